@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Set everything up in a virtual environment and run one task. Needs only Python >= 3.11.
+
+    python3 ci/run.py demo              install the package, run `nczarr demo`
+    python3 ci/run.py test [ARGUMENT]   install for development, run pytest
+    python3 ci/run.py check             ruff, mypy, docs and tests, as continuous integration
+
+With the environment variable CI set, the Debian packages that tests use are
+installed first (as root), and whatever a test needs must be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+IN_CI = bool(os.environ.get("CI"))
+#: Programs that tests use, and the Debian packages that have them.
+DEBIAN = {"ncdump": "netcdf-bin", "nginx": "nginx-light", "7z": "p7zip-full"}
+
+LINT = {
+    "ruff check": ("-m", "ruff", "check", "."),
+    "ruff format": ("-m", "ruff", "format", "--check", "."),
+    "mypy": ("-m", "mypy"),
+    "docs": ("-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", "docs/mkdocs.yml"),
+}
+# Workers keep the tests of a file together, so that its servers start once.
+PYTEST = ("-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile")
+
+
+def main() -> int:
+    """Run the task of the command line; return its exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("task", choices=("demo", "test", "check"))
+    parser.add_argument("--python", default=sys.executable, help="make the environment from this")
+    parser.add_argument(
+        "--venv", type=Path, default=ROOT / ".venv", help="where it is (%(default)s)"
+    )
+    args, rest = parser.parse_known_args()
+    if rest and args.task == "check":
+        parser.error(f"check takes no {rest}")
+
+    python = environment(args.venv, args.python)
+    if args.task == "demo":
+        install(python, "demo")
+        return call(python, "-m", "nczarr_xarray", "demo", *rest)
+    if IN_CI:
+        install_debian()
+    install_for_development(python)
+    failed = []
+    if args.task == "check":
+        failed = [name for name, command in LINT.items() if call(python, *command)]
+    status = call(python, *PYTEST, *rest)
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return status or bool(failed)
+
+
+def environment(path: Path, base: str) -> Path:
+    """Make the virtual environment at `path` if there is none; return its Python."""
+    python = path / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not python.exists() and call(base, "-m", "venv", path):
+        sys.exit("There is no venv in this Python (on Debian: apt-get install python3-venv).")
+    return python
+
+
+def install(python: Path, *extras: str) -> bool:
+    """Install the package in place, with `extras`; True if that went well."""
+    return not call(
+        python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+        "--editable", f".[{','.join(extras)}]",
+    )  # fmt: skip
+
+
+def install_for_development(python: Path) -> None:
+    """Install all that tests, linters and docs use, or end the program."""
+    wanted = ("test", "lint", "docs")
+    if install(python, *wanted, "deflate64"):
+        return
+    if IN_CI or not install(python, *wanted):
+        sys.exit("The packages above could not be installed.")
+    # It comes as source only.
+    print("Without a C compiler there is no zipfile-deflate64: its tests will be skipped.")
+
+
+def install_debian() -> None:
+    """Install the Debian packages of programs that are missing, where we may."""
+    missing = [package for program, package in DEBIAN.items() if not shutil.which(program)]
+    if missing and shutil.which("apt-get") and os.geteuid() == 0:
+        os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+        call("apt-get", "update", "--quiet")
+        call("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *missing)
+
+
+def call(*command: str | Path) -> int:
+    """Run a command in the repository, showing it and how long it took."""
+    words = [str(word) for word in command]
+    print(f"$ {shlex.join(words)}", flush=True)
+    start = time.monotonic()
+    status = subprocess.run(words, cwd=ROOT, check=False).returncode
+    print(f"  ({time.monotonic() - start:.0f} s, status {status})", flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,210 @@
+"""Which credentials, region and endpoint an S3 URL is opened with.
+
+The order is netCDF-C's (``ds3util.c``, section 10.3 of the project's format notes). Reading the
+files of the AWS tools and producing the credentials is left to botocore, on which s3fs stands
+anyway: so ``#`` comments, ``AWS_SHARED_CREDENTIALS_FILE``, session tokens, single sign-on and
+roles work as they do for the AWS tools, where netCDF-C has a parser of its own that fails on
+them. It also means that no secret passes through this package: a chosen profile is handed on by
+its name. (On a cluster every worker needs the same profiles or environment.)
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fsspec.config import conf as fsspec_config
+
+from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.rc import Entry, load_rc, lookup
+from nczarr_fsspec.url import NetCDFURL
+
+S3_EXTRA = "S3 needs the package s3fs: pip install 'nczarr-xarray[s3]'"
+
+Profiles = Mapping[str, Mapping[str, Any]]
+
+#: options of s3fs with which a caller decides about credentials
+_GIVEN_CREDENTIALS = frozenset(
+    {"anon", "key", "secret", "token", "username", "password", "profile", "session"}
+)
+#: keys of a profile that make it more than a place for a region
+_PROFILE_CREDENTIALS = frozenset(
+    {"aws_access_key_id", "credential_process", "credential_source", "login_session"}
+    | {"role_arn", "sso_session", "sso_start_url", "web_identity_token_file"}
+)
+#: variables by which a container says that it has a role
+_CONTAINER_CREDENTIALS = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_AMAZON = re.compile(r"https://s3(?!-fips|\.dualstack)[^:]*\.amazonaws\.com(\.cn)?")
+
+
+def storage_options(url: NetCDFURL, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Keyword arguments with which ``fsspec.core.url_to_fs(url.base, **options)`` opens `url`.
+
+    What is `given` always wins. An S3 URL gets besides: credentials (`choose_profile`,
+    `credentials`), region (`choose_region`) and endpoint. An HTTP URL with user and password gets
+    the header for them. In a chain these go where fsspec looks for them, under the protocol of
+    the last link. fsspec's own configuration (``FSSPEC_S3_KEY`` and so on) counts as given,
+    except that an endpoint spelled in the URL is stronger.
+
+    Parameters
+    ----------
+    url
+        A parsed URL; one that is neither S3 nor has a password gets back what was given.
+    given
+        Storage options of the caller.
+
+    Raises
+    ------
+    URLError
+        If a profile is named that does not exist, or a profile file cannot be parsed.
+    ImportError
+        If `url` is in S3 and s3fs is not installed.
+    """
+    options = dict(given or {})
+    if url.bucket is None and not url.userinfo:
+        return options
+    add = _add_s3 if url.bucket is not None else _add_password
+    if url.base.startswith(f"{url.target_protocol}://"):
+        return add(url, options)
+    return options | {url.target_protocol: add(url, options.get(url.target_protocol) or {})}
+
+
+def choose_profile(
+    url: NetCDFURL, entries: Sequence[Entry], env: Mapping[str, str], profiles: Profiles
+) -> str | None:
+    """Name of the AWS profile that the caller asked for; None if for none.
+
+    The first of ``#aws.profile=``, ``AWS.PROFILE`` in an rc file, and the variable
+    ``AWS_PROFILE``. The name ``no`` means anonymous and stands in no file.
+
+    Parameters
+    ----------
+    entries
+        Settings of the rc files, see `load_rc`.
+    env
+        The environment.
+    profiles
+        ``{name: {key: value}}`` of the AWS files.
+
+    Raises
+    ------
+    URLError
+        If there is no such profile. (netCDF-C then goes on without credentials, or, for the
+        variable, with another profile; the AWS tools fail.)
+    """
+    for source, name in (
+        ("#aws.profile", url.options.get("aws.profile")),
+        ("AWS.PROFILE in an rc file", lookup(entries, "AWS.PROFILE", url)),
+        ("environment variable AWS_PROFILE", env.get("AWS_PROFILE")),
+    ):
+        if name and name != "no" and name not in profiles:
+            known = ", ".join(sorted(profiles)) or "none"
+            raise URLError(source, f"there is no AWS profile {name!r}; known profiles: {known}")
+        if name:
+            return name
+    return None
+
+
+def credentials(name: str | None, env: Mapping[str, str], profiles: Profiles) -> dict[str, Any]:
+    """Options of s3fs that say where credentials come from.
+
+    The first of: the profile `name`; ``AWS_ACCESS_KEY_ID`` with ``AWS_SECRET_ACCESS_KEY``; the
+    profile ``default``; the role of a container, if the environment announces one; anonymous.
+    A profile that holds no credentials (say, a region only) is anonymous if named, and passed
+    over if it is the default.
+
+    Where the AWS tools would at last ask the metadata service of an EC2 machine, this goes
+    anonymous, as netCDF-C does: public data need no keys, and elsewhere that question costs
+    seconds. The storage option ``anon=False`` brings the role of such a machine back.
+
+    Returns
+    -------
+    dict
+        ``{"profile": name}``, ``{"anon": True}``, or ``{}``: botocore finds them by itself.
+    """
+    profile = profiles.get(name or "default", {})
+    if name:
+        return {"profile": name} if _PROFILE_CREDENTIALS & profile.keys() else {"anon": True}
+    if env.get("AWS_ACCESS_KEY_ID") and env.get("AWS_SECRET_ACCESS_KEY"):
+        return {}
+    if _PROFILE_CREDENTIALS & profile.keys():
+        return {"profile": "default"}
+    return {} if any(map(env.get, _CONTAINER_CREDENTIALS)) else {"anon": True}
+
+
+def choose_region(
+    url: NetCDFURL, entries: Sequence[Entry], env: Mapping[str, str], profile: Mapping[str, Any]
+) -> str:
+    """Region to sign for.
+
+    The first of ``#aws.region=``, the region in the host of the URL, ``AWS.REGION`` in an rc
+    file, ``region`` (or netCDF-C's ``aws_region``) of the profile, ``AWS_REGION``,
+    ``AWS_DEFAULT_REGION``, and ``us-east-1``.
+    """
+    return (
+        url.region
+        or lookup(entries, "AWS.REGION", url)
+        or profile.get("region")
+        or profile.get("aws_region")
+        or env.get("AWS_REGION")
+        or env.get("AWS_DEFAULT_REGION")
+        or "us-east-1"
+    )
+
+
+def _add_s3(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
+    configured = fsspec_config.get(url.target_protocol, {})
+    known = {**configured, **given}
+    given_client = given.get("client_kwargs") or {}
+    client = {**configured.get("client_kwargs", {}), **given_client}
+    config = {**configured.get("config_kwargs", {}), **(given.get("config_kwargs") or {})}
+    entries, env, profiles = load_rc(), os.environ, _read_profiles()
+
+    added: dict[str, Any] = {}
+    name = known.get("profile")
+    if _GIVEN_CREDENTIALS.isdisjoint(known) and "aws_access_key_id" not in client:
+        name = choose_profile(url, entries, env, profiles)
+        added = credentials(name, env, profiles)
+    if "region_name" not in {**client, **config}:
+        profile = profiles.get(name or "default", {})
+        client["region_name"] = choose_region(url, entries, env, profile)
+    if url.endpoint and "endpoint_url" not in {**given, **given_client}:
+        client.pop("endpoint_url", None)
+        if _AMAZON.fullmatch(url.endpoint):  # botocore knows it, and follows a bucket's redirect
+            added["endpoint_url"] = None
+            config.setdefault("ignore_configured_endpoint_urls", True)
+        else:
+            added["endpoint_url"] = url.endpoint
+            config.setdefault("s3", {"addressing_style": "path"})
+    return {**added, **given, "client_kwargs": client, "config_kwargs": config}
+
+
+def _add_password(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Basic authentication as a header of each request: aiohttp drops it on a foreign redirect."""
+    if "auth" in given:
+        return dict(given)
+    token = base64.b64encode(url.userinfo.encode(errors="surrogateescape")).decode()
+    headers = {"Authorization": f"Basic {token}", **(given.get("headers") or {})}
+    return {**given, "headers": headers}
+
+
+def _read_profiles() -> Profiles:
+    try:
+        from botocore.exceptions import ConfigParseError
+        from botocore.session import Session
+    except ImportError as error:
+        raise ImportError(S3_EXTRA) from error
+    try:
+        profiles: Profiles = Session().full_config["profiles"]
+        return profiles
+    except ConfigParseError as error:
+        path = error.kwargs["path"]
+    # outside the handler: the parser's message quotes lines, which may hold keys
+    raise URLError(path, "is not a valid AWS configuration file ([name], then key = value lines)")

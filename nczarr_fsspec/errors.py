@@ -1,0 +1,55 @@
+"""The exceptions of both packages: every one names the object and the cause."""
+
+from __future__ import annotations
+
+
+class NCZarrError(Exception):
+    """Something about a dataset is wrong or out of reach.
+
+    Parameters
+    ----------
+    obj
+        The object at fault, as a user would name it: a URL, a key
+        (``"g1/v/.zarray"``), a variable, an option.
+    reason
+        What is wrong with it and, where known, what to do next.
+
+    Attributes
+    ----------
+    object, reason : str
+        The two parts of the message.
+    """
+
+    object: str
+    reason: str
+
+    def __init__(self, obj: str, reason: str) -> None:
+        super().__init__(f"{obj}: {reason}")
+        self.object = obj
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[NCZarrError], tuple[str, str]]:
+        return type(self), (self.object, self.reason)
+
+    def __str__(self) -> str:
+        return f"{self.object}: {self.reason}"
+
+
+class FormatError(NCZarrError, ValueError):
+    """The bytes were read, but they do not say what the format demands."""
+
+
+class URLError(NCZarrError, ValueError):
+    """A target, a fragment or an option that cannot be understood."""
+
+
+class StoreError(NCZarrError, OSError):
+    """The bytes could not be read: network, permission, damaged archive."""
+
+
+class DatasetNotFoundError(StoreError, FileNotFoundError):
+    """There is no dataset (or no such group) at the target."""
+
+
+class NCZarrWarning(UserWarning):
+    """Something was left out or repaired while a dataset was opened."""

@@ -1,0 +1,1 @@
+"""Key stores: one module per kind of place that a dataset can lie in."""

@@ -1,0 +1,56 @@
+"""A dataset in a mapping from keys to bytes, such as a ``dict``."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.keystore import LocalStore, check_key
+from nczarr_fsspec.stores._names import child_names
+
+
+class MappingStore(LocalStore):
+    """Keys and bytes of any mapping.
+
+    Parameters
+    ----------
+    mapping
+        Its values are bytes or anything with the buffer interface.
+    url
+        How messages name it.
+    """
+
+    def __init__(self, mapping: Mapping[str, Any], url: str = "mapping") -> None:
+        self.mapping = mapping
+        self.url = url
+
+    def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+        check_key(key)
+        try:
+            value = self.mapping[key]
+        except KeyError:
+            return None
+        except Exception as error:  # a mapping is anybody's code
+            raise StoreError(f"{self.url}/{key}", f"cannot be read: {error!r}") from error
+        try:
+            view = memoryview(value).cast("B")
+        except TypeError as error:
+            raise StoreError(
+                f"{self.url}/{key}", f"holds {type(value).__name__} where bytes are needed"
+            ) from error
+        return bytes(view[start:stop])
+
+    def list(self, prefix: str) -> frozenset[str]:
+        return self._children().get(prefix, frozenset())
+
+    def list_many(
+        self, prefixes: Sequence[str]
+    ) -> builtins.list[frozenset[str] | StoreError | None]:
+        children = self._children()
+        return [children.get(prefix, frozenset()) for prefix in prefixes]
+
+    def _children(self) -> dict[str, frozenset[str]]:
+        # built anew every time: the mapping may change under us
+        return child_names(key for key in self.mapping if isinstance(key, str))

@@ -1,0 +1,358 @@
+"""netCDF URLs: ``scheme://[user:password@]host[:port]/path[?query][#fragment]``.
+
+The fragment tells what lies at the URL (``#mode=nczarr,zip``). The grammar is netCDF-C's
+(``NC_infermodel`` and ``ds3util.c`` of 4.9 to 4.10) as meant, not as its bugs have it. What
+differs, on purpose:
+
+- every bare word that is a mode counts as one (netCDF-C knows some, and reads ``#zarr`` as
+  ``nczarr``); an unknown word or key is an error instead of being ignored;
+- ``noxarray`` suppresses ``_ARRAY_DIMENSIONS`` and no more (netCDF-C 4.8.1 and 4.9.1 onward drop
+  all NCZarr keys with it, and so the dimension names);
+- fragments are percent-decoded. Paths are not, as in netCDF-C, but for an HTTP URL that is
+  turned into an S3 bucket and key;
+- ``?`` has a meaning in HTTP and S3 URLs only; netCDF-C cuts a local path there.
+
+This module is pure: it opens nothing and reads nothing but the working directory's name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote
+
+from nczarr_fsspec.errors import URLError
+
+MODES = frozenset(
+    {"nczarr", "zarr", "xarray", "noxarray", "consolidated", "v2"}
+    | {"bytes", "file", "zip", "s3", "gs3"}
+)
+#: ``log`` and ``show`` are debugging switches of netCDF-C; they are accepted and mean nothing here
+OPTIONS = frozenset({"aws.profile", "aws.region", "log", "show"})
+
+_DIALECTS = frozenset({"nczarr", "zarr", "xarray", "noxarray"})
+_IMPLIED = {"zarr": {"nczarr"}, "xarray": {"zarr", "nczarr"}, "noxarray": {"nczarr"}}
+_MACROS = {"s3": {"s3", "nczarr"}, "gs3": {"gs3", "nczarr"}}
+_DAP = "DAP is a protocol of its own; open it with engine='netcdf4' or engine='pydap'"
+_UNSERVED = (
+    dict.fromkeys(("dap2", "dap4"), _DAP)
+    | dict.fromkeys(
+        ("netcdf-3", "classic", "netcdf-4", "enhanced"),
+        "whether a file is classic or HDF5 is seen from its content; leave the mode out",
+    )
+    | dict.fromkeys((f"udf{n}" for n in range(10)), "user-defined formats exist in netCDF-C only")
+)
+
+# A scheme has two letters at least: "C:\x" and "C://x" are Windows paths.
+_IS_URL = re.compile(r"(?i)file:/|[a-z][a-z0-9+.\-]+(?:://|::)")
+_CHAIN_LINK = re.compile(r"(?i)(?<!\[)::(?![0-9a-f:.]*\])")  # but not the "::" of an IPv6 address
+_SCHEME = re.compile(r"(?i)[a-z][a-z0-9+.\-]+(?=:)")
+_HIERARCHY = re.compile(r"//(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?")
+_AUTHORITY = re.compile(
+    r"(?i)(?:(?P<userinfo>.*)@)?(?P<host>\[[0-9a-f:.]+\]|[^:@\[\]]+)(?::(?P<port>[0-9]{1,5}))?"
+)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+_AMAZON = re.compile(
+    r"(?:(?P<bucket>.+)\.)?(?P<service>s3(?:-fips|-accelerate)?(?:\.dualstack)?"
+    r"(?:[.\-](?P<region>[a-z]{2,4}(?:-[a-z]+)+-\d+))?\.amazonaws\.com(?:\.cn)?)"
+)
+_GOOGLE = "storage.googleapis.com"
+_IP_ADDRESS = re.compile(r"\[.*\]|\d+(?:\.\d+){3}")
+
+_SECRET_NAME = re.compile(
+    r"(?i)amz|goog|sig|token|key|secret|passw|pwd|auth|credential|session|policy|code|access"
+)
+_NAMED_VALUE = re.compile(r"(?<=[?&;#])([^=&;#?\s]+)=((?:(?!::)[^&;#\s])*)")
+_USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
+# what people type: a password holding "/", "?" or "#" that should have been percent-encoded
+_LOOSE_USERINFO = re.compile(r"(?<=://)[^/?#@:\[\s]*:(?!\d*(?:[/?#]|$))[^@\s]*@")
+
+
+@dataclass(frozen=True, slots=True)
+class NetCDFURL:
+    """One parsed URL. Neither `text` nor the ``repr`` holds a password, token or signature.
+
+    Attributes
+    ----------
+    text : str
+        The URL as given with its secrets masked, for messages.
+    protocol, target_protocol : str
+        fsspec protocols of `base`, the outermost and the innermost of a chain, else the same one:
+        ``"file"``, ``"https"``, ``"s3"``, ...
+    base : str
+        What fsspec opens: without fragment, ``file`` made absolute, HTTP without user and
+        password (they are in `userinfo`), S3 in any spelling as ``s3://bucket/key`` or
+        ``gs3://bucket/key``. May hold a signed query, so it is not for messages.
+    path : str
+        Path part of the URL, or of the last link of a chain: for ``file`` a local path, for S3
+        ``bucket/key``.
+    query : str
+        What follows ``?`` in an HTTP URL.
+    mode : frozenset of str
+        Modes after macros, implications and negations (`expand_modes`); with ``s3`` or ``gs3``
+        wherever `bucket` is set.
+    options : mapping of str to str
+        The other keys of the fragment in lower case, see `OPTIONS`.
+    bucket, key : str or None, str
+        S3 bucket, and key without outer slashes, of the URL or the last link of a chain.
+    region : str or None
+        ``aws.region`` of the fragment, else the region that the host names.
+    endpoint : str or None
+        ``https://host[:port]`` of the S3 service; None where the URL names a bucket alone.
+    userinfo : str
+        ``user:password`` of an HTTP URL, percent-decoded.
+    """
+
+    text: str
+    protocol: str
+    target_protocol: str
+    base: str = field(repr=False)
+    path: str
+    query: str = field(default="", repr=False)
+    mode: frozenset[str] = frozenset()
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    bucket: str | None = None
+    key: str = ""
+    region: str | None = None
+    endpoint: str | None = None
+    userinfo: str = field(default="", repr=False)
+
+
+def is_url(text: str) -> bool:
+    """Whether `text` starts like a URL: ``scheme://``, ``file:/``, an fsspec chain ``a::b``."""
+    return _IS_URL.match(text) is not None
+
+
+def parse_url(text: str) -> NetCDFURL:
+    """Parse a netCDF URL or any URL of fsspec, chained ones included.
+
+    S3 is a URL with scheme ``s3`` or ``gs3``, an HTTP URL with one of these as a mode, and, as
+    in netCDF-C, an HTTP URL on a host of Amazon's S3 service or on ``storage.googleapis.com``.
+    The last only without user and query: a presigned URL is good for plain HTTP alone.
+
+    Raises
+    ------
+    URLError
+        If `text` is no URL, or its fragment, host or port cannot be understood.
+    """
+    text = text.strip(" ")
+    shown = redact(text)
+    if not is_url(text):
+        raise URLError(repr(shown), "is not a URL (scheme://...)")
+    if _CONTROL.search(text):
+        raise URLError(repr(shown), "contains control characters")
+    location, _, fragment = text.partition("#")
+    mode, options = _parse_fragment(fragment, shown)
+
+    links = list(_CHAIN_LINK.finditer(location))
+    split = links[-1].end() if links else 0
+    chain, link = location[:split], location[split:]
+    scheme = _scheme(link)
+    url = NetCDFURL(shown, scheme, scheme, link, _after_scheme(link), mode=mode, options=options)
+    if scheme in ("dods", "dap4"):
+        raise URLError(shown, _DAP)
+    if scheme == "file":
+        url = _local(url)
+    elif scheme in ("http", "https", "s3", "s3a", "gs3"):
+        url = _hosted(url)
+    elif mode & {"s3", "gs3"}:
+        raise URLError(shown, "modes s3 and gs3 need an s3://, gs3://, http:// or https:// URL")
+    protocol = _scheme(chain) if chain else url.target_protocol
+    return replace(url, protocol=protocol, base=chain + url.base)
+
+
+def expand_modes(words: Iterable[str]) -> frozenset[str]:
+    """Apply implications, then negations, to mode words.
+
+    ``zarr`` implies ``nczarr``; ``xarray`` implies ``zarr``; ``noxarray`` implies ``nczarr`` and
+    removes ``xarray``; ``bytes`` is about a single file and removes all four.
+    """
+    mode = set(words)
+    for word in tuple(mode):
+        mode |= _IMPLIED.get(word, set())
+    if "noxarray" in mode:
+        mode.discard("xarray")
+    if "bytes" in mode:
+        mode -= _DIALECTS
+    return frozenset(mode)
+
+
+def has_netcdf_fragment(text: str) -> bool:
+    """Whether `text` is a URL whose fragment has mode ``nczarr``, ``zarr`` or ``bytes``.
+
+    Never raises: a fragment that holds a mistake as well is still ours, for `parse_url` to explain.
+    """
+    if not is_url(text):
+        return False
+    words = {word for word, value in _fragment_words(text.partition("#")[2]) if value is None}
+    return bool(expand_modes(words) & {"nczarr", "zarr", "bytes"}) and words.isdisjoint(_UNSERVED)
+
+
+def redact(text: str) -> str:
+    """Return `text`, a URL or a message with URLs in it, with secrets replaced by ``***``.
+
+    Masked are user and password, and the values of the query and the fragment whose name says
+    that they are a signature, token or key (``X-Amz-*``, ``sig``, ``token``, ...).
+    """
+
+    def mask(match: re.Match[str]) -> str:
+        name = unquote(match[1])
+        secret = name.lower() not in OPTIONS and _SECRET_NAME.search(name)
+        return f"{match[1]}=***" if secret else match[0]
+
+    return _NAMED_VALUE.sub(mask, _LOOSE_USERINFO.sub("***@", _USERINFO.sub("***@", text)))
+
+
+def _fragment_words(fragment: str) -> list[tuple[str, str | None]]:
+    """Split a fragment into mode words, ``(word, None)``, and the other ``(key, value)``."""
+    pairs: list[tuple[str, str | None]] = []
+    for part in fragment.split("&"):
+        name, equals, value = (unquote(piece).strip() for piece in part.partition("="))
+        name = name.lower()
+        if not equals:
+            pairs += [(word, None) for word in _MACROS.get(name, {name}) if word]
+        elif name == "mode":
+            pairs += [(word.strip().lower(), None) for word in value.split(",") if word.strip()]
+        else:
+            pairs.append((name, value))
+    return pairs
+
+
+def _parse_fragment(fragment: str, shown: str) -> tuple[frozenset[str], dict[str, str]]:
+    words: set[str] = set()
+    options: dict[str, str] = {}
+    for name, value in _fragment_words(fragment):
+        if value is None and name in MODES:
+            words.add(name)
+        elif name in OPTIONS:
+            if options.setdefault(name, value or "") != (value or ""):
+                raise URLError(shown, f"fragment key {name!r} is given twice and differently")
+        elif name in MODES:
+            raise URLError(shown, f"{name!r} is a mode and takes no value; write #mode={name}")
+        elif value is None and name in _UNSERVED:
+            raise URLError(shown, f"mode {name!r}: {_UNSERVED[name]}")
+        else:
+            kind = "mode" if value is None else "key"
+            known = f"modes are {', '.join(sorted(MODES))}; keys are mode, "
+            known += ", ".join(sorted(OPTIONS))
+            raise URLError(shown, f"unknown fragment {kind} {name!r}; {known}")
+    if {"file", "zip"} <= words:
+        raise URLError(shown, "modes 'file' and 'zip' exclude each other")
+    return expand_modes(words), options
+
+
+def _scheme(link: str) -> str:
+    match = _SCHEME.match(link)
+    return match[0].lower() if match else "file"
+
+
+def _after_scheme(link: str) -> str:
+    return _SCHEME.sub("", link, count=1).removeprefix(":").removeprefix("//")
+
+
+def _local(url: NetCDFURL) -> NetCDFURL:
+    """Make a ``file`` URL absolute; ``file://x`` is relative to the working directory."""
+    path = url.path
+    if re.match(r"/[A-Za-z]:", path):  # file:///C:/x
+        path = path[1:]
+    if not path.strip("/") or path.startswith("//"):
+        raise URLError(url.text, "write file:///absolute/path or file://relative/path")
+    path = path if re.match(r"[A-Za-z]:", path) else os.path.abspath(path)
+    return replace(url, base=f"file://{path}", path=path)
+
+
+def _hosted(url: NetCDFURL) -> NetCDFURL:
+    """Parse a URL with a host: one for HTTP, or any spelling of a place in S3."""
+    scheme = url.protocol
+    parts = _HIERARCHY.fullmatch(url.base, len(scheme) + 1)
+    authority = _AUTHORITY.fullmatch(parts["authority"]) if parts else None
+    if parts is None or authority is None or not 0 < int(authority["port"] or 1) < 65536:
+        raise URLError(url.text, "has no valid host[:port]")
+    host, port, userinfo = authority["host"], authority["port"], authority["userinfo"]
+    path, query = parts["path"], parts["query"] or ""
+    suffix = f":{port}" if port else ""
+
+    http = scheme in ("http", "https")
+    presigned = userinfo is not None or query
+    s3_service = host.lower() == _GOOGLE or _AMAZON.fullmatch(host.lower())
+    if http and not url.mode & {"s3", "gs3"} and (presigned or not s3_service):
+        base = f"{scheme}://{host}{suffix}{path}" + (f"?{query}" if query else "")
+        return replace(url, base=base, path=path, query=query, userinfo=unquote(userinfo or ""))
+    if presigned:
+        raise URLError(
+            url.text,
+            "an S3 URL has no user, password or query: name an AWS profile with #aws.profile=, "
+            "and open a presigned URL without mode s3",
+        )
+    place = _s3_place(scheme, host.lower(), suffix)
+    path = unquote(path) if http else path
+    if place is None:
+        place = _S3Place(bucket=host)
+    bucket, _, key = f"{place.bucket or ''}/{path.strip('/')}".strip("/").partition("/")
+    key = key.strip("/")
+    if not bucket or _CONTROL.search(bucket + key):
+        raise URLError(url.text, "names no S3 bucket")
+    google = place.google or scheme == "gs3" or url.mode & {"s3", "gs3"} == {"gs3"}
+    protocol = "gs3" if google else "s3"
+    path = f"{bucket}/{key}" if key else bucket
+    return replace(
+        url,
+        target_protocol=protocol,
+        base=f"{protocol}://{path}",
+        path=path,
+        mode=url.mode | {protocol},
+        bucket=bucket,
+        key=key,
+        region=url.options.get("aws.region") or place.region,
+        endpoint=place.endpoint,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _S3Place:
+    """What the host of an S3 URL says."""
+
+    bucket: str | None = None
+    region: str | None = None
+    endpoint: str | None = None
+    google: bool = False
+
+
+def _s3_place(scheme: str, host: str, port: str) -> _S3Place | None:
+    """Read bucket, region and endpoint from a host; None if it is not a host but a bucket.
+
+    ===================================================  ===========  =========================
+    URL                                                  region       endpoint
+    ===================================================  ===========  =========================
+    ``s3://B/key``, ``gs3://B/key``                      None         None
+    ``https://[B.]s3[.R].amazonaws.com[/B]/key``         R or None    ``https://s3[.R].am...``
+    ``https://[B.]storage.googleapis.com[/B]/key``       None         None
+    ``https://[B.]s3[.R].domain.tld[/B]/key``            R or None    same without ``B.``
+    ``https://other.host[:port]/B/key``                  None         as given
+    ===================================================  ===========  =========================
+
+    Bucket names may have dots, so ``s3://some.name/key`` is about bucket ``some.name`` unless
+    something shows a host: a port, an IP address, a domain of Amazon or Google, or ``s3`` as
+    first or second label (netCDF-C takes every name with a dot for a host). In a domain other
+    than Amazon's the label after ``s3`` is a region if two more follow it (netCDF-C reads region
+    ``domain`` from ``s3.domain.tld``).
+    """
+    labels = host.split(".")
+    amazon = _AMAZON.fullmatch(host)
+    google = host == _GOOGLE or host.endswith(f".{_GOOGLE}")
+    path_style = labels[0] == "s3" and len(labels) > 2
+    virtual_hosted = labels[1:2] == ["s3"] and len(labels) > 3
+    named = amazon or google or path_style or virtual_hosted or _IP_ADDRESS.fullmatch(host)
+    if scheme in ("s3", "s3a", "gs3") and not (named or port):
+        return None
+    if amazon:
+        return _S3Place(amazon["bucket"], amazon["region"], f"https://{amazon['service']}{port}")
+    if google:
+        return _S3Place(host.removesuffix(_GOOGLE).rstrip(".") or None, google=True)
+    bucket = labels.pop(0) if virtual_hosted else None
+    region = labels[1] if (path_style or virtual_hosted) and len(labels) > 3 else None
+    transport = "http" if scheme == "http" else "https"
+    return _S3Place(bucket, region, f"{transport}://{'.'.join(labels)}{port}")

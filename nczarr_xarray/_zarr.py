@@ -1,0 +1,183 @@
+"""Everything we use of zarr-python, in both directions.
+
+`ZarrKeyStore` lets our reader read any zarr-python store, `StoreView` lets
+zarr-python read any of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from zarr.abc.store import (
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+)
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.sync import _get_loop
+from zarr.storage import LocalStore as ZarrLocalStore
+from zarr.storage import ZipStore as ZarrZipStore
+
+from nczarr_fsspec import open_keystore
+from nczarr_fsspec.errors import NCZarrError, StoreError
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore, check_key
+
+
+def adopt(store: Store) -> KeyStore:
+    """Our view of a zarr-python store; stores of local files are read directly."""
+    if isinstance(store, StoreView):
+        return store.keys
+    if isinstance(store, ZarrLocalStore):
+        return open_keystore(store.root)
+    if isinstance(store, ZarrZipStore):
+        return open_keystore(store.path)
+    return ZarrKeyStore(store)
+
+
+class ZarrKeyStore(RemoteStore):
+    """Any zarr-python store, read on zarr's own event loop.
+
+    Parameters
+    ----------
+    store
+        Opened for reading if it is not open yet.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.url = str(store)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return _get_loop()
+
+    async def get(
+        self, key: str, start: int | None = None, stop: int | None = None
+    ) -> bytes | None:
+        check_key(key)
+        request: ByteRequest | None = None
+        if stop is not None:
+            request = RangeByteRequest(start or 0, stop)
+        elif start:
+            request = OffsetByteRequest(start)
+        try:
+            await self.store._ensure_open()
+            buffer = await self.store.get(key, default_buffer_prototype(), request)
+        except FileNotFoundError:
+            return None
+        except NCZarrError:
+            raise
+        except Exception as error:  # each store raises its own
+            raise StoreError(f"{self.url}/{key}", f"cannot be read ({error})") from error
+        return None if buffer is None else buffer.to_bytes()
+
+    async def list(self, prefix: str) -> frozenset[str] | None:
+        if not self.store.supports_listing:
+            return None
+        try:
+            await self.store._ensure_open()
+            names = [name async for name in self.store.list_dir(prefix)]
+        except FileNotFoundError:
+            return frozenset()
+        except Exception as error:
+            raise StoreError(f"{self.url}/{prefix}", f"cannot be listed ({error})") from error
+        return frozenset(name.rstrip("/").rpartition("/")[2] for name in names)
+
+    def close(self) -> None:
+        """Leave the store open: it belongs to whoever made it."""
+
+
+class StoreView(Store):
+    """A key store as a read-only zarr-python store.
+
+    Parameters
+    ----------
+    keys
+        The store to read.
+    """
+
+    supports_writes: bool = False
+    supports_deletes: bool = False
+    supports_listing: bool = True
+
+    def __init__(self, keys: KeyStore) -> None:
+        super().__init__(read_only=True)
+        self.keys = keys
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoreView) and other.keys is self.keys
+
+    def __repr__(self) -> str:
+        return f"<StoreView {self.keys.url}>"
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        start: int | None = None
+        stop: int | None = None
+        if isinstance(byte_range, RangeByteRequest):
+            start, stop = byte_range.start, byte_range.end
+        elif isinstance(byte_range, OffsetByteRequest):
+            start = byte_range.offset
+        elif isinstance(byte_range, SuffixByteRequest):
+            start = -byte_range.suffix
+        data = await self._get(key, start, stop)
+        return None if data is None else prototype.buffer.from_bytes(data)
+
+    async def _get(self, key: str, start: int | None, stop: int | None) -> bytes | None:
+        keys = self.keys
+        if isinstance(keys, LocalStore):
+            return await asyncio.to_thread(keys.get, key, start, stop)
+        assert isinstance(keys, RemoteStore)
+        future = asyncio.run_coroutine_threadsafe(keys.get(key, start, stop), keys.loop)
+        return await asyncio.wrap_future(future)
+
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> list[Buffer | None]:
+        return list(
+            await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges))
+        )
+
+    async def exists(self, key: str) -> bool:
+        return await self._get(key, 0, 1) is not None
+
+    async def set(self, key: str, value: Buffer) -> None:
+        raise StoreError(self.keys.url, "is open for reading only")
+
+    async def delete(self, key: str) -> None:
+        raise StoreError(self.keys.url, "is open for reading only")
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        (names,) = await asyncio.to_thread(self.keys.list_many, [prefix.strip("/")])
+        if isinstance(names, StoreError):
+            raise names
+        if names is None:
+            raise StoreError(self.keys.url, "cannot be listed")
+        for name in sorted(names):
+            yield name
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        parent, _, _ = prefix.strip("/").rpartition("/")
+        async for key in self._walk(parent):
+            if key.startswith(prefix):
+                yield key
+
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self._walk(""):
+            yield key
+
+    async def _walk(self, prefix: str) -> AsyncIterator[str]:
+        async for name in self.list_dir(prefix):
+            key = f"{prefix}/{name}" if prefix else name
+            if await self.exists(key):
+                yield key
+            else:
+                async for below in self._walk(key):
+                    yield below

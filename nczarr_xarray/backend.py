@@ -1,0 +1,308 @@
+"""Views of the data model as xarray objects: lazy arrays, data stores, datasets."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
+from nczarr_xarray._compat import (
+    AbstractDataStore,
+    BackendArray,
+    ExplicitIndexer,
+    Index,
+    LazilyIndexedArray,
+    StoreBackendEntrypoint,
+    VectorizedIndexer,
+    create_vlen_dtype,
+    load_asynchronously,
+)
+from nczarr_xarray.encoding import attribute_value, variable_encoding
+from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, Dimension, Group, Variable
+from nczarr_xarray.reader import Opened, VariableReader, open_hierarchy
+
+
+def open_groups(
+    target: Any,
+    *,
+    tree: bool,
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    consolidated: bool | None = None,
+    use_zarr_fill_value_as_mask: bool | None = None,
+    anonymous_dimension_prefix: str = "_Anonymous_Dim_",
+    drop_variables: str | Iterable[str] | None = None,
+    **decoding: Any,
+) -> dict[str, xr.Dataset]:
+    """Open a group, and all below it for a tree, as datasets by path relative to it.
+
+    Options as `NCZarrBackendEntrypoint`; `decoding` goes to xarray.
+    """
+    opened = open_hierarchy(
+        target,
+        group=group,
+        tree=tree,
+        storage_options=storage_options,
+        consolidated=consolidated,
+        anonymous_prefix=anonymous_dimension_prefix,
+    )
+    with ExitStack() as cleanup:
+        cleanup.callback(opened.close)
+        for problem in opened.hierarchy.problems:
+            _warn(str(problem))
+        top = opened.hierarchy.root.find(group or "")
+        assert top is not None  # open_hierarchy raises if there is no such group
+        dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
+        stores = [
+            NCZarrDataStore(opened, member, use_zarr_fill_value_as_mask, dropped)
+            for member in (top.walk() if tree else [top])
+        ]
+        _load_coordinates(opened, stores)
+        datasets = {
+            _relative(store.group.path, top.path): store.open_dataset(**decoding)
+            for store in stores
+        }
+        cleanup.pop_all()
+    return datasets
+
+
+def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
+    """Join the groups of one dataset.
+
+    Raises
+    ------
+    FormatError
+        If a group and its parent use one dimension name for different lengths.
+    """
+    try:
+        tree = xr.DataTree.from_dict(datasets)
+    except ValueError as error:
+        for dataset in datasets.values():
+            dataset.close()
+        raise FormatError(
+            next(iter(datasets.values())).encoding.get("source", "dataset"),
+            f"cannot be one DataTree ({error}); xarray.open_groups opens every group by itself",
+        ) from error
+    for path, dataset in datasets.items():
+        tree[path].set_close(dataset._close)
+    return tree
+
+
+class NCZarrArray(BackendArray):
+    """A variable's data, read when indexed. Picklable, safe in threads and processes."""
+
+    __slots__ = ("dtype", "reader", "shape")
+
+    def __init__(self, reader: VariableReader) -> None:
+        self.reader = reader
+        self.shape = reader.shape
+        self.dtype = create_vlen_dtype(str) if reader.dtype.kind == "O" else reader.dtype
+
+    def __getitem__(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
+        return self.reader.read(key.tuple, points=_is_pointwise(key))
+
+    async def async_getitem(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
+        return await self.reader.read_async(key.tuple, points=_is_pointwise(key))
+
+
+def _is_pointwise(key: ExplicitIndexer) -> bool:
+    arrays = any(isinstance(index, np.ndarray) for index in key.tuple)
+    return isinstance(key, VectorizedIndexer) and arrays
+
+
+class NCZarrDataStore(AbstractDataStore):
+    """One group, as xarray's decoding wants to see it.
+
+    Parameters
+    ----------
+    opened
+        The dataset.
+    group
+        One of its groups.
+    fill_value_as_mask
+        See ``use_zarr_fill_value_as_mask`` of `NCZarrBackendEntrypoint`.
+    dropped
+        Names of variables to leave out.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        group: Group,
+        fill_value_as_mask: bool | None,
+        dropped: set[str],
+    ) -> None:
+        self.opened = opened
+        self.group = group
+        self.fill_value_as_mask = fill_value_as_mask
+        self.variables = {n: v for n, v in group.variables.items() if n not in dropped}
+        self.names = dimension_names(group.path, self.variables.values())
+        self.loaded: dict[str, np.ndarray[Any, Any]] = {}
+        self.errors: dict[str, NCZarrError] = {}
+        for name, variable in self.variables.items():
+            try:
+                opened.reader(variable).prepare()
+            except NCZarrError as error:
+                self.fail(name, error)
+
+    def fail(self, name: str, error: NCZarrError) -> None:
+        """Report a variable that cannot be read; it raises when it is touched."""
+        self.errors[name] = error
+        self.variables[name] = replace(self.variables[name], error=error)
+        path = self.variables[name].path
+        _warn(f"variable {path!r} cannot be read and raises when it is used: {error}")
+
+    def index_variables(self) -> list[Variable]:
+        """The readable variables that xarray makes indexes of, and so loads at once."""
+        return [
+            variable
+            for name, variable in self.variables.items()
+            if name not in self.errors and self.dimensions_of(variable) == (name,)
+        ]
+
+    def open_dataset(self, **decoding: Any) -> xr.Dataset:
+        """Decode the group to a Dataset."""
+        dataset = StoreBackendEntrypoint().open_dataset(self, **decoding)
+        for variable in dataset.variables.values():
+            load_asynchronously(variable)
+        for name in self.errors:
+            if name in dataset.coords and dataset[name].dims == (name,):
+                # without an index of its own xarray would load it to make one
+                index = {name: UnreadableIndex(self.errors[name])}
+                variable = dataset.variables[name]
+                dataset = dataset.assign_coords(xr.Coordinates({name: variable}, index))
+        dataset.set_close(self.close)
+        return dataset
+
+    def dimensions_of(self, variable: Variable) -> tuple[str, ...]:
+        """The dimensions of `variable` as the dataset calls them."""
+        return tuple(self.names[dimension.path] for dimension in variable.dimensions)
+
+    def get_variables(self) -> dict[str, xr.Variable]:
+        return {name: self.variable(name, v) for name, v in self.variables.items()}
+
+    def variable(self, name: str, variable: Variable) -> xr.Variable:
+        sizes = self.get_dimensions()
+        if variable.error is not None and not variable.dimensions and name in sizes:
+            # the variable of a dimension must lie along it
+            size = sizes[name]
+            variable = replace(variable, dimensions=(Dimension(name, size, group=""),))
+            names: tuple[str, ...] = (name,)
+        else:
+            names = self.dimensions_of(variable)
+        data: Any = self.loaded.get(name)
+        if data is None:
+            data = LazilyIndexedArray(NCZarrArray(self.opened.reader(variable)))
+        attributes = {a.name: attribute_value(a) for a in variable.attributes.values()}
+        if "_FillValue" not in attributes and self.is_mask(variable):
+            assert isinstance(variable.array, ChunkedArray)
+            attributes["_FillValue"] = variable.array.fill
+        if variable.dtype.kind == "S" and isinstance(attributes.get("_FillValue"), str):
+            attributes["_FillValue"] = np.bytes_(attributes["_FillValue"].encode())
+        encoding = variable_encoding(variable, names, self.opened.store.url)
+        return xr.Variable(names, data, attributes, encoding)
+
+    def is_mask(self, variable: Variable) -> bool:
+        """Whether the Zarr fill value is what netCDF would call ``_FillValue``."""
+        array, hierarchy = variable.array, self.opened.hierarchy
+        if not isinstance(array, ChunkedArray) or array.fill is None:
+            return False
+        if hierarchy.generation != "v2":
+            return False  # NCZarr says it in the attribute
+        if self.fill_value_as_mask is not None:
+            return self.fill_value_as_mask
+        if hierarchy.writer is not None:
+            return False
+        default = NC_DEFAULT_FILL.get(variable.nc_type or "")
+        return bool(array.fill) and array.fill != default
+
+    def get_attrs(self) -> dict[str, Any]:
+        return {a.name: attribute_value(a) for a in self.group.attributes.values()}
+
+    def get_dimensions(self) -> dict[str, int]:
+        return {
+            self.names[dimension.path]: dimension.size
+            for variable in self.variables.values()
+            for dimension in variable.dimensions
+        }
+
+    def get_encoding(self) -> dict[str, Any]:
+        unlimited = {d.name for d in self.group.dimensions.values() if d.unlimited}
+        return {"unlimited_dims": unlimited, "source": self.opened.store.url}
+
+    def close(self) -> None:
+        self.opened.close()
+
+
+class UnreadableIndex(Index):
+    """The index of a coordinate that cannot be read: any use raises the reason."""
+
+    def __init__(self, error: NCZarrError) -> None:
+        self.error = error
+
+    @classmethod
+    def from_variables(
+        cls, variables: Mapping[Any, xr.Variable], *, options: Mapping[str, Any]
+    ) -> UnreadableIndex:
+        raise NotImplementedError("made by the backend only")
+
+    def sel(self, labels: dict[Any, Any], **options: Any) -> Any:
+        raise self.error
+
+    def isel(self, indexers: Mapping[Any, Any]) -> UnreadableIndex:
+        return self
+
+    def equals(self, other: Index, **options: Any) -> bool:
+        return isinstance(other, UnreadableIndex)
+
+
+def dimension_names(group: str, variables: Iterable[Variable]) -> dict[str, str]:
+    """What a dataset of the group at `group` calls each dimension, by path.
+
+    The short name goes to the nearest dimension that has it; another one of the
+    same name, farther up or in another branch, goes by its full path.
+    """
+    used = {d.path: d for variable in variables for d in variable.dimensions}
+
+    def distance(dimension: Dimension) -> tuple[bool, int, str]:
+        above = f"{group.rstrip('/')}/".startswith(f"{dimension.group.rstrip('/')}/")
+        return (not above, -len(dimension.group.rstrip("/")), dimension.path)
+
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for path, dimension in sorted(used.items(), key=lambda item: distance(item[1])):
+        names[path] = path if dimension.name in taken else dimension.name
+        taken.add(dimension.name)
+    return names
+
+
+def _load_coordinates(opened: Opened, stores: list[NCZarrDataStore]) -> None:
+    """Load what xarray makes indexes of, for all groups in one wave.
+
+    xarray would load these variables one by one, and one that cannot be read
+    would keep the whole dataset from opening.
+    """
+    wanted = [(store, variable) for store in stores for variable in store.index_variables()]
+    values = opened.read_many([variable for _, variable in wanted])
+    for (store, variable), value in zip(wanted, values, strict=True):
+        if isinstance(value, NCZarrError):
+            store.fail(variable.name, value)
+        else:
+            store.loaded[variable.name] = value
+
+
+def _relative(path: str, top: str) -> str:
+    """Path of a group below `top`, the way xarray's own engines spell it."""
+    if top == "/":
+        return path
+    return path[len(top) :].strip("/") or "."
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, NCZarrWarning, stacklevel=2)

@@ -1,0 +1,308 @@
+"""From a selection to the chunks it touches: pure arithmetic on a regular chunk grid.
+
+Each dimension of an orthogonal selection is planned by itself into `Piece`
+lists; the chunks of a selection are their product. A piece says which chunk, which part of it, and
+where that part goes in the result.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+#: How one dimension is indexed: whole numbers are checked and non-negative, slices ascend.
+Index: TypeAlias = "int | slice | np.ndarray[Any, np.dtype[np.intp]]"
+Part: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.intp]]"
+
+
+class Piece(NamedTuple):
+    """The part of one chunk, along one dimension, that a selection wants."""
+
+    chunk: int
+    source: Part
+    target: Part
+
+
+class ChunkTask(NamedTuple):
+    """One chunk to fetch: its grid index, and numpy keys for what to take and where to put it."""
+
+    index: tuple[int, ...]
+    source: tuple[Any, ...]
+    target: tuple[Any, ...]
+
+
+class Plan(Protocol):
+    """All chunks of a selection, and the shape of the array they fill."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def count(self) -> int:
+        """Number of chunks."""
+
+    @property
+    def axes(self) -> tuple[int, ...] | None:
+        """Order in which `ChunkTask.source` sees the dimensions of a chunk, if not its own."""
+
+    def tasks(self) -> Iterator[ChunkTask]:
+        """The chunks one by one."""
+
+    def finish(self, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Turn the filled array into what the selection means."""
+
+
+@dataclass(frozen=True, slots=True)
+class OuterPlan:
+    """An orthogonal selection: chunks are the product of the pieces of each dimension.
+
+    Parameters
+    ----------
+    shape
+        Of the result, with length 1 where an integer selects.
+    pieces
+        Per dimension.
+    flips
+        Per dimension: whether the result runs backwards along it.
+    squeeze
+        Dimensions that an integer selects and the caller does not want.
+    """
+
+    shape: tuple[int, ...]
+    pieces: tuple[list[Piece], ...]
+    flips: tuple[bool, ...]
+    squeeze: tuple[int, ...]
+    axes: None = None
+
+    @property
+    def count(self) -> int:
+        return math.prod(map(len, self.pieces))
+
+    def tasks(self) -> Iterator[ChunkTask]:
+        if not self.pieces:
+            yield ChunkTask((), (), ())
+            return
+        for combination in itertools.product(*self.pieces):
+            index, source, target = zip(*combination, strict=True)
+            yield ChunkTask(index, as_indexer(source), as_indexer(target))
+
+    def finish(self, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if any(self.flips):
+            result = result[tuple(slice(None, None, -1 if flip else 1) for flip in self.flips)]
+        if self.squeeze:
+            result = result.squeeze(axis=self.squeeze)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class PointPlan:
+    """A pointwise selection: each chunk is fetched once, whatever points fall into it.
+
+    Parameters
+    ----------
+    shape
+        ``(points, *lengths of the sliced dimensions)``.
+    axes
+        The dimensions that points index, then the sliced ones.
+    groups
+        Per chunk of the indexed dimensions: its index along them, the position
+        of its points inside the chunk along each, and in the result.
+    pieces, flips
+        Of the sliced dimensions.
+    points_shape
+        Of the index arrays.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    groups: list[tuple[tuple[int, ...], tuple[Part, ...], Part]]
+    pieces: tuple[list[Piece], ...]
+    flips: tuple[bool, ...]
+    points_shape: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.groups) * math.prod(map(len, self.pieces))
+
+    def tasks(self) -> Iterator[ChunkTask]:
+        back = np.argsort(self.axes)
+        for chunk, within, positions in self.groups:
+            for combination in itertools.product(*self.pieces):
+                index = (*chunk, *(piece.chunk for piece in combination))
+                yield ChunkTask(
+                    tuple(index[i] for i in back),
+                    (*within, *(piece.source for piece in combination)),
+                    (positions, *(piece.target for piece in combination)),
+                )
+
+    def finish(self, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if any(self.flips):
+            flips = (slice(None, None, -1 if flip else 1) for flip in self.flips)
+            result = result[(slice(None), *flips)]
+        return result.reshape(self.points_shape + self.shape[1:])
+
+
+def plan_outer(
+    selection: Sequence[Index], shape: Sequence[int], chunk_shape: Sequence[int]
+) -> OuterPlan:
+    """Plan an orthogonal selection.
+
+    Parameters
+    ----------
+    selection
+        One index per dimension: an integer, a slice (any step), or a 1-D array
+        of integers (any order, repeats allowed; negative ones count from the end).
+    shape, chunk_shape
+        Of the array.
+
+    Raises
+    ------
+    IndexError
+        If an integer is out of bounds.
+    """
+    pieces: list[list[Piece]] = []
+    sizes: list[int] = []
+    flips: list[bool] = []
+    squeeze: list[int] = []
+    for axis, (index, size, chunk) in enumerate(zip(selection, shape, chunk_shape, strict=True)):
+        flip = False
+        if isinstance(index, slice):
+            steps = range(*index.indices(size))
+            flip = steps.step < 0
+            steps = steps[::-1] if flip else steps
+            pieces.append(_slice_pieces(steps, chunk))
+            sizes.append(len(steps))
+        elif isinstance(index, np.ndarray):
+            pieces.append(_array_pieces(_checked(index, size), chunk))
+            sizes.append(index.size)
+        else:
+            position = int(_checked(np.asarray(index, dtype=np.intp), size))
+            within = position % chunk
+            pieces.append([Piece(position // chunk, slice(within, within + 1), slice(0, 1))])
+            sizes.append(1)
+            squeeze.append(axis)
+        flips.append(flip)
+    return OuterPlan(tuple(sizes), tuple(pieces), tuple(flips), tuple(squeeze))
+
+
+def plan_points(
+    selection: Sequence[slice | np.ndarray[Any, Any]],
+    shape: Sequence[int],
+    chunk_shape: Sequence[int],
+) -> PointPlan:
+    """Plan a pointwise selection, numpy's ``vindex``.
+
+    Parameters
+    ----------
+    selection
+        Per dimension a slice, or an integer array; the arrays are broadcast
+        against each other and run along the first dimensions of the result.
+    shape, chunk_shape
+        Of the array.
+
+    Raises
+    ------
+    IndexError
+        If an index is out of bounds.
+    """
+    indexed = [axis for axis, index in enumerate(selection) if isinstance(index, np.ndarray)]
+    sliced = [axis for axis in range(len(selection)) if axis not in indexed]
+    arrays = np.broadcast_arrays(
+        *(_checked(np.asarray(selection[axis]), shape[axis]) for axis in indexed)
+    )
+    points_shape = arrays[0].shape
+    positions = [array.reshape(-1) for array in arrays]
+    chunks, within = zip(
+        *(np.divmod(p, chunk_shape[axis]) for p, axis in zip(positions, indexed, strict=True)),
+        strict=True,
+    )
+    order = np.lexsort(chunks[::-1])
+    ordered = np.stack([c[order] for c in chunks])
+    changes = np.flatnonzero(np.any(np.diff(ordered, axis=1), axis=0)) + 1
+    bounds = [0, *changes.tolist(), order.size] if order.size else []
+    groups = [
+        (
+            tuple(ordered[:, start].tolist()),
+            tuple(w[order[start:stop]] for w in within),
+            order[start:stop],
+        )
+        for start, stop in itertools.pairwise(bounds)
+    ]
+    rest = plan_outer(
+        [selection[axis] for axis in sliced],
+        [shape[axis] for axis in sliced],
+        [chunk_shape[axis] for axis in sliced],
+    )
+    return PointPlan(
+        shape=(order.size, *rest.shape),
+        axes=(*indexed, *sliced),
+        groups=groups,
+        pieces=rest.pieces,
+        flips=rest.flips,
+        points_shape=points_shape,
+    )
+
+
+def _checked(index: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+    index = np.where(index < 0, index + size, index)
+    if index.size and not (0 <= index.min() and index.max() < size):
+        raise IndexError(f"index {index.max()} is out of bounds for a dimension of length {size}")
+    return index
+
+
+def _slice_pieces(steps: range, chunk: int) -> list[Piece]:
+    if not steps:
+        return []
+    first, last, step = steps[0], steps[-1], steps.step
+    if step == 1:
+        pieces = []
+        for number in range(first // chunk, last // chunk + 1):
+            start = number * chunk
+            low, high = max(first, start), min(last + 1, start + chunk)
+            pieces.append(
+                Piece(number, slice(low - start, high - start), slice(low - first, high - first))
+            )
+        return pieces
+    return _array_pieces(np.arange(first, last + 1, step), chunk)
+
+
+def _array_pieces(index: np.ndarray[Any, Any], chunk: int) -> list[Piece]:
+    """Group positions by chunk; runs with a constant step become slices, which copy faster."""
+    if not index.size:
+        return []
+    chunks, within = np.divmod(index, chunk)
+    order: np.ndarray[Any, Any] | None = None
+    if np.any(chunks[1:] < chunks[:-1]):
+        order = np.argsort(chunks, kind="stable")
+        chunks, within = chunks[order], within[order]
+    bounds = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), len(chunks)]
+    pieces = []
+    for start, stop in itertools.pairwise(bounds):
+        target = slice(start, stop) if order is None else order[start:stop]
+        pieces.append(Piece(int(chunks[start]), _as_slice(within[start:stop]), target))
+    return pieces
+
+
+def _as_slice(index: np.ndarray[Any, Any]) -> Part:
+    if index.size == 1:
+        return slice(int(index[0]), int(index[0]) + 1)
+    step = int(index[1] - index[0])
+    if step > 0 and np.all(np.diff(index) == step):
+        return slice(int(index[0]), int(index[-1]) + 1, step)
+    return index
+
+
+def as_indexer(parts: Sequence[Part]) -> tuple[Any, ...]:
+    """A numpy key that selects orthogonally, also where several parts are arrays."""
+    if [type(part) for part in parts].count(np.ndarray) < 2:
+        return tuple(parts)
+    arrays = [
+        np.arange(part.start, part.stop, part.step or 1) if isinstance(part, slice) else part
+        for part in parts
+    ]
+    return np.ix_(*arrays)

@@ -1,0 +1,164 @@
+"""The data section of CDL: values in rows, broken into lines as ncdump breaks them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, product
+from typing import Any, Protocol
+
+import numpy as np
+
+from nczarr_xarray.cli.cdl_text import columns, name, quoted_row
+from nczarr_xarray.cli.cdl_values import Values, spelling
+from nczarr_xarray.model import Variable
+
+#: bytes of one read, and elements that are text at one time
+READ_BYTES = 1 << 25
+TEXT_ELEMENTS = 1 << 15
+
+#: a line ends before the token that would reach this column (blanks count)
+LINE_COLUMNS = 79
+
+
+class Read(Protocol):
+    """Reads the block of a variable that `key` selects, one slice per dimension."""
+
+    def __call__(self, variable: Variable, key: tuple[slice, ...], /) -> np.ndarray[Any, Any]: ...
+
+
+def write_data(variable: Variable, read: Read, write: Callable[[str], object], indent: int) -> None:
+    """Write the values of `variable`, block by block; nothing for an empty one.
+
+    Parameters
+    ----------
+    read, write
+        Where the values come from and where the text goes.
+    indent
+        Columns by which the group of the variable is indented.
+
+    Raises
+    ------
+    NCZarrError
+        What `read` raises. What was read until then has been written.
+    """
+    shape = variable.shape
+    if 0 in shape:
+        return
+    head = f"\n{' ' * indent} {name(variable.name)} =" + ("\n  " if shape[1:] else " ")
+    margin = 2 if shape[1:] else len(variable.name.encode()) + 4
+    line = _Line(write, indent, indent + margin)
+    # rows inside one index of each dimension that puts braces around them
+    braced = [
+        math.prod(shape[level:-1])
+        for level, dim in enumerate(variable.dimensions)
+        if level and dim.unlimited
+    ]
+    blocks = (read(variable, key).reshape(-1) for key in block_keys(variable))
+    parts = _char_rows if variable.nc_type == "char" else _number_rows
+    last, row, begins = math.prod(shape[:-1]) - 1, 0, True
+    for tokens, ends in parts(variable, blocks):
+        if row == 0 and begins:
+            write(head)
+        if begins:
+            opening = "{" * sum(row % rows == 0 for rows in braced)
+            write(opening)
+            line.column += len(opening)
+        line.put(tokens, ends)
+        if ends:
+            write("}" * sum((row + 1) % rows == 0 for rows in braced))
+            write(" ;\n" if row == last else ",\n  ")
+            line.column = indent + margin
+            row += 1
+        begins = ends
+
+
+def block_keys(variable: Variable, limit: int = READ_BYTES) -> Iterator[tuple[slice, ...]]:
+    """Selections that together are the variable in row-major order, none larger than `limit`.
+
+    Each is contiguous: single indices of the first dimensions, a range of the
+    next, everything of the rest. Ranges end where chunks end if the limit allows.
+    """
+    shape = variable.shape
+    if not shape:
+        yield ()
+        return
+    size = 64 if variable.dtype.kind == "O" else variable.dtype.itemsize
+    sizes = [size * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    axis = next((axis for axis, size in enumerate(sizes) if size <= limit), len(shape) - 1)
+    step = max(limit // sizes[axis], 1)
+    if variable.array is not None and step > variable.array.chunk_shape[axis]:
+        step -= step % variable.array.chunk_shape[axis]
+    rest = [slice(0, length) for length in shape[axis + 1 :]]
+    for outer in product(*map(range, shape[:axis])):
+        for start in range(0, shape[axis], step):
+            along = slice(start, min(start + step, shape[axis]))
+            yield (*(slice(index, index + 1) for index in outer), along, *rest)
+
+
+def _number_rows(variable: Variable, blocks: Iterable[Values]) -> Iterator[tuple[list[str], bool]]:
+    """Tokens of a row, or of a part of a long one, and whether the row ends with them."""
+    spell = spelling(variable)
+    length = variable.shape[-1] if variable.shape else 1
+    left = length
+    for block in blocks:
+        for start in range(0, block.size, TEXT_ELEMENTS):
+            tokens = spell(block[start : start + TEXT_ELEMENTS])
+            position = 0
+            while position < len(tokens):
+                part = tokens[position : position + left]
+                position += left
+                left -= len(part)
+                yield part, left == 0
+                left = left or length
+
+
+def _char_rows(variable: Variable, blocks: Iterable[Values]) -> Iterator[tuple[list[str], bool]]:
+    """Each row of characters as one token."""
+    length = variable.shape[-1] if variable.shape else 1
+    pending = b""
+    for block in blocks:
+        pending += block.tobytes()
+        stop = len(pending) - len(pending) % length
+        for start in range(0, stop, length):
+            yield [quoted_row(pending[start : start + length])], True
+        pending = pending[stop:]
+
+
+class _Line:
+    """Output that ends a line before a token that would be too long for it.
+
+    Parameters
+    ----------
+    indent
+        Of the group; a continued line is indented four columns deeper.
+    column
+        Where the next token goes. In a group this is not where the terminal
+        shows it: ncdump counts the indent also where it does not print it.
+    """
+
+    def __init__(self, write: Callable[[str], object], indent: int, column: int) -> None:
+        self.write = write
+        self.indent = indent
+        self.column = column
+
+    def put(self, tokens: list[str], ends: bool) -> None:
+        """Write some tokens of a row, a comma after each but the one that ends the row."""
+        texts = [f"{token}, " for token in tokens]
+        if ends:
+            texts[-1] = tokens[-1]
+        totals = list(accumulate(map(columns, texts)))
+        start = before = at_least = 0
+        while True:
+            stop = bisect_left(totals, before + LINE_COLUMNS - self.column, start)
+            stop = max(stop, start + at_least)
+            if stop == len(texts) - 1 and columns(texts[stop]) <= 2:
+                stop += 1  # one or two characters never move to the next line
+            self.write("".join(texts[start:stop]))
+            if stop == len(texts):
+                self.column += totals[-1] - before
+                return
+            self.write("\n" + " " * (self.indent + 4))
+            self.column = self.indent + 4
+            start, before, at_least = stop, totals[stop - 1] if stop else 0, 1

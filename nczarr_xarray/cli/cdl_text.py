@@ -1,0 +1,59 @@
+"""How CDL spells names and strings: ncdump's spelling, as observed with release 4.9.0."""
+
+from __future__ import annotations
+
+import re
+
+_CONTROLS: dict[int, str] = {
+    **{code: f"\\{code:03o}" for code in (*range(0x20), 0x7F)},
+    **{ord(char): rf"\{letter}" for char, letter in zip("\b\f\n\r\t\v", "bfnrtv", strict=True)},
+}
+_ESCAPES = _CONTROLS | {ord(char): f"\\{char}" for char in "\\\"'"}
+#: ncdump spells a vertical tab in string data, and only there, as a newline
+_ELEMENT_ESCAPES = _ESCAPES | {ord("\v"): r"\n"}
+_BYTE_ESCAPES = _ESCAPES | {code: f"\\{code:03o}" for code in range(0x80, 0x100)}
+
+#: what a name must escape; a path keeps its slashes, and everything beyond ASCII stands for itself
+_SPECIAL = re.compile(r"[\x00-\x7f](?<![0-9A-Za-z_.@+%/-])")
+
+
+def name(text: str) -> str:
+    r"""Spell a name or a path: ``"1 a"`` as ``\1\ a``."""
+    escaped = _SPECIAL.sub(_escape_in_name, text)
+    return f"\\{escaped}" if text.startswith(tuple("0123456789")) else escaped
+
+
+def _escape_in_name(match: re.Match[str]) -> str:
+    char = match[0]
+    return f"\\%{ord(char):02x}" if char < " " or char == "\x7f" else f"\\{char}"
+
+
+def quoted(text: str) -> str:
+    """Spell one string of an attribute."""
+    return f'"{text.translate(_ESCAPES)}"'
+
+
+def quoted_element(text: str) -> str:
+    """Spell one element of a string variable."""
+    return f'"{text.translate(_ELEMENT_ESCAPES)}"'
+
+
+def quoted_row(row: bytes) -> str:
+    r"""Spell one row of a char variable.
+
+    Trailing NULs are dropped, bytes beyond ASCII become octal escapes, and
+    after each newline the text goes on in a string on a line of its own.
+    """
+    lines = row.rstrip(b"\0").decode("latin-1").split("\n")
+    text = '\\n",\n    "'.join(line.translate(_BYTE_ESCAPES) for line in lines)
+    return f'"{text}"'
+
+
+def columns(token: str) -> int:
+    """Width of `token` as ncdump counts it: bytes of UTF-8."""
+    return len(token) if token.isascii() else len(token.encode("utf-8", "surrogateescape"))
+
+
+def printable(text: str) -> str:
+    """Make `text` one line that cannot command a terminal."""
+    return text.translate(_CONTROLS)

@@ -1,0 +1,185 @@
+"""``nczarr demo``: open the embedded dataset, compute with dask, draw two pictures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nczarr_xarray
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+#: Real observations as netCDF-C wrote them; ``demo_data/SOURCES.md`` says whose.
+DATASET = Path(__file__).parent.parent / "demo_data" / "ocean_climate.nczarr"
+
+#: Months of data that a place needs before its mean counts as one of the year.
+MONTHS_NEEDED = 6
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the ``demo`` command to the parsers of ``nczarr``."""
+    parser = subparsers.add_parser(
+        "demo",
+        help="open a small climate dataset, compute a mean, draw a map and a time series",
+        description="Open the NCZarr dataset that ships with this package, print it, compute a "
+        "mean with dask, and write map.png and series.png.",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("nczarr-demo"),
+        metavar="DIR",
+        help="where the pictures go (default: %(default)s)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the demo; return the exit status (1 if a package it draws with is missing)."""
+    missing = [name for name in ("dask", "matplotlib") if find_spec(name) is None]
+    if missing:
+        print(
+            f"nczarr demo: needs {' and '.join(missing)}; try: pip install 'nczarr-xarray[demo]'",
+            file=sys.stderr,
+        )
+        return 1
+    import xarray as xr
+
+    args.output.mkdir(parents=True, exist_ok=True)
+    print(f'xr.open_dataset("{DATASET}", engine="nczarr", chunks={{}})\n')
+    with xr.open_dataset(DATASET, engine="nczarr", chunks={}) as climate:
+        print(climate, end="\n\n")
+        year = climate[["sst", "uwnd", "vwnd"]].mean("month")
+        months = climate["sst"].notnull().sum("month")
+        year = year.where(months >= MONTHS_NEEDED).compute()
+    print(f"Yearly mean, computed by dask: {global_mean(year['sst']):.1f} °C where ships sailed.")
+    if not hasattr(nczarr_xarray, "to_nczarr"):
+        print("Nothing is exported: this release reads NCZarr and does not write it yet.")
+
+    with xr.open_dataset(DATASET, engine="nczarr", group="relief") as relief:
+        draw_map(year, relief, args.output / "map.png")
+    with (
+        xr.open_dataset(DATASET, engine="nczarr", group="nino12") as nino,
+        xr.open_dataset(DATASET, engine="nczarr", group="mauna_loa") as mauna_loa,
+    ):
+        draw_series(nino["sst"], mauna_loa["co2"], args.output / "series.png")
+    print("Pictures:")
+    for name in ("map.png", "series.png"):
+        print(f"  {(args.output / name).resolve()}")
+    return 0
+
+
+def global_mean(field: xr.DataArray) -> float:
+    """Mean of a (lat, lon) field, each cell weighted by its area."""
+    import numpy as np
+
+    return float(field.weighted(np.cos(np.deg2rad(field["lat"]))).mean())
+
+
+def draw_map(year: xr.Dataset, relief: xr.Dataset, path: Path) -> None:
+    """Draw temperature as colours, wind as arrows and the land in grey.
+
+    Parameters
+    ----------
+    year
+        ``sst`` (°C), ``uwnd`` and ``vwnd`` (m/s) on (lat, lon), longitudes 20 to 380.
+    relief
+        ``altitude`` (m) on (latitude, longitude).
+    path
+        The PNG to write.
+    """
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 5.2), dpi=120, layout="constrained")
+    axes: Any = figure.add_subplot()
+    axes.set_facecolor("#e8ecef")
+    levels = np.arange(-2, 31, 2)
+    colours = axes.contourf(
+        year["lon"], year["lat"], year["sst"], levels=levels, cmap="Spectral_r", extend="both"
+    )
+    wind = year.coarsen(lat=3, lon=4, boundary="trim").mean()
+    wind = wind.where(abs(wind["lat"]) < 60)
+    arrows = axes.quiver(
+        wind["lon"], wind["lat"], wind["uwnd"], wind["vwnd"], color="#222222", scale=260,
+        width=0.0011, headwidth=4.5, zorder=2,
+    )  # fmt: skip
+    grid = (relief["longitude"], relief["latitude"], relief["altitude"])
+    axes.contourf(
+        *grid,
+        levels=[0, 250, 500, 1000, 2000, 3000, 9000],
+        colors=["#cbc7be", "#bfbab0", "#b2aca1", "#a49d91", "#958d81", "#857d72"],
+        zorder=3,
+    )
+    axes.contour(*grid, levels=[0], colors="#4a4a4a", linewidths=0.6, zorder=4)
+
+    axes.set(xlim=(20, 380), ylim=(-72, 80), aspect="equal")
+    axes.set_xticks(range(60, 361, 60), labels=["60°E", "120°E", "180°", "120°W", "60°W", "0°"])
+    axes.set_yticks(range(-60, 61, 30), labels=["60°S", "30°S", "0°", "30°N", "60°N"])
+    axes.set_title("Sea surface temperature and wind, mean of the year 1946–1989", loc="left")
+    axes.quiverkey(arrows, 0.86, 1.04, 10, "10 m/s", labelpos="E")
+    figure.colorbar(
+        colours, ax=axes, label="temperature (°C)", ticks=levels[1::2], shrink=0.82, pad=0.01
+    )
+    figure.supxlabel(
+        "COADS ship reports (NOAA); pale grey: too few of them. Relief: ETOPO5 (NOAA).",
+        fontsize="small", color="#555555",
+    )  # fmt: skip
+    figure.savefig(path)
+
+
+def draw_series(sst: xr.DataArray, co2: xr.DataArray, path: Path) -> None:
+    """Draw El Niño as departures from the usual month, and carbon dioxide below.
+
+    Parameters
+    ----------
+    sst
+        Monthly temperature (°C) of the Niño 1+2 region on (time).
+    co2
+        Weekly carbon dioxide (ppm) at Mauna Loa on (time).
+    path
+        The PNG to write.
+    """
+    from matplotlib.figure import Figure
+
+    usual = sst.groupby("time.month")
+    anomaly = (usual - usual.mean()).rolling(time=3, center=True).mean()
+    smooth = co2.rolling(time=53, center=True, min_periods=40).mean()
+
+    figure = Figure(figsize=(11, 5.6), dpi=120, layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    time = anomaly["time"].values
+    above.fill_between(time, anomaly.clip(min=0), color="#c8442f", linewidth=0)
+    above.fill_between(time, anomaly.clip(max=0), color="#2f6fb0", linewidth=0)
+    above.axhline(0, color="#444444", linewidth=0.8)
+    whole_decades = anomaly.sel(time=slice("1951", "2010"))
+    for _, decade in whole_decades.groupby((whole_decades["time.year"] - 1) // 10):
+        warmest = decade.idxmax("time").dt
+        above.annotate(
+            warmest.strftime("%b %Y").item(), (warmest.floor("D").values, decade.max()), (0, 3),
+            textcoords="offset points", ha="center", fontsize="small",
+        )  # fmt: skip
+    above.set_title(
+        "El Niño: sea surface off Peru (Niño 1+2), departure from the usual (3-month mean)",
+        loc="left",
+    )
+    above.set_ylabel("temperature (°C)")
+
+    below.plot(co2["time"], co2, color="#9aa5ad", linewidth=0.8, label="weekly")
+    below.plot(smooth["time"], smooth, color="#1f2d36", linewidth=1.8, label="yearly mean")
+    below.set_title("Carbon dioxide in the air of Mauna Loa, Hawaii", loc="left")
+    below.set_ylabel("parts per million")
+    below.legend(frameon=False, loc="upper left")
+    for axes in (above, below):
+        axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.01, y=0.12)
+    figure.supxlabel(
+        "Sources: NOAA CPC (ERSST v3b); C.D. Keeling and T.P. Whorf, CDIAC (2004).",
+        fontsize="small", color="#555555",
+    )  # fmt: skip
+    figure.savefig(path)

@@ -1,0 +1,92 @@
+"""Attributes and encoding of variables as xarray users know them from ``engine="netcdf4"``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Variable
+
+
+def attribute_value(attribute: Attribute) -> Any:
+    """What netCDF4-python returns: str, list of str, a numpy scalar, or a 1-D array."""
+    value = attribute.value
+    if isinstance(value, tuple):
+        return value[0] if len(value) == 1 else list(value)
+    if isinstance(value, np.ndarray) and value.size == 1:
+        return value[0]
+    return value
+
+
+def variable_encoding(
+    variable: Variable, dimension_names: tuple[str, ...], source: str
+) -> dict[str, Any]:
+    """``Variable.encoding``: netCDF's keys, and zarr's ``compressor`` and ``filters``.
+
+    Parameters
+    ----------
+    dimension_names
+        As the dataset calls the variable's dimensions.
+    source
+        Name of the dataset.
+    """
+    encoding: dict[str, Any] = {
+        "dtype": str if variable.dtype.kind == "O" else variable.dtype,
+        "source": source,
+        "original_shape": variable.shape,
+    }
+    array = variable.array
+    if array is None:
+        return encoding
+    if variable.shape:
+        chunks = array.chunk_shape
+        encoding["contiguous"] = False
+        encoding["chunksizes"] = chunks
+        encoding["preferred_chunks"] = dict(zip(dimension_names, chunks, strict=True))
+    else:
+        encoding["contiguous"] = True
+        encoding["chunksizes"] = None
+    if isinstance(array, ChunkedArray):
+        encoding.update(_filters(array.codecs))
+        if array.dtype.itemsize > 1 and array.dtype.kind in "iuf":
+            order = array.dtype.newbyteorder("=").byteorder
+            native = array.dtype.isnative
+            encoding["endian"] = "native" if native else ("big" if order == "=" else "little")
+    return encoding
+
+
+def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
+    """What ``netCDF4.Variable.filters()`` says, then Zarr v2's two members as they are stored."""
+    by_id = {config["id"]: config for config in codecs}
+    blosc: Any = False
+    if "blosc" in by_id:
+        config = by_id["blosc"]
+        blosc = {
+            "compressor": f"blosc_{config.get('cname', 'lz4')}",
+            "shuffle": config.get("shuffle", 0),
+        }
+    szip: Any = False
+    if "szip" in by_id:
+        config = by_id["szip"]
+        szip = {
+            "coding": "nn" if int(config.get("mask", 0)) & 32 else "ec",
+            "pixels_per_block": config.get("pixels-per-block"),
+        }
+    level = 0
+    for name, key in (("zlib", "level"), ("zstd", "level"), ("bz2", "level"), ("blosc", "clevel")):
+        if name in by_id:
+            level = int(by_id[name].get(key, 0))
+    filters: dict[str, Any] = {
+        "zlib": "zlib" in by_id,
+        "szip": szip,
+        "zstd": "zstd" in by_id,
+        "bzip2": "bz2" in by_id,
+        "blosc": blosc,
+        "shuffle": "shuffle" in by_id,
+        "complevel": level,
+        "fletcher32": "fletcher32" in by_id,
+    }
+    filters["filters"] = tuple(dict(config) for config in codecs[:-1]) or None
+    filters["compressor"] = dict(codecs[-1]) if codecs else None
+    return filters

@@ -1,0 +1,12 @@
+"""NCZarr of every generation, and pure Zarr v2: keys and bytes to the data model.
+
+No I/O happens here. `walk` says which objects it needs and is sent their bytes,
+`build` makes the model of what it found.
+"""
+
+from __future__ import annotations
+
+from nczarr_xarray.formats.nczarr.build import Naming, build
+from nczarr_xarray.formats.nczarr.walk import Answer, Nodes, Options, Walking, Wave, walk
+
+__all__ = ["Answer", "Naming", "Nodes", "Options", "Walking", "Wave", "build", "walk"]

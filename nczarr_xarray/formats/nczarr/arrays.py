@@ -1,0 +1,199 @@
+"""``.zarray`` to a `ChunkedArray` (Zarr v2 specification; nczarr-format.md, sections 5-7)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.nczarr.attributes import as_float, as_integer
+from nczarr_xarray.formats.nczarr.dtypes import variable_type
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
+from nczarr_xarray.model import ChunkedArray, CodecConfig
+
+#: Lengths beyond this cannot be indexed by numpy.
+MAX_SIZE = 2**63 - 1
+
+
+def parse_array(
+    metadata: JSON, path: str, *, netcdf: bool, unswapped: bool = False
+) -> tuple[str | None, ChunkedArray]:
+    """Parse one ``.zarray``.
+
+    Parameters
+    ----------
+    metadata
+        The parsed document.
+    path
+        Key of the array, without ``/.zarray``.
+    netcdf
+        Whether netCDF-C wrote the array (see `variable_type`).
+    unswapped
+        Whether the writer recorded a byte order and then wrote in the host's,
+        as netCDF-C did before 4.9.3 (observed). The host is taken to be
+        little-endian: the format records it nowhere, and all that matter are.
+
+    Returns
+    -------
+    nc_type, array
+        The netCDF type name, or None for a type netCDF does not have.
+
+    Raises
+    ------
+    FormatError
+        Naming the ``.zarray`` and the member at fault.
+    """
+    key = f"{path}/.zarray"
+    if not isinstance(metadata, dict):
+        raise FormatError(key, "is not a JSON object")
+    if metadata.get("zarr_format") != "2":
+        raise FormatError(key, f"zarr_format is {dumps(metadata.get('zarr_format'))}, not 2")
+    nc_type, dtype = variable_type(_member(metadata, "dtype", key), key, netcdf=netcdf)
+    if unswapped:
+        dtype = dtype.newbyteorder("<")
+    shape = _lengths(metadata, "shape", key)
+    chunks = _lengths(metadata, "chunks", key)
+    if len(chunks) != len(shape):
+        raise FormatError(key, f"chunks {list(chunks)} and shape {list(shape)} differ in rank")
+    # some writers give chunk length 0 to a dimension of length 0
+    chunks = tuple(c or 1 if n == 0 else c for c, n in zip(chunks, shape, strict=True))
+    if 0 in chunks:
+        raise FormatError(key, "a chunk length is 0")
+    array = ChunkedArray(
+        path=path,
+        shape=shape,
+        chunk_shape=chunks,
+        dtype=dtype,
+        fill=_fill(metadata.get("fill_value"), nc_type, dtype, key, netcdf=netcdf),
+        codecs=_codecs(metadata, key),
+        order=_order(metadata, key),
+        separator=_separator(metadata, key),
+    )
+    return nc_type, array
+
+
+def _member(metadata: Mapping[str, JSON], name: str, key: str) -> JSON:
+    if name not in metadata:
+        raise FormatError(key, f"{name!r} is missing")
+    return metadata[name]
+
+
+def _lengths(metadata: Mapping[str, JSON], name: str, key: str) -> tuple[int, ...]:
+    values = _member(metadata, name, key)
+    if not isinstance(values, list):
+        raise FormatError(key, f"{name!r} is not an array")
+    return tuple(length(value, key, name) for value in values)
+
+
+def length(value: JSON, key: str, name: str) -> int:
+    """A non-negative integer that numpy can index (`FormatError` otherwise)."""
+    if not (isinstance(value, Number) and value.isdecimal() and value.isascii()):
+        raise FormatError(key, f"{name!r} holds {dumps(value)}, not a length")
+    if len(value) > 19 or int(value) > MAX_SIZE:
+        raise FormatError(key, f"{name!r} holds {value}, more than can be indexed")
+    return int(value)
+
+
+def _order(metadata: Mapping[str, JSON], key: str) -> Literal["C", "F"]:
+    order = metadata.get("order", "C")
+    if order == "C":
+        return "C"
+    if order == "F":
+        return "F"
+    raise FormatError(key, f"order is {dumps(order)}, neither C nor F")
+
+
+def _separator(metadata: Mapping[str, JSON], key: str) -> str:
+    separator = metadata.get("dimension_separator", ".")
+    if separator not in (".", "/"):
+        raise FormatError(key, f"dimension_separator is {dumps(separator)}, neither . nor /")
+    return str(separator)
+
+
+def _codecs(metadata: Mapping[str, JSON], key: str) -> tuple[CodecConfig, ...]:
+    """Filters, then the compressor: the order of encoding (section 7)."""
+    filters = metadata.get("filters") or []
+    if not isinstance(filters, list):
+        raise FormatError(key, "'filters' is not an array")
+    compressor = metadata.get("compressor")
+    configs = [*filters, *([] if compressor is None else [compressor])]
+    for config in configs:
+        if not isinstance(config, dict) or not isinstance(config.get("id"), str):
+            raise FormatError(key, f"codec {dumps(config)} has no 'id'")
+    return tuple({name: _plain(value) for name, value in config.items()} for config in configs)
+
+
+def _plain(value: JSON) -> Any:
+    """Codec parameters as numcodecs wants them: 4.9.0-4.9.3 write numbers as strings."""
+    if isinstance(value, list):
+        return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {name: _plain(v) for name, v in value.items()}
+    if isinstance(value, str):
+        for number in (int, float) if isinstance(value, Number) else (int,):
+            try:
+                return number(value)
+            except ValueError:
+                continue
+        return str(value)
+    return value
+
+
+def _fill(
+    value: JSON, nc_type: str | None, dtype: np.dtype[Any], key: str, *, netcdf: bool
+) -> Any:
+    """The fill element; None means zero bytes."""
+    if isinstance(value, list) and dtype.kind not in "cV":
+        if len(value) != 1:
+            raise FormatError(key, f"fill_value {dumps(value)} is not one value")
+        value = value[0]  # netCDF-C 4.8.0 (section 1.2)
+    if value is None:
+        return None
+    try:
+        return _fill_element(value, nc_type, dtype, netcdf)
+    except (ValueError, TypeError, OverflowError, AttributeError) as error:
+        reason = f"fill_value {dumps(value)} is not of dtype {dtype.str} ({error})"
+        raise FormatError(key, reason) from None
+
+
+def _fill_element(value: JSON, nc_type: str | None, dtype: np.dtype[Any], netcdf: bool) -> Any:
+    if dtype.kind in "iu":
+        integer = as_integer(value)
+        limits = np.iinfo(dtype)
+        if not limits.min <= integer <= limits.max:
+            raise ValueError("out of range")
+        return dtype.type(integer)
+    if dtype.kind == "f":
+        return dtype.type(as_float(value))
+    if dtype.kind == "b":
+        return np.bool_(as_integer(value) != 0)
+    if dtype.kind == "c":
+        real, imaginary = value if isinstance(value, list) else (value, Number(0))
+        return dtype.type(complex(as_float(real), as_float(imaginary)))
+    if dtype.kind in "mM":
+        return np.array("NaT" if value == "NaT" else as_integer(value)).astype(dtype)[()]
+    if isinstance(value, Number) and value == "0":
+        return None  # zarr-python's "no value" for text and raw bytes
+    if not isinstance(value, str) or isinstance(value, Number):
+        raise ValueError("text was expected")
+    if dtype.kind in "UO":
+        return value
+    if dtype.kind == "S":
+        return _bytes_fill(value, nc_type, dtype, netcdf)
+    return np.frombuffer(base64.standard_b64decode(value), dtype=dtype, count=1)[0]
+
+
+def _bytes_fill(value: str, nc_type: str | None, dtype: np.dtype[Any], netcdf: bool) -> bytes:
+    """netCDF-C writes the text itself, zarr-python base64 of the bytes."""
+    if not netcdf and nc_type == "string":
+        try:
+            decoded = base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            decoded = b""
+        if 0 < len(decoded) <= dtype.itemsize:
+            return decoded.rstrip(b"\0")
+    return value.encode()[: dtype.itemsize]

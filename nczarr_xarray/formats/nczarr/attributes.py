@@ -1,0 +1,194 @@
+"""JSON attribute values to typed attributes (nczarr-format.md, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.nczarr.dtypes import attribute_type
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
+from nczarr_xarray.model import NC_DTYPES, Attribute
+
+#: Keys that carry structure, not attributes of the user, in any generation.
+HIDDEN = frozenset(
+    {
+        "_ARRAY_DIMENSIONS",
+        "_NCProperties",
+        "_nczarr_superblock",
+        "_nczarr_group",
+        "_nczarr_array",
+        "_nczarr_attr",
+        "_NCZARR_SUPERBLOCK",
+        "_NCZARR_GROUP",
+        "_NCZARR_ARRAY",
+        "_NCZARR_ATTR",
+    }
+)
+
+_FLOAT_NAMES = {
+    "nan": "nan",
+    "-nan": "nan",
+    "nanf": "nan",
+    "-nanf": "nan",
+    "infinity": "inf",
+    "-infinity": "-inf",
+    "infinityf": "inf",
+    "-infinityf": "-inf",
+    "inf": "inf",
+    "-inf": "-inf",
+}
+_INTEGERS = ("int", "uint", "int64", "uint64")
+
+
+def decode_attributes(
+    values: Mapping[str, JSON],
+    types: Mapping[str, JSON],
+    where: str,
+    *,
+    netcdf: bool,
+    fill_type: str | None = None,
+) -> tuple[dict[str, Attribute], list[FormatError]]:
+    """Decode all attributes of one object.
+
+    Parameters
+    ----------
+    values
+        The ``.zattrs`` object.
+    types
+        The ``types`` map of NCZarr; empty in pure Zarr.
+    where
+        Names the object in errors.
+    netcdf
+        Whether netCDF-C wrote the dataset: decides what an untyped array of
+        strings is (see `infer`).
+    fill_type
+        netCDF type of the variable: the type of an untyped ``_FillValue``.
+
+    Returns
+    -------
+    attributes, problems
+        An attribute whose value contradicts its type is decoded by its value
+        alone, and reported in `problems`.
+    """
+    attributes: dict[str, Attribute] = {}
+    problems: list[FormatError] = []
+    for name, value in values.items():
+        if name in HIDDEN:
+            continue
+        nc_type = attribute_type(types[name]) if name in types else None
+        if nc_type is None and name == "_FillValue":
+            nc_type = fill_type
+        if nc_type is not None:
+            try:
+                attributes[name] = Attribute(name, nc_type, convert(value, nc_type))
+                continue
+            except ValueError as error:
+                reason = f"attribute {name!r} is not of its type {nc_type}: {error}"
+                problems.append(FormatError(where, reason))
+        attributes[name] = infer(name, value, netcdf=netcdf)
+    return attributes, problems
+
+
+def convert(value: JSON, nc_type: str) -> str | tuple[str, ...] | np.ndarray[Any, Any]:
+    """The value of an attribute of known type.
+
+    Raises
+    ------
+    ValueError
+        If the value does not fit the type.
+    """
+    if nc_type == "char":
+        # text that looked like JSON was stored as that JSON (section 4.1)
+        return value if isinstance(value, str) else dumps(value)
+    elements = value if isinstance(value, list) else [value]
+    if nc_type == "string":
+        return tuple(e if isinstance(e, str) else dumps(e) for e in elements)
+    dtype = NC_DTYPES[nc_type]
+    return numbers(elements, dtype)
+
+
+def numbers(elements: Iterable[JSON], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """A 1-D array of numeric `dtype`, exact (ValueError if an element does not fit)."""
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            return np.array([as_float(e) for e in elements], dtype=dtype)
+    integers = [as_integer(e) for e in elements]
+    limits = np.iinfo(dtype)
+    for integer in integers:
+        if not limits.min <= integer <= limits.max:
+            raise ValueError(f"{integer} is out of range")
+    return np.array(integers, dtype=dtype)
+
+
+def as_float(element: JSON) -> float:
+    """A JSON number, bool, or the name of a non-finite value, as float."""
+    if isinstance(element, bool):
+        return float(element)
+    if isinstance(element, str):
+        return float(_FLOAT_NAMES.get(element.lower(), element))
+    raise ValueError(f"{dumps(element)} is not a number")
+
+
+def as_integer(element: JSON) -> int:
+    """A JSON number or bool as int; fractions are cut off, as netCDF-C does."""
+    if isinstance(element, bool):
+        return int(element)
+    if isinstance(element, str):
+        try:
+            return int(element)
+        except ValueError:
+            number = as_float(element)
+            if number - number != 0:
+                raise ValueError(f"{element} is not an integer") from None
+            return int(number)
+    raise ValueError(f"{dumps(element)} is not a number")
+
+
+def infer(name: str, value: JSON, *, netcdf: bool) -> Attribute:
+    """Decode an untyped attribute (section 4.2).
+
+    netCDF-C takes the type of an array's first element and then truncates or
+    fails on the rest; here it is the smallest type in netCDF-C's order that
+    holds all elements. An array of strings is its JSON text if netCDF-C wrote
+    it (the text may have been a char attribute), else an array of strings.
+    """
+    elements = value if isinstance(value, list) else [value]
+    if isinstance(value, str) and not isinstance(value, Number):
+        return Attribute(name, "char", value)
+    if value == [] and isinstance(value, list):
+        return Attribute(name, "double", np.empty(0))
+    texts = [isinstance(e, str) and not isinstance(e, Number) for e in elements]
+    if all(texts) and not netcdf:
+        return Attribute(name, "string", tuple(elements))
+    nc_type = _smallest(elements)
+    if nc_type is None:
+        return Attribute(name, "char", dumps(value))
+    return Attribute(name, nc_type, numbers(elements, NC_DTYPES[nc_type]))
+
+
+def _smallest(elements: list[JSON]) -> str | None:
+    """netCDF type that holds all `elements`, or None if they are not all numbers."""
+    if not isinstance(elements[0], (bool, Number)):
+        return None
+    if all(isinstance(e, bool) for e in elements):
+        return "ubyte"
+    try:
+        integers = [as_integer(e) if isinstance(e, bool) else int(e) for e in elements]
+    except (ValueError, TypeError):
+        try:
+            for element in elements:
+                as_float(element)
+        except ValueError:
+            return None
+        return "double"
+    if any(integer >= 2**63 - 1 for integer in integers):
+        # netCDF-C's strtoll reports overflow at exactly this value
+        return "uint64" if min(integers) >= 0 and max(integers) < 2**64 else "double"
+    for nc_type in _INTEGERS:
+        limits = np.iinfo(NC_DTYPES[nc_type])
+        if all(limits.min <= integer <= limits.max for integer in integers):
+            return nc_type
+    return "double"

@@ -1,0 +1,242 @@
+"""The documents of a walk to the netCDF data model (nczarr-format.md, sections 2-5, 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.formats.nczarr.arrays import parse_array
+from nczarr_xarray.formats.nczarr.attributes import decode_attributes
+from nczarr_xarray.formats.nczarr.jsontext import JSON
+from nczarr_xarray.formats.nczarr.walk import Nodes
+from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
+    ChunkedArray,
+    Dimension,
+    Group,
+    Hierarchy,
+    Variable,
+    join,
+)
+
+#: netCDF-C's marks of a scalar in ``_ARRAY_DIMENSIONS``: 4.8.1-4.9.0, 4.9.1 and later.
+SCALAR_MARKS: tuple[list[str], ...] = ([], ["_scalar_"])
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How dimensions of pure Zarr get their names.
+
+    Parameters
+    ----------
+    anonymous_prefix
+        An unnamed dimension is called this plus its length (section 2.5):
+        ``_Anonymous_Dim_`` (4.9.3 and later), ``_zdim_`` (4.9.0-4.9.2),
+        ``.zdim_`` (4.8.1), ``.zdim`` (4.8.0).
+    array_dimensions
+        Whether ``_ARRAY_DIMENSIONS`` is believed; netCDF-C's ``mode=noxarray`` ignores it.
+    """
+
+    anonymous_prefix: str = "_Anonymous_Dim_"
+    array_dimensions: bool = True
+
+
+def build(nodes: Nodes, naming: Naming, *, pure: bool) -> Hierarchy:
+    """Make the model of everything a walk found.
+
+    Parameters
+    ----------
+    pure
+        Ignore NCZarr's structure (dimension references, scalar marks).
+
+    Returns
+    -------
+    Hierarchy
+        What is wrong with one variable is its `Variable.error`; what is wrong
+        with a group or an attribute is in `Hierarchy.problems`.
+    """
+    return _Builder(nodes, naming, pure).hierarchy()
+
+
+@dataclass(slots=True)
+class _Builder:
+    nodes: Nodes
+    naming: Naming
+    pure: bool
+    groups: dict[str, Group] = field(default_factory=dict)
+    problems: list[NCZarrError] = field(default_factory=list)
+
+    @property
+    def netcdf(self) -> bool:
+        """Whether netCDF-C wrote the dataset."""
+        return self.nodes.generation != "v2" or self.nodes.writer is not None
+
+    @property
+    def unswapped(self) -> bool:
+        """Whether the writer stored big-endian variables in the host's order (before 4.9.3)."""
+        release = spellings.release(self.nodes.writer)
+        if release is None:
+            return self.nodes.generation in ("G1", "G2U", "G2L")
+        return release < (4, 9, 3)
+
+    def hierarchy(self) -> Hierarchy:
+        for path, node in self.nodes.groups.items():
+            group = self.groups[path] = Group(f"/{path}")
+            attributes = self.attributes(node.documents, path, None)
+            group.attributes.update(attributes)
+            for name, (size, unlimited) in (node.lists.dimensions if node.lists else {}).items():
+                group.dimensions[name] = Dimension(name, size, unlimited, group.path)
+            if path:
+                self.parent(path).groups[group.name] = group
+        for path, documents in self.nodes.arrays.items():
+            parent, _, name = path.rpartition("/")
+            group = self.groups[parent]
+            group.variables[name] = self.variable(group, name, path, documents)
+        return Hierarchy(
+            root=self.groups[""],
+            generation=self.nodes.generation,
+            writer=self.nodes.writer,
+            consolidated=self.nodes.consolidated is not None,
+            problems=(*self.nodes.problems, *self.problems),
+        )
+
+    def parent(self, path: str) -> Group:
+        """The group above `path`; one that was only passed through is made empty."""
+        above, _, _ = path.rpartition("/")
+        if above not in self.groups:
+            group = self.groups[above] = Group(f"/{above}")
+            self.parent(above).groups[group.name] = group
+        return self.groups[above]
+
+    def attributes(
+        self, documents: Mapping[str, JSON], path: str, fill_type: str | None
+    ) -> dict[str, Any]:
+        values = documents.get(".zattrs", {})
+        where = f"{path}/.zattrs".lstrip("/")
+        if not isinstance(values, dict):
+            raise FormatError(where, "is not a JSON object")
+        attributes, problems = decode_attributes(
+            values,
+            spellings.attribute_types(documents, path),
+            where,
+            netcdf=self.netcdf,
+            fill_type=fill_type,
+        )
+        self.problems += problems
+        return attributes
+
+    def variable(
+        self, group: Group, name: str, path: str, documents: dict[str, JSON] | NCZarrError
+    ) -> Variable:
+        variable = Variable(name, group.path, (), None, np.dtype(object))
+        try:
+            if isinstance(documents, NCZarrError):
+                raise documents
+            variable.nc_type, array = parse_array(
+                documents[".zarray"], path, netcdf=self.netcdf, unswapped=self.unswapped
+            )
+            array = self.defaulted(array, variable.nc_type)
+            self.doubt_byte_order(array)
+            variable.dtype = self.value_dtype(variable.nc_type, array)
+            variable.attributes = self.attributes(documents, path, variable.nc_type)
+            structure = None if self.pure else spellings.array_structure(documents, path)
+            if structure is not None and self.nodes.generation != "v2":
+                variable.dimensions = self.referenced(structure, array)
+            else:
+                variable.dimensions = self.named(group, documents, array)
+            if not variable.dimensions:
+                array = replace(array, shape=(), chunk_shape=())
+            variable.array = array
+        except NCZarrError as error:
+            variable.error = error
+        return variable
+
+    def defaulted(self, array: ChunkedArray, nc_type: str | None) -> ChunkedArray:
+        """4.8.x wrote no fill value for "no fill", yet filled with the type's default (observed)."""
+        release = spellings.release(self.nodes.writer)
+        if array.fill is None and nc_type in NC_DEFAULT_FILL and release and release < (4, 9, 0):
+            default = np.array([NC_DEFAULT_FILL[nc_type]], dtype=array.dtype)[0]
+            return replace(array, fill=default)
+        return array
+
+    def doubt_byte_order(self, array: ChunkedArray) -> None:
+        """Some wheels of one development snapshot swapped, others did not; nothing tells which."""
+        if array.dtype.byteorder == ">" and "4.9.3-development" in (self.nodes.writer or ""):
+            self.problems.append(
+                FormatError(
+                    array.path,
+                    "is declared big-endian by netCDF-C 4.9.3-development, of which some builds "
+                    "stored little-endian data all the same: check that the values make sense",
+                )
+            )
+
+    def value_dtype(self, nc_type: str | None, array: ChunkedArray) -> np.dtype[Any]:
+        """dtype of what a reader gets: NC_STRING is str; Zarr's own bytes stay bytes."""
+        if nc_type == "string" and array.dtype.kind == "S" and self.netcdf:
+            return np.dtype(object)
+        return array.dtype
+
+    def referenced(
+        self, structure: spellings.ArrayStructure, array: ChunkedArray
+    ) -> tuple[Dimension, ...]:
+        """Dimensions by fully qualified name; the names rule, the shape must agree."""
+        references = structure.references
+        if structure.scalar or (not references and array.shape in ((), (1,))):
+            return ()
+        if len(references) != len(array.shape):
+            raise FormatError(
+                array.path,
+                f"has {len(references)} dimension references and shape {list(array.shape)}",
+            )
+        dimensions = []
+        for reference, size in zip(references, array.shape, strict=True):
+            path, _, name = reference.strip("/").rpartition("/")
+            group = self.groups.get(path)
+            dimension = group.dimensions.get(name) if group else None
+            if dimension is None:
+                raise FormatError(array.path, f"refers to dimension {reference!r}: there is none")
+            if dimension.size != size:
+                raise FormatError(
+                    array.path,
+                    f"has length {size} along {reference!r}, which has length {dimension.size}",
+                )
+            dimensions.append(dimension)
+        return tuple(dimensions)
+
+    def named(
+        self, group: Group, documents: Mapping[str, JSON], array: ChunkedArray
+    ) -> tuple[Dimension, ...]:
+        """Dimensions of pure Zarr: ``_ARRAY_DIMENSIONS``, else one per length (section 2.4, 2.5)."""
+        names: JSON = documents.get(".zattrs", {}).get("_ARRAY_DIMENSIONS")
+        if array.shape == () or (array.shape == (1,) and names in SCALAR_MARKS):
+            return ()
+        if names is None or not self.naming.array_dimensions:
+            root = self.groups[""]
+            prefix = self.naming.anonymous_prefix
+            return tuple(self.shared(root, f"{prefix}{n}", n, array) for n in array.shape)
+        where = f"{array.path}/.zattrs"
+        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+            raise FormatError(where, "_ARRAY_DIMENSIONS is not an array of names")
+        if len(names) != len(array.shape):
+            raise FormatError(
+                where, f"_ARRAY_DIMENSIONS {names} does not match shape {list(array.shape)}"
+            )
+        sizes = zip(names, array.shape, strict=True)
+        return tuple(self.shared(group, str(name), size, array) for name, size in sizes)
+
+    def shared(self, group: Group, name: str, size: int, array: ChunkedArray) -> Dimension:
+        dimension = group.dimensions.setdefault(
+            name, Dimension(name, size, unlimited=size == 0, group=group.path)
+        )
+        if dimension.size != size:
+            raise FormatError(
+                array.path,
+                f"has length {size} along {join(group.path, name)!r}, where other variables "
+                f"have {dimension.size}",
+            )
+        return dimension

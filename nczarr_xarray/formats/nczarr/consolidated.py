@@ -1,0 +1,107 @@
+"""Consolidated metadata, ``.zmetadata``, and whether it may be believed.
+
+netCDF-C does not rewrite ``.zmetadata`` when it updates a dataset, and believes
+it blindly when asked to read it (nczarr-format.md, section 9.5). So it is
+compared with the root objects before it is used, and each array's own
+``.zarray`` is compared when its data are read (`nczarr_xarray.reader`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
+
+KEY = ".zmetadata"
+
+
+@dataclass(frozen=True, slots=True)
+class Consolidated:
+    """All metadata documents of a dataset by key, and the children of each prefix."""
+
+    documents: Mapping[str, JSON]
+    tree: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def parse(cls, document: JSON) -> Consolidated:
+        """Take ``.zmetadata`` apart.
+
+        Raises
+        ------
+        FormatError
+            If it is not consolidated metadata of Zarr 2.
+        """
+        if not isinstance(document, dict):
+            raise FormatError(KEY, "is not a JSON object")
+        if document.get("zarr_consolidated_format") != Number(1):
+            raise FormatError(KEY, "zarr_consolidated_format is not 1")
+        metadata = document.get("metadata")
+        if not isinstance(metadata, dict) or not metadata:
+            raise FormatError(KEY, "'metadata' is not an object with members")
+        documents = {key.lstrip("/"): value for key, value in metadata.items()}
+        tree: dict[str, set[str]] = {}
+        for key in documents:
+            parts = key.split("/")
+            for i, part in enumerate(parts):
+                tree.setdefault("/".join(parts[:i]), set()).add(part)
+        return cls(documents, {prefix: frozenset(names) for prefix, names in tree.items()})
+
+    def children(self, prefix: str) -> frozenset[str]:
+        """Names directly below `prefix`."""
+        return self.tree.get(prefix, frozenset())
+
+    def check(
+        self,
+        root: Mapping[str, JSON],
+        listing: frozenset[str] | StoreError | None,
+        *,
+        trusted: bool,
+    ) -> None:
+        """Compare with the root objects themselves.
+
+        Parameters
+        ----------
+        root
+            The root documents as the store holds them.
+        listing
+            Names below the root, None where the store cannot list.
+        trusted
+            The user vouches for it: only what would lose NCZarr's structure is refused.
+
+        Raises
+        ------
+        FormatError
+            If it does not describe the dataset that is there.
+        """
+        if spellings.detect(root) != spellings.detect(self.documents):
+            raise FormatError(KEY, "lacks the NCZarr keys of .zgroup (written by another tool?)")
+        if trusted:
+            return
+        for file in spellings.GROUP_FILES:
+            # a store may hold nothing but .zmetadata and chunks
+            if file in root and not same(root[file], self.documents.get(file)):
+                raise FormatError(KEY, f"is stale: {file} has changed since it was written")
+        if isinstance(listing, frozenset):
+            there = {name for name in listing if not name.startswith(".")}
+            named = {name for name in self.children("") if not name.startswith(".")}
+            if there != named:
+                names = ", ".join(sorted(there ^ named)[:5])
+                raise FormatError(KEY, f"is stale: it and the store differ in {names}")
+
+
+def same(one: JSON, other: JSON) -> bool:
+    """Whether two documents say the same, however their numbers are spelt."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(v, other[k]) for k, v in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, Number) and isinstance(other, Number) and one != other:
+        try:
+            return Decimal(one) == Decimal(other)
+        except InvalidOperation:
+            return False
+    return bool(one == other)

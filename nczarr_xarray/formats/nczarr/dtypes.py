@@ -1,0 +1,127 @@
+"""Zarr v2 ``dtype`` strings as netCDF types and numpy types (nczarr-format.md, section 3)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
+
+#: ``types`` of netCDF-C 4.8.0 hold nc_type numbers as text (section 1.2).
+G1_TYPES: dict[str, str] = {
+    "1": "byte",
+    "2": "char",
+    "3": "short",
+    "4": "int",
+    "5": "float",
+    "6": "double",
+    "7": "ubyte",
+    "8": "ushort",
+    "9": "uint",
+    "10": "int64",
+    "11": "uint64",
+    "12": "string",
+}
+
+_NUMERIC: dict[str, str] = {
+    "i1": "byte",
+    "u1": "ubyte",
+    "i2": "short",
+    "u2": "ushort",
+    "i4": "int",
+    "u4": "uint",
+    "i8": "int64",
+    "u8": "uint64",
+    "f4": "float",
+    "f8": "double",
+}
+_SYNTAX = re.compile(r"([<>|=]?)([a-zA-Z])(\d*)(\[[^\]]*\])?")
+
+
+def attribute_type(code: JSON) -> str | None:
+    """netCDF type name of one entry of ``types``; None if the code means no netCDF type.
+
+    ``"|J0"`` marks NCZarr's own keys and gives None.
+    """
+    if not isinstance(code, str):
+        return None
+    if code in G1_TYPES:
+        return G1_TYPES[code]
+    match = _SYNTAX.match(code)
+    if match is None:
+        return None
+    prefix, kind, size, _ = match.groups()
+    if kind == "S":
+        return "char" if (prefix, size) == (">", "1") else "string"
+    if kind == "U":
+        return "char"
+    return _NUMERIC.get(kind + size)
+
+
+def variable_type(
+    code: JSON, key: str, *, netcdf: bool
+) -> tuple[str | None, np.dtype[Any]]:
+    """netCDF type name (or None) and stored numpy dtype of ``.zarray``'s ``dtype``.
+
+    Parameters
+    ----------
+    code
+        The JSON value: a string, or a list for structured types.
+    key
+        Names the ``.zarray`` in errors.
+    netcdf
+        Whether netCDF-C wrote the array. Then ``<U1`` is one byte per element
+        (4.8.x, 4.9.0) and means char. ``>S1`` means char wherever it appears:
+        nobody but netCDF-C writes that spelling.
+
+    Raises
+    ------
+    FormatError
+        If numpy has no such type.
+    """
+    if isinstance(code, list):
+        return None, _numpy_dtype(_fields(code, key), key)
+    if not isinstance(code, str) or isinstance(code, Number):
+        raise FormatError(key, f"dtype {code!r} is not text")
+    match = _SYNTAX.fullmatch(code)
+    if match is None:
+        raise FormatError(key, f"dtype {code!r} is not a Zarr data type")
+    prefix, kind, size, unit = match.groups()
+    if kind == "S" and (prefix, size) == (">", "1"):
+        return "char", np.dtype("S1")
+    if kind == "U" and size == "1" and netcdf:
+        return "char", np.dtype("S1")
+    # "|i4" and "i4" name no byte order: take the common one (4.9.3+ swap the bytes)
+    order = "<" if prefix in ("", "|", "=") else prefix
+    dtype = _numpy_dtype(f"{order}{kind}{size}{unit or ''}", key)
+    if kind in "SU" and dtype.itemsize == 0:
+        raise FormatError(key, f"dtype {code!r} has no size")
+    if kind in "SUO":
+        return "string", dtype
+    return _NUMERIC.get(kind + size), dtype
+
+
+def _numpy_dtype(spec: Any, key: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(spec)
+    except (TypeError, ValueError) as error:
+        raise FormatError(key, f"dtype {spec!r} is not known ({error})") from None
+
+
+def _fields(code: list[JSON], key: str) -> list[tuple[Any, ...]]:
+    """A structured dtype: ``[["a", "<i4"], ["b", "<f8", [2]]]`` as numpy wants it."""
+    fields: list[tuple[Any, ...]] = []
+    for entry in code:
+        if not isinstance(entry, list) or len(entry) not in (2, 3):
+            raise FormatError(key, f"structured dtype {code!r} is malformed")
+        name, kind, *shape = entry
+        inner = _fields(kind, key) if isinstance(kind, list) else kind
+        try:
+            sizes = [tuple(int(n) for n in shape[0])] if shape else []
+        except (TypeError, ValueError):
+            raise FormatError(key, f"structured dtype {code!r} is malformed") from None
+        fields.append((name, inner, *sizes))
+    return fields

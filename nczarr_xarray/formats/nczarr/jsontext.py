@@ -1,0 +1,181 @@
+"""JSON as netCDF-C reads and writes it.
+
+Two things differ from the standard. Numbers keep their text (`Number`), because
+a char attribute that spells a number is stored as that bare number
+(nczarr-format.md, sections 4.1 and 4.3) and its digits must come back
+unchanged. And the parser accepts what netCDF-C's own parser accepts
+(section 4.4): bare words, ``NaN`` and ``Infinity``, trailing commas, ``\\'``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, TypeAlias
+
+from nczarr_fsspec.errors import FormatError
+
+#: None, bool, Number, str, list and dict of the same. Typed loosely: it is foreign data.
+JSON: TypeAlias = Any
+
+#: netCDF-C writes no deeper nesting than a handful; this only bounds hostile input.
+MAX_DEPTH = 200
+
+
+class Number(str):
+    """The text of a number or of a bare NaN or Infinity, as it stands in the document."""
+
+    __slots__ = ()
+
+
+_STANDARD = json.JSONDecoder(
+    parse_int=Number, parse_float=Number, parse_constant=Number, strict=False
+)
+
+
+def loads(data: bytes, key: str) -> JSON:
+    """Parse one document.
+
+    Parameters
+    ----------
+    data
+        UTF-8 text; bytes that are not UTF-8 become U+FFFD, as in netCDF4-python.
+    key
+        Names the document in errors.
+
+    Raises
+    ------
+    FormatError
+        If `data` is empty or not JSON even in netCDF-C's dialect.
+    """
+    text = data.decode("utf-8", "replace")
+    try:
+        return _STANDARD.decode(text)
+    except ValueError as error:
+        if not text.strip():
+            raise FormatError(key, "is empty, JSON was expected") from None
+        try:
+            return _Dialect(text).parse()
+        except ValueError:
+            raise FormatError(key, f"is not valid JSON ({error})") from None
+    except RecursionError:
+        raise FormatError(key, "is JSON nested too deeply") from None
+
+
+def dumps(value: JSON) -> str:
+    """Write a value the way netCDF-C does: a space after ``:`` and after ``,`` in objects only."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Number):
+        return str(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return f"[{','.join(map(dumps, value))}]"
+    members = (f"{dumps(str(name))}: {dumps(member)}" for name, member in value.items())
+    return f"{{{', '.join(members)}}}"
+
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<punctuation>[][{}:,])
+      | "(?P<string>(?:[^"\\]|\\.)*)"
+      | (?P<word>[\w$+.\-]+)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_NUMBER = re.compile(
+    r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nanf?|inf|infinityf?)", re.IGNORECASE
+)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+
+
+class _Dialect:
+    """Recursive descent over netCDF-C's dialect; the slow path, for documents json refuses."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.position = 0
+
+    def parse(self) -> JSON:
+        value = self.value(0)
+        if self.text[self.position :].strip("\0 \t\r\n"):
+            raise ValueError("text after the value")
+        return value
+
+    def token(self) -> tuple[str, str]:
+        match = _TOKEN.match(self.text, self.position)
+        if match is None:
+            raise ValueError("unexpected character or end")
+        self.position = match.end()
+        kind = match.lastgroup or ""
+        return kind, match[kind]
+
+    def value(self, depth: int) -> JSON:
+        return self.of(*self.token(), depth)
+
+    def of(self, kind: str, text: str, depth: int) -> JSON:
+        if depth > MAX_DEPTH:
+            raise ValueError("nested too deeply")
+        if kind == "string":
+            return _unescape(text)
+        if kind == "word":
+            return _word(text)
+        if text == "[":
+            return self.array(depth + 1)
+        if text == "{":
+            return self.object(depth + 1)
+        raise ValueError(f"unexpected {text}")
+
+    def array(self, depth: int) -> list[JSON]:
+        values: list[JSON] = []
+        while True:
+            kind, text = self.token()
+            if (kind, text) == ("punctuation", "]"):
+                return values
+            values.append(self.of(kind, text, depth))
+            kind, text = self.token()
+            if (kind, text) == ("punctuation", "]"):
+                return values
+            if text != "," or kind != "punctuation":
+                raise ValueError("a comma was expected")
+
+    def object(self, depth: int) -> dict[str, JSON]:
+        members: dict[str, JSON] = {}
+        while True:
+            kind, text = self.token()
+            if (kind, text) == ("punctuation", "}"):
+                return members
+            if kind == "punctuation" or self.token() != ("punctuation", ":"):
+                raise ValueError("a name and a colon were expected")
+            name = _unescape(text) if kind == "string" else text
+            members[name] = self.value(depth)
+            kind, text = self.token()
+            if (kind, text) == ("punctuation", "}"):
+                return members
+            if text != "," or kind != "punctuation":
+                raise ValueError("a comma was expected")
+
+
+def _word(text: str) -> JSON:
+    lowered = text.lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    if lowered == "null":
+        return None
+    return Number(text) if _NUMBER.fullmatch(text) else text
+
+
+def _unescape(text: str) -> str:
+    def character(match: re.Match[str]) -> str:
+        escape = match[1]
+        if len(escape) == 5:
+            return chr(int(escape[1:], 16))
+        return _ESCAPED.get(escape, escape)  # \' and any other character stand for themselves
+
+    plain = _ESCAPE.sub(character, text)
+    # \ud83d\ude00 style pairs come out as two surrogates: join them
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,0 +1,196 @@
+"""Where each generation of NCZarr keeps its metadata, as tables (nczarr-format.md, section 1).
+
+| generation | netCDF-C     | superblock, group, array, attribute types            |
+|------------|--------------|------------------------------------------------------|
+| G1         | 4.8.0        | objects of their own beside ``.z*``                  |
+| G2U        | 4.8.1, 4.9.0 | upper-case keys inside ``.zgroup``, ``.zarray``      |
+| G2L        | 4.9.1, 4.9.2 | lower-case keys in the same places                   |
+| G2A        | 4.9.3 ...    | lower-case keys, all in ``.zattrs``                  |
+
+Every look-up tries the places in order, so files that mix generations (4.9.3
+rewrites G2L files half way) are read as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.nczarr.arrays import length
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
+
+#: (file, key inside it); a key of None means the whole document.
+Place = tuple[str, str | None]
+
+SUPERBLOCK: dict[str, Place] = {
+    "G2A": (".zattrs", "_nczarr_superblock"),
+    "G2L": (".zgroup", "_nczarr_superblock"),
+    "G2U": (".zgroup", "_NCZARR_SUPERBLOCK"),
+    "G1": (".nczarr", None),
+}
+GROUP: tuple[Place, ...] = (
+    (".zattrs", "_nczarr_group"),
+    (".zgroup", "_nczarr_group"),
+    (".zgroup", "_NCZARR_GROUP"),
+    (".nczgroup", None),
+)
+ARRAY: tuple[Place, ...] = (
+    (".zattrs", "_nczarr_array"),
+    (".zarray", "_nczarr_array"),
+    (".zarray", "_NCZARR_ARRAY"),
+    (".nczvar", None),
+)
+ATTRIBUTES: tuple[Place, ...] = (
+    (".zattrs", "_nczarr_attr"),
+    (".zattrs", "_NCZARR_ATTR"),
+    (".nczattr", None),
+)
+
+#: Objects that a group or an array may consist of.
+GROUP_FILES = (".zgroup", ".zattrs")
+ARRAY_FILES = (".zarray", ".zattrs")
+G1_GROUP_FILES = (*GROUP_FILES, ".nczgroup", ".nczattr")
+G1_ARRAY_FILES = (*ARRAY_FILES, ".nczvar", ".nczattr")
+ROOT_FILES = (*G1_GROUP_FILES, ".nczarr", ".zarray", "zarr.json")
+
+#: The documents of one node by file name; absent files have no entry.
+Documents = Mapping[str, JSON]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLists:
+    """What a group says of its children: NCZarr's group structure.
+
+    Parameters
+    ----------
+    dimensions
+        Name -> (size, unlimited), in order of definition.
+    """
+
+    dimensions: dict[str, tuple[int, bool]]
+    arrays: tuple[str, ...]
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayStructure:
+    """What NCZarr adds to ``.zarray``: fully qualified dimension names, scalar mark."""
+
+    references: tuple[str, ...]
+    scalar: bool
+
+
+def detect(root: Documents) -> str | None:
+    """Generation of a dataset by its superblock; None for pure Zarr.
+
+    Raises
+    ------
+    FormatError
+        If a superblock is there but is not an object.
+    """
+    for generation, (file, key) in SUPERBLOCK.items():
+        block = _at(root, file, key)
+        if block is not None:
+            if not isinstance(block, dict):
+                raise FormatError(file, f"the superblock {key} is not a JSON object")
+            return generation
+    return None
+
+
+def writer(root: Documents) -> str | None:
+    """``_NCProperties`` of a dataset that netCDF-C wrote as NCZarr or Zarr, else None."""
+    properties = _at(root, ".zattrs", "_NCProperties")
+    return properties if isinstance(properties, str) and "nczarr=" in properties else None
+
+
+def release(writer: str | None) -> tuple[int, ...] | None:
+    """netCDF-C's release in ``_NCProperties``: ``(4, 9, 2)``; None if it is not told."""
+    match = re.search(r"netcdf=(\d+)\.(\d+)\.(\d+)", writer or "")
+    return tuple(map(int, match.groups())) if match else None
+
+
+def group_lists(documents: Documents, path: str) -> GroupLists | None:
+    """The group structure of the group at `path`; None if it has none.
+
+    Raises
+    ------
+    FormatError
+        If there is one and it is malformed.
+    """
+    structure, key = _first(documents, GROUP, path)
+    if structure is None:
+        return None
+    if not isinstance(structure, dict):
+        raise FormatError(key, "is not a JSON object")
+    dimensions = _either(structure, "dimensions", "dims", {})
+    if not isinstance(dimensions, dict):
+        raise FormatError(key, "'dimensions' is not an object")
+    return GroupLists(
+        dimensions={name: _dimension(name, value, key) for name, value in dimensions.items()},
+        arrays=_names(_either(structure, "arrays", "vars", []), key, "arrays"),
+        groups=_names(structure.get("groups", []), key, "groups"),
+    )
+
+
+def array_structure(documents: Documents, path: str) -> ArrayStructure | None:
+    """NCZarr's description of the array at `path`; None if it has none (FormatError if bad)."""
+    structure, key = _first(documents, ARRAY, path)
+    if structure is None:
+        return None
+    if not isinstance(structure, dict):
+        raise FormatError(key, "is not a JSON object")
+    references = _names(
+        _either(structure, "dimension_references", "dimrefs", []), key, "dimension_references"
+    )
+    marked = structure.get("scalar", Number(0)) not in (Number(0), False, None)
+    return ArrayStructure(references, marked or structure.get("storage") == "scalar")
+
+
+def attribute_types(documents: Documents, path: str) -> Mapping[str, JSON]:
+    """The ``types`` map of a node; empty if it has none (FormatError if malformed)."""
+    structure, key = _first(documents, ATTRIBUTES, path)
+    types = structure.get("types", {}) if isinstance(structure, dict) else structure
+    if types is None:
+        return {}
+    if not isinstance(types, dict):
+        raise FormatError(key, "the attribute types are not a JSON object")
+    return types
+
+
+def _at(documents: Documents, file: str, key: str | None) -> JSON:
+    document = documents.get(file)
+    if key is None:
+        return document
+    return document.get(key) if isinstance(document, dict) else None
+
+
+def _first(documents: Documents, places: tuple[Place, ...], path: str) -> tuple[JSON, str]:
+    """The first of `places` that holds something, and its name for errors."""
+    for file, key in places:
+        found = _at(documents, file, key)
+        if found is not None:
+            name = f"{path}/{file}" if path else file
+            return found, name if key is None else f"{name} {key}"
+    return None, ""
+
+
+def _either(structure: Mapping[str, JSON], name: str, old_name: str, default: JSON) -> JSON:
+    return structure.get(name, structure.get(old_name, default))
+
+
+def _names(values: JSON, key: str, member: str) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        raise FormatError(key, f"{member!r} is not an array of names")
+    return tuple(dict.fromkeys(str(v) for v in values))
+
+
+def _dimension(name: str, value: JSON, key: str) -> tuple[int, bool]:
+    """``3`` or ``{"size": 5, "unlimited": 1}`` (section 2.1); length 0 means unlimited."""
+    unlimited: JSON = Number(0)
+    if isinstance(value, dict):
+        unlimited = value.get("unlimited", unlimited)
+        value = value.get("size")
+    size = length(value, key, f"dimension {name}")
+    return size, unlimited not in (Number(0), False, None) or size == 0

@@ -1,0 +1,411 @@
+"""Which metadata objects to read: a walk over the hierarchy without any I/O.
+
+`walk` is a generator. It yields a `Wave` (keys to read and prefixes to list,
+all independent of each other), is sent the `Answer`, and returns the `Nodes`
+it found. A local caller answers from files, a remote caller reads each wave
+concurrently, a test answers from a dict: the walk is the same.
+
+The route through the hierarchy, best first: consolidated metadata if allowed
+and trustworthy, NCZarr's own lists (one wave per depth), listing the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, StoreError
+from nczarr_fsspec.keystore import is_safe_name
+from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.formats.nczarr.consolidated import Consolidated
+from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
+from nczarr_xarray.formats.nczarr.spellings import GroupLists
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Objects to read and prefixes to list, in one go."""
+
+    keys: tuple[str, ...]
+    prefixes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the store holds, in the order of the `Wave`: None for nothing there.
+
+    A listing of None means that the store cannot list.
+    """
+
+    objects: Sequence[bytes | StoreError | None]
+    listings: Sequence[frozenset[str] | StoreError | None] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to walk.
+
+    Parameters
+    ----------
+    group
+        Path of the group wanted, ``""`` for the root.
+    tree
+        Whether all groups below `group` are wanted too.
+    pure
+        Ignore NCZarr's structure (netCDF-C's ``mode=zarr``).
+    consolidated
+        True: ``.zmetadata`` must be there and is trusted. False: it is not
+        looked at. None: it is used if it agrees with the root objects.
+    remote
+        Whether waiting for an answer is dear. If so ``.zmetadata`` is tried
+        for None, and listings are asked for before it is sure they are needed.
+    """
+
+    group: str = ""
+    tree: bool = False
+    pure: bool = False
+    consolidated: bool | None = None
+    remote: bool = False
+
+
+@dataclass(slots=True)
+class GroupNode:
+    """A group as found: its documents, its lists if NCZarr's structure rules, its children."""
+
+    path: str
+    documents: dict[str, JSON]
+    lists: GroupLists | None = None
+    arrays: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Nodes:
+    """Everything a walk found.
+
+    Attributes
+    ----------
+    generation
+        ``"G1"`` ... ``"G2A"``, ``"v2"`` for pure Zarr, ``"v3"`` if the root is
+        Zarr 3 (then nothing else is filled in).
+    groups, arrays
+        Documents by path without leading slash, parents first. An array
+        whose documents cannot be read has the error in their place.
+    problems
+        Groups that were left out, and why.
+    """
+
+    generation: str = "v2"
+    writer: str | None = None
+    consolidated: Consolidated | None = None
+    groups: dict[str, GroupNode] = field(default_factory=dict)
+    arrays: dict[str, dict[str, JSON] | NCZarrError] = field(default_factory=dict)
+    problems: list[NCZarrError] = field(default_factory=list)
+
+
+_NOTHING = "no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.json)"
+
+Walking = Generator[Wave, Answer, Nodes]
+
+
+def walk(options: Options, where: str) -> Walking:
+    """Find the metadata of one dataset.
+
+    Parameters
+    ----------
+    where
+        Names the dataset in errors.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no dataset or no such group.
+    FormatError, StoreError
+        If the root or the wanted group cannot be read or understood.
+    """
+    return _Walk(options, where).run()
+
+
+class _Walk:
+    def __init__(self, options: Options, where: str) -> None:
+        self.options = options
+        self.where = where
+        self.nodes = Nodes()
+        self.files: dict[str, JSON | NCZarrError] = {}
+        self.listed: dict[str, frozenset[str] | StoreError | None] = {}
+        self.wanted = options.group.strip("/")
+        self.structured = False  # whether NCZarr's lists rule
+
+    # -- reading ---------------------------------------------------------------
+
+    def load(
+        self, keys: Iterable[str], prefixes: Iterable[str] = ()
+    ) -> Generator[Wave, Answer, None]:
+        """Make `files` and `listed` hold what is asked for, by I/O only where it must be."""
+        new_keys = tuple(dict.fromkeys(k for k in keys if k not in self.files))
+        new_prefixes = tuple(dict.fromkeys(p for p in prefixes if p not in self.listed))
+        consolidated = self.nodes.consolidated
+        if consolidated is not None:
+            self.files.update((key, consolidated.documents.get(key)) for key in new_keys)
+            self.listed.update((p, consolidated.children(p)) for p in new_prefixes)
+        elif new_keys or new_prefixes:
+            answer = yield Wave(new_keys, new_prefixes)
+            for key, data in zip(new_keys, answer.objects, strict=True):
+                self.files[key] = _parse(key, data)
+            self.listed.update(zip(new_prefixes, answer.listings, strict=True))
+
+    def documents(self, path: str, files: Iterable[str]) -> dict[str, JSON]:
+        """The documents of one node; the first that could not be read is raised."""
+        found: dict[str, JSON] = {}
+        for file in files:
+            document = self.files.get(_key(path, file))
+            if isinstance(document, NCZarrError):
+                raise document
+            if document is not None:
+                found[file] = document
+        return found
+
+    # -- the root --------------------------------------------------------------
+
+    def run(self) -> Walking:
+        ancestors = _ancestors(self.wanted)
+        for path in ancestors:
+            if not all(map(is_safe_name, path.split("/"))):
+                raise DatasetNotFoundError(self.where, f"no group {self.wanted!r}")
+        try_consolidated = self.options.consolidated
+        if try_consolidated is None:
+            try_consolidated = self.options.remote
+        yield from self.load(
+            [*spellings.ROOT_FILES, *([".zmetadata"] if try_consolidated else [])]
+            + [_key(path, file) for path in ancestors for file in spellings.GROUP_FILES],
+            [""] if self.options.remote else [],
+        )
+        root = self.root_documents()
+        if self.nodes.generation == "v3":
+            return self.nodes
+        if try_consolidated:
+            root = self.consolidate(root)
+        self.nodes.writer = spellings.writer(root)
+        generation = spellings.detect(root)
+        self.structured = generation is not None and not self.options.pure
+        self.nodes.generation = generation or "v2"
+        self.enter("", root)
+        yield from self.load([key for path in ancestors for key in self.group_keys(path)])
+        for path in ancestors:
+            self.enter(path, self.group_documents(path))
+        yield from self.descend([self.wanted])
+        yield from self.load_referenced_groups()
+        return self.nodes
+
+    def root_documents(self) -> dict[str, JSON]:
+        found: dict[str, JSON] = {}
+        errors: list[NCZarrError] = []
+        for file in spellings.ROOT_FILES:
+            document = self.files.get(file)
+            if isinstance(document, NCZarrError):
+                errors.append(document)
+            elif document is not None:
+                found[file] = document
+        # an object that merely might exist is not missed if what must exist is there: some
+        # servers answer 403 for objects that do not exist
+        vital = [e for e in errors if e.object in (".zgroup", ".zattrs")]
+        if vital or (errors and not found):
+            raise (vital or errors)[0]
+        if "zarr.json" in found and ".zgroup" not in found:
+            self.nodes.generation = "v3"
+        elif ".zarray" in found and ".zgroup" not in found:
+            raise FormatError(
+                self.where, "is a single Zarr array, not a group: open the group that holds it"
+            )
+        return found
+
+    def consolidate(self, root: dict[str, JSON]) -> dict[str, JSON]:
+        """Switch to ``.zmetadata`` if it may be used; return the root documents to go on with."""
+        required = self.options.consolidated is True
+        document = self.files.get(".zmetadata")
+        if document is None or isinstance(document, StoreError):
+            if required:
+                raise document or DatasetNotFoundError(
+                    self.where, "has no .zmetadata; open with consolidated=False"
+                )
+            return root
+        try:
+            if isinstance(document, NCZarrError):
+                raise document
+            consolidated = Consolidated.parse(document)
+            consolidated.check(root, self.listed.get(""), trusted=required)
+        except NCZarrError as error:
+            if required:
+                raise
+            self.nodes.problems.append(
+                FormatError(error.object, f"{error.reason}; the single objects are read instead")
+            )
+            return root
+        self.nodes.consolidated = consolidated
+        self.listed.clear()
+        self.files = {
+            key: document
+            for key, document in self.files.items()
+            if key in spellings.ROOT_FILES and key in (".nczarr", ".nczgroup", ".nczattr")
+        }
+        return {
+            file: consolidated.documents[file]
+            for file in spellings.ROOT_FILES
+            if file in consolidated.documents
+        }
+
+    # -- groups ----------------------------------------------------------------
+
+    def group_keys(self, path: str) -> list[str]:
+        g1 = self.nodes.generation == "G1"
+        files = spellings.G1_GROUP_FILES if g1 else spellings.GROUP_FILES
+        return [_key(path, file) for file in files]
+
+    def group_documents(self, path: str) -> dict[str, JSON]:
+        documents = self.documents(path, spellings.G1_GROUP_FILES)
+        if not documents and path:
+            raise DatasetNotFoundError(self.where, f"no group '/{path}'")
+        return documents
+
+    def array_keys(self, path: str) -> list[str]:
+        g1 = self.nodes.generation == "G1"
+        files = spellings.G1_ARRAY_FILES if g1 else spellings.ARRAY_FILES
+        return [_key(path, file) for file in files]
+
+    def enter(self, path: str, documents: dict[str, JSON]) -> None:
+        """Record a group whose documents are there, and what it says of its children."""
+        node = GroupNode(path, documents)
+        if self.structured:
+            node.lists = spellings.group_lists(documents, path)
+        if node.lists is not None:
+            node.arrays = self.safe(path, node.lists.arrays)
+            node.groups = self.safe(path, node.lists.groups)
+        self.nodes.groups[path] = node
+
+    def safe(self, path: str, names: Iterable[str]) -> tuple[str, ...]:
+        """Leave out names that could point outside the dataset, and say so."""
+        kept = []
+        for name in names:
+            if is_safe_name(name):
+                kept.append(name)
+            else:
+                self.nodes.problems.append(
+                    FormatError(f"/{path}", f"lists a child with the impossible name {name!r}")
+                )
+        return tuple(kept)
+
+    def descend(self, paths: list[str]) -> Generator[Wave, Answer, None]:
+        """Load the arrays of the groups at `paths` and, for a tree, everything below."""
+        while paths:
+            groups = [self.nodes.groups[path] for path in paths]
+            discovered = [group for group in groups if group.lists is None]
+            yield from self.load([], [group.path for group in discovered])
+            candidates = {group.path: self.children(group) for group in discovered}
+            keys: list[str] = []
+            for group in groups:
+                for name in candidates.get(group.path, ()):
+                    child = _key(group.path, name)
+                    keys += [_key(child, file) for file in (".zarray", ".zgroup", ".zattrs")]
+                for name in group.arrays:
+                    keys += self.array_keys(_key(group.path, name))
+                if self.options.tree:
+                    for name in group.groups:
+                        keys += self.group_keys(_key(group.path, name))
+            yield from self.load(keys)
+            for group in discovered:
+                self.classify(group, candidates[group.path])
+            paths = []
+            for group in groups:
+                self.take_arrays(group)
+                if self.options.tree:
+                    paths += self.take_groups(group)
+
+    def children(self, group: GroupNode) -> tuple[str, ...]:
+        """Names below a group that has no lists, sorted as netCDF-C sorts them."""
+        listing = self.listed[group.path]
+        if isinstance(listing, StoreError):
+            raise listing
+        if listing is None and not group.documents:
+            raise DatasetNotFoundError(self.where, _NOTHING)
+        if listing is None:
+            raise StoreError(
+                self.where,
+                f"the children of group '/{group.path}' cannot be found: the store cannot be "
+                "listed, and there are neither NCZarr group lists nor consolidated metadata "
+                "(.zmetadata)",
+            )
+        names = (n for n in listing if not n.startswith(".") and is_safe_name(n))
+        return tuple(sorted(names, key=str.encode))
+
+    def classify(self, group: GroupNode, names: tuple[str, ...]) -> None:
+        """Decide by their documents which children are arrays and which are groups."""
+        there = [(name, _key(group.path, name)) for name in names]
+        group.arrays = tuple(n for n, p in there if self.files[f"{p}/.zarray"] is not None)
+        group.groups = tuple(
+            n for n, p in there if n not in group.arrays and self.files[f"{p}/.zgroup"] is not None
+        )
+        if not (group.documents or group.arrays or group.groups):
+            raise DatasetNotFoundError(self.where, _NOTHING)
+
+    def take_arrays(self, group: GroupNode) -> None:
+        for name in group.arrays:
+            path = _key(group.path, name)
+            try:
+                documents = self.documents(path, spellings.G1_ARRAY_FILES)
+                if ".zarray" not in documents:
+                    raise FormatError(f"{path}/.zarray", "is missing, though its group lists it")
+                self.nodes.arrays[path] = documents
+            except NCZarrError as error:
+                self.nodes.arrays[path] = error
+
+    def take_groups(self, group: GroupNode) -> list[str]:
+        taken = []
+        for name in group.groups:
+            path = _key(group.path, name)
+            try:
+                self.enter(path, self.group_documents(path))
+            except NCZarrError as error:
+                self.nodes.problems.append(error)
+            else:
+                taken.append(path)
+        return taken
+
+    def load_referenced_groups(self) -> Generator[Wave, Answer, None]:
+        """Load groups outside the wanted part whose dimensions its arrays use."""
+        paths: dict[str, None] = {}
+        for array, documents in self.nodes.arrays.items():
+            if isinstance(documents, NCZarrError) or not self.structured:
+                continue
+            try:
+                structure = spellings.array_structure(documents, array)
+            except FormatError:
+                continue  # reported when the array is built
+            for reference in structure.references if structure else ():
+                path = reference.strip("/").rpartition("/")[0]
+                if path not in self.nodes.groups and all(map(is_safe_name, path.split("/"))):
+                    paths[path] = None
+        yield from self.load([key for path in paths for key in self.group_keys(path)])
+        for path in paths:
+            try:
+                self.enter(path, self.group_documents(path))
+            except NCZarrError as error:
+                self.nodes.problems.append(error)
+
+
+def _key(path: str, name: str) -> str:
+    return f"{path}/{name}" if path else name
+
+
+def _ancestors(path: str) -> list[str]:
+    """``"a/b/c"`` -> ``["a", "a/b", "a/b/c"]``."""
+    parts = path.split("/") if path else []
+    return ["/".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def _parse(key: str, data: bytes | StoreError | None) -> JSON | NCZarrError:
+    if data is None or isinstance(data, StoreError):
+        return data
+    try:
+        return loads(data, key)
+    except FormatError as error:
+        return error

@@ -1,0 +1,237 @@
+"""The netCDF-4 data model that every format is read into.
+
+Nothing here does I/O or knows a file format. A `Group` holds dimensions,
+attributes, variables and groups; a `Variable` is a chunk grid with codecs
+(`ChunkedArray`) seen through netCDF eyes: named dimensions, a netCDF type and
+typed attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from nczarr_fsspec.errors import NCZarrError
+
+#: netCDF type name -> numpy type; ``char`` is one byte, ``string`` has no fixed size.
+NC_DTYPES: dict[str, np.dtype[Any]] = {
+    "byte": np.dtype("i1"),
+    "ubyte": np.dtype("u1"),
+    "short": np.dtype("i2"),
+    "ushort": np.dtype("u2"),
+    "int": np.dtype("i4"),
+    "uint": np.dtype("u4"),
+    "int64": np.dtype("i8"),
+    "uint64": np.dtype("u8"),
+    "float": np.dtype("f4"),
+    "double": np.dtype("f8"),
+    "char": np.dtype("S1"),
+    "string": np.dtype(object),
+}
+
+#: The fill values of netcdf.h, used by netCDF where the user chose none.
+NC_DEFAULT_FILL: dict[str, int | float | str | bytes] = {
+    "byte": -127,
+    "ubyte": 255,
+    "short": -32767,
+    "ushort": 65535,
+    "int": -2147483647,
+    "uint": 4294967295,
+    "int64": -9223372036854775806,
+    "uint64": 18446744073709551614,
+    "float": 9.969209968386869e36,
+    "double": 9.969209968386869e36,
+    "char": b"\0",
+    "string": "",
+}
+
+#: One codec as Zarr v2 metadata states it: ``{"id": "zlib", "level": 5}``.
+CodecConfig: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A named length. Its identity is `path`, not `name`: groups may reuse names.
+
+    Parameters
+    ----------
+    name, size, unlimited
+        As in netCDF; `size` is the current length, also of unlimited dimensions.
+    group
+        Path of the group that declares it (``"/"``, ``"/g1"``).
+    """
+
+    name: str
+    size: int
+    unlimited: bool = False
+    group: str = "/"
+
+    @property
+    def path(self) -> str:
+        """The fully qualified name, ``/g1/x``."""
+        return join(self.group, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A typed attribute.
+
+    Parameters
+    ----------
+    type
+        netCDF type name (`NC_DTYPES`).
+    value
+        ``str`` for char, a tuple of ``str`` for string, otherwise a 1-D array
+        with exactly the dtype of `type` (native byte order).
+    """
+
+    name: str
+    type: str
+    value: str | tuple[str, ...] | np.ndarray[Any, Any]
+
+
+class Array(Protocol):
+    """What a variable's data must offer, whatever the format behind it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def chunk_shape(self) -> tuple[int, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedArray:
+    """A regular chunk grid whose chunks are objects of a key/value store.
+
+    Parameters
+    ----------
+    path
+        Key prefix of the array, ``"g1/v"``.
+    shape, chunk_shape
+        Lengths per dimension. Chunks are stored full size, also at the edges.
+        A scalar has ``()`` for both and one chunk, ``<path>/0``.
+    dtype
+        Of the stored elements, with their byte order.
+    fill
+        Element of chunks that do not exist; None means zero bytes.
+    codecs
+        In the order of encoding.
+    order
+        Element order inside a chunk.
+    separator
+        Between chunk indices in a key.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fill: Any = None
+    codecs: tuple[CodecConfig, ...] = ()
+    order: Literal["C", "F"] = "C"
+    separator: str = "."
+
+
+@dataclass(slots=True)
+class Variable:
+    """A variable: netCDF's view of an `Array`.
+
+    Parameters
+    ----------
+    nc_type
+        netCDF type name, or None for a Zarr type that netCDF does not have
+        (bool, float16, complex, datetime64, unicode, ...).
+    dtype
+        Of the values a reader gets: `NC_DTYPES` with the stored byte order,
+        object (of ``str``) for strings.
+    array
+        The data; None if `error` is set and nothing is known of it.
+    error
+        Why the variable cannot be read, if so. Its `dimensions` may then be ().
+    """
+
+    name: str
+    group: str
+    dimensions: tuple[Dimension, ...]
+    nc_type: str | None
+    dtype: np.dtype[Any]
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    array: Array | None = None
+    error: NCZarrError | None = None
+
+    @property
+    def path(self) -> str:
+        """Group path and name, ``/g1/v``."""
+        return join(self.group, self.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Current lengths of the dimensions."""
+        return tuple(dim.size for dim in self.dimensions)
+
+
+@dataclass(slots=True)
+class Group:
+    """A group with everything it declares itself (nothing inherited)."""
+
+    path: str = "/"
+    dimensions: dict[str, Dimension] = field(default_factory=dict)
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    variables: dict[str, Variable] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Last segment of the path; ``"/"`` for the root."""
+        return self.path.rsplit("/", 1)[-1] or "/"
+
+    def walk(self) -> Iterator[Group]:
+        """This group and all below it, parents first."""
+        yield self
+        for group in self.groups.values():
+            yield from group.walk()
+
+    def find(self, path: str) -> Group | None:
+        """The group at an absolute `path`, seen from the root group."""
+        group: Group | None = self
+        for name in filter(None, path.split("/")):
+            if group is None:
+                return None
+            group = group.groups.get(name)
+        return group
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """One opened dataset.
+
+    Parameters
+    ----------
+    generation
+        ``"G1"``, ``"G2U"``, ``"G2L"``, ``"G2A"`` (NCZarr of netCDF-C 4.8.0,
+        4.8.1/4.9.0, 4.9.1/4.9.2, 4.9.3 and later), ``"v2"`` (pure Zarr 2) or
+        ``"v3"`` (Zarr 3).
+    writer
+        Text of ``_NCProperties`` if netCDF-C wrote the dataset, else None.
+    consolidated
+        Whether the metadata came from ``.zmetadata``.
+    problems
+        What was left out or repaired on the way, for warnings. Variables that
+        cannot be read are not here: they have `Variable.error`.
+    """
+
+    root: Group
+    generation: str
+    writer: str | None = None
+    consolidated: bool = False
+    problems: tuple[NCZarrError, ...] = ()
+
+
+def join(group: str, name: str) -> str:
+    """Join a group path and a name: ``("/", "x") -> "/x"``, ``("/g", "x") -> "/g/x"``."""
+    return f"{group.rstrip('/')}/{name}"

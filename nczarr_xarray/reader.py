@@ -1,0 +1,305 @@
+"""Open a dataset and read its variables: where the pure format meets a store.
+
+`open_hierarchy` drives the walk of `nczarr_xarray.formats.nczarr` over a store
+and returns an `Opened`; `VariableReader` reads selections of one variable.
+xarray, the command line and tests are views of these two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_points
+from nczarr_xarray.chunks.engine import gather_or_cancel
+from nczarr_xarray.formats import v3
+from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, Options, Wave, build, walk
+from nczarr_xarray.formats.nczarr.consolidated import Consolidated, same
+from nczarr_xarray.formats.nczarr.jsontext import loads
+from nczarr_xarray.model import ChunkedArray, Hierarchy, Variable
+from nczarr_xarray.targets import open_target
+
+T = TypeVar("T")
+
+
+def open_hierarchy(
+    target: Any,
+    *,
+    group: str | None = None,
+    tree: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
+    consolidated: bool | None = None,
+    anonymous_prefix: str = "_Anonymous_Dim_",
+) -> Opened:
+    """Open a dataset and read its metadata.
+
+    Parameters
+    ----------
+    target
+        Whatever `nczarr_fsspec.open_keystore` takes, or a zarr-python Store.
+    group
+        Path of the group wanted; None for the root.
+    tree
+        Whether the groups below it are wanted too.
+    storage_options
+        For fsspec.
+    consolidated
+        True: ``.zmetadata`` must be there and is trusted. False: it is not
+        looked at. None: it is used if it saves round trips and agrees with
+        the root objects, and each variable is checked when it is read.
+    anonymous_prefix
+        See `nczarr_xarray.formats.nczarr.Naming`.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no dataset, or no such group.
+    FormatError, StoreError, URLError
+        If the root or the wanted group cannot be read or understood.
+    """
+    store, mode = open_target(target, storage_options)
+    if consolidated is None and "consolidated" in mode:
+        consolidated = True
+    options = Options(
+        group=(group or "").strip("/"),
+        tree=tree,
+        pure="zarr" in mode,
+        consolidated=consolidated,
+        remote=isinstance(store, RemoteStore),
+    )
+    try:
+        nodes = _drive(store, options)
+        if nodes.generation == "v3":
+            hierarchy = v3.read_hierarchy(
+                store, options.group, tree=tree, consolidated=consolidated
+            )
+        else:
+            naming = Naming(anonymous_prefix, array_dimensions="noxarray" not in mode)
+            hierarchy = build(nodes, naming, pure=options.pure)
+    except BaseException:
+        store.close()
+        raise
+    return Opened(store, hierarchy, nodes.consolidated if consolidated is None else None)
+
+
+def _drive(store: KeyStore, options: Options) -> Nodes:
+    """Answer a walk's waves from the store."""
+    walking = walk(options, store.url)
+    try:
+        wave = next(walking)
+        while True:
+            wave = walking.send(_answer(store, wave))
+    except StopIteration as stop:
+        nodes: Nodes = stop.value
+        return nodes
+
+
+def _answer(store: KeyStore, wave: Wave) -> Answer:
+    if isinstance(store, RemoteStore):
+
+        async def both() -> Answer:
+            objects, listings = await asyncio.gather(
+                store.gather(store.get, wave.keys), store.gather(store.list, wave.prefixes)
+            )
+            return Answer(objects, listings)
+
+        return store.run(both())
+    return Answer(store.get_many(wave.keys), store.list_many(wave.prefixes))
+
+
+@dataclass(slots=True)
+class Opened:
+    """An open dataset. A context manager; closing it releases the store.
+
+    Attributes
+    ----------
+    store
+        Where the chunks are.
+    hierarchy
+        The metadata.
+    unchecked
+        Consolidated metadata that each array is still to be compared with.
+    """
+
+    store: KeyStore
+    hierarchy: Hierarchy
+    unchecked: Consolidated | None = None
+
+    def reader(self, variable: Variable) -> VariableReader:
+        """A reader of one variable (cheap; it may outlive this object)."""
+        return VariableReader(self.store, variable, self.unchecked)
+
+    def read(
+        self, variable: Variable, key: tuple[Index, ...] | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Read an orthogonal selection of `variable`; all of it for None."""
+        return self.reader(variable).read(key)
+
+    def read_many(self, variables: Iterable[Variable]) -> list[np.ndarray[Any, Any] | NCZarrError]:
+        """Read whole variables, a remote store's requests overlapping; errors in their place."""
+        readers = [self.reader(variable) for variable in variables]
+        if isinstance(self.store, RemoteStore) and readers:
+            return self.store.run(_gather_caught([reader.read_remote() for reader in readers]))
+        return [_caught(reader.read) for reader in readers]
+
+    def close(self) -> None:
+        """Release the store."""
+        self.store.close()
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class VariableReader:
+    """Reads selections of one variable. Picklable and safe in threads."""
+
+    def __init__(
+        self, store: KeyStore, variable: Variable, unchecked: Consolidated | None = None
+    ) -> None:
+        self.store = store
+        self.path = variable.path
+        self.array = variable.array
+        self.error = variable.error
+        self.shape = variable.shape
+        self.dtype = variable.dtype.newbyteorder("=")
+        self._chunks: ChunkReader | v3.ZarrReader | None = None
+        # what .zmetadata says of the array, until it has been compared with the array's own
+        self._expected: Any = None
+        if unchecked is not None and isinstance(self.array, ChunkedArray):
+            self._expected = unchecked.documents.get(f"{self.array.path}/.zarray")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_chunks": None}
+
+    def prepare(self) -> ChunkReader | v3.ZarrReader:
+        """Find out whether the variable can be read, as far as its metadata tell.
+
+        Raises
+        ------
+        NCZarrError
+            If not.
+        """
+        if self.error is not None:
+            raise self.error
+        if self._chunks is None:
+            if isinstance(self.array, ChunkedArray):
+                self._chunks = ChunkReader(self.array)
+            else:
+                assert isinstance(self.array, v3.ZarrArray)
+                self._chunks = v3.ZarrReader(self.store, self.array)
+        return self._chunks
+
+    def read(
+        self, key: tuple[Index, ...] | None = None, *, points: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """Read a selection, blocking.
+
+        Parameters
+        ----------
+        key
+            One index per dimension; None reads everything. See `plan_outer`.
+        points
+            Whether index arrays select points (`plan_points`), not a box.
+
+        Raises
+        ------
+        NCZarrError
+            Naming the object that cannot be read or decoded.
+        """
+        chunks = self.prepare()
+        key = self._full(key)
+        if isinstance(chunks, v3.ZarrReader):
+            return chunks.read(key, points=points)
+        if isinstance(self.store, RemoteStore):
+            return self.store.run(self.read_remote(key, points=points))
+        assert isinstance(self.store, LocalStore)
+        return self._values(chunks.read(self.store, self._plan(key, points)))
+
+    async def read_async(
+        self, key: tuple[Index, ...] | None = None, *, points: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """`read`, from any event loop without blocking it."""
+        if isinstance(self.store, RemoteStore):
+            remote = self.read_remote(key, points=points)
+            return await asyncio.wrap_future(
+                asyncio.run_coroutine_threadsafe(remote, self.store.loop)
+            )
+        return await asyncio.to_thread(self.read, key, points=points)
+
+    async def read_remote(
+        self, key: tuple[Index, ...] | None = None, *, points: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """`read`, on the loop of the (remote) store."""
+        chunks = self.prepare()
+        key = self._full(key)
+        if isinstance(chunks, v3.ZarrReader):
+            return await asyncio.to_thread(chunks.read, key, points=points)
+        assert isinstance(self.store, RemoteStore)
+        data, _ = await gather_or_cancel(
+            chunks.read_remote(self.store, self._plan(key, points)), self._compare(self.store)
+        )
+        return self._values(data)
+
+    def _full(self, key: tuple[Index, ...] | None) -> tuple[Index, ...]:
+        return (slice(None),) * len(self.shape) if key is None else key
+
+    def _plan(self, key: tuple[Any, ...], points: bool) -> Plan:
+        assert self.array is not None
+        plan = plan_points if points else plan_outer
+        return plan(key, self.shape, self.array.chunk_shape)
+
+    async def _compare(self, store: RemoteStore) -> None:
+        """Refuse data whose ``.zarray`` is not what ``.zmetadata`` said it was."""
+        if self._expected is None:
+            return
+        assert isinstance(self.array, ChunkedArray)
+        key = f"{self.array.path}/.zarray"
+        async with store.gate():
+            data = await store.get(key)
+        if data is None or not same(loads(data, key), self._expected):
+            gone = "does not exist" if data is None else "has changed"
+            raise FormatError(
+                ".zmetadata", f"is stale: {key} {gone}; open with consolidated=False"
+            )
+        self._expected = None
+
+    def _values(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Stored elements as values: fixed-size bytes of NC_STRING become str."""
+        if self.dtype.kind != "O" or data.dtype.kind != "S":
+            return data
+        values = np.empty(data.shape, dtype=object)
+        # netCDF-C cuts long strings at a byte, possibly inside a character
+        values.flat = [text.decode("utf-8", "replace") for text in data.ravel().tolist()]
+        return values
+
+
+async def _gather_caught(
+    coroutines: list[Coroutine[Any, Any, T]],
+) -> list[T | NCZarrError]:
+    results = await asyncio.gather(*coroutines, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, NCZarrError):
+            raise result
+    return results  # type: ignore[return-value]  # only NCZarrErrors are left
+
+
+def _caught(function: Callable[[], T]) -> T | NCZarrError:
+    try:
+        return function()
+    except (FormatError, StoreError) as error:
+        return error

@@ -1,0 +1,190 @@
+"""A small HTTP server on 127.0.0.1 whose faults can be chosen."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from urllib.parse import unquote, urlsplit
+
+
+@dataclass
+class Request:
+    """One request as it was answered."""
+
+    target: str
+    range: str | None
+    headers: dict[str, str]
+    status: int = 0
+    sent: int = 0
+
+    @property
+    def path(self) -> str:
+        return unquote(urlsplit(self.target).path)
+
+
+@dataclass
+class Server:
+    """Serves a mapping of paths to bytes; a context manager.
+
+    Every ``..._every=N`` knob strikes each Nth request (1 is all of them).
+
+    Parameters
+    ----------
+    files
+        Percent-decoded absolute path -> content.
+    unavailable_every, retry_after, unavailable_status
+        Answer an error status, with this ``Retry-After``.
+    cut_every
+        Send half of the body and close the connection.
+    reset_every
+        Close the connection without an answer.
+    missing_status
+        Status of files that do not exist.
+    ranges
+        ``"ok"``, ``"ignored"`` (200 and the whole file), ``"no-suffix"``
+        (``bytes=-N`` ignored), ``"no-suffix-501"`` (refused), ``"shifted"``
+        (honestly another range), ``"unsaid"`` (no ``Content-Range``),
+        ``"no-total"`` (``Content-Range: bytes a-b/*``), ``"gzip"`` (compressed).
+    gzip
+        Compress whole answers, whatever the client accepts.
+    password
+        Demand ``user:password``.
+    redirect
+        Answer 302 to the same path below this prefix.
+    """
+
+    files: dict[str, bytes]
+    unavailable_every: int = 0
+    unavailable_status: int = 503
+    retry_after: str | None = None
+    cut_every: int = 0
+    reset_every: int = 0
+    missing_status: int = 404
+    ranges: str = "ok"
+    gzip: bool = False
+    password: str | None = None
+    redirect: str | None = None
+    requests: list[Request] = field(default_factory=list)
+    connections: int = 0
+
+    def __enter__(self) -> Server:
+        server = self
+        lock = threading.Lock()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def setup(self) -> None:
+                super().setup()
+                with lock:
+                    server.connections += 1
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                request = Request(self.path, self.headers.get("Range"), dict(self.headers))
+                with lock:
+                    server.requests.append(request)
+                    number = len(server.requests)
+                server._answer(self, request, number)
+
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http.daemon_threads = True
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        self._thread.join()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_address[1]}"
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(request.sent for request in self.requests)
+
+    def _answer(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
+        def strikes(every: int) -> bool:
+            return every > 0 and number % every == 0
+
+        if strikes(self.reset_every):
+            request.status = -1
+            handler.close_connection = True
+            return
+        headers: dict[str, str] = {}
+        content = self.files.get(request.path)
+        expected = "Basic " + base64.b64encode((self.password or "").encode()).decode()
+        if strikes(self.unavailable_every):
+            request.status, body = self.unavailable_status, b"busy"
+            if self.retry_after is not None:
+                headers["Retry-After"] = self.retry_after
+        elif self.password and request.headers.get("Authorization") != expected:
+            request.status, body = 401, b"who are you?"
+        elif self.redirect and not request.target.startswith(self.redirect):
+            request.status, body = 302, b""
+            headers["Location"] = self.redirect + request.target
+        elif content is None:
+            request.status, body = self.missing_status, b"no such file"
+        else:
+            request.status, body = self._content(request, content, headers)
+        cut = strikes(self.cut_every)
+        handler.send_response(request.status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        body = body[: len(body) // 2] if cut else body
+        request.sent = len(body)
+        try:
+            handler.wfile.write(body)
+        except ConnectionError:
+            pass  # the client has seen enough
+        handler.close_connection = handler.close_connection or cut
+
+    def _content(
+        self, request: Request, content: bytes, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", request.range or "")
+        suffix = asked is not None and not asked[1]
+        if suffix and self.ranges == "no-suffix-501":
+            return 501, b""
+        ignored = self.ranges == "ignored" or (suffix and self.ranges == "no-suffix")
+        if asked is None or ignored:
+            if self.gzip:
+                headers["Content-Encoding"] = "gzip"
+                return 200, gzip.compress(content)
+            return 200, content
+        if suffix:
+            start, stop = max(0, len(content) - int(asked[2])), len(content)
+        else:
+            start = int(asked[1])
+            stop = min(int(asked[2]) + 1 if asked[2] else len(content), len(content))
+        if start >= len(content):
+            headers["Content-Range"] = f"bytes */{len(content)}"
+            return 416, b"out of range"
+        if self.ranges == "shifted":
+            start, stop = start + 1, min(stop + 1, len(content))
+        total = "*" if self.ranges == "no-total" else len(content)
+        if self.ranges != "unsaid":
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{total}"
+        body = content[start:stop]
+        if self.ranges == "gzip":
+            headers["Content-Encoding"] = "gzip"
+            body = gzip.compress(body)
+        return 206, body
