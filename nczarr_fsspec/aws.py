@@ -202,7 +202,7 @@ def _read_profiles() -> Profiles:
     except ImportError as error:
         raise ImportError(S3_EXTRA) from error
     try:
-        profiles: Profiles = Session().full_config["profiles"]
+        profiles: Profiles = Session(include_builtin_handlers=False).full_config["profiles"]
         return profiles
     except ConfigParseError as error:
         path = error.kwargs["path"]

@@ -55,7 +55,7 @@ def open_keystore(target: object, storage_options: Mapping[str, Any] | None = No
         If the package that reads this protocol is not installed.
     """
     text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
-    if text is not None and is_url(text) and not os.path.exists(text):
+    if text is not None and is_url(text) and not _exists(text):
         return _open_url(parse_url(text), storage_options)
     if storage_options:
         raise URLError(
@@ -94,11 +94,13 @@ def _open_url(url: NetCDFURL, options: Mapping[str, Any] | None) -> KeyStore:
     arguments = storage_options(url, options)
     try:
         fs, path = url_to_fs(url.base, **arguments)
-    except ImportError:
-        raise
+    except ImportError as error:
+        raise ImportError(
+            f"{shown}: {error} (for HTTP: pip install 'nczarr-xarray[remote]')"
+        ) from None
     except (ValueError, TypeError) as error:
         raise URLError(shown, f"fsspec cannot open it: {redact(str(error))}") from None
-    except Exception as error:  # some filesystems connect when they are made
+    except Exception as error:  # noqa: BLE001 - some filesystems connect when they are made
         reason = f"{type(error).__name__}: {redact(str(error))}"
         raise StoreError(shown, f"cannot be opened: {reason}") from None
     return _open_in_filesystem(fs, path, url.mode, shown)
@@ -114,7 +116,7 @@ def _open_in_filesystem(
     from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore, remote_files
 
     while isinstance(fs, DirFileSystem):  # its asynchronous half needs an asynchronous target
-        fs, path = fs.fs, fs._join(path)
+        fs, path = fs.fs, fs._join(path)  # noqa: SLF001
     if isinstance(fs, LocalFileSystem):
         return _open_path(path, shown or path, mode)
     is_zip = _says_zip(urlsplit(path).path if "://" in path else path, mode)
@@ -133,8 +135,8 @@ def _open_in_filesystem(
 
 def _open_path(path: str, shown: str, mode: frozenset[str]) -> KeyStore:
     try:
-        if path.startswith("~") and not os.path.exists(path):
-            path = os.path.expanduser(path)
+        if path.startswith("~") and not _exists(path):
+            path = os.path.expanduser(path)  # noqa: PTH111 - leaves an unknown ~user alone
         descriptor = os.open(path, OPEN_FLAGS)
         try:
             kind = os.fstat(descriptor).st_mode
@@ -192,11 +194,12 @@ def _single_file(shown: str, what: str) -> URLError:
 
 def _checked(store: KeyStore) -> KeyStore:
     """Return the archive `store` if its directory can be read."""
-    try:
-        (found,) = store.list_many([""])
-        if isinstance(found, StoreError):
-            raise found
-    except BaseException:
+    (found,) = store.list_many([""])
+    if isinstance(found, StoreError):
         store.close()
-        raise
+        raise found
     return store
+
+
+def _exists(path: str) -> bool:
+    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a URL is too long

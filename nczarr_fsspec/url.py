@@ -47,7 +47,8 @@ _UNSERVED = (
 
 # A scheme has two letters at least: "C:\x" and "C://x" are Windows paths.
 _IS_URL = re.compile(r"(?i)file:/|[a-z][a-z0-9+.\-]+(?:://|::)")
-_CHAIN_LINK = re.compile(r"(?i)(?<!\[)::(?![0-9a-f:.]*\])")  # but not the "::" of an IPv6 address
+# "::" links a chain, except inside an IPv6 address.
+_CHAIN_LINK = re.compile(r"(?i)(?<!\[)::(?![0-9a-f:.]{0,45}\])")
 _SCHEME = re.compile(r"(?i)[a-z][a-z0-9+.\-]+(?=:)")
 _HIERARCHY = re.compile(r"//(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?")
 _AUTHORITY = re.compile(
@@ -68,7 +69,7 @@ _SECRET_NAME = re.compile(
 _NAMED_VALUE = re.compile(r"(?<=[?&;#])([^=&;#?\s]+)=((?:(?!::)[^&;#\s])*)")
 _USERINFO = re.compile(r"(?<=://)[^/?#\s]*@")
 # what people type: a password holding "/", "?" or "#" that should have been percent-encoded
-_LOOSE_USERINFO = re.compile(r"(?<=://)[^/?#@:\[\s]*:(?!\d*(?:[/?#]|$))[^@\s]*@")
+_LOOSE_USERINFO = re.compile(r"(?<=://)[^/?#@:\[\s]*:(?!\d*(?:[/?#]|$))[^@\s]{0,1000}@")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 from xarray import Index, Variable
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
-from xarray.coding.strings import StackedBytesArray, char_to_bytes, create_vlen_dtype
+from xarray.coding.strings import StackedBytesArray, create_vlen_dtype
 from xarray.coding.variables import BoolTypeArray
 from xarray.core.indexing import (
     BasicIndexer,
@@ -41,7 +41,8 @@ __all__ = [
 
 class _AsyncStackedBytes(StackedBytesArray):  # type: ignore[misc]  # untyped in xarray
     async def async_get_duck_array(self) -> Any:
-        return char_to_bytes(np.asarray(await self.array.async_get_duck_array()))
+        loaded = np.asarray(await self.array.async_get_duck_array())
+        return StackedBytesArray(loaded).get_duck_array()
 
 
 class _AsyncBool(BoolTypeArray):  # type: ignore[misc]  # untyped in xarray

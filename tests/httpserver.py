@@ -6,9 +6,11 @@ import base64
 import gzip
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 
@@ -27,11 +29,17 @@ class Request:
         return unquote(urlsplit(self.target).path)
 
 
+class _HTTPServer(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # by default 5, so that the kernel drops connections made at once
+
+
 @dataclass
 class Server:
     """Serves a mapping of paths to bytes; a context manager.
 
-    Every ``..._every=N`` knob strikes each Nth request (1 is all of them).
+    Every ``..._every=N`` knob strikes each Nth request (1 is all of them).  It strikes the
+    same target and range once only if `relent`, so that a client that tries again succeeds.
 
     Parameters
     ----------
@@ -69,10 +77,11 @@ class Server:
     gzip: bool = False
     password: str | None = None
     redirect: str | None = None
+    relent: bool = True
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         server = self
         lock = threading.Lock()
 
@@ -85,7 +94,7 @@ class Server:
                 with lock:
                     server.connections += 1
 
-            def log_message(self, format: str, *args: object) -> None:
+            def log_message(self, *args: Any) -> None:
                 pass
 
             def do_GET(self) -> None:
@@ -95,8 +104,8 @@ class Server:
                     number = len(server.requests)
                 server._answer(self, request, number)
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._http.daemon_threads = True
+        self._struck: set[tuple[str, str | None]] = set()
+        self._http = _HTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
         return self
@@ -121,7 +130,11 @@ class Server:
 
     def _answer(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
         def strikes(every: int) -> bool:
-            return every > 0 and number % every == 0
+            if every == 0 or number % every:
+                return False
+            again = (request.target, request.range) in self._struck
+            self._struck.add((request.target, request.range))
+            return not (again and self.relent)
 
         if strikes(self.reset_every):
             request.status = -1
@@ -151,10 +164,8 @@ class Server:
         handler.end_headers()
         body = body[: len(body) // 2] if cut else body
         request.sent = len(body)
-        try:
+        with suppress(ConnectionError):  # the client may have seen enough
             handler.wfile.write(body)
-        except ConnectionError:
-            pass  # the client has seen enough
         handler.close_connection = handler.close_connection or cut
 
     def _content(

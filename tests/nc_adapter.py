@@ -33,7 +33,10 @@ def ncdump(*arguments: str) -> str:
 
 
 def write_netcdf(path: Path, root: Group, data: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write a netCDF-4 file with everything in `root`; `data` by path of variable."""
+    """Write a netCDF-4 file with everything in `root`; `data` by path of variable.
+
+    A variable without data is left unwritten, so that it has its fill value.
+    """
     with netCDF4.Dataset(path, "w") as file:
         for group in root.walk():
             target = _group(file, group.path)
@@ -42,7 +45,7 @@ def write_netcdf(path: Path, root: Group, data: Mapping[str, np.ndarray[Any, Any
                 target.createDimension(dim.name, None if dim.unlimited else dim.size)
         for group in root.walk():
             for variable in group.variables.values():
-                _write_variable(file, variable, data[variable.path])
+                _write_variable(file, variable, data.get(variable.path))
 
 
 def _group(file: netCDF4.Dataset, path: str) -> netCDF4.Dataset:
@@ -50,7 +53,7 @@ def _group(file: netCDF4.Dataset, path: str) -> netCDF4.Dataset:
 
 
 def _write_variable(
-    file: netCDF4.Dataset, variable: Variable, values: np.ndarray[Any, Any]
+    file: netCDF4.Dataset, variable: Variable, values: np.ndarray[Any, Any] | None
 ) -> None:
     dims = [_group(file, dim.group).dimensions[dim.name] for dim in variable.dimensions]
     attributes = dict(variable.attributes)
@@ -64,7 +67,7 @@ def _write_variable(
     created.set_auto_maskandscale(False)
     created.set_auto_chartostring(False)
     _write_attributes(created, attributes)
-    if created.shape == values.shape or created.size != values.size:
+    if values is not None:
         created[tuple(map(slice, values.shape))] = values
 
 

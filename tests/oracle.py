@@ -98,10 +98,10 @@ def _variable(opened: Opened, ours: Variable, oracle: dict[str, Any], group: str
     if list(ours.shape) != oracle["shape"]:
         yield f"{where}: shape: {list(ours.shape)} / {oracle['shape']}"
     array: Any = ours.array
-    if list(array.chunk_shape) != (oracle["chunks"] or []):
-        yield f"{where}: chunks: {array.chunk_shape} / {oracle['chunks']}"
+    if list(array.chunk_shape) != (oracle.get("chunks") or []):
+        yield f"{where}: chunks: {array.chunk_shape} / {oracle.get('chunks')}"
     endian = {"<": "little", ">": "big", "=": "little", "|": None}[array.dtype.byteorder]
-    if endian is not None and oracle["endian"] != endian:
+    if endian is not None and oracle.get("endian", endian) != endian:
         yield f"{where}: endian: {endian} / {oracle['endian']}"
     yield from _attributes(where, ours, oracle)
     yield from _fill(where, array, oracle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import unicodedata
+from dataclasses import replace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,17 @@ Data = dict[str, np.ndarray[Any, Any]]
 
 
 def printed(root: Group, data: Data, title: str, **options: Any) -> str:
+    """The CDL of a model; variables without data have their fill value."""
+
+    def read(variable: Variable, key: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        if variable.path in data:
+            return np.asarray(data[variable.path][key])
+        fill = variable.attributes.get("_FillValue")
+        value = NC_DEFAULT_FILL[str(variable.nc_type)] if fill is None else fill.value[0]
+        return np.full(variable.shape, value, variable.dtype)[key]
+
     pieces: list[str] = []
-    errors = write_cdl(title, root, pieces.append, lambda v, key: np.asarray(data[v.path][key]), **options)
-    assert errors == []
+    assert write_cdl(title, root, pieces.append, read, **options) == []
     return "".join(pieces)
 
 
@@ -76,72 +85,74 @@ def attributes(draw: st.DrawFn, count: int = 3) -> dict[str, Attribute]:
 
 
 @st.composite
-def groups(draw: st.DrawFn) -> tuple[Group, Data]:
-    data: Data = {}
-    unwritten = set()
+def variables(draw: st.DrawFn, name: str, group: str, visible: list[Dimension]) -> Variable:
+    nc_type = draw(st.sampled_from([*NC_DTYPES]))
+    dims = tuple(draw(st.lists(st.sampled_from(visible), max_size=3))) if visible else ()
+    found = draw(attributes(2))
+    if draw(st.integers(0, 2)) == 0 and nc_type != "string":
+        fill = draw(elements(nc_type))
+        value = "f" if nc_type == "char" else np.array([fill], NC_DTYPES[nc_type])
+        found = {"_FillValue": Attribute("_FillValue", nc_type, value)} | found
+    return Variable(name, group, dims, nc_type, NC_DTYPES[nc_type], found)
 
-    def fill(group: Group, visible: list[Dimension], depth: int) -> None:
-        names = iter(draw(st.lists(NAMES, min_size=9, max_size=9, unique_by=str.lower)))
-        group.attributes = draw(attributes())
-        for name in itertools.islice(names, draw(st.integers(0, 3))):
-            # a name that is used above, too
-            if visible and draw(st.booleans()):
-                name = draw(st.sampled_from(visible)).name
-                if name in group.dimensions:
-                    continue
-            size = draw(st.integers(1, 4) | st.integers(10, 40))
-            group.dimensions[name] = Dimension(name, size, draw(st.booleans()), group.path)
-        visible = visible + [*group.dimensions.values()]
-        for name in itertools.islice(names, draw(st.integers(0, 3))):
-            if name in group.dimensions:
-                continue
-            nc_type = draw(st.sampled_from([*NC_DTYPES]))
-            dims = tuple(draw(st.lists(st.sampled_from(visible), max_size=3))) if visible else ()
-            attrs = draw(attributes(2))
-            if draw(st.integers(0, 2)) == 0 and nc_type != "string":
-                one = draw(elements(nc_type))
-                value = one.decode("latin-1") if nc_type == "char" else np.array([one], NC_DTYPES[nc_type])
-                if nc_type != "char" or one < b"\x80":
-                    attrs = {"_FillValue": Attribute("_FillValue", nc_type, value)} | attrs
-            variable = Variable(name, group.path, dims, nc_type, NC_DTYPES[nc_type], attrs)
-            group.variables[name] = variable
-            some = draw(st.lists(elements(nc_type), min_size=1, max_size=20))
-            shape = variable.shape
-            size = int(np.prod(shape))
-            values = np.empty(size, variable.dtype)
-            values[:] = [*itertools.islice(itertools.cycle(some), size)]
-            by_name = {dim.name: dim for dim in visible}
-            if any(by_name[dim.name] != dim for dim in dims):
-                # netCDF4-python takes the wrong dimension here and cannot write data
-                fill = attrs.get("_FillValue")
-                values[:] = NC_DEFAULT_FILL[nc_type] if fill is None else fill.value[0]
-                unwritten.add(variable.path)
-            data[variable.path] = values.reshape(shape)
-        if depth < 3:
-            for name in itertools.islice(names, draw(st.integers(0, 2))):
-                if name in group.dimensions:
-                    continue
-                group.groups[name] = Group(join(group.path, name))
-                fill(group.groups[name], visible, depth + 1)
 
-    root = Group()
-    fill(root, [], 0)
-    used = {
-        dim.path
-        for group in root.walk()
-        for variable in group.variables.values()
-        for dim in variable.dimensions
-        if variable.path not in unwritten
-    }
+@st.composite
+def trees(draw: st.DrawFn, path: str = "/", above: tuple[Dimension, ...] = ()) -> Group:
+    group = Group(path, attributes=draw(attributes()))
+    names = draw(st.lists(NAMES, max_size=8, unique_by=str.lower))
+    for name in names[:3]:
+        if above and draw(st.booleans()):
+            name = draw(st.sampled_from(above)).name  # hides one of a group above
+        size = draw(st.integers(1, 4) | st.integers(10, 40))
+        group.dimensions[name] = Dimension(name, size, draw(st.booleans()), path)
+    visible = [*above, *group.dimensions.values()]
+    for name in set(names[3:6]) - {*group.dimensions}:
+        group.variables[name] = draw(variables(name, path, visible))
+    for name in set(names[6:]) - {*group.dimensions}:
+        group.groups[name] = draw(trees(join(path, name), tuple(visible)))
+    return group
+
+
+def is_hidden(dim: Dimension, variable: Variable, root: Group) -> bool:
+    """Whether `variable` sees another dimension by the name of `dim`."""
+    path = variable.group
+    while path != dim.group:
+        group = root.find(path)
+        if group is not None and dim.name in group.dimensions:
+            return True
+        path = path.rpartition("/")[0] or "/"
+    return False
+
+
+@st.composite
+def models(draw: st.DrawFn) -> tuple[Group, Data]:
+    """A tree of groups and data for it.
+
+    netCDF4-python cannot write data along a dimension that another one hides,
+    and an unlimited dimension is as long as the data along it.
+    """
+    root = draw(trees())
+    every = [variable for group in root.walk() for variable in group.variables.values()]
+    written = [v for v in every if not any(is_hidden(dim, v, root) for dim in v.dimensions)]
+    sized = {dim.path for variable in written for dim in variable.dimensions}
+
+    def actual(dim: Dimension) -> Dimension:
+        return replace(dim, size=0) if dim.unlimited and dim.path not in sized else dim
+
     for group in root.walk():
-        for name, dim in group.dimensions.items():
-            if dim.unlimited and dim.path not in used:
-                group.dimensions[name] = Dimension(name, 0, True, group.path)
+        group.dimensions = {name: actual(dim) for name, dim in group.dimensions.items()}
+    for variable in every:
+        variable.dimensions = tuple(map(actual, variable.dimensions))
+    data = {}
+    for variable in written:
+        some = draw(st.lists(elements(str(variable.nc_type)), min_size=1, max_size=20))
+        data[variable.path] = np.empty(variable.shape, variable.dtype)
+        data[variable.path].flat = some
     return root, data
 
 
 @settings(max_examples=300, deadline=None)
-@given(groups())
+@given(models())
 def test_any_model_is_printed_as_ncdump_prints_it(model: tuple[Group, Data]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         assert_as_ncdump(*model, Path(directory))

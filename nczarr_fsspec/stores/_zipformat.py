@@ -300,8 +300,10 @@ def _inflate_deflate(data: bytes, most: int) -> bytes:
 
 
 def _inflate_deflate64(data: bytes, most: int) -> bytes:
-    # importing it also teaches zipfile method 9; so only when such a member is met
-    from zipfile_deflate64 import deflate64
+    try:  # only when such a member is met: importing it also teaches zipfile this method
+        from zipfile_deflate64 import deflate64
+    except ImportError:
+        raise ValueError("deflate64 needs pip install 'nczarr-xarray[deflate64]'") from None
 
     inflater = deflate64.Deflate64()
     parts: list[bytes] = []

@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 from weakref import WeakSet, WeakValueDictionary
 
 from fsspec import AbstractFileSystem
@@ -80,7 +80,7 @@ class SyncFsspecStore(LocalStore):
             return data
         except _MISSING:
             return None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
             fail(self._fs, path, error)
 
     def list(self, prefix: str) -> frozenset[str]:
@@ -89,7 +89,7 @@ class SyncFsspecStore(LocalStore):
             return _names(path, self._fs.ls(path, detail=False))
         except _MISSING:
             return frozenset()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
             fail(self._fs, path, error)
 
 
@@ -159,7 +159,7 @@ class FsspecFiles:
         except _MISSING as error:
             self._check_bucket(error, path)
             return None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
             if limits and _s3_code(error) in ("InvalidRange", "416"):
                 return b""  # beyond the end, as in a slice
             fail(self.recipe, path, error)
@@ -171,7 +171,7 @@ class FsspecFiles:
         except _MISSING as error:
             self._check_bucket(error, path)
             return None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
             fail(self.recipe, path, error)
         if size is None:
             raise StoreError(self.describe(path), "its size cannot be found out")
@@ -183,7 +183,7 @@ class FsspecFiles:
         shared = self.shared
         try:
             if _is_s3(self.recipe):  # its _ls lists the parent as well where it finds nothing
-                found = await shared.fs._lsdir(path, refresh=True)
+                found = await shared.fs._lsdir(path, refresh=True)  # noqa: SLF001
                 return _names(path, [entry["name"] for entry in found])
             return _names(path, await shared.call("ls", path, detail=False))
         except _MISSING as error:
@@ -191,7 +191,7 @@ class FsspecFiles:
             return frozenset()
         except NotImplementedError:
             return None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
             fail(self.recipe, path, error)
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class FsspecFiles:
 class _Shared:
     """One filesystem of our own, for all stores of this process with the same options."""
 
-    _all: WeakValueDictionary[tuple[int, type, str], _Shared] = WeakValueDictionary()
+    _all: ClassVar[WeakValueDictionary[tuple[int, type, str], _Shared]] = WeakValueDictionary()
 
     def __init__(self, recipe: AbstractFileSystem) -> None:
         self.pid = os.getpid()
@@ -236,7 +236,7 @@ class _Shared:
         """What keeps s3fs from asking for the size before it reads an object."""
         if not _is_async(self.fs):
             return {}
-        accepted = inspect.signature(self.fs._cat_file).parameters
+        accepted = inspect.signature(self.fs._cat_file).parameters  # noqa: SLF001
         return {"max_concurrency": 1} if "max_concurrency" in accepted else {}
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:

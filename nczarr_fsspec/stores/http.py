@@ -129,7 +129,8 @@ class HTTPFiles(FsspecFiles):
                 raise StoreError(self.describe(url), f"cannot be read: {reason}") from None
             if attempt == ATTEMPTS or (asked is not None and asked > LONGEST_WAIT):
                 raise StoreError(self.describe(url), f"{reason} (tried {attempt} times)")
-            await asyncio.sleep(asked if asked is not None else wait * random.uniform(0.5, 1))
+            jitter = random.uniform(0.5, 1)  # noqa: S311 - no secret
+            await asyncio.sleep(wait * jitter if asked is None else asked)
             wait *= 2
         raise AssertionError("unreachable")
 

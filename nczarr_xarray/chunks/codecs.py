@@ -58,6 +58,9 @@ class Decoder:
     def _plan(self, array: ChunkedArray) -> tuple[Step, ...]:
         # How many bytes each step may return: known as long as no filter with a size of
         # its own stands between it and the elements.
+        if self._objects and not array.codecs:
+            reason = "dtype '|O' needs an object codec in 'filters'"
+            raise FormatError(f"{array.path}/.zarray", reason)
         steps: list[Step] = []
         limit: int | None = None if self._objects else self.nbytes
         for config in array.codecs:

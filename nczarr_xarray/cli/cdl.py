@@ -11,7 +11,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.cli.cdl_data import Read, write_data
 from nczarr_xarray.cli.cdl_text import name, printable
 from nczarr_xarray.cli.cdl_values import attribute_value, cdl_type, zarr_type
-from nczarr_xarray.model import Attribute, Dimension, Group, Variable, join
+from nczarr_xarray.model import Attribute, Dimension, Group, Variable
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -118,7 +118,7 @@ def _header(group: Group, scopes: Scopes) -> Iterator[str]:
 
 
 def _declaration(variable: Variable, scopes: Scopes) -> str:
-    dims = [name(_reference(dim, scopes)) for dim in variable.dimensions]
+    dims = [_reference(dim, scopes) for dim in variable.dimensions]
     shape = f"({', '.join(dims)})" if dims else ""
     if variable.error is not None:
         return f"// {name(variable.name)}{shape} {printable(str(variable.error))}"
@@ -134,13 +134,14 @@ def _reference(dim: Dimension, scopes: Scopes) -> str:
     By name if nothing hides it. Else ncdump takes the path of the nearest group
     that does see it, which need not be the group that declares it.
     """
-    for path, visible in reversed(scopes):
-        if visible.get(dim.name) == dim:
-            return dim.name if path == scopes[-1][0] else join(path, dim.name)
-    return dim.path
+    found = (path for path, visible in reversed(scopes) if visible.get(dim.name) == dim)
+    path = next(found, dim.group)
+    if path == scopes[-1][0]:
+        return name(dim.name)
+    return f"{name(path).rstrip('/')}/{name(dim.name)}"
 
 
 def _attribute(attribute: Attribute, owner: str = "") -> str:
-    """One attribute; only those of type string name their type, and not if they are empty."""
+    """One attribute; only type string is spelt out, and not if there are no strings."""
     prefix = "string " if attribute.type == "string" and len(attribute.value) else ""
     return f"{prefix}{owner}:{name(attribute.name)} = {attribute_value(attribute)} ;"

@@ -48,7 +48,7 @@ def write_data(variable: Variable, read: Read, write: Callable[[str], object], i
         return
     head = f"\n{' ' * indent} {name(variable.name)} =" + ("\n  " if shape[1:] else " ")
     margin = 2 if shape[1:] else len(variable.name.encode()) + 4
-    line = _Line(write, indent, indent + margin)
+    line = _Line(write, indent)
     # rows inside one index of each dimension that puts braces around them
     braced = [
         math.prod(shape[level:-1])
@@ -59,26 +59,27 @@ def write_data(variable: Variable, read: Read, write: Callable[[str], object], i
     parts = _char_rows if variable.nc_type == "char" else _number_rows
     last, row, begins = math.prod(shape[:-1]) - 1, 0, True
     for tokens, ends in parts(variable, blocks):
-        if row == 0 and begins:
-            write(head)
         if begins:
             opening = "{" * sum(row % rows == 0 for rows in braced)
-            write(opening)
-            line.column += len(opening)
-        line.put(tokens, ends)
+            write((head if row == 0 else "") + opening)
+            line.column = indent + margin + len(opening)
         if ends:
-            write("}" * sum((row + 1) % rows == 0 for rows in braced))
+            tokens[-1] += "}" * sum((row + 1) % rows == 0 for rows in braced)
+        if variable.nc_type == "char":
+            write(tokens[0])  # the only data that ncdump never breaks
+        else:
+            line.put(tokens, ends)
+        if ends:
             write(" ;\n" if row == last else ",\n  ")
-            line.column = indent + margin
             row += 1
         begins = ends
 
 
-def block_keys(variable: Variable, limit: int = READ_BYTES) -> Iterator[tuple[slice, ...]]:
-    """Selections that together are the variable in row-major order, none larger than `limit`.
+def block_keys(variable: Variable) -> Iterator[tuple[slice, ...]]:
+    """Selections that together are the variable in row-major order, none larger than `READ_BYTES`.
 
     Each is contiguous: single indices of the first dimensions, a range of the
-    next, everything of the rest. Ranges end where chunks end if the limit allows.
+    next, everything of the rest. Ranges end where chunks end if that limit allows.
     """
     shape = variable.shape
     if not shape:
@@ -86,8 +87,8 @@ def block_keys(variable: Variable, limit: int = READ_BYTES) -> Iterator[tuple[sl
         return
     size = 64 if variable.dtype.kind == "O" else variable.dtype.itemsize
     sizes = [size * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    axis = next((axis for axis, size in enumerate(sizes) if size <= limit), len(shape) - 1)
-    step = max(limit // sizes[axis], 1)
+    axis = next((axis for axis, size in enumerate(sizes) if size <= READ_BYTES), len(shape) - 1)
+    step = max(READ_BYTES // sizes[axis], 1)
     if variable.array is not None and step > variable.array.chunk_shape[axis]:
         step -= step % variable.array.chunk_shape[axis]
     rest = [slice(0, length) for length in shape[axis + 1 :]]
@@ -129,7 +130,7 @@ def _char_rows(variable: Variable, blocks: Iterable[Values]) -> Iterator[tuple[l
 class _Line:
     """Output that ends a line before a token that would be too long for it.
 
-    Parameters
+    Attributes
     ----------
     indent
         Of the group; a continued line is indented four columns deeper.
@@ -138,10 +139,10 @@ class _Line:
         shows it: ncdump counts the indent also where it does not print it.
     """
 
-    def __init__(self, write: Callable[[str], object], indent: int, column: int) -> None:
+    def __init__(self, write: Callable[[str], object], indent: int) -> None:
         self.write = write
         self.indent = indent
-        self.column = column
+        self.column = 0
 
     def put(self, tokens: list[str], ends: bool) -> None:
         """Write some tokens of a row, a comma after each but the one that ends the row."""

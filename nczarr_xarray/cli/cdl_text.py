@@ -18,7 +18,7 @@ _SPECIAL = re.compile(r"[\x00-\x7f](?<![0-9A-Za-z_.@+%/-])")
 
 
 def name(text: str) -> str:
-    r"""Spell a name or a path: ``"1 a"`` as ``\1\ a``."""
+    r"""Spell a name or the path of a group: ``"1 a"`` as ``\1\ a``."""
     escaped = _SPECIAL.sub(_escape_in_name, text)
     return f"\\{escaped}" if text.startswith(tuple("0123456789")) else escaped
 

@@ -173,7 +173,7 @@ def write_co2(group: Any, path: Path) -> None:
         0.1,
         standard_name="mole_fraction_of_carbon_dioxide_in_air",
         long_name="carbon dioxide in air",
-        units="1e-6",
+        units="ppm",
         coordinates="station_name lat lon alt",
     )
 

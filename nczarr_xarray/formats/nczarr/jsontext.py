@@ -33,7 +33,7 @@ _STANDARD = json.JSONDecoder(
 )
 
 
-def loads(data: bytes, key: str) -> JSON:
+def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
     """Parse one document.
 
     Parameters
@@ -42,6 +42,9 @@ def loads(data: bytes, key: str) -> JSON:
         UTF-8 text; bytes that are not UTF-8 become U+FFFD, as in netCDF4-python.
     key
         Names the document in errors.
+    apostrophe
+        What the escape ``\\'`` stands for. netCDF-C 4.8 writes it for ``"``,
+        and reads it as ``'``.
 
     Raises
     ------
@@ -55,7 +58,7 @@ def loads(data: bytes, key: str) -> JSON:
         if not text.strip():
             raise FormatError(key, "is empty, JSON was expected") from None
         try:
-            return _Dialect(text).parse()
+            return _Dialect(text, apostrophe).parse()
         except ValueError:
             raise FormatError(key, f"is not valid JSON ({error})") from None
     except RecursionError:
@@ -96,8 +99,9 @@ _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 class _Dialect:
     """Recursive descent over netCDF-C's dialect; the slow path, for documents json refuses."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, apostrophe: str) -> None:
         self.text = text
+        self.escapes = {**_ESCAPED, "'": apostrophe}
         self.position = 0
 
     def parse(self) -> JSON:
@@ -121,7 +125,7 @@ class _Dialect:
         if depth > MAX_DEPTH:
             raise ValueError("nested too deeply")
         if kind == "string":
-            return _unescape(text)
+            return self.unescape(text)
         if kind == "word":
             return _word(text)
         if text == "[":
@@ -151,13 +155,24 @@ class _Dialect:
                 return members
             if kind == "punctuation" or self.token() != ("punctuation", ":"):
                 raise ValueError("a name and a colon were expected")
-            name = _unescape(text) if kind == "string" else text
+            name = self.unescape(text) if kind == "string" else text
             members[name] = self.value(depth)
             kind, text = self.token()
             if (kind, text) == ("punctuation", "}"):
                 return members
             if text != "," or kind != "punctuation":
                 raise ValueError("a comma was expected")
+
+    def unescape(self, text: str) -> str:
+        def character(match: re.Match[str]) -> str:
+            escape = match[1]
+            if len(escape) == 5:
+                return chr(int(escape[1:], 16))
+            return self.escapes.get(escape, escape)  # others stand for themselves
+
+        plain = _ESCAPE.sub(character, text)
+        # pairs like \ud83d\ude00 come out as two surrogates: join them
+        return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _word(text: str) -> JSON:
@@ -167,15 +182,3 @@ def _word(text: str) -> JSON:
     if lowered == "null":
         return None
     return Number(text) if _NUMBER.fullmatch(text) else text
-
-
-def _unescape(text: str) -> str:
-    def character(match: re.Match[str]) -> str:
-        escape = match[1]
-        if len(escape) == 5:
-            return chr(int(escape[1:], 16))
-        return _ESCAPED.get(escape, escape)  # \' and any other character stand for themselves
-
-    plain = _ESCAPE.sub(character, text)
-    # \ud83d\ude00 style pairs come out as two surrogates: join them
-    return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

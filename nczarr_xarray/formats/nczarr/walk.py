@@ -405,7 +405,10 @@ def _ancestors(path: str) -> list[str]:
 def _parse(key: str, data: bytes | StoreError | None) -> JSON | NCZarrError:
     if data is None or isinstance(data, StoreError):
         return data
+    # in names a \' was a double quote, as the keys of the store show; in the text of
+    # attributes it is what netCDF-C reads
+    text = key.endswith((".zattrs", ".nczattr"))
     try:
-        return loads(data, key)
+        return loads(data, key, apostrophe="'" if text else '"')
     except FormatError as error:
         return error

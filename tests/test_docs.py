@@ -1,0 +1,100 @@
+"""The examples in README.md and docs/ run and print what the pages say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nczarr_xarray.cli.demo import DATASET
+from nczarr_xarray.cli.main import main
+from tests.httpserver import Server
+
+ROOT = Path(__file__).parent.parent
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+#: Stands for any web server on the pages; here one of our own takes its place.
+EXAMPLE_SERVER = "https://data.example"
+BLOCK = re.compile(
+    r"(?P<skip><!-- not run: .+? -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def blocks(page: str, language: str) -> list[tuple[str, str, bool]]:
+    """Where each code block of a page is, its code, and whether it can run here."""
+    return [
+        (
+            f"{page}:{PAGES[page].count(chr(10), 0, match.start('code')) + 1}",
+            match["code"],
+            not match["skip"],
+        )
+        for match in BLOCK.finditer(PAGES[page])
+        if match["language"] == language
+    ]
+
+
+def pages_with(language: str) -> list[str]:
+    return [page for page in PAGES if blocks(page, language)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A web server with the demo dataset as a tree and as a zip."""
+    content = {
+        f"/ocean.nczarr/{path.relative_to(DATASET).as_posix()}": path.read_bytes()
+        for path in DATASET.rglob("*")
+        if path.is_file()
+    }
+    archive = shutil.make_archive(str(tmp_path_factory.mktemp("zip") / "a"), "zip", DATASET)
+    with Server({**content, "/ocean.zip": Path(archive).read_bytes()}) as server:
+        yield server
+
+
+@pytest.mark.parametrize("page", pages_with("python"))
+def test_python_examples_run(page: str, directory: Path, server: Server) -> None:
+    namespace: dict[str, object] = {}
+    ran = []
+    for place, code, runs in blocks(page, "python"):
+        compiled = compile(code.replace(EXAMPLE_SERVER, server.url), place, "exec")
+        if runs:
+            exec(compiled, namespace)
+            ran.append(place)
+    assert ran or page == "README.md"
+
+
+@pytest.mark.parametrize("page", pages_with("console"))
+def test_commands_print_what_the_page_says(
+    page: str, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(DATASET, "ocean.nczarr")
+    for place, text, _ in blocks(page, "console"):
+        for command, expected in re.findall(
+            r"^\$ (nczarr .*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE
+        ):
+            assert main(shlex.split(command)[1:]) == 0, place
+            printed = capsys.readouterr().out.replace(os.sep, "/")
+            wanted = re.escape(expected.strip()).replace(re.escape("...") + "\\\n", "(?s:.*?)")
+            assert re.fullmatch(wanted, printed.strip()), f"{place} should show:\n{printed}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    here = (ROOT / page).parent
+    missing = [link for link in LINK.findall(PAGES[page]) if not (here / link).exists()]
+    assert missing == []

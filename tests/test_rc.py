@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nczarr_fsspec.rc import Entry, load_rc, lookup, parse_rc
+from nczarr_fsspec.url import parse_url
+
+
+def found(text: str, url: str, key: str = "AWS.PROFILE") -> str | None:
+    return lookup(parse_rc(text), key, parse_url(url))
+
+
+def test_parse() -> None:
+    text = """
+    # comment=no
+    AWS.PROFILE = lab one\t
+    [https://h.org:8080/a/b/]HTTP.CREDENTIALS.PASSWORD=x=y#z
+    [https://me:pw@H.org]AWS.REGION=eu1\r
+    """
+    assert parse_rc(text) == [
+        Entry("AWS.PROFILE", "lab one"),
+        Entry("HTTP.CREDENTIALS.PASSWORD", "x=y#z", "h.org:8080", "/a/b"),
+        Entry("AWS.REGION", "eu1", "h.org"),
+    ]
+
+
+def test_malformed_lines_are_named_by_number_not_quoted(caplog: pytest.LogCaptureFixture) -> None:
+    text = "[https://h.org SECRET=1\nSECRET\n[nothing]SECRET=2\n=SECRET\nAWS.REGION=ok"
+    assert parse_rc(text, "my.rc") == [Entry("AWS.REGION", "ok")]
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line[:13] for line in lines] == [f"my.rc, line {n}" for n in (1, 2, 3, 4)]
+    assert "SECRET" not in caplog.text
+
+
+def test_value_is_not_in_the_repr() -> None:
+    assert "hunter2" not in repr(parse_rc("HTTP.CREDENTIALS.PASSWORD=hunter2"))
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "value"),
+    [
+        ("AWS.PROFILE=a", "s3://b/k", "a"),
+        ("AWS.PROFILE=a\nAWS.PROFILE=b", "s3://b/k", "b"),
+        ("aws.profile=a", "s3://b/k", None),
+        ("AWS.REGION=a", "s3://b/k", None),
+        ("[https://h.org]AWS.PROFILE=a", "https://h.org/x", "a"),
+        ("[https://h.org]AWS.PROFILE=a", "https://H.org/x", "a"),
+        ("[https://h.org]AWS.PROFILE=a", "https://u:p@h.org/x?q=1", "a"),
+        ("[https://h.org]AWS.PROFILE=a", "zip://in::https://h.org/x.zip", "a"),
+        ("[https://h.org]AWS.PROFILE=a", "https://h.org:8080/x", None),
+        ("[https://h.org]AWS.PROFILE=a", "https://www.h.org/x", None),
+        ("[https://h.org]AWS.PROFILE=a", "memory://h.org/x", None),
+        ("[https://h.org/x]AWS.PROFILE=a", "https://h.org/x/y", "a"),
+        ("[https://h.org/x]AWS.PROFILE=a", "https://h.org/xy", None),
+        ("[https://h.org]AWS.PROFILE=a\nAWS.PROFILE=b", "https://h.org/x", "a"),
+        ("[https://h.org/x]AWS.PROFILE=a\n[https://h.org]AWS.PROFILE=b", "https://h.org/x", "a"),
+        ("[https://h.org]AWS.PROFILE=a\nAWS.PROFILE=b", "https://g.org/x", "b"),
+        # one S3 place in any spelling
+        ("[s3://b]AWS.PROFILE=a", "s3://b/k", "a"),
+        ("[s3://b/k]AWS.PROFILE=a", "https://b.s3.eu-west-1.amazonaws.com/k", "a"),
+        ("[s3://b/k]AWS.PROFILE=a", "s3://b/kk", None),
+        ("[https://s3.amazonaws.com/b]AWS.PROFILE=a", "s3://b/k", "a"),
+        ("[https://b.s3.amazonaws.com]AWS.PROFILE=a", "https://s3.amazonaws.com/b/k", "a"),
+        ("[https://s3.eu-west-1.amazonaws.com]AWS.PROFILE=a", "s3://b/k", None),
+        ("[https://s3.eu-west-1.amazonaws.com]AWS.PROFILE=a", "s3://b/k#aws.region=eu-west-1", "a"),
+        ("[http://127.0.0.1:8333]AWS.PROFILE=a", "http://127.0.0.1:8333/b/k#s3", "a"),
+        ("[http://127.0.0.1:8333/c]AWS.PROFILE=a", "http://127.0.0.1:8333/b/k#s3", None),
+        ("[https://storage.googleapis.com]AWS.PROFILE=a", "gs3://b/k", "a"),
+        ("[https://b.storage.googleapis.com]AWS.PROFILE=a", "gs3://b/k", "a"),
+        ("[https://s3.amazonaws.com]AWS.PROFILE=a", "gs3://b/k", None),
+    ],
+)
+def test_lookup(text: str, url: str, value: str | None) -> None:
+    assert found(text, url) == value
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return home, work
+
+
+def values(env: dict[str, str]) -> list[str]:
+    return [entry.value for entry in load_rc(env)]
+
+
+def test_files_and_their_order(folders: tuple[Path, Path]) -> None:
+    for folder in folders:
+        for name in (".ncrc", ".daprc", ".dodsrc"):
+            (folder / name).write_text(f"K={folder.name}/{name}")
+    home, _ = folders
+    expected = [f"{folder}/{name}" for folder in ("home", "work") for name in NAMES]
+    assert values({"HOME": str(home)}) == expected
+    assert values({"HOME": "/nowhere", "NCRCENV_HOME": str(home)}) == expected
+    assert lookup(load_rc({"HOME": str(home)}), "K", parse_url("s3://b/k")) == "work/.dodsrc"
+
+
+NAMES = (".ncrc", ".daprc", ".dodsrc")
+
+
+def test_environment_names_the_only_file_or_none(folders: tuple[Path, Path]) -> None:
+    home, work = folders
+    (work / ".ncrc").write_text("K=work")
+    (home / "my.rc").write_text("K=mine")
+    env = {"HOME": str(home), "NCRCENV_RC": str(home / "my.rc")}
+    assert values(env) == ["mine"]
+    assert values({**env, "NCRCENV_IGNORE": ""}) == []
+
+
+def test_missing_and_unreadable_files(
+    folders: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    home, work = folders
+    assert values({"HOME": str(home)}) == []
+    assert caplog.text == ""
+    (work / ".daprc").mkdir()
+    (work / ".dodsrc").write_bytes(b"\xff\xfe\nK=still read")
+    with caplog.at_level(logging.WARNING):
+        assert values({"HOME": str(home)}) == ["still read"]
+        assert values({"NCRCENV_RC": str(home / "gone.rc")}) == []
+    assert ".daprc cannot be read" in caplog.text
+    assert "gone.rc, named by NCRCENV_RC, does not exist" in caplog.text
+
+
+@given(st.text())
+def test_any_text_parses(text: str) -> None:
+    assert all(entry.key == entry.key.strip() != "" for entry in parse_rc(text))
