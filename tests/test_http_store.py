@@ -306,7 +306,7 @@ class TestSecrets:
             assert "p%40ss" not in text
         store.close()
 
-    @pytest.mark.filterwarnings("ignore:BasicAuth is deprecated:DeprecationWarning")
+    @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
     def test_auth_option(self, server: Server) -> None:
         server.password = "me:hunter22"
         auth = aiohttp.BasicAuth("me", "hunter22")

@@ -723,6 +723,29 @@ def test_importing_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("end", ["", "del store; gc.collect()", "store.close()"])
+def test_a_process_that_ends_without_closing_is_quiet(end: str) -> None:
+    code = f"""if True:
+        import gc, os, sys
+        from nczarr_fsspec import open_keystore
+        store = open_keystore(sys.argv[1])
+        assert store.get_many(["x"] * 20) == [b"1"] * 20
+        child = os.fork()
+        if not child:
+            assert store.get_many(["x"] * 20) == [b"1"] * 20
+            del store
+            gc.collect()
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert store.get_many(["x"] * 20) == [b"1"] * 20
+        {end}
+    """
+    with Server({"/d/x": b"1"}) as server:
+        command = [sys.executable, "-X", "dev", "-W", "ignore:::", "-c", code, f"{server.url}/d"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_every_public_name_exists() -> None:
     import nczarr_fsspec
 

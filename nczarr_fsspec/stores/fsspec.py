@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import inspect
 import os
 import re
 import threading
 from collections.abc import Iterable
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import Any, ClassVar, NoReturn
 from weakref import WeakSet, WeakValueDictionary
 
@@ -212,7 +214,7 @@ class FsspecFiles:
 class _Shared:
     """One filesystem of our own, for all stores of this process with the same options."""
 
-    _all: ClassVar[WeakValueDictionary[tuple[int, type, str], _Shared]] = WeakValueDictionary()
+    all: ClassVar[WeakValueDictionary[tuple[int, type, str], _Shared]] = WeakValueDictionary()
 
     def __init__(self, recipe: AbstractFileSystem) -> None:
         self.pid = os.getpid()
@@ -228,8 +230,8 @@ class _Shared:
     @classmethod
     def like(cls, recipe: AbstractFileSystem) -> _Shared:
         key = os.getpid(), type(recipe), str(getattr(recipe, "_fs_token_", id(recipe)))
-        shared = cls._all.get(key)
-        return shared or cls._all.setdefault(key, cls(recipe))
+        shared = cls.all.get(key)
+        return shared or cls.all.setdefault(key, cls(recipe))
 
     @cached_property
     def one_request(self) -> dict[str, int]:
@@ -268,9 +270,47 @@ class _Shared:
     async def _disconnect(self) -> None:
         for name in ("_session", "_s3"):  # fsspec's http and gcsfs; s3fs. They reconnect when used
             session = getattr(self.fs, name, None)
-            if session is not None and hasattr(session, "close") and not self.users:
+            if session is not None and not self.users:
                 setattr(self.fs, name, None)
-                await session.close()
+                await _close(session)
+
+
+#: what a forked child must keep although it cannot use it, see `_keep_inherited`
+_inherited: list[_Shared] = []
+
+
+def _keep_inherited() -> None:
+    """Keep the parent's connections from being closed, which its epoll, shared, would notice."""
+    _inherited.extend(_Shared.all.values())
+
+
+def _close_at_exit() -> None:
+    for shared in list(_Shared.all.values()):
+        shared.users.clear()
+        with suppress(Exception):
+            shared.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_inherited)
+atexit.register(_close_at_exit)
+
+
+def _close_later(pid: int, loop: asyncio.AbstractEventLoop, session: Any) -> None:
+    """Close the connections of a filesystem that nobody refers to any more.
+
+    fsspec waits for its loop here. But the garbage collector calls this in any thread, between
+    any two steps, also while the loop waits for a lock of that thread.
+    """
+    if os.getpid() == pid and loop.is_running():
+        asyncio.run_coroutine_threadsafe(_close(session), loop)
+
+
+async def _close(session: Any) -> None:
+    with suppress(Exception):  # it may be closed already
+        await (
+            session.close() if hasattr(session, "close") else session.__aexit__(None, None, None)
+        )
 
 
 def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
@@ -303,6 +343,7 @@ def _alike(fs: AbstractFileSystem) -> AbstractFileSystem:
         },
     )
     like.dircache = DirCache(use_listings_cache=False)
+    like.close_session = partial(_close_later, os.getpid())
     return like
 
 

@@ -77,7 +77,8 @@ def global_mean(field: xr.DataArray) -> float:
     """Mean of a (lat, lon) field, each cell weighted by its area."""
     import numpy as np
 
-    return float(field.weighted(np.cos(np.deg2rad(field["lat"]))).mean())
+    area: Any = np.cos(np.deg2rad(field["lat"]))
+    return float(field.weighted(area).mean())
 
 
 def draw_map(year: xr.Dataset, relief: xr.Dataset, path: Path) -> None:

@@ -77,7 +77,7 @@ class Consolidated:
         FormatError
             If it does not describe the dataset that is there.
         """
-        if spellings.detect(root) != spellings.detect(self.documents):
+        if spellings.detect(root) and not spellings.detect(self.documents):
             raise FormatError(KEY, "lacks the NCZarr keys of .zgroup (written by another tool?)")
         if trusted:
             return

@@ -263,7 +263,8 @@ class _Walk:
 
     def group_documents(self, path: str) -> dict[str, JSON]:
         documents = self.documents(path, spellings.G1_GROUP_FILES)
-        if not documents and path:
+        is_group = ".zgroup" in documents or spellings.group_lists(documents, path) is not None
+        if path and not is_group:
             raise DatasetNotFoundError(self.where, f"no group '/{path}'")
         return documents
 
