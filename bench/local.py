@@ -70,7 +70,9 @@ def cases(scale: float) -> list[Case]:
         Case("small chunks, uncompressed", *small, {}, raw),
         Case("big chunks, uncompressed", *big, {}, raw),
         Case("small chunks, zstd", *small, {"compression": "zstd", "complevel": 3}, zstd),
-        Case("big chunks, blosc lz4", *big, {"compression": "blosc_lz4", "blosc_shuffle": 1}, blosc),
+        Case(
+            "big chunks, blosc lz4", *big, {"compression": "blosc_lz4", "blosc_shuffle": 1}, blosc
+        ),
         Case("point series, big chunks", *many, lambda ds: ds["v"][:, 100, 200].values),
         Case("one row of small chunks", *one, lambda ds: ds["v"][100, :].values),
         Case("every 7th of small chunks", *one, lambda ds: ds["v"][::7, ::7].values),
@@ -87,15 +89,17 @@ def points(ds: xr.Dataset) -> Any:
 
 def field(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Smooth with noise in the last digits, like most geophysical fields."""
-    axes = [np.linspace(0, 6, n, dtype="f4").reshape([-1 if i == k else 1 for i in range(len(shape))])
-            for k, n in enumerate(shape)]
+    axes = [
+        np.linspace(0, 6, n, dtype="f4").reshape([-1 if i == k else 1 for i in range(len(shape))])
+        for k, n in enumerate(shape)
+    ]
     values = 280 + 20 * sum(np.sin(a + k) for k, a in enumerate(axes))
     noise = np.random.default_rng(0).normal(scale=0.01, size=shape).astype("f4")
     return np.round(values + noise, 3).astype("f4")
 
 
 def write(case: Case, folder: Path) -> dict[str, str]:
-    dims = ("t", "y", "x")[-len(case.shape):]
+    dims = ("t", "y", "x")[-len(case.shape) :]
     ds = xr.Dataset({"v": (dims, field(case.shape))})
     tree, file = folder / "v.zarr", folder / "v.nc"
     encoding = {"v": {"chunks": case.chunks, **case.zarr}}
@@ -137,9 +141,7 @@ def open_all(engine: str, target: str) -> int:
     return count
 
 
-def measure(
-    work: dict[str, Callable[[], Any]], repeat: int
-) -> dict[str, dict[str, Any]]:
+def measure(work: dict[str, Callable[[], Any]], repeat: int) -> dict[str, dict[str, Any]]:
     """Time each engine in turn, A B C A B C ..., after one warm-up that checks the values."""
     reference = work["nczarr"]()
     results: dict[str, dict[str, Any]] = {}
@@ -147,8 +149,12 @@ def measure(
         try:
             right = bool(np.array_equal(function(), reference))
             results[engine] = {"times": [], "right": right}
-        except Exception as error:
-            results[engine] = {"times": [], "right": False, "error": f"{type(error).__name__}: {error}"[:200]}
+        except Exception as error:  # noqa: BLE001  (whatever a peer raises is its result)
+            results[engine] = {
+                "times": [],
+                "right": False,
+                "error": f"{type(error).__name__}: {error}"[:200],
+            }
     for _ in range(repeat):
         for engine, function in work.items():
             if "error" not in results[engine]:
@@ -162,11 +168,15 @@ def machine() -> dict[str, Any]:
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        names = [ln.split(":")[1].strip() for ln in info.read_text().splitlines() if "model name" in ln]
+        names = [
+            ln.split(":")[1].strip() for ln in info.read_text().splitlines() if "model name" in ln
+        ]
         cpu = names[0] if names else cpu
     return {
         "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "python": platform.python_version(),
         "system": platform.system(),
         "versions": {name: version(name) for name in PACKAGES},
@@ -184,7 +194,11 @@ def table(results: dict[str, Any]) -> str:
         cells = []
         for peer in ("zarr", "netcdf4"):
             text = f"{medians[peer] * 1e3:.1f} ms" if peer in medians else "fails"
-            cells.append(text if engines[peer].get("right") or peer not in medians else f"{text} (wrong values)")
+            cells.append(
+                text
+                if engines[peer].get("right") or peer not in medians
+                else f"{text} (wrong values)"
+            )
         right = [medians[p] for p in ("zarr", "netcdf4") if p in medians and engines[p]["right"]]
         ratio = f"{medians['zarr'] / medians['nczarr']:.1f}" if "zarr" in medians else "–"
         best = f"{min(right) / medians['nczarr']:.1f}" if right else "–"
@@ -209,8 +223,13 @@ def plot(results: dict[str, Any], path: Path) -> None:
             times = results[name][engine]["times"]
             if times:
                 label = engine if i == 0 else None
-                axes.barh(i + 0.27 * (offset - 1), statistics.median(times), 0.25,
-                          color=colours[engine], label=label)
+                axes.barh(
+                    i + 0.27 * (offset - 1),
+                    statistics.median(times),
+                    0.25,
+                    color=colours[engine],
+                    label=label,
+                )
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set_xscale("log")
@@ -223,7 +242,9 @@ def plot(results: dict[str, Any], path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the data, 1: 164-420 MB a case")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of the data, 1: 164-420 MB a case"
+    )
     parser.add_argument("--only", default="", help="only cases whose name contains this")
     parser.add_argument("--output", type=Path, help="folder for local.json, local.md, local.png")
     options = parser.parse_args()
@@ -244,7 +265,14 @@ def main() -> int:
                 for engine, target in written[key].items()
             }
             results[case.name] = measure(work, options.repeat)
-            print(case.name, {e: [round(t, 4) for t in r["times"]] or r.get("error") for e, r in results[case.name].items()}, file=sys.stderr)
+            print(
+                case.name,
+                {
+                    e: [round(t, 4) for t in r["times"]] or r.get("error")
+                    for e, r in results[case.name].items()
+                },
+                file=sys.stderr,
+            )
         if options.only in "open 500 variables in 20 groups":
             targets = many_variables(Path(name))
             work = {e: lambda e=e, t=t: open_all(e, t) for e, t in targets.items()}
@@ -254,7 +282,12 @@ def main() -> int:
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
         where = machine()
-        document = {"machine": where, "repeat": options.repeat, "scale": options.scale, "results": results}
+        document = {
+            "machine": where,
+            "repeat": options.repeat,
+            "scale": options.scale,
+            "results": results,
+        }
         (options.output / "local.json").write_text(json.dumps(document, indent=1) + "\n")
         versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
         head = f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "

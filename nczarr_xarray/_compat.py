@@ -12,7 +12,8 @@ import numpy as np
 from xarray import Index, Variable
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
-from xarray.coding.strings import StackedBytesArray, create_vlen_dtype
+from xarray.coding.strings import StackedBytesArray
+from xarray.coding.strings import create_vlen_dtype as _create_vlen_dtype
 from xarray.coding.variables import BoolTypeArray
 from xarray.core.indexing import (
     BasicIndexer,
@@ -23,6 +24,7 @@ from xarray.core.indexing import (
 )
 
 __all__ = [
+    "VLEN_STRING",
     "AbstractDataStore",
     "BackendArray",
     "BackendEntrypoint",
@@ -34,28 +36,32 @@ __all__ = [
     "StoreBackendEntrypoint",
     "Variable",
     "VectorizedIndexer",
-    "create_vlen_dtype",
     "load_asynchronously",
 ]
 
 
-class _AsyncStackedBytes(StackedBytesArray):  # type: ignore[misc]  # untyped in xarray
+class _AsyncStackedBytes(StackedBytesArray):
     async def async_get_duck_array(self) -> Any:
-        loaded = np.asarray(await self.array.async_get_duck_array())
-        return StackedBytesArray(loaded).get_duck_array()
+        loaded: Any = np.asarray(await self.array.async_get_duck_array())
+        stacked: Any = StackedBytesArray(loaded)  # type: ignore[no-untyped-call]
+        return stacked.get_duck_array()
 
 
-class _AsyncBool(BoolTypeArray):  # type: ignore[misc]  # untyped in xarray
+class _AsyncBool(BoolTypeArray):
     async def async_get_duck_array(self) -> Any:
         return np.asarray(await self.array.async_get_duck_array(), dtype=self.dtype)
 
 
-_ASYNCHRONOUS = {StackedBytesArray: _AsyncStackedBytes, BoolTypeArray: _AsyncBool}
+_ASYNCHRONOUS: dict[type, type] = {StackedBytesArray: _AsyncStackedBytes, BoolTypeArray: _AsyncBool}
+
+
+#: The dtype by which xarray knows variable-length text.
+VLEN_STRING: np.dtype[Any] = _create_vlen_dtype(str)  # type: ignore[no-untyped-call]
 
 
 def load_asynchronously(variable: Variable) -> None:
     """Let `load_async` work through the two decoding steps that xarray left without it."""
-    data = variable._data
+    data: Any = variable._data
     while hasattr(data, "array"):
         data.__class__ = _ASYNCHRONOUS.get(type(data), type(data))
         data = data.array

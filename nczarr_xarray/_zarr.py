@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import Any
 
 from zarr.abc.store import (
     ByteRequest,
@@ -110,6 +109,9 @@ class StoreView(Store):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StoreView) and other.keys is self.keys
+
+    def __hash__(self) -> int:
+        return id(self.keys)
 
     def __repr__(self) -> str:
         return f"<StoreView {self.keys.url}>"

@@ -13,6 +13,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
 from nczarr_xarray._compat import (
+    VLEN_STRING,
     AbstractDataStore,
     BackendArray,
     ExplicitIndexer,
@@ -20,7 +21,6 @@ from nczarr_xarray._compat import (
     LazilyIndexedArray,
     StoreBackendEntrypoint,
     VectorizedIndexer,
-    create_vlen_dtype,
     load_asynchronously,
 )
 from nczarr_xarray.encoding import attribute_value, variable_encoding
@@ -90,7 +90,7 @@ def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
             f"cannot be one DataTree ({error}); xarray.open_groups opens every group by itself",
         ) from error
     for path, dataset in datasets.items():
-        tree[path].set_close(dataset._close)
+        tree[path].set_close(dataset.close)
     return tree
 
 
@@ -102,7 +102,7 @@ class NCZarrArray(BackendArray):
     def __init__(self, reader: VariableReader) -> None:
         self.reader = reader
         self.shape = reader.shape
-        self.dtype = create_vlen_dtype(str) if reader.dtype.kind == "O" else reader.dtype
+        self.dtype = VLEN_STRING if reader.dtype.kind == "O" else reader.dtype
 
     def __getitem__(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
         return self.reader.read(key.tuple, points=_is_pointwise(key))

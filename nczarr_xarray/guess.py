@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
+from pathlib import Path
 
 from nczarr_fsspec.errors import NCZarrError
 
@@ -25,15 +25,15 @@ def is_ours(target: str) -> bool:
         except NCZarrError:
             return False
         return bool(re.search(r"\.nczarr/?$", path.partition("?")[0]))
-    if not os.path.exists(target):
+    if not Path(target).exists():
         return False
     return target.rstrip("/").endswith(".nczarr") or _has_keys(target)
 
 
 def _has_keys(path: str) -> bool:
     """Whether the root of a local tree or zip carries an NCZarr superblock."""
-    if not os.path.isdir(path):
-        with open(path, "rb") as file:
+    if not Path(path).is_dir():
+        with Path(path).open("rb") as file:
             if file.read(2) != b"PK":
                 return False
     from nczarr_fsspec import open_keystore

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -153,7 +153,7 @@ class Opened:
         """Release the store."""
         self.store.close()
 
-    def __enter__(self) -> Opened:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -273,19 +273,17 @@ class VariableReader:
             data = await store.get(key)
         if data is None or not same(loads(data, key), self._expected):
             gone = "does not exist" if data is None else "has changed"
-            raise FormatError(
-                ".zmetadata", f"is stale: {key} {gone}; open with consolidated=False"
-            )
+            raise FormatError(".zmetadata", f"is stale: {key} {gone}; open with consolidated=False")
         self._expected = None
 
     def _values(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Stored elements as values: fixed-size bytes of NC_STRING become str."""
         if self.dtype.kind != "O" or data.dtype.kind != "S":
             return data
-        values = np.empty(data.shape, dtype=object)
+        values = np.empty(data.size, dtype=object)
         # netCDF-C cuts long strings at a byte, possibly inside a character
-        values.flat = [text.decode("utf-8", "replace") for text in data.ravel().tolist()]
-        return values
+        values[:] = [text.decode("utf-8", "replace") for text in data.ravel().tolist()]
+        return values.reshape(data.shape)
 
 
 async def _gather_caught(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import re
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,6 +33,10 @@ class Request:
 class _HTTPServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256  # by default 5, so that the kernel drops connections made at once
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # a client may go away
+            super().handle_error(request, client_address)
 
 
 @dataclass

@@ -239,7 +239,7 @@ def test_s3_pure_zarr_is_listed(bucket: S3Server) -> None:
 
 def test_s3_errors_name_the_cause_and_no_secret(bucket: S3Server) -> None:
     options = {**bucket.signed(), "secret": "wrongwrongwrong"}
-    with pytest.raises(OSError, match="x.file") as caught:
+    with pytest.raises(OSError, match=r"x\.file") as caught:
         xr.open_dataset(
             f"s3://{bucket.private}/deep/x.file", engine="nczarr", storage_options=options
         )

@@ -30,7 +30,11 @@ DELIBERATE = [
     ("Scalars of pure Zarr", r"-zarr\+", r"/(s_\w+|sc): (dims: \[\]|shape: \[\]|chunks: \(\))"),
     ("Scalars of pure Zarr", r"-n?c?zarr\+", r"^/: dimensions: .*(_scalar_|zdim_1|zdim1)"),
     ("No fill in 4.8", r"fills-nczarr\+file-4\.8", r"/nofill_\w+: no_fill"),
-    ("Types of untyped attributes", r"-zarr\+.*-4\.(8|9\.0)", r"@.*: type: \w+ / (u?byte|u?short)$"),
+    (
+        "Types of untyped attributes",
+        r"-zarr\+.*-4\.(8|9\.0)",
+        r"@.*: type: \w+ / (u?byte|u?short)$",
+    ),
     ("Types of untyped attributes", r"fills-zarr\+file-4.9.0", r"@_FillValue: type"),
 ]
 
@@ -59,7 +63,7 @@ def open_case(case: str, **options: Any) -> Any:
 @pytest.mark.parametrize("case", CASES)
 def test_equals_oracle(case: str) -> None:
     oracle = expected(case)
-    release, root = oracle if oracle else ("4.10.1", None)
+    release, root = oracle or ("4.10.1", None)
     with open_case(case, anonymous_prefix=PREFIXES.get(release, "_Anonymous_Dim_")) as opened:
         assert not opened.hierarchy.problems
         if root is None:

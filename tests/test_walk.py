@@ -85,7 +85,12 @@ def test_lists_make_listing_unnecessary() -> None:
 
 
 def test_pure_zarr_is_listed() -> None:
-    assert variables(hierarchy(PURE, tree=True)) == {"/x", "/g1/mixed", "/g1/shadow", "/g1/sub/deep"}
+    assert variables(hierarchy(PURE, tree=True)) == {
+        "/x",
+        "/g1/mixed",
+        "/g1/shadow",
+        "/g1/sub/deep",
+    }
 
 
 def test_pure_zarr_that_cannot_be_listed_is_an_error() -> None:

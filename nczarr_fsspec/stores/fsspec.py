@@ -199,7 +199,7 @@ class FsspecFiles:
     def close(self) -> None:
         """Close the connections, unless another store of this process uses them."""
         shared, self._shared = self._shared, None
-        if shared is not None and shared.pid == os.getpid():
+        if shared is not None:
             shared.users.discard(self)
             shared.close()
 
@@ -258,7 +258,7 @@ class _Shared:
 
     def close(self) -> None:
         """Close the connections if nobody uses them any more."""
-        if _is_async(self.fs) and self.loop.is_running():
+        if _is_async(self.fs) and self.pid == os.getpid() and self.loop.is_running():
             closing = asyncio.run_coroutine_threadsafe(self._disconnect(), self.loop)
             try:
                 inside = asyncio.get_running_loop() is self.loop

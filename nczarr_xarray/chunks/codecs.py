@@ -23,10 +23,13 @@ Buffer: TypeAlias = Any
 #: Takes stored bytes; returns decoded bytes (anything with the buffer protocol).
 Step: TypeAlias = Callable[[Buffer], Buffer]
 
+_libdeflate: Callable[[Buffer, int], Buffer] | None
 try:
-    from deflate import zlib_decompress as _libdeflate
+    from deflate import zlib_decompress as _zlib_decompress
 except ImportError:  # no wheel for this platform: zlib does it, two to three times slower
     _libdeflate = None
+else:
+    _libdeflate = _zlib_decompress
 
 #: Codecs that would run code found in the data.
 _UNSAFE = frozenset({"pickle"})
@@ -105,9 +108,7 @@ class Decoder:
         return chunk.reshape(array.chunk_shape, order=array.order)
 
 
-def _step(
-    config: CodecConfig, array: ChunkedArray, limit: int | None
-) -> tuple[Step, int | None]:
+def _step(config: CodecConfig, array: ChunkedArray, limit: int | None) -> tuple[Step, int | None]:
     """How to undo one codec whose *decoded* size is `limit`, and its encoded size if fixed."""
     name = config["id"]
     if name == "shuffle":
@@ -162,7 +163,7 @@ def _inflate(limit: int) -> Step:
             return _libdeflate(data, limit)
 
         return inflate
-    return _stream(lambda: zlib.decompressobj(), limit)
+    return _stream(zlib.decompressobj, limit)
 
 
 def _gunzip(limit: int) -> Step:

@@ -29,9 +29,9 @@ class Piece(NamedTuple):
 
 
 class ChunkTask(NamedTuple):
-    """One chunk to fetch: its grid index, and numpy keys for what to take and where to put it."""
+    """One chunk to fetch: its grid position, and numpy keys of what to take and where to put it."""
 
-    index: tuple[int, ...]
+    position: tuple[int, ...]
     source: tuple[Any, ...]
     target: tuple[Any, ...]
 
@@ -88,8 +88,8 @@ class OuterPlan:
             yield ChunkTask((), (), ())
             return
         for combination in itertools.product(*self.pieces):
-            index, source, target = zip(*combination, strict=True)
-            yield ChunkTask(index, as_indexer(source), as_indexer(target))
+            position, source, target = zip(*combination, strict=True)
+            yield ChunkTask(position, as_indexer(source), as_indexer(target))
 
     def finish(self, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if any(self.flips):
@@ -120,7 +120,7 @@ class PointPlan:
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
-    groups: list[tuple[tuple[int, ...], tuple[Part, ...], Part]]
+    groups: Sequence[tuple[tuple[int, ...], tuple[Part, ...], Part]]
     pieces: tuple[list[Piece], ...]
     flips: tuple[bool, ...]
     points_shape: tuple[int, ...]
@@ -250,7 +250,7 @@ def plan_points(
 
 def _checked(index: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
     index = np.where(index < 0, index + size, index)
-    if index.size and not (0 <= index.min() and index.max() < size):
+    if index.size and not (index.min() >= 0 and index.max() < size):
         raise IndexError(f"index {index.max()} is out of bounds for a dimension of length {size}")
     return index
 

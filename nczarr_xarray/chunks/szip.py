@@ -62,5 +62,3 @@ def szip_decoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
             return np.ascontiguousarray(dataset[...]).view(np.uint8).reshape(-1)
 
     return decode
-
-

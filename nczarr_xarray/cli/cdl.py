@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.cli.cdl_data import Read, write_data
-from nczarr_xarray.cli.cdl_text import name, printable
+from nczarr_xarray.cli.cdl_text import name
 from nczarr_xarray.cli.cdl_values import attribute_value, cdl_type, zarr_type
+from nczarr_xarray.cli.text import printable
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -76,7 +77,7 @@ def write_cdl(
         variable.error
         for group in root.walk()
         for variable in group.variables.values()
-        if variable.error is not None
+        if variable.error is not None and (selected is None or variable.path in selected)
     ]
     write(f"netcdf {name(title)} {{\n")
     write_group(root, [], 0)

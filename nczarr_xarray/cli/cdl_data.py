@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from itertools import accumulate, product
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -92,10 +92,20 @@ def block_keys(variable: Variable) -> Iterator[tuple[slice, ...]]:
     if variable.array is not None and step > variable.array.chunk_shape[axis]:
         step -= step % variable.array.chunk_shape[axis]
     rest = [slice(0, length) for length in shape[axis + 1 :]]
-    for outer in product(*map(range, shape[:axis])):
+    for outer in _indices(shape[:axis]):
         for start in range(0, shape[axis], step):
             along = slice(start, min(start + step, shape[axis]))
             yield (*(slice(index, index + 1) for index in outer), along, *rest)
+
+
+def _indices(shape: tuple[int, ...]) -> Iterator[list[int]]:
+    """All indices in row-major order. (`itertools.product` would first make lists of them.)"""
+    for number in range(math.prod(shape)):
+        index = []
+        for length in reversed(shape):
+            number, along = divmod(number, length)
+            index.append(along)
+        yield index[::-1]
 
 
 def _number_rows(variable: Variable, blocks: Iterable[Values]) -> Iterator[tuple[list[str], bool]]:

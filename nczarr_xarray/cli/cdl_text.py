@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-_CONTROLS: dict[int, str] = {
+_ESCAPES: dict[int, str] = {
     **{code: f"\\{code:03o}" for code in (*range(0x20), 0x7F)},
     **{ord(char): rf"\{letter}" for char, letter in zip("\b\f\n\r\t\v", "bfnrtv", strict=True)},
+    **{ord(char): f"\\{char}" for char in "\\\"'"},
 }
-_ESCAPES = _CONTROLS | {ord(char): f"\\{char}" for char in "\\\"'"}
 #: ncdump spells a vertical tab in string data, and only there, as a newline
 _ELEMENT_ESCAPES = _ESCAPES | {ord("\v"): r"\n"}
 _BYTE_ESCAPES = _ESCAPES | {code: f"\\{code:03o}" for code in range(0x80, 0x100)}
@@ -52,8 +52,3 @@ def quoted_row(row: bytes) -> str:
 def columns(token: str) -> int:
     """Width of `token` as ncdump counts it: bytes of UTF-8."""
     return len(token) if token.isascii() else len(token.encode("utf-8", "surrogateescape"))
-
-
-def printable(text: str) -> str:
-    """Make `text` one line that cannot command a terminal."""
-    return text.translate(_CONTROLS)

@@ -1,0 +1,1 @@
+"""Readers of file formats: pure functions from bytes to the data model."""

@@ -80,9 +80,7 @@ class ZarrReader:
             return self._zarr[()]
         # zarr-python takes ascending slices only
         ascending = tuple(
-            np.arange(size)[index]
-            if isinstance(index, slice) and (index.step or 1) < 0
-            else index
+            np.arange(size)[index] if isinstance(index, slice) and (index.step or 1) < 0 else index
             for index, size in zip(key, self._zarr.shape, strict=True)
         )
         return self._zarr.oindex[ascending]
@@ -164,7 +162,9 @@ class _Reading:
         if self.known is not None:
             return [self.known.get(path) for path in paths]
         keys = [f"{path}/{FILE}" if path else FILE for path in paths]
-        return [_parsed(key, data) for key, data in zip(keys, self.store.get_many(keys), strict=True)]
+        return [
+            _parsed(key, data) for key, data in zip(keys, self.store.get_many(keys), strict=True)
+        ]
 
     def children(self, paths: list[str]) -> list[list[str]]:
         if self.known is not None:
@@ -301,7 +301,9 @@ def _describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray
     except NCZarrError:
         raise
     except Exception as error:  # metadata errors of zarr-python come in many types
-        raise FormatError(f"{path}/{FILE}", f"is not understood by zarr-python ({error})") from error
+        raise FormatError(
+            f"{path}/{FILE}", f"is not understood by zarr-python ({error})"
+        ) from error
     codecs = tuple(
         {"id": codec.get("name", "?"), **codec.get("configuration", {})}
         for codec in metadata.get("codecs", [])

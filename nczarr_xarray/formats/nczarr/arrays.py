@@ -143,9 +143,7 @@ def _plain(value: JSON) -> Any:
     return value
 
 
-def _fill(
-    value: JSON, nc_type: str | None, dtype: np.dtype[Any], key: str, *, netcdf: bool
-) -> Any:
+def _fill(value: JSON, nc_type: str | None, dtype: np.dtype[Any], key: str, *, netcdf: bool) -> Any:
     """The fill element; None means zero bytes."""
     if isinstance(value, list) and dtype.kind not in "cV":
         if len(value) != 1:
@@ -179,7 +177,7 @@ def _fill_element(value: JSON, nc_type: str | None, dtype: np.dtype[Any], netcdf
     if isinstance(value, Number) and value == "0":
         return None  # zarr-python's "no value" for text and raw bytes
     if not isinstance(value, str) or isinstance(value, Number):
-        raise ValueError("text was expected")
+        raise TypeError("text was expected")
     if dtype.kind in "UO":
         return value
     if dtype.kind == "S":

@@ -157,7 +157,7 @@ class _Builder:
         return variable
 
     def defaulted(self, array: ChunkedArray, nc_type: str | None) -> ChunkedArray:
-        """4.8.x wrote no fill value for "no fill", yet filled with the type's default (observed)."""
+        """4.8.x wrote no fill value for "no fill", yet filled with the default (observed)."""
         release = spellings.release(self.nodes.writer)
         if array.fill is None and nc_type in NC_DEFAULT_FILL and release and release < (4, 9, 0):
             default = np.array([NC_DEFAULT_FILL[nc_type]], dtype=array.dtype)[0]
@@ -211,7 +211,7 @@ class _Builder:
     def named(
         self, group: Group, documents: Mapping[str, JSON], array: ChunkedArray
     ) -> tuple[Dimension, ...]:
-        """Dimensions of pure Zarr: ``_ARRAY_DIMENSIONS``, else one per length (section 2.4, 2.5)."""
+        """Dimensions of pure Zarr: ``_ARRAY_DIMENSIONS``, else one per length (section 2.5)."""
         names: JSON = documents.get(".zattrs", {}).get("_ARRAY_DIMENSIONS")
         if array.shape == () or (array.shape == (1,) and names in SCALAR_MARKS):
             return ()

@@ -61,9 +61,7 @@ def attribute_type(code: JSON) -> str | None:
     return _NUMERIC.get(kind + size)
 
 
-def variable_type(
-    code: JSON, key: str, *, netcdf: bool
-) -> tuple[str | None, np.dtype[Any]]:
+def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np.dtype[Any]]:
     """netCDF type name (or None) and stored numpy dtype of ``.zarray``'s ``dtype``.
 
     Parameters
@@ -106,7 +104,8 @@ def variable_type(
 
 def _numpy_dtype(spec: Any, key: str) -> np.dtype[Any]:
     try:
-        return np.dtype(spec)
+        dtype: np.dtype[Any] = np.dtype(spec)
+        return dtype
     except (TypeError, ValueError) as error:
         raise FormatError(key, f"dtype {spec!r} is not known ({error})") from None
 

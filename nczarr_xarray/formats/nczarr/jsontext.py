@@ -1,10 +1,10 @@
-"""JSON as netCDF-C reads and writes it.
+r"""JSON as netCDF-C reads and writes it.
 
 Two things differ from the standard. Numbers keep their text (`Number`), because
 a char attribute that spells a number is stored as that bare number
 (nczarr-format.md, sections 4.1 and 4.3) and its digits must come back
 unchanged. And the parser accepts what netCDF-C's own parser accepts
-(section 4.4): bare words, ``NaN`` and ``Infinity``, trailing commas, ``\\'``.
+(section 4.4): bare words, ``NaN`` and ``Infinity``, trailing commas, ``\'``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STANDARD = json.JSONDecoder(
 
 
 def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
-    """Parse one document.
+    r"""Parse one document.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
     key
         Names the document in errors.
     apostrophe
-        What the escape ``\\'`` stands for. netCDF-C 4.8 writes it for ``"``,
+        What the escape ``\'`` stands for. netCDF-C 4.8 writes it for ``"``,
         and reads it as ``'``.
 
     Raises

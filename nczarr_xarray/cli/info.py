@@ -1,0 +1,58 @@
+"""``nczarr info``: what a dataset is, on one screen."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from nczarr_xarray.cli.target import add_arguments, open_target
+
+if TYPE_CHECKING:
+    from nczarr_fsspec.keystore import KeyStore
+
+#: What a store is to a user, by the name of its class.
+_STORES = {
+    "DirectoryStore": "directory tree",
+    "ZipStore": "zip archive",
+    "RemoteZipStore": "zip archive, read by byte ranges",
+    "FsspecStore": "objects",
+    "SyncFsspecStore": "objects",
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the ``info`` command to the parsers of ``nczarr``."""
+    parser = subparsers.add_parser(
+        "info",
+        help="say what a dataset is: format, dimensions, variables, chunks, codecs, sizes",
+        description="Say what a dataset is: its format and who wrote it, its groups, dimensions "
+        "and variables with their chunks, codecs and sizes. No data are read.",
+    )
+    add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the description; return 1 if a variable cannot be read."""
+    from nczarr_xarray.cli.describe import Style, describe
+
+    with open_target(args) as opened:
+        style = Style(
+            width=shutil.get_terminal_size((100, 24)).columns,
+            colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ,
+        )
+        hierarchy = opened.hierarchy
+        for line in describe(hierarchy, opened.store.url, store_kind(opened.store), style):
+            print(line)
+    errors = [v for group in hierarchy.root.walk() for v in group.variables.values() if v.error]
+    return 1 if errors else 0
+
+
+def store_kind(store: KeyStore) -> str:
+    """What kind of store it is, in words: ``"objects over https"``."""
+    kind = _STORES.get(type(store).__name__, type(store).__name__)
+    protocol, separator, _ = store.url.partition("://")
+    return f"{kind} over {protocol}" if separator and protocol != "file" else kind

@@ -1,0 +1,53 @@
+"""The arguments of every command that opens a dataset."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nczarr_xarray.reader import Opened
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the target and ``-o`` to a command."""
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="a path or URL, e.g. x.zarr, file:///data/x.zip#mode=nczarr,zip or s3://bucket/x",
+    )
+    parser.add_argument(
+        "-o",
+        dest="options",
+        action="append",
+        default=[],
+        type=_option,
+        metavar="KEY=VALUE",
+        help="storage option of the URL's filesystem; the value is JSON or plain text, "
+        "e.g. -o anon=true (may be repeated)",
+    )
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        # not the text itself: it may be a secret
+        raise argparse.ArgumentTypeError("an option is written KEY=VALUE")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def open_target(args: argparse.Namespace) -> Opened:
+    """Open the dataset that the arguments name.
+
+    Raises
+    ------
+    NCZarrError
+        If it cannot be opened.
+    """
+    from nczarr_xarray.reader import open_hierarchy
+
+    return open_hierarchy(args.target, storage_options=dict(args.options) or None)

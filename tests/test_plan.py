@@ -1,0 +1,173 @@
+"""The planner against numpy: every selection of a chunked array equals that of the whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nczarr_fsspec import MappingStore
+from nczarr_xarray.chunks import ChunkReader, plan_outer, plan_points
+from nczarr_xarray.model import ChunkedArray
+
+
+class CountingStore(MappingStore):
+    """Counts how often each key is read."""
+
+    def __init__(self, mapping: dict[str, bytes]) -> None:
+        super().__init__(mapping)
+        self.reads: dict[str, int] = {}
+
+    def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+        self.reads[key] = self.reads.get(key, 0) + 1
+        return super().get(key, start, stop)
+
+
+def chunked(
+    data: np.ndarray[Any, Any], chunks: tuple[int, ...], **options: Any
+) -> tuple[ChunkedArray, CountingStore]:
+    """Cut `data` into chunks of full size, as Zarr stores them."""
+    array = ChunkedArray("v", data.shape, chunks, data.dtype, **options)
+    objects: dict[str, bytes] = {}
+    for index in np.ndindex(*(-(-n // c) for n, c in zip(data.shape, chunks, strict=True))):
+        part = tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunks, strict=True))
+        chunk = np.zeros(chunks, data.dtype)
+        chunk[tuple(slice(n) for n in data[part].shape)] = data[part]
+        key = array.separator.join(map(str, index)) or "0"
+        objects[f"v/{key}"] = chunk.tobytes(order=array.order)
+    return array, CountingStore(objects)
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
+    rank = draw(st.integers(1, 3))
+    shape = tuple(draw(st.integers(0 if rank > 1 else 1, 12)) for _ in range(rank))
+    chunks = tuple(draw(st.integers(1, 14)) for _ in range(rank))
+    return np.arange(np.prod(shape), dtype="i4").reshape(shape), chunks
+
+
+def an_index(draw: st.DrawFn, size: int, *, pointwise: bool = False) -> Any:
+    kinds = ["slice", "array"] if pointwise else ["slice", "array", "integer"]
+    kind = draw(st.sampled_from(kinds if size else ["slice"]))
+    if kind == "integer":
+        return draw(st.integers(-size, size - 1))
+    if kind == "array":
+        values = draw(st.lists(st.integers(-size, size - 1), max_size=15))
+        return np.array(values, dtype=np.intp)
+    bound = st.none() | st.integers(-size - 2, size + 2)
+    step = draw(st.none() | st.integers(-4, 4).filter(bool))
+    return slice(draw(bound), draw(bound), step)
+
+
+def outer(data: np.ndarray[Any, Any], key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+    """numpy's answer to an orthogonal selection."""
+    dropped = []
+    for axis, index in enumerate(key):
+        part = [index] if isinstance(index, int) else index
+        data = data[(slice(None),) * axis + (part,)]
+        if isinstance(index, int):
+            dropped.append(axis)
+    return data.squeeze(axis=tuple(dropped))
+
+
+@given(grids(), st.data())
+def test_outer_equals_numpy(grid: Any, draws: Any) -> None:
+    data, chunks = grid
+    key = draws.draw(st.composite(lambda draw: tuple(an_index(draw, n) for n in data.shape))())
+    array, store = chunked(data, chunks)
+    plan = plan_outer(key, data.shape, chunks)
+    result = ChunkReader(array).read(store, plan)
+    expected = outer(data, key)
+    assert result.shape == expected.shape
+    assert np.array_equal(result, expected)
+    assert sum(store.reads.values()) == plan.count
+
+
+@given(grids(), st.data())
+def test_points_equal_numpy(grid: Any, draws: Any) -> None:
+    data, chunks = grid
+    points = draws.draw(st.integers(0, 20))
+    key: list[Any] = []
+    for size in data.shape:
+        if size and draws.draw(st.booleans()):
+            values = st.lists(st.integers(-size, size - 1), min_size=points, max_size=points)
+            key.append(np.array(draws.draw(values), dtype=np.intp))
+        else:
+            key.append(
+                draws.draw(st.sampled_from([slice(None), slice(None, None, -2), slice(1, 3)]))
+            )
+    if not any(isinstance(index, np.ndarray) for index in key):
+        return
+    array, store = chunked(data, chunks)
+    plan = plan_points(key, data.shape, chunks)
+    result = ChunkReader(array).read(store, plan)
+    indexed = [axis for axis, index in enumerate(key) if isinstance(index, np.ndarray)]
+    sliced = [axis for axis in range(data.ndim) if axis not in indexed]
+    turned = data.transpose(indexed + sliced)
+    expected = turned[tuple(key[axis] for axis in indexed + sliced)]
+    assert result.shape == expected.shape
+    assert np.array_equal(result, expected)
+    # each chunk is read once, however many points fall into it
+    assert all(count == 1 for count in store.reads.values())
+
+
+def test_points_broadcast() -> None:
+    data = np.arange(60).reshape(5, 12)
+    array, store = chunked(data, (2, 5))
+    key = (np.array([[0], [4]]), np.array([[1, 7, 11]]))
+    result = ChunkReader(array).read(store, plan_points(key, data.shape, (2, 5)))
+    assert np.array_equal(result, data[key])
+
+
+@pytest.mark.parametrize("key", [(5,), (-6,), (np.array([0, 5]),)])
+def test_out_of_bounds(key: Any) -> None:
+    with pytest.raises(IndexError, match="out of bounds"):
+        plan_outer(key, (5,), (2,))
+    if isinstance(key[0], np.ndarray):
+        with pytest.raises(IndexError, match="out of bounds"):
+            plan_points(key, (5,), (2,))
+
+
+def test_one_element_of_a_huge_array_costs_one_chunk() -> None:
+    shape, chunks = (10**9, 10**9), (10, 10)
+    plan = plan_outer((10**8, slice(3, 4)), shape, chunks)
+    (task,) = plan.tasks()
+    assert task.position == (10**7, 0)
+
+
+@given(
+    st.tuples(st.integers(1, 20), st.integers(1, 20)),
+    st.sampled_from("CF"),
+    st.sampled_from([">i4", "<f8", "|S3", "|b1", "<c8", "<M8[s]"]),
+    st.sampled_from(["/", "."]),
+)
+def test_orders_types_and_separators(
+    shape: tuple[int, int], order: Any, dtype: str, separator: str
+) -> None:
+    data = np.arange(shape[0] * shape[1]).reshape(shape).astype(dtype)
+    array, store = chunked(data, (3, 4), order=order, separator=separator)
+    result = ChunkReader(array).read(store, plan_outer((slice(None),) * 2, shape, (3, 4)))
+    assert np.array_equal(result, data)
+    assert result.dtype == data.dtype.newbyteorder("=")
+
+
+@pytest.mark.parametrize("fill", [None, 7])
+def test_missing_chunks_are_filled(fill: int | None) -> None:
+    data = np.arange(10, dtype="i2")
+    array, store = chunked(data, (4,), fill=None if fill is None else np.int16(fill))
+    del store.mapping["v/1"]  # type: ignore[attr-defined]
+    result = ChunkReader(array).read(store, plan_outer((slice(None),), (10,), (4,)))
+    assert result.tolist() == [0, 1, 2, 3, *[fill or 0] * 4, 8, 9]
+
+
+def test_large_reads_use_threads_and_report_the_first_error() -> None:
+    data = np.arange(400 * 1000, dtype="f8").reshape(400, 1000)
+    array, store = chunked(data, (10, 100))
+    plan = plan_outer((slice(None),) * 2, data.shape, (10, 100))
+    assert np.array_equal(ChunkReader(array).read(store, plan), data)
+    store.mapping["v/20.5"] = b"short"  # type: ignore[index]
+    with pytest.raises(ValueError, match=r"v/20\.5: decodes to 5 bytes, not 8000 \(truncated\?\)"):
+        ChunkReader(array).read(store, plan)
