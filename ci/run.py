@@ -29,7 +29,7 @@ LINT = {
     "ruff check": ("-m", "ruff", "check", "."),
     "ruff format": ("-m", "ruff", "format", "--check", "."),
     "mypy": ("-m", "mypy"),
-    "docs": ("-m", "mkdocs", "build", "--strict", "--quiet", "--config-file", "docs/mkdocs.yml"),
+    "docs": ("-m", "mkdocs", "build", "--strict", "--quiet"),
 }
 # Workers keep the tests of a file together, so that its servers start once.
 PYTEST = ("-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile")

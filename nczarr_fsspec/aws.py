@@ -19,6 +19,7 @@ from typing import Any
 from fsspec.config import conf as fsspec_config
 
 from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.rc import Entry, load_rc, lookup
 from nczarr_fsspec.url import NetCDFURL
 
@@ -183,6 +184,8 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
         else:
             added["endpoint_url"] = url.endpoint
             config.setdefault("s3", {"addressing_style": "path"})
+    # botocore keeps 10 connections unless told, and would queue what we send at once
+    config.setdefault("max_pool_connections", RemoteStore.concurrency)
     return {**added, **given, "client_kwargs": client, "config_kwargs": config}
 
 

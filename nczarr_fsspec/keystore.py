@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
@@ -19,10 +20,13 @@ from nczarr_fsspec.errors import StoreError
 
 T = TypeVar("T")
 
+#: segments without NUL, none of them empty, "." or ".."; one regex, for every chunk passes here
+_KEY = re.compile(r"(?:(?!\.{1,2}(?:/|\Z))[^/\0]+(?:/(?!\Z)|\Z))+")
+
 
 def check_key(key: str) -> str:
     """Return `key`, or raise `StoreError` if it could name anything outside the dataset."""
-    if "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
+    if _KEY.fullmatch(key) is None:
         raise StoreError(repr(key), "is not a key inside a dataset")
     return key
 

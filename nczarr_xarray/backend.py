@@ -206,6 +206,8 @@ class NCZarrDataStore(AbstractDataStore):
         if variable.dtype.kind == "S" and isinstance(attributes.get("_FillValue"), str):
             attributes["_FillValue"] = np.bytes_(attributes["_FillValue"].encode())
         encoding = variable_encoding(variable, names, self.opened.store.url)
+        if "least_significant_digit" in attributes:  # an argument of netCDF4's createVariable
+            encoding["least_significant_digit"] = attributes.pop("least_significant_digit")
         return xr.Variable(names, data, attributes, encoding)
 
     def is_mask(self, variable: Variable) -> bool:

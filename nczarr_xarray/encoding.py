@@ -62,8 +62,9 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     blosc: Any = False
     if "blosc" in by_id:
         config = by_id["blosc"]
+        cname = config.get("cname", "lz4")
         blosc = {
-            "compressor": f"blosc_{config.get('cname', 'lz4')}",
+            "compressor": "blosc_lz" if cname == "blosclz" else f"blosc_{cname}",
             "shuffle": config.get("shuffle", 0),
         }
     szip: Any = False

@@ -192,9 +192,11 @@ class Group:
 
     def walk(self) -> Iterator[Group]:
         """This group and all below it, parents first."""
-        yield self
-        for group in self.groups.values():
-            yield from group.walk()
+        pending = [self]
+        while pending:  # not recursive: groups may be nested deeper than Python calls
+            group = pending.pop()
+            yield group
+            pending.extend(reversed(group.groups.values()))
 
     def find(self, path: str) -> Group | None:
         """The group at an absolute `path`, seen from the root group."""

@@ -1,4 +1,4 @@
-"""Write what the netCDF-4 data model says to a netCDF-4 file, and run ncdump on files.
+"""Write what the netCDF-4 data model says through netCDF-C, and run ncdump on the result.
 
 The tests of the CDL printer build a model, print it, and compare with what
 ncdump prints of the file that netCDF-C made of the same model.
@@ -10,39 +10,71 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import netCDF4
 import numpy as np
 import pytest
 
-from nczarr_xarray.model import Group, Variable
+from nczarr_xarray.model import Attribute, Group, Variable
 
-NCDUMP = shutil.which("ncdump")
+#: The release whose text ours equals. Others may spell some things differently.
+RELEASE = "4.9.0"
+
+
+@cache
+def find_ncdump() -> tuple[str | None, str]:
+    """Path of ncdump, or None and why there is none."""
+    path = shutil.which("ncdump")
+    if path is None:
+        return None, "ncdump is not installed (Debian: apt-get install netcdf-bin)"
+    usage = subprocess.run([path], capture_output=True, text=True, check=False, timeout=60).stderr
+    if f"netcdf library version {RELEASE} " not in usage:
+        return None, f"ncdump is not of release {RELEASE}: {usage.splitlines()[-1]}"
+    return path, ""
+
+
+def run_ncdump(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ncdump; skips the test if it is not the one we know, except under CI."""
+    path, reason = find_ncdump()
+    if path is None:
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return subprocess.run(
+        ["ncdump", *arguments],
+        executable=path,
+        capture_output=True,
+        check=False,
+        timeout=120,
+        encoding="utf-8",
+        errors="surrogateescape",
+    )
 
 
 def ncdump(*arguments: str) -> str:
-    """Standard output of ncdump; skips the test if there is no ncdump, except under CI."""
-    if NCDUMP is None:
-        reason = "ncdump is not installed (Debian: apt-get install netcdf-bin)"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
-    done = subprocess.run([NCDUMP, *arguments], capture_output=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode("utf-8", "surrogateescape")
+    """Standard output of ncdump, which must succeed."""
+    done = run_ncdump(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def write_netcdf(path: Path, root: Group, data: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write a netCDF-4 file with everything in `root`; `data` by path of variable.
+def write_netcdf(target: object, root: Group, data: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Write a netCDF-4 file, or NCZarr if `target` is such a URL, with everything in `root`.
 
-    A variable without data is left unwritten, so that it has its fill value.
+    Parameters
+    ----------
+    data
+        Values by path of variable. A variable without is left unwritten, so
+        that it has its fill value.
     """
-    with netCDF4.Dataset(path, "w") as file:
+    with netCDF4.Dataset(str(target), "w") as file:
         for group in root.walk():
-            target = _group(file, group.path)
-            _write_attributes(target, group.attributes)
+            place = _group(file, group.path)
+            _write_attributes(place, group.attributes)
             for dim in group.dimensions.values():
-                target.createDimension(dim.name, None if dim.unlimited else dim.size)
+                place.createDimension(dim.name, None if dim.unlimited else dim.size)
         for group in root.walk():
             for variable in group.variables.values():
                 _write_variable(file, variable, data.get(variable.path))
@@ -71,11 +103,11 @@ def _write_variable(
         created[tuple(map(slice, values.shape))] = values
 
 
-def _write_attributes(target: Any, attributes: Mapping[str, Any]) -> None:
+def _write_attributes(place: Any, attributes: Mapping[str, Attribute]) -> None:
     for attribute in attributes.values():
         if attribute.type == "string":
-            target.setncattr_string(attribute.name, list(attribute.value))
-        elif attribute.type == "char":
-            target.setncattr(attribute.name, attribute.value.encode("utf-8", "surrogateescape"))
+            place.setncattr_string(attribute.name, list(attribute.value))
+        elif isinstance(attribute.value, str):
+            place.setncattr(attribute.name, attribute.value.encode("utf-8", "surrogateescape"))
         else:
-            target.setncattr(attribute.name, attribute.value)
+            place.setncattr(attribute.name, attribute.value)

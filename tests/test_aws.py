@@ -27,6 +27,8 @@ PROFILES: dict[str, dict[str, str]] = {
     "place": {"region": "eu3"},
 }
 RC = [Entry("AWS.PROFILE", "lab"), Entry("AWS.REGION", "rc1")]
+#: as many connections as requests in flight
+POOL = {"max_pool_connections": 64}
 
 
 @pytest.fixture(autouse=True)
@@ -157,7 +159,7 @@ def test_nothing_configured_is_anonymous() -> None:
     assert options("s3://b/k") == {
         "anon": True,
         "client_kwargs": {"region_name": "us-east-1"},
-        "config_kwargs": {},
+        "config_kwargs": POOL,
     }
 
 
@@ -166,7 +168,7 @@ def test_endpoint_of_another_host_is_path_style() -> None:
         "anon": True,
         "endpoint_url": "http://127.0.0.1:8333",
         "client_kwargs": {"region_name": "us-east-1"},
-        "config_kwargs": {"s3": {"addressing_style": "path"}},
+        "config_kwargs": {"s3": {"addressing_style": "path"}, **POOL},
     }
 
 
@@ -217,18 +219,18 @@ def test_given_credentials_win(given: dict[str, Any], monkeypatch: pytest.Monkey
     monkeypatch.setenv("AWS_PROFILE", "gone")
     chosen = options("s3://b/k#aws.profile=gone", given)
     client = {"region_name": "us-east-1", **given.get("client_kwargs", {})}
-    assert chosen == {**given, "client_kwargs": client, "config_kwargs": {}}
+    assert chosen == {**given, "client_kwargs": client, "config_kwargs": POOL}
 
 
 def test_given_endpoint_and_region_win() -> None:
     url = "http://127.0.0.1:8333/b/k#mode=s3&aws.region=eu1"
     given = {"endpoint_url": "http://127.0.0.1:1", "client_kwargs": {"region_name": "eu2"}}
-    assert options(url, given) == {"anon": True, **given, "config_kwargs": {}}
+    assert options(url, given) == {"anon": True, **given, "config_kwargs": POOL}
     given = {"client_kwargs": {"endpoint_url": "http://127.0.0.1:1"}, "config_kwargs": {"s3": {}}}
     chosen = options(url, given)
     assert "endpoint_url" not in chosen
     assert chosen["client_kwargs"] == {"endpoint_url": "http://127.0.0.1:1", "region_name": "eu1"}
-    assert chosen["config_kwargs"] == {"s3": {}}
+    assert chosen["config_kwargs"] == {"s3": {}, **POOL}
 
 
 def test_given_is_not_changed() -> None:
@@ -247,7 +249,7 @@ def test_configuration_of_fsspec_counts_as_given(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("nczarr_fsspec.aws.fsspec_config", {"s3": configured})
     assert options("s3://b/k") == {
         "client_kwargs": configured["client_kwargs"],
-        "config_kwargs": {},
+        "config_kwargs": POOL,
     }
     here = options("http://127.0.0.1:2/b/k#s3")
     assert here["endpoint_url"] == "http://127.0.0.1:2"
@@ -265,7 +267,7 @@ def test_chain() -> None:
         "key": "a",
         "secret": "b",
         "client_kwargs": {"region_name": "us-east-1"},
-        "config_kwargs": {},
+        "config_kwargs": POOL,
     }
 
 

@@ -2,84 +2,114 @@
 
 from __future__ import annotations
 
-import itertools
+import math
+import re
 import tempfile
 import unicodedata
+import zipfile
 from dataclasses import replace
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+import zarr
+from hypothesis import HealthCheck, given, settings
 
+from nczarr_fsspec.errors import FormatError, NCZarrError, URLError
+from nczarr_xarray.cli import cdl_data
 from nczarr_xarray.cli.cdl import dataset_name, write_cdl
-from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Attribute, Dimension, Group, Variable, join
-from tests.nc_adapter import ncdump, write_netcdf
+from nczarr_xarray.cli.dump import select
+from nczarr_xarray.cli.main import main
+from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
+    NC_DTYPES,
+    Attribute,
+    ChunkedArray,
+    Dimension,
+    Group,
+    Variable,
+    join,
+)
+from tests.nc_adapter import ncdump, run_ncdump, write_netcdf
+
+VECTORS = Path(__file__).parent / "data" / "vectors"
 
 Data = dict[str, np.ndarray[Any, Any]]
 
 
-def printed(root: Group, data: Data, title: str, **options: Any) -> str:
+class Reads:
+    """Reads blocks of a model's data; remembers the shape of each."""
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __call__(self, variable: Variable, key: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        if variable.path in self.data:
+            block = np.asarray(self.data[variable.path][key])
+        else:
+            fill = variable.attributes.get("_FillValue")
+            value = NC_DEFAULT_FILL[str(variable.nc_type)] if fill is None else fill.value[0]
+            block = np.full(variable.shape, value, variable.dtype)[key]
+        self.shapes.append(block.shape)
+        return block
+
+
+def printed(root: Group, data: Data, **options: Any) -> str:
     """The CDL of a model; variables without data have their fill value."""
-
-    def read(variable: Variable, key: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        if variable.path in data:
-            return np.asarray(data[variable.path][key])
-        fill = variable.attributes.get("_FillValue")
-        value = NC_DEFAULT_FILL[str(variable.nc_type)] if fill is None else fill.value[0]
-        return np.full(variable.shape, value, variable.dtype)[key]
-
     pieces: list[str] = []
-    assert write_cdl(title, root, pieces.append, read, **options) == []
+    assert write_cdl("model", root, pieces.append, Reads(data), **options) == []
     return "".join(pieces)
 
 
 def assert_as_ncdump(root: Group, data: Data, directory: Path) -> None:
     path = directory / "model.nc"
     write_netcdf(path, root, data)
-    assert printed(root, data, "model").split("\n") == ncdump(str(path)).split("\n")
+    # as lists of lines, for a failure that can be read
+    assert printed(root, data).split("\n") == ncdump(str(path)).split("\n")
 
 
-NAMES = st.text(
-    st.sampled_from("abcXYZ019_-+.@% ü→#!\"'\\[]{}()&;:,$*<>=?^`|~"), min_size=1, max_size=12
-).map(lambda text: unicodedata.normalize("NFC", "v" + text.rstrip() if text[0] not in "abcüXYZ019_→" else text.rstrip()))
+# --------------------------------------------------------------------- any model
 
+FIRST = "abcXYZ019_ü→"
+NAMES = st.builds(
+    lambda first, rest: unicodedata.normalize("NFC", (first + rest).rstrip()),
+    st.sampled_from(FIRST),
+    st.text(st.sampled_from(FIRST + "-+.@% !#\"'\\[]{}()&;:,$*<>=?^`|~"), max_size=10),
+)
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
-CHARS = st.binary(max_size=30).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
-INTEGERS = ["byte", "ubyte", "short", "ushort", "int", "uint", "int64", "uint64"]
+BYTES = st.binary(max_size=30).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 
 
 def elements(nc_type: str) -> st.SearchStrategy[Any]:
     dtype = NC_DTYPES[nc_type]
     if dtype.kind in "iu":
         info = np.iinfo(dtype)
-        near = st.integers(-20, 300).map(lambda i: min(max(i, info.min), info.max))
-        return near | st.integers(int(info.min), int(info.max))
+        small = st.integers(-20, 300).map(lambda i: min(max(i, info.min), info.max))
+        return small | st.integers(int(info.min), int(info.max))
     if dtype.kind == "f":
-        nice = st.integers(-10000, 10000).map(lambda i: i / 8)
-        return nice | st.floats(width=dtype.itemsize * 8)
+        short = st.integers(-10000, 10000).map(lambda i: i / 8)
+        return short | st.floats(width=dtype.itemsize * 8)
     if nc_type == "char":
-        return st.sampled_from([b"a", b"b", b" ", b"\0", b"\n", b'"']) | st.binary(
-            min_size=1, max_size=1
-        )
+        common = st.sampled_from([b"a", b" ", b"\0", b"\n", b'"'])
+        return common | st.binary(min_size=1, max_size=1)
     return TEXT | st.sampled_from(["", "_", "x" * 90])
 
 
 @st.composite
-def attributes(draw: st.DrawFn, count: int = 3) -> dict[str, Attribute]:
+def attributes(draw: st.DrawFn, count: int) -> dict[str, Attribute]:
     found = {}
     for name in draw(st.lists(NAMES, max_size=count, unique=True)):
         nc_type = draw(st.sampled_from([*NC_DTYPES]))
+        value: Any
         if nc_type == "char":
-            value = draw(CHARS)
+            value = draw(BYTES)
         elif nc_type == "string":
             value = tuple(draw(st.lists(TEXT, max_size=3)))
         else:
-            values = draw(st.lists(elements(nc_type), max_size=4))
-            value = np.array(values, NC_DTYPES[nc_type])
+            value = np.array(draw(st.lists(elements(nc_type), max_size=4)), NC_DTYPES[nc_type])
         found[name] = Attribute(name, nc_type, value)
     return found
 
@@ -98,7 +128,7 @@ def variables(draw: st.DrawFn, name: str, group: str, visible: list[Dimension]) 
 
 @st.composite
 def trees(draw: st.DrawFn, path: str = "/", above: tuple[Dimension, ...] = ()) -> Group:
-    group = Group(path, attributes=draw(attributes()))
+    group = Group(path, attributes=draw(attributes(3)))
     names = draw(st.lists(NAMES, max_size=8, unique_by=str.lower))
     for name in names[:3]:
         if above and draw(st.booleans()):
@@ -106,10 +136,12 @@ def trees(draw: st.DrawFn, path: str = "/", above: tuple[Dimension, ...] = ()) -
         size = draw(st.integers(1, 4) | st.integers(10, 40))
         group.dimensions[name] = Dimension(name, size, draw(st.booleans()), path)
     visible = [*above, *group.dimensions.values()]
-    for name in set(names[3:6]) - {*group.dimensions}:
-        group.variables[name] = draw(variables(name, path, visible))
-    for name in set(names[6:]) - {*group.dimensions}:
-        group.groups[name] = draw(trees(join(path, name), tuple(visible)))
+    for name in names[3:6]:
+        if name not in group.dimensions:
+            group.variables[name] = draw(variables(name, path, visible))
+    for name in names[6:]:
+        if name not in group.dimensions:
+            group.groups[name] = draw(trees(join(path, name), tuple(visible)))
     return group
 
 
@@ -151,8 +183,458 @@ def models(draw: st.DrawFn) -> tuple[Group, Data]:
     return root, data
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
 @given(models())
 def test_any_model_is_printed_as_ncdump_prints_it(model: tuple[Group, Data]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         assert_as_ncdump(*model, Path(directory))
+
+
+# --------------------------------------------------------------- what ncdump taught us
+
+
+def model_of(
+    nc_type: str, values: Any, fill: Any = None, unlimited: str = "", **text: str
+) -> tuple[Group, Data]:
+    """One variable ``v(a, b, ...)`` with char attributes; `unlimited` names dimensions."""
+    array = np.array(values, NC_DTYPES[nc_type])
+    dims = {
+        name: Dimension(name, size, name in unlimited)
+        for name, size in zip("abcdef", array.shape, strict=False)
+    }
+    found = {name: Attribute(name, "char", value) for name, value in text.items()}
+    if fill is not None:
+        value = fill if nc_type == "char" else (fill,) if nc_type == "string" else None
+        value = np.array([fill], array.dtype) if value is None else value
+        found["_FillValue"] = Attribute("_FillValue", nc_type, value)
+    variable = Variable("v", "/", tuple(dims.values()), nc_type, array.dtype, found)
+    return Group(dimensions=dims, variables={"v": variable}), {"/v": array}
+
+
+FILL = 9.969209968386869e36
+SINGLE, DOUBLE = 2.0**-23, 2.0**-52
+COUNT = [[[[*range(2)]] * 2] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        # what is near enough to a fill value
+        model_of("float", [FILL, FILL * (1 + 1e-7), FILL * (1 + 1e-6), np.inf, np.nan]),
+        model_of("double", [FILL, 9.96921e36, FILL * (1 + 1e-14), -np.inf, -0.0]),
+        model_of("float", [1, 1 + SINGLE, 1 + 2 * SINGLE, 1 - SINGLE / 2, 1 - SINGLE], 1),
+        model_of("float", [1, 1 - SINGLE, 1 - 2 * SINGLE, 1 + SINGLE], 1 - SINGLE),
+        model_of("double", [1, 1 - DOUBLE, 1 - 2 * DOUBLE, 1 + DOUBLE], 1 - DOUBLE),
+        model_of("float", [0, -0.0, 1e-45, 1e-40], 0),
+        model_of("float", [np.nan, -np.nan, np.inf, 1], np.nan),
+        model_of("double", [np.nan, np.inf, -np.inf, 1e308], np.inf),
+        model_of("float", [np.nan, np.inf, -np.inf, 1], -np.inf),
+        # byte and ubyte have no default fill value
+        model_of("byte", [-127, -128, 127]),
+        model_of("byte", [-127, -128, 127], -127),
+        model_of("ubyte", [255, 254, 0]),
+        model_of("uint64", [2**64 - 1, 2**64 - 2, 0]),
+        model_of("string", ["a", "", "_", "\v\t\n", "é\x01\x7f\\\"'"]),
+        model_of("char", list(b"a\\n\nb\n\0\0")),
+        model_of("char", [list("ab\n"), list("\n\n\n"), list("\0\0c")]),
+        model_of("char", b"f", "f"),
+        # what C_format does, and what it does not
+        model_of("float", [1, 2.5, FILL, np.nan, np.inf], C_format="%8.3f"),
+        model_of("double", [1, 2.5, 1e10], C_format="about %-+10.2le m"),
+        model_of("int", [-1, 2, -2147483647], C_format="%05d"),
+        model_of("int64", [-1, 2, -9223372036854775806], C_format="%05lld"),
+        model_of("uint64", [2**64 - 1, 2], C_format="<%-8lX>"),
+        model_of("ubyte", [255, 16, 0], C_format="%4x"),
+        model_of("float", [1, 2.5], FORTRAN_format="F8.1"),
+        # braces around unlimited dimensions other than the first
+        *(model_of("int", COUNT, unlimited=names) for names in ("a", "b", "cd", "abcd", "ad")),
+        model_of("char", [[list("ab")] * 2] * 3, unlimited="bc"),
+        model_of("string", [[["x" * 50] * 2] * 2] * 3, unlimited="bc"),
+        model_of("char", np.zeros((0, 3), "S1"), unlimited="a"),
+        # the end of a row at the edge of the page: one or two characters stay, more do not
+        *(
+            model_of("int64", [[10**k, *[11] * 17, last]] * 2, unlimited=names)
+            for k in range(5, 11)
+            for last in (1, 11, 111)
+            for names in ("", "b")
+        ),
+        *(model_of("int", [10**k, *[1] * 30]) for k in range(6)),
+    ],
+)
+def test_is_printed_as_ncdump_prints_it(model: tuple[Group, Data], tmp_path: Path) -> None:
+    assert_as_ncdump(*model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "template", ["%s", "%n", "%d", "%", "%%", "", "%*d", "%.2f %.2f", "%9999f", "%#g", "%Lf", "%f\n", "%f\0x"]
+)
+def test_unsuitable_c_format_is_ignored(template: str) -> None:
+    root, data = model_of("float", [0.5, 2.0], C_format=template)
+    expected = " v = 0.500000, 2.000000 ;" if template == "%f\0x" else " v = 0.5, 2 ;"
+    assert expected in printed(root, data).split("\n")
+
+
+def hidden_dimensions() -> Group:
+    """``/``, ``/1 g`` and ``/1 g/h`` declare ``x``, ``/1 g/i/2`` and ``/1 g`` declare ``1``."""
+    root, g = Group(), Group("/1 g")
+    h, i = Group("/1 g/h"), Group("/1 g/i")
+    two = Group("/1 g/i/2")
+    root.groups = {"1 g": g}
+    g.groups = {"h": h, "i": i}
+    i.groups = {"2": two}
+    for size, (group, name) in enumerate(
+        [(root, "x"), (g, "x"), (h, "x"), (g, "1"), (two, "1")], start=3
+    ):
+        group.dimensions[name] = Dimension(name, size, group=group.path)
+    for group in (h, i, two):
+        for owner in (root, g, h, two):
+            if not group.path.startswith(owner.path):
+                continue
+            for dim in owner.dimensions.values():
+                name = f"v{len(group.variables)}"
+                group.variables[name] = Variable(
+                    name, group.path, (dim, g.dimensions["x"]), "int", np.dtype("i4")
+                )
+    return root
+
+
+def test_hidden_dimensions_are_named_as_ncdump_names_them(tmp_path: Path) -> None:
+    root = hidden_dimensions()
+    text = printed(root, {})
+    assert "(/1\\ g/i/\\1, " in text  # which i does not declare but see
+    assert_as_ncdump(root, {}, tmp_path)
+
+
+def test_dimension_out_of_sight_is_named_by_its_path() -> None:
+    dim = Dimension("y", 2, group="/other")
+    root = Group(variables={"v": Variable("v", "/", (dim,), "int", np.dtype("i4"))})
+    assert "\tint v(/other/y) ;" in printed(root, {}).split("\n")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["run.1.nc", "noext", ".hidden", ".hidden.nc", "1a.nc", "a b#c.nc", "a.", "q=é?.nc", "-x.nc"],
+)
+def test_dataset_is_named_as_ncdump_names_it(path: str, tmp_path: Path) -> None:
+    write_netcdf(tmp_path / path, Group(), {})
+    pieces: list[str] = []
+    write_cdl(dataset_name(str(tmp_path / path)), Group(), pieces.append)
+    assert "".join(pieces) == ncdump(str(tmp_path / path))
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("file:///data/run.1.file#mode=nczarr,file", "run.1"),
+        ("file:/data/x.zarr/#mode=zarr,file", "x"),
+        ("https://user:secret@host/a/b.nc?token=secret#bytes", "b"),
+        ("https://user:secret@host", "host"),
+        ("s3://bucket", "bucket"),
+        ("zip::https://host/a.b.zip", "a.b"),
+        ("simplecache::s3://bucket/key", "key"),
+    ],
+)
+def test_dataset_is_named_after_its_url(url: str, expected: str) -> None:
+    assert dataset_name(url) == expected
+
+
+# ----------------------------------------------------------------------- streaming
+
+
+@pytest.mark.parametrize("nc_type", ["short", "char", "string"])
+@pytest.mark.parametrize("shape", [(3, 4, 5), (60,), (1, 60), (60, 1), ()])
+@pytest.mark.parametrize("limit", [1, 64, 7 * 64, 10_000])
+def test_blocks_are_small_and_the_text_the_same(
+    nc_type: str, shape: tuple[int, ...], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.arange(math.prod(shape)).reshape(shape)
+    values = (values % 10).astype("U1") if nc_type in ("char", "string") else values * 1001
+    root, data = model_of(nc_type, values, unlimited="bc")
+    expected = printed(root, data)
+    size = 64 if nc_type == "string" else data["/v"].dtype.itemsize
+    monkeypatch.setattr(cdl_data, "READ_BYTES", limit)
+    monkeypatch.setattr(cdl_data, "TEXT_ELEMENTS", 7)
+    reads = Reads(data)
+    pieces: list[str] = []
+    assert write_cdl("model", root, pieces.append, reads) == []
+    assert "".join(pieces) == expected
+    assert all(math.prod(shape) * size <= max(limit, size) for shape in reads.shapes)
+
+
+def test_blocks_end_where_chunks_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    root, _ = model_of("short", np.zeros((50, 4)))
+    variable = root.variables["v"]
+    variable.array = ChunkedArray("v", (50, 4), (8, 4), np.dtype("i2"))
+    monkeypatch.setattr(cdl_data, "READ_BYTES", 20 * 4 * 2)  # 20 rows
+    starts = [key[0].start for key in cdl_data.block_keys(variable)]
+    assert starts == [0, 16, 32, 48]
+    monkeypatch.setattr(cdl_data, "READ_BYTES", 5 * 4 * 2)
+    starts = [key[0].start for key in cdl_data.block_keys(variable)]
+    assert starts == [*range(0, 50, 5)]
+
+
+def test_first_block_of_an_enormous_variable_comes_at_once() -> None:
+    root, _ = model_of("short", np.zeros((1, 1, 1)))
+    variable = root.variables["v"]
+    variable.dimensions = tuple(Dimension(name, 2**40) for name in "abc")
+    first = next(cdl_data.block_keys(variable))
+    assert first == (slice(0, 1), slice(0, 1), slice(0, cdl_data.READ_BYTES // 2))
+
+
+# ------------------------------------------------------------------------- options
+
+
+def test_header_and_variables_are_chosen_as_in_ncdump(tmp_path: Path) -> None:
+    root = hidden_dimensions()
+    root.variables["v0"] = Variable("v0", "/", (), "int", np.dtype("i4"))
+    path = str(tmp_path / "model.nc")
+    write_netcdf(path, root, {})
+    pieces: list[str] = []
+    write_cdl("model", root, pieces.append)
+    assert "".join(pieces) == ncdump("-h", path)
+    for names in ("v0", "h/v1", "/1 g/i/v1", "v0,v1", "1 g/i/v0,/1 g/h/v2", "v1,v1"):
+        selected = select(root, names.split(","))
+        text = printed(root, {}, selected=selected)
+        assert text.split("\n") == ncdump("-v", names, path).split("\n"), names
+    for names in ("nope", "g/v0", "/1 g/v0", "v0,nope", "i"):
+        oracle = run_ncdump("-v", names, path)
+        assert oracle.returncode == 1
+        with pytest.raises(URLError) as caught:
+            select(root, names.split(","))
+        assert oracle.stderr.strip() == f"ncdump: {caught.value}".split("; did")[0]
+
+
+def test_variable_of_the_root_can_be_named_by_its_path() -> None:
+    # ncdump takes "/v" for no variable; "//v" is what it would take
+    root, _ = model_of("short", [1])
+    assert select(root, ["/v"]) == {"/v"}
+
+
+def test_similar_name_is_suggested() -> None:
+    root, _ = model_of("short", [1])
+    root.variables = {"temperature": replace(root.variables["v"], name="temperature")}
+    with pytest.raises(URLError, match="tempreature: No such variable; did you mean temperature"):
+        select(root, ["tempreature"])
+
+
+# ------------------------------------------------------------------------ datasets
+
+
+def lively_model() -> tuple[Group, Data]:
+    """What NCZarr can hold, in two groups."""
+    x, t = Dimension("x", 3), Dimension("t", 4, unlimited=True)
+    c = Dimension("c", 5, group="/g 1")
+    root = Group(dimensions={"x": x, "t": t, "un used": Dimension("un used", 7)})
+    child = root.groups["g 1"] = Group("/g 1", dimensions={"c": c})
+    data: Data = {}
+    rng = np.random.default_rng(0)
+    for nc_type, dtype in NC_DTYPES.items():
+        shape = (4, 3)
+        variable = Variable(f"v_{nc_type}", "/", (t, x), nc_type, dtype)
+        if dtype.kind == "f":
+            values = (rng.normal(size=shape) * 10.0 ** rng.integers(-9, 9, shape)).astype(dtype)
+            values.flat[:4] = [np.nan, np.inf, -np.inf, -0.0]
+        elif dtype.kind in "iu":
+            values = rng.integers(0, 100, shape).astype(dtype)
+            values.flat[:2] = [np.iinfo(dtype).min, np.iinfo(dtype).max]
+        elif nc_type == "char":
+            values = np.frombuffer('aü\n\0"\\bc\0\0 '.encode(), "S1").reshape(shape)
+        else:
+            words = ["ü", "two\nlines", 'a "quote"', "x" * 80]
+            values = np.array([words[i % 4] for i in range(12)], object).reshape(shape)
+        root.variables[variable.name] = variable
+        data[variable.path] = values
+        if dtype.kind in "iuf":
+            some = np.array([0, 1, 100], dtype)
+            attribute = Attribute(f"a {nc_type}", nc_type, some)
+            variable.attributes[attribute.name] = child.attributes[attribute.name] = attribute
+    root.attributes["title"] = Attribute("title", "char", 'ü "x"\n\ttab\\')
+    root.attributes["words"] = Attribute("words", "string", ("a", "", "ü\n"))
+    fill = Attribute("_FillValue", "int", np.array([7], "i4"))
+    child.variables["filled"] = Variable(
+        "filled", "/g 1", (x, c), "int", np.dtype("i4"), {"_FillValue": fill}
+    )
+    data["/g 1/filled"] = np.arange(15, dtype="i4").reshape(3, 5)
+    child.variables["scalar"] = Variable("scalar", "/g 1", (), "double", np.dtype("f8"))
+    data["/g 1/scalar"] = np.array(0.1)
+    child.variables["unwritten"] = Variable("unwritten", "/g 1", (c, x), "int", np.dtype("i4"))
+    return root, data
+
+
+@pytest.fixture
+def nczarr(tmp_path: Path) -> Path:
+    """A directory tree that netCDF-C wrote; ``model.nc`` beside it says the same."""
+    root, data = lively_model()
+    write_netcdf(tmp_path / "model.nc", root, data)
+    write_netcdf(f"file://{tmp_path}/model.file#mode=nczarr,file", root, data)
+    return tmp_path / "model.file"
+
+
+def zipped(tree: Path, prefix: str) -> Path:
+    path = tree.with_name("model.zip")
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(tree.rglob("*")):
+            if file.is_file():
+                archive.write(file, prefix + file.relative_to(tree).as_posix())
+    return path
+
+
+def test_dump_of_nczarr_is_ncdump_of_the_same_netcdf_file(
+    nczarr: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    expected = ncdump(str(nczarr.with_name("model.nc")))
+    archive = zipped(nczarr, "model/")
+    for target in (nczarr, f"file://{nczarr}#mode=nczarr,file", archive, f"file://{archive}"):
+        assert main(["dump", str(target)]) == 0
+        out, err = capfdbinary.readouterr()
+        assert out.decode("utf-8", "surrogateescape").split("\n") == expected.split("\n")
+        assert err == b""
+
+
+@pytest.mark.parametrize("options", [["-h"], ["-v", "filled,/g 1/scalar"]])
+def test_dump_options(options: list[str], nczarr: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["dump", *options, str(nczarr)]) == 0
+    assert capfd.readouterr().out == ncdump(*options, str(nczarr.with_name("model.nc")))
+
+
+MINUS_ZERO = r"\t\t\S*:\S+ = .*-0\..*"
+NO_FILL = r" nofill_\w+ = .*"
+
+#: What ncdump 4.9.0 reads as NCZarr, and lines that it gets wrong (docs/differences.md).
+READ_BY_NCDUMP = {
+    "chunks-nczarr+file-4.8.1": [],
+    "dims-nczarr+file-4.8.1": [],
+    "endian-nczarr+file-4.8.1": [],
+    "endian-nczarr+file-4.9.0": [],
+    "fills-nczarr+file-4.8.1": [MINUS_ZERO, NO_FILL],
+    "fills-nczarr+file-4.9.0": [MINUS_ZERO],
+    "floats-nczarr+file-4.8.1": [MINUS_ZERO],
+    "floats-nczarr+file-4.9.0": [MINUS_ZERO],
+    "names-nczarr+file-4.9.0": [],
+    "types-nczarr+file-4.8.1": [],
+    "types-nczarr+file-4.9.0": [],
+}
+
+
+@pytest.mark.parametrize("case", READ_BY_NCDUMP)
+def test_dump_is_that_of_the_release_that_wrote(
+    case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with zipfile.ZipFile(VECTORS / f"{case}.zip") as archive:
+        archive.extractall(tmp_path / "case.file")
+    url = f"file://{tmp_path}/case.file#mode=nczarr,file"
+    assert main(["dump", url]) == 0
+    ours = capfd.readouterr().out.split("\n")
+    theirs = ncdump(url).split("\n")
+    different = [one for one, other in zip(ours, theirs, strict=True) if one != other]
+    known = READ_BY_NCDUMP[case]
+    assert [line for line in different if not any(re.fullmatch(p, line) for p in known)] == []
+    assert all(any(re.fullmatch(p, line) for line in different) for p in known)
+
+
+# ----------------------------------------------- what CDL has no word for, and errors
+
+
+def zarr_types() -> dict[str, tuple[Any, str, str]]:
+    """Values of dtypes that only Zarr has: declaration and data in CDL."""
+    return {
+        "flag": (np.array([True, False]), "byte flag(x) ; // Zarr type: |b1", "1, 0"),
+        "half": (np.array([0.1, np.nan], "f2"), "float half(x) ; // Zarr type: <f2",
+                 "0.09997559, NaNf"),
+        "wave": (np.array([1 + 2j, 0.5], "c8"), "complex64 wave(x) ; // Zarr type: <c8",
+                 "{1, 2}, {0.5, 0}"),
+        "when": (np.array(["2000-01-01", "NaT"], "M8[s]"),
+                 "string when(x) ; // Zarr type: <M8[s]", '"2000-01-01T00:00:00", _'),
+        "span": (np.array([-5, "NaT"], "m8[s]"), "int64 span(x) ; // Zarr type: <m8[s]", "-5, _"),
+        "raw": (np.array([b"ab", b"\0\xff"], "V2"), "opaque(2) raw(x) ; // Zarr type: |V2",
+                "0X6162, 0X00FF"),
+        "word": (np.array(["ü", ""], "U2"), "string word(x) ;", '"ü", _'),
+        "byte": (np.array([b'q"', b""], "S2"), "string byte(x) ;", '"q\\"", _'),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
+def test_types_of_zarr_alone_are_printed_in_the_style_of_cdl(
+    zarr_format: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "types.zarr")
+    group = zarr.open_group(path, mode="w", zarr_format=zarr_format)
+    for name, (values, _, _) in zarr_types().items():
+        names = ["x"] if zarr_format == 3 else None
+        array = group.create_array(
+            name, shape=(2,), dtype=values.dtype, chunks=(1,), dimension_names=names
+        )
+        array[...] = values
+        if zarr_format == 2:
+            array.attrs["_ARRAY_DIMENSIONS"] = ["x"]
+    assert main(["dump", path]) == 0
+    lines = capfd.readouterr().out.split("\n")
+    for name, (_, declaration, data) in zarr_types().items():
+        assert f"\t{declaration}" in lines
+        assert f" {name} = {data} ;" in lines
+
+
+def test_bad_variables_leave_the_others_readable(
+    nczarr: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (nczarr / "v_int" / ".zarray").write_text("{")
+    (nczarr / "v_short" / "2.0").write_bytes(b"")
+    expected = ncdump(str(nczarr.with_name("model.nc")))
+    assert main(["dump", str(nczarr)]) == 1
+    captured = capfd.readouterr()
+    ours = captured.out.split("\n")
+    assert any(line.startswith("\t// v_int") and "v_int/.zarray" in line for line in ours)
+    assert any(line.startswith("  // v_short/2.0: ") for line in ours)
+    for wanted in ("\tushort v_ushort(t, x) ;", " v_ushort =", "  } // group g\\ 1", "}"):
+        assert wanted in expected.split("\n")
+        assert wanted in ours
+    errors = captured.err.splitlines()
+    assert len(errors) == 2
+    assert errors[0].startswith("nczarr: v_int/.zarray: ")
+    assert errors[1].startswith("nczarr: v_short/2.0: ")
+
+
+def test_bad_variable_is_declared_in_comments() -> None:
+    root, _ = model_of("int", [1, 2], units="m")
+    root.variables["v"].error = error = FormatError("v/.zarray", "is odd")
+    pieces: list[str] = []
+    assert write_cdl("model", root, pieces.append, Reads({})) == [error]
+    lines = "".join(pieces).split("\n")
+    assert lines[4:] == [
+        "\t// v(a): v/.zarray: is odd",
+        '\t\t// v:units = "m" ;',
+        "data:",
+        "}",
+        "",
+    ]
+
+
+def test_only_what_was_asked_for_counts_as_an_error(
+    nczarr: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (nczarr / "v_int" / ".zarray").write_text("{")
+    assert main(["dump", "-v", "v_byte", str(nczarr)]) == 0
+    assert main(["dump", "-v", "v_int", str(nczarr)]) == 1
+    assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_comment_cannot_end_early_or_command_the_terminal() -> None:
+    root, _ = model_of("int", [1, 2])
+
+    def fail(variable: Variable, key: tuple[slice, ...]) -> Any:
+        raise FormatError("v/0", "is \x1b[31mred\n;}\x9b")
+
+    pieces: list[str] = []
+    errors: list[NCZarrError] = write_cdl("model", root, pieces.append, fail)
+    assert [error.object for error in errors] == ["v/0"]
+    assert r"  // v/0: is \x1b[31mred\n;}\x9b" in "".join(pieces).split("\n")
+
+
+def test_groups_may_be_nested_deeper_than_calls() -> None:
+    root = group = Group()
+    for _ in range(3000):
+        group.groups["g"] = group = Group(join(group.path, "g"))
+    lines = printed(root, {}).splitlines()
+    assert sum(line.endswith("group: g {") for line in lines) == 3000
+    assert lines[-2:] == ["  } // group g", "}"]

@@ -20,8 +20,11 @@ from typing import Any
 
 import fsspec
 import pytest
+from fsspec import AbstractFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nczarr_fsspec import (
     DatasetNotFoundError,
@@ -39,6 +42,7 @@ from nczarr_fsspec import (
     ZipStore,
     open_keystore,
 )
+from nczarr_fsspec.keystore import check_key, is_safe_name
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from tests.httpserver import Server
 from tests.s3server import S3Server, s3_server  # noqa: F401  # the fixture
@@ -376,7 +380,7 @@ class TestFilesystems:
     def test_sync_requests_overlap(self) -> None:
         together = threading.Barrier(2, timeout=20)
 
-        class Slow(MemoryFileSystem):
+        class Slow(AbstractFileSystem):
             protocol = "slow"
 
             def cat_file(self, path: str, *args: Any, **kwargs: Any) -> bytes:
@@ -421,6 +425,14 @@ class TestFilesystems:
                 assert result.__suppress_context__
                 with pytest.raises(StoreError, match=reason):
                     raise result
+
+    def test_a_memory_of_its_own(self, tmp_path: Path) -> None:
+        fs = MemoryFileSystem(global_store=False, skip_instance_cache=True)
+        fs.pipe_file("/d/x", b"1")
+        fs.pipe_file("/d.zip", write_zip(tmp_path / "d.zip").read_bytes())
+        assert open_keystore(fs.get_mapper("/d")).get_many(["x"]) == [b"1"]
+        assert FsspecStore(fs, "/d").get_many(["x"]) == [b"1"]
+        assert open_keystore(fs.get_mapper("/d.zip")).get_many(["v/0.0"]) == [CHUNK]
 
     def test_no_listing_is_none_not_empty(self) -> None:
         class Blind(MemoryFileSystem):
@@ -647,6 +659,24 @@ class TestS3:
         again.close()
         store.close()
 
+    def test_a_key_is_one_request(self, bucket: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        import s3fs
+
+        calls: list[str] = []
+        call = s3fs.S3FileSystem._call_s3
+
+        async def counted(fs: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+            calls.append(method)
+            return await call(fs, method, *args, **kwargs)
+
+        monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counted)
+        store = open_keystore(bucket.url("d"))
+        store.get_many(["v/0.0", "nope"])
+        assert calls == ["get_object", "get_object"]
+        store.list_many(["", "nope"])
+        assert calls[2:] == ["list_objects_v2", "list_objects_v2"]
+        store.close()
+
     def test_signed(self, bucket: S3Server) -> None:
         options = {"key": bucket.access_key, "secret": bucket.secret_key}
         store = open_keystore(bucket.url("d", bucket=bucket.private), options)
@@ -714,6 +744,15 @@ class TestS3:
             open_keystore(bucket.url("absent.zip"))
 
 
+@given(st.text(alphabet="a./\0\n\\é"))
+def test_a_key_is_made_of_safe_names(key: str) -> None:
+    if all(map(is_safe_name, key.split("/"))):
+        assert check_key(key) is key
+    else:
+        with pytest.raises(StoreError):
+            check_key(key)
+
+
 def test_importing_is_light() -> None:
     code = (
         "import sys, nczarr_fsspec; nczarr_fsspec.open_keystore; nczarr_fsspec.ZipStore;"
@@ -742,7 +781,7 @@ def test_a_process_that_ends_without_closing_is_quiet(end: str) -> None:
         {end}
     """
     with Server({"/d/x": b"1"}) as server:
-        command = [sys.executable, "-X", "dev", "-c", code, f"{server.url}/d"]
+        command = [sys.executable, "-W", "always::ResourceWarning", "-c", code, f"{server.url}/d"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
 

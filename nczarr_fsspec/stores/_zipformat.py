@@ -14,6 +14,7 @@ import bz2
 import io
 import lzma
 import struct
+import sys
 import zipfile
 import zlib
 from bisect import bisect_right
@@ -290,7 +291,7 @@ def _inflated(name: str, member: Member, data: bytes) -> bytes:
     if member.method == STORED:
         return data
     try:
-        return _INFLATE[member.method](data, member.size + 1)
+        return _INFLATE[member.method](data, min(member.size + 1, sys.maxsize))
     except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError) as error:
         raise StoreError(name, f"cannot be decompressed: {error}") from error
 

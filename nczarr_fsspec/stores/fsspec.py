@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
-import inspect
 import os
 import re
-import threading
 from collections.abc import Iterable
-from contextlib import suppress
-from functools import cached_property, partial
-from typing import Any, ClassVar, NoReturn
-from weakref import WeakSet, WeakValueDictionary
+from typing import Any, NoReturn
 
 from fsspec import AbstractFileSystem
-from fsspec.asyn import AsyncFileSystem, get_loop
-from fsspec.dircache import DirCache
-from fsspec.implementations.chained import ChainedFileSystem
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.keystore import LocalStore, RemoteStore, check_key
+from nczarr_fsspec.stores._shared import SharedFilesystem, arguments, is_async
 from nczarr_fsspec.url import redact
 
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -83,7 +75,7 @@ class SyncFsspecStore(LocalStore):
         except _MISSING:
             return None
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
-            fail(self._fs, path, error)
+            _fail(self._fs, path, error)
 
     def list(self, prefix: str) -> frozenset[str]:
         path = _join(self._root, check_key(prefix)) if prefix else self._root
@@ -92,13 +84,13 @@ class SyncFsspecStore(LocalStore):
         except _MISSING:
             return frozenset()
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
-            fail(self._fs, path, error)
+            _fail(self._fs, path, error)
 
 
 def remote_files(fs: AbstractFileSystem) -> FsspecFiles:
     """The way to read files of `fs`: plain HTTP has one of its own."""
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    if "https" in protocols and _is_async(fs):
+    if "https" in protocols and is_async(fs):
         from nczarr_fsspec.stores.http import HTTPFiles
 
         return HTTPFiles(fs)
@@ -111,21 +103,19 @@ class FsspecFiles:
     Parameters
     ----------
     recipe
-        A filesystem to make the like of. It is not used itself, for it may
-        belong to another event loop, another process (after a fork) or other
-        code, whose connections `close` must not cut.
+        A filesystem to make the like of (`SharedFilesystem`).
     """
 
     def __init__(self, recipe: AbstractFileSystem) -> None:
         self.recipe = recipe
-        self._shared: _Shared | None = None
+        self._shared: SharedFilesystem | None = None
 
     @property
-    def shared(self) -> _Shared:
+    def shared(self) -> SharedFilesystem:
         """The filesystem in use in this process."""
         shared = self._shared
         if shared is None or shared.pid != os.getpid():
-            shared = self._shared = _Shared.like(self.recipe)
+            shared = self._shared = SharedFilesystem.like(self.recipe)
             shared.users.add(self)
         return shared
 
@@ -164,7 +154,7 @@ class FsspecFiles:
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
             if limits and _s3_code(error) in ("InvalidRange", "416"):
                 return b""  # beyond the end, as in a slice
-            fail(self.recipe, path, error)
+            _fail(self.recipe, path, error)
 
     async def read_tail(self, path: str, count: int) -> tuple[bytes, int] | None:
         """The last `count` bytes (or all there are) and the file's size; None if there is none."""
@@ -174,7 +164,7 @@ class FsspecFiles:
             self._check_bucket(error, path)
             return None
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
-            fail(self.recipe, path, error)
+            _fail(self.recipe, path, error)
         if size is None:
             raise StoreError(self.describe(path), "its size cannot be found out")
         data = await self.read(path, max(0, size - count), size)
@@ -194,7 +184,7 @@ class FsspecFiles:
         except NotImplementedError:
             return None
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
-            fail(self.recipe, path, error)
+            _fail(self.recipe, path, error)
 
     def close(self) -> None:
         """Close the connections, unless another store of this process uses them."""
@@ -211,114 +201,12 @@ class FsspecFiles:
             raise DatasetNotFoundError(self.describe(path), "there is no such bucket") from None
 
 
-class _Shared:
-    """One filesystem of our own, for all stores of this process with the same options."""
-
-    all: ClassVar[WeakValueDictionary[tuple[int, type, str], _Shared]] = WeakValueDictionary()
-
-    def __init__(self, recipe: AbstractFileSystem) -> None:
-        self.pid = os.getpid()
-        self.users: WeakSet[FsspecFiles] = WeakSet()
-        self.fs = _alike(recipe) if _is_async(recipe) else recipe
-        self.loop: asyncio.AbstractEventLoop = self.fs.loop if _is_async(recipe) else get_loop()
-        self._per_thread = threading.local()
-        # An open file handed over is one for all threads, and a cache on disk, too: fsspec's
-        # hand out files that are still being written. Then one call at a time.
-        alone = isinstance(recipe, ChainedFileSystem) or not _is_plain(_arguments(recipe))
-        self._lock = threading.Lock() if alone else None
-
-    @classmethod
-    def like(cls, recipe: AbstractFileSystem) -> _Shared:
-        key = os.getpid(), type(recipe), str(getattr(recipe, "_fs_token_", id(recipe)))
-        shared = cls.all.get(key)
-        return shared or cls.all.setdefault(key, cls(recipe))
-
-    @cached_property
-    def one_request(self) -> dict[str, int]:
-        """What keeps s3fs from asking for the size before it reads an object."""
-        if not _is_async(self.fs):
-            return {}
-        accepted = inspect.signature(self.fs._cat_file).parameters  # noqa: SLF001
-        return {"max_concurrency": 1} if "max_concurrency" in accepted else {}
-
-    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call `method` of the filesystem; a synchronous one waits in a thread."""
-        if _is_async(self.fs):
-            return await getattr(self.fs, f"_{method}")(*args, **kwargs)
-        return await asyncio.to_thread(self._call, method, *args, **kwargs)
-
-    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        if self._lock is not None:
-            with self._lock:
-                return getattr(self.fs, method)(*args, **kwargs)
-        # one connection per thread: those of ftplib and paramiko mix up answers otherwise
-        if not hasattr(self._per_thread, "fs"):
-            self._per_thread.fs = _alike(self.fs)
-        return getattr(self._per_thread.fs, method)(*args, **kwargs)
-
-    def close(self) -> None:
-        """Close the connections if nobody uses them any more."""
-        if _is_async(self.fs) and self.pid == os.getpid() and self.loop.is_running():
-            closing = asyncio.run_coroutine_threadsafe(self._disconnect(), self.loop)
-            try:
-                inside = asyncio.get_running_loop() is self.loop
-            except RuntimeError:
-                inside = False
-            if not inside:
-                closing.result(timeout=10)
-
-    async def _disconnect(self) -> None:
-        for name in ("_session", "_s3"):  # fsspec's http and gcsfs; s3fs. They reconnect when used
-            session = getattr(self.fs, name, None)
-            if session is not None and not self.users:
-                setattr(self.fs, name, None)
-                await _close(session)
-
-
-#: what a forked child must keep although it cannot use it, see `_keep_inherited`
-_inherited: list[_Shared] = []
-
-
-def _keep_inherited() -> None:
-    """Keep the parent's connections from being closed, which its epoll, shared, would notice."""
-    _inherited.extend(_Shared.all.values())
-
-
-def _close_at_exit() -> None:
-    for shared in list(_Shared.all.values()):
-        shared.users.clear()
-        with suppress(Exception):
-            shared.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_keep_inherited)
-atexit.register(_close_at_exit)
-
-
-def _close_later(pid: int, loop: asyncio.AbstractEventLoop, session: Any) -> None:
-    """Close the connections of a filesystem that nobody refers to any more.
-
-    fsspec waits for its loop here. But the garbage collector calls this in any thread, between
-    any two steps, also while the loop waits for a lock of that thread.
-    """
-    if os.getpid() == pid and loop.is_running():
-        asyncio.run_coroutine_threadsafe(_close(session), loop)
-
-
-async def _close(session: Any) -> None:
-    with suppress(Exception):  # it may be closed already
-        await (
-            session.close() if hasattr(session, "close") else session.__aexit__(None, None, None)
-        )
-
-
-def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
+def _fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
     """Raise `error`, which `fs` raised about `path`, as one of ours and without secrets."""
     if isinstance(error, StoreError):
         raise error
     text = redact(str(error)) or "no message"
-    for name, value in _arguments(fs)[1].items():
+    for name, value in arguments(fs)[1].items():
         if isinstance(value, str) and value and _SECRET_OPTION.search(name):
             text = text.replace(value, "***")
     reason = f"cannot be read: {type(error).__name__}: {text}"
@@ -328,40 +216,6 @@ def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
             'public data none: storage_options={"anon": True}'
         )
     raise StoreError(_describe(fs, path), reason) from None
-
-
-def _alike(fs: AbstractFileSystem) -> AbstractFileSystem:
-    """A filesystem with the options of `fs` that shares no connection and caches no listing."""
-    args, options = _arguments(fs)
-    like = type(fs)(
-        *(_alike(arg) if isinstance(arg, AbstractFileSystem) else arg for arg in args),
-        skip_instance_cache=True,
-        **{
-            name: _alike(value) if isinstance(value, AbstractFileSystem) else value
-            for name, value in options.items()
-            if name not in ("asynchronous", "loop", "skip_instance_cache")
-        },
-    )
-    like.dircache = DirCache(use_listings_cache=False)
-    like.close_session = partial(_close_later, os.getpid())
-    return like
-
-
-def _arguments(fs: AbstractFileSystem) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return tuple(fs.storage_args), dict(fs.storage_options)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
-    return value is None or isinstance(value, (str, bytes, int, float, os.PathLike))
-
-
-def _is_async(fs: AbstractFileSystem) -> bool:
-    # not fs.async_impl, for fsspec's caches claim what their target says
-    return isinstance(fs, AsyncFileSystem)
 
 
 def _is_s3(fs: AbstractFileSystem) -> bool:

@@ -37,8 +37,9 @@ TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 _MISSING = frozenset({404, 410})
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 #: how servers say that they do not understand ``bytes=-N``
-_NO_SUFFIX = frozenset({400, 416, 501})
+_NO_SUFFIX = frozenset({400, 501})
 _CONTENT_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
+_UNSATISFIED = re.compile(r"bytes\s+\*/(\d+)", re.IGNORECASE)
 _HINTS = {
     401: "; it wants credentials: put user:password@ before the host or give storage_options",
     403: "; access is denied (some servers say so of files that do not exist, too)",
@@ -111,9 +112,10 @@ class HTTPFiles(FsspecFiles):
         self, url: str, start: int | None = None, stop: int | None = None
     ) -> _Answer | None:
         """GET, retried; None if there is no such file. A negative `start` counts from the end."""
-        wait = FIRST_WAIT
-        for attempt in range(1, ATTEMPTS + 1):
-            reason, asked = "", None
+        wait, attempt = FIRST_WAIT, 0
+        while True:
+            attempt += 1
+            asked = None
             try:
                 return await self._attempt(url, start, stop)
             except _TransientError as error:
@@ -132,12 +134,11 @@ class HTTPFiles(FsspecFiles):
             jitter = random.uniform(0.5, 1)  # noqa: S311 - no secret
             await asyncio.sleep(wait * jitter if asked is None else asked)
             wait *= 2
-        raise AssertionError("unreachable")
 
     async def _attempt(self, url: str, start: int | None, stop: int | None) -> _Answer | None:
         fs = self.shared.fs
         options: dict[str, Any] = dict(fs.kwargs)
-        headers = {"Accept-Encoding": "identity", **options.pop("headers", {})}
+        headers = {"Accept-Encoding": "identity", **(options.pop("headers", None) or {})}
         if start is not None:
             headers["Range"] = _range_header(start, stop)
         if "timeout" not in options and "timeout" not in fs.client_kwargs:
@@ -152,10 +153,11 @@ class HTTPFiles(FsspecFiles):
                 return await self._whole(response, start, stop)
             if status == 206 and start is not None:
                 return await self._part(response, self.describe(url), start, stop)
+            if status == 416 and start is not None:  # beyond the end, as in a slice
+                size = _UNSATISFIED.fullmatch(response.headers.get("Content-Range", ""))
+                return _Answer(b"", int(size[1]) if size else None, partial=True)
             if start is not None and start < 0 and status in _NO_SUFFIX:
                 return _Answer(b"", None, partial=False)
-            if status == 416 and start is not None:
-                return _Answer(b"", None, partial=True)  # beyond the end, as in a slice
             said = f"HTTP status {status} {response.reason or ''}".rstrip()
             if status in _TRANSIENT:
                 raise _TransientError(said, _retry_after(response.headers.get("Retry-After")))

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.url import is_url
 from nczarr_xarray.cli.cdl_data import Read, write_data
 from nczarr_xarray.cli.cdl_text import name
 from nczarr_xarray.cli.cdl_values import attribute_value, cdl_type, zarr_type
 from nczarr_xarray.cli.text import printable
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
-#: path of each group from the root to the current one, and the dimensions it sees by name
-Scopes: TypeAlias = list[tuple[str, Mapping[str, Dimension]]]
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A group and the dimensions that it sees by name, its own and those of groups above."""
+
+    group: Group
+    visible: Mapping[str, Dimension]
 
 
 def write_cdl(
@@ -48,41 +52,44 @@ def write_cdl(
     list of NCZarrError
         Why something is missing that should have been written.
     """
-    errors: list[NCZarrError] = []
-
-    def write_group(group: Group, scopes: Scopes, indent: int) -> None:
-        visible = {**(scopes[-1][1] if scopes else {}), **group.dimensions}
-        scopes = [*scopes, (group.path, visible)]
-        for line in _header(group, scopes):
-            write(f"{' ' * indent}{line}\n" if line else "\n")
-        if read is not None and group.variables:
-            write(f"{' ' * indent}data:\n")
-            for variable in group.variables.values():
-                if selected is None or variable.path in selected:
-                    write_variable(variable, read, indent)
-        for child in group.groups.values():
-            write(f"\n{' ' * indent}group: {name(child.name)} {{\n")
-            write_group(child, scopes, indent + 2)
-            write(f"{' ' * indent}  }} // group {name(child.name)}\n")
-
-    def write_variable(variable: Variable, read: Read, indent: int) -> None:
-        if variable.error is None:
-            try:
-                write_data(variable, read, write, indent)
-            except NCZarrError as error:
-                errors.append(error)
-                write(f"\n  // {printable(str(error))}\n")
-
-    errors += [
+    errors = [
         variable.error
         for group in root.walk()
         for variable in group.variables.values()
         if variable.error is not None and (selected is None or variable.path in selected)
     ]
     write(f"netcdf {name(title)} {{\n")
-    write_group(root, [], 0)
+    scopes: list[Scope] = []
+    for group in root.walk():
+        depth = 0 if group is root else group.path.count("/")
+        margin = "  " * depth
+        _close(scopes, depth, write)
+        if depth:
+            write(f"\n{margin[2:]}group: {name(group.name)} {{\n")
+        outer = scopes[-1].visible if scopes else {}
+        scopes.append(Scope(group, {**outer, **group.dimensions}))
+        for line in _header(group, scopes):
+            write(f"{margin}{line}\n" if line else "\n")
+        if read is None or not group.variables:
+            continue
+        write(f"{margin}data:\n")
+        for variable in group.variables.values():
+            if variable.error is None and (selected is None or variable.path in selected):
+                try:
+                    write_data(variable, read, write, len(margin))
+                except NCZarrError as error:
+                    errors.append(error)
+                    write(f"\n  // {printable(str(error))}\n")
+    _close(scopes, 1, write)
     write("}\n")
     return errors
+
+
+def _close(scopes: list[Scope], depth: int, write: Callable[[str], object]) -> None:
+    """Leave all groups at `depth` and below."""
+    while len(scopes) > depth:
+        group = scopes.pop().group
+        write(f"{'  ' * len(scopes)}}} // group {name(group.name)}\n")
 
 
 def dataset_name(target: str) -> str:
@@ -92,13 +99,15 @@ def dataset_name(target: str) -> str:
     'run.1'
     """
     path = target
-    if _URL.match(target):
-        path = re.split("[?#]", target, maxsplit=1)[0].split("::")[-1].partition("://")[2]
-    last = path.replace(os.sep, "/").rstrip("/").rsplit("/", 1)[-1]
+    if is_url(target):
+        url = urlsplit(target.rpartition("::")[2])
+        # a URL may have no path but a bucket; user and password are not for show
+        path = url.path.strip("/") or url.netloc.rpartition("@")[2]
+    last = path.replace(os.sep, "/").rstrip("/").rpartition("/")[2]
     return last.rpartition(".")[0] if "." in last else last
 
 
-def _header(group: Group, scopes: Scopes) -> Iterator[str]:
+def _header(group: Group, scopes: Sequence[Scope]) -> Iterator[str]:
     """Lines of the declarations of a group, not indented."""
     if group.dimensions:
         yield "dimensions:"
@@ -108,9 +117,10 @@ def _header(group: Group, scopes: Scopes) -> Iterator[str]:
     if group.variables:
         yield "variables:"
     for variable in group.variables.values():
-        yield f"\t{_declaration(variable, scopes)}"
+        comment = "" if variable.error is None else "// "
+        yield f"\t{comment}{_declaration(variable, scopes)}"
         for attribute in variable.attributes.values():
-            yield f"\t\t{_attribute(attribute, name(variable.name))}"
+            yield f"\t\t{comment}{_attribute(attribute, name(variable.name))}"
     if group.attributes:
         yield ""
         yield f"// {'global' if group.path == '/' else 'group'} attributes:"
@@ -118,27 +128,28 @@ def _header(group: Group, scopes: Scopes) -> Iterator[str]:
         yield f"\t\t{_attribute(attribute)}"
 
 
-def _declaration(variable: Variable, scopes: Scopes) -> str:
+def _declaration(variable: Variable, scopes: Sequence[Scope]) -> str:
     dims = [_reference(dim, scopes) for dim in variable.dimensions]
     shape = f"({', '.join(dims)})" if dims else ""
     if variable.error is not None:
-        return f"// {name(variable.name)}{shape} {printable(str(variable.error))}"
+        return f"{name(variable.name)}{shape}: {printable(str(variable.error))}"
     declared = f"{cdl_type(variable)} {name(variable.name)}{shape} ;"
     if variable.nc_type is None:
-        declared += f" // Zarr type: {zarr_type(variable.dtype)}"
+        declared += f" // Zarr type: {printable(zarr_type(variable.dtype))}"
     return declared
 
 
-def _reference(dim: Dimension, scopes: Scopes) -> str:
+def _reference(dim: Dimension, scopes: Sequence[Scope]) -> str:
     """How the last group of `scopes` refers to `dim`.
 
     By name if nothing hides it. Else ncdump takes the path of the nearest group
     that does see it, which need not be the group that declares it.
     """
-    found = (path for path, visible in reversed(scopes) if visible.get(dim.name) == dim)
-    path = next(found, dim.group)
-    if path == scopes[-1][0]:
+    found = (scope.group for scope in reversed(scopes) if scope.visible.get(dim.name) == dim)
+    group = next(found, None)
+    if group is scopes[-1].group:
         return name(dim.name)
+    path = dim.group if group is None else group.path
     return f"{name(path).rstrip('/')}/{name(dim.name)}"
 
 

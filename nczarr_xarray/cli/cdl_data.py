@@ -99,7 +99,7 @@ def block_keys(variable: Variable) -> Iterator[tuple[slice, ...]]:
 
 
 def _indices(shape: tuple[int, ...]) -> Iterator[list[int]]:
-    """All indices in row-major order. (`itertools.product` would first make lists of them.)"""
+    """All indices in row-major order (`itertools.product` would first make lists of them)."""
     for number in range(math.prod(shape)):
         index = []
         for length in reversed(shape):

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nczarr_xarray.cli.cdl_text import quoted, quoted_element, quoted_row
+from nczarr_xarray.cli.cdl_text import quoted, quoted_element
 from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, Variable
 
 Values: TypeAlias = np.ndarray[Any, Any]
@@ -27,9 +27,18 @@ _SUFFIXES = {
 }
 #: one conversion of a number between plain texts; ``%`` may not appear in those
 _PRINTF = re.compile(
-    r"(?P<before>[^%\n]*)%(?P<flags>[-+ #0]*)(?P<width>\d{0,3})(?P<precision>(?:\.\d{0,3})?)"
-    r"(?:hh|h|ll|l|L)?(?P<conversion>[diuoxXeEfFgG])(?P<after>[^%\n]*)"
+    r"(?P<before>[^%\n]*)%(?P<flags>[-+ 0]*)(?P<width>\d{0,3})(?P<precision>(?:\.\d{0,3})?)"
+    r"(?P<length>l{0,2})(?P<conversion>[diuoxXeEfFgG])(?P<after>[^%\n]*)"
 )
+#: the length and conversion that C prescribes for numbers of a kind and size
+_CONVERSIONS = {
+    **dict.fromkeys(("i1", "i2", "i4"), re.compile("[di]")),
+    **dict.fromkeys(("u1", "u2"), re.compile("[diuoxX]")),
+    "u4": re.compile("[uoxX]"),
+    "i8": re.compile("ll?[di]"),
+    "u8": re.compile("ll?[uoxX]"),
+    **dict.fromkeys(("f4", "f8"), re.compile("l?[eEfFgG]")),
+}
 
 
 def attribute_value(attribute: Attribute) -> str:
@@ -109,6 +118,8 @@ def _fill_test(variable: Variable) -> Test | None:
         return None
     if variable.dtype.kind == "f":
         return _near(variable.dtype.type(fill))
+    if variable.dtype.kind == "S":
+        fill = fill.encode("utf-8", "surrogateescape")
     return lambda values: np.asarray(values == fill)
 
 
@@ -121,7 +132,8 @@ def _near(fill: Any) -> Test:
 
     def test(values: Values) -> Values:
         with np.errstate(all="ignore"):
-            return np.isfinite(values) & (np.abs(values - fill) <= np.abs(eps * values))
+            found: Values = np.isfinite(values) & (np.abs(values - fill) <= np.abs(eps * values))
+        return found
 
     return test
 
@@ -133,15 +145,14 @@ def _formatted(variable: Variable) -> Spelling | None:
     ignored here.
     """
     attribute = variable.attributes.get("C_format")
-    kind = variable.dtype.kind
-    if attribute is None or attribute.type != "char" or kind not in "iuf":
+    allowed = _CONVERSIONS.get(variable.dtype.str[1:])
+    if attribute is None or attribute.type != "char" or allowed is None:
         return None
     match = _PRINTF.fullmatch(str(attribute.value).split("\0")[0])
-    allowed = {"i": "di", "u": "diuoxX", "f": "eEfFgG"}[kind]
-    if match is None or match["conversion"] not in allowed:
+    if match is None or not allowed.fullmatch(match["length"] + match["conversion"]):
         return None
     template = "{before}%{flags}{width}{precision}{conversion}{after}".format_map(match.groupdict())
-    if kind == "f":
+    if variable.dtype.kind == "f":
         return lambda values: _floats(values, template)
     return lambda values: [template % number for number in values.tolist()]
 
@@ -167,6 +178,10 @@ def _strings(values: Values) -> list[str]:
     return [quoted_element(str(value)) for value in values.tolist()]
 
 
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
 def _complex(values: Values) -> list[str]:
     pairs = zip(_floats(values.real), _floats(values.imag), strict=True)
     return [f"{{{real}, {imaginary}}}" for real, imaginary in pairs]
@@ -180,6 +195,6 @@ _SPELLINGS: dict[str, Spelling] = {
     "m": lambda values: _integers(values.astype("i8")),
     "M": lambda values: [f'"{time}"' for time in np.datetime_as_string(values)],
     "c": _complex,
-    "S": lambda values: list(map(quoted_row, values.tolist())),
+    "S": lambda values: [quoted_element(_text(value)) for value in values.tolist()],
     "V": lambda values: [f"0X{value.tobytes().hex().upper()}" for value in values],
 }

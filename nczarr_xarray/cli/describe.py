@@ -6,13 +6,12 @@ import math
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nczarr_xarray.cli.cdl_values import zarr_type
 from nczarr_xarray.cli.text import printable
-from nczarr_xarray.model import Attribute, CodecConfig, Dimension, Group, Hierarchy, Variable
+from nczarr_xarray.model import CodecConfig, Dimension, Group, Hierarchy, Variable
 
 #: What each `Hierarchy.generation` is, with the releases of netCDF-C that write it.
 GENERATIONS = {
@@ -27,6 +26,7 @@ GENERATIONS = {
 #: Attributes of the root that say what the dataset is about.
 _ABOUT = ("title", "Conventions")
 
+#: Columns of the table of variables.
 _LABELS = ("variable", "type", "shape", "size", "chunks", "codecs")
 
 
@@ -37,8 +37,7 @@ class Style:
     Parameters
     ----------
     width
-        Columns of the terminal. A table that is wider has chunks and codecs on
-        second lines.
+        Columns of the terminal.
     colour
         Whether the terminal understands colours.
     """
@@ -47,15 +46,15 @@ class Style:
     colour: bool = False
 
     def strong(self, text: str) -> str:
-        """As headings."""
+        """As headings are shown."""
         return f"\x1b[1m{text}\x1b[0m" if self.colour else text
 
     def faint(self, text: str) -> str:
-        """As labels."""
+        """As labels are shown."""
         return f"\x1b[2m{text}\x1b[0m" if self.colour else text
 
     def alarm(self, text: str) -> str:
-        """As what is wrong."""
+        """As what is wrong is shown."""
         return f"\x1b[31m{text}\x1b[0m" if self.colour else text
 
 
@@ -68,15 +67,15 @@ def describe(hierarchy: Hierarchy, url: str, store: str, style: Style) -> Iterat
         Where the dataset is, and in what kind of store.
     """
     groups = list(hierarchy.root.walk())
+    variables = [variable for group in groups for variable in group.variables.values()]
     yield style.strong(printable(url))
     yield ""
-    facts = _facts(hierarchy, store, groups)
-    for label, fact in facts.items():
-        yield from _labelled(label, fact, max(map(len, facts)), style)
+    facts = [*_about(hierarchy, store), *_totals(groups, variables)]
+    for label, fact in facts:
+        yield from _labelled(label, fact, max(len(label) for label, _ in facts), style)
     for problem in hierarchy.problems:
-        yield from _wrapped(f"problem: {problem}", "  ", "    ", style, style.alarm)
-    rows = [_cells(variable) for group in groups for variable in group.variables.values()]
-    widths = [max(map(columns, column)) for column in zip(_LABELS, *rows, strict=True)]
+        yield from _indented(printable(f"problem: {problem}"), 2, style.width, style.alarm)
+    table = _Table([_cells(variable) for variable in variables], style.width)
     for group in groups:
         yield ""
         yield style.strong(printable(group.path))
@@ -85,76 +84,179 @@ def describe(hierarchy: Hierarchy, url: str, store: str, style: Style) -> Iterat
             yield from _labelled("dimensions", dims, len("dimensions"), style)
         if group.variables:
             yield ""
-            yield from _table(group.variables.values(), widths, style)
+            yield style.faint(table.line(_LABELS))
+        for variable in group.variables.values():
+            yield from table.lines(_cells(variable))
+            if variable.error is not None:
+                reason = printable(f"cannot be read: {variable.error}")
+                yield from _indented(reason, 6, style.width, style.alarm)
 
 
-def _facts(hierarchy: Hierarchy, store: str, groups: Sequence[Group]) -> dict[str, str]:
-    facts = {
-        name.lower(): attribute.value
-        for name in _ABOUT
-        if (attribute := hierarchy.root.attributes.get(name)) is not None
-        and isinstance(attribute.value, str)
-    }
-    facts["format"] = GENERATIONS.get(hierarchy.generation, hierarchy.generation)
-    facts["writer"] = _writer(hierarchy.writer)
-    facts["store"] = store
-    facts["metadata"] = (
-        "consolidated (.zmetadata)"
-        if hierarchy.consolidated
-        else "one object or more per group and variable"
-    )
-    variables = [variable for group in groups for variable in group.variables.values()]
-    dimensions = sum(len(group.dimensions) for group in groups)
-    facts["contents"] = (
-        f"{_count(len(groups), 'group')}, {_count(dimensions, 'dimension')}, "
-        f"{_count(len(variables), 'variable')}"
-    )
-    sizes = [_nbytes(variable) for variable in variables]
-    known = sum(size for size in sizes if size is not None)
-    chunks = sum(map(_chunk_count, variables))
-    facts["data"] = (
-        f"{'at least ' if None in sizes else ''}{_size(known)} uncompressed, "
-        f"{_count(chunks, 'chunk')} if all are stored"
-    )
-    return facts
+class _Table:
+    """The table of variables, aligned over all groups.
+
+    If it is wider than the terminal, chunks and codecs go below each variable,
+    unless there is one chunk and no codec.
+
+    Parameters
+    ----------
+    rows
+        All that will be shown, cells as `_LABELS`.
+    width
+        Columns of the terminal.
+    """
+
+    def __init__(self, rows: Sequence[Sequence[str]], width: int) -> None:
+        self.widths = [max(map(_columns, column)) for column in zip(_LABELS, *rows, strict=True)]
+        self.wide = 2 + sum(self.widths) + 3 * (len(_LABELS) - 1) <= width
+
+    def line(self, cells: Sequence[str]) -> str:
+        """The cells of one row that fit on its first line."""
+        padded = []
+        for label, cell, width in zip(_LABELS, cells, self.widths, strict=True):
+            space = " " * (width - _columns(cell))
+            padded.append(space + cell if label == "size" else cell + space)
+        return "  " + "   ".join(padded if self.wide else padded[:-2]).rstrip()
+
+    def lines(self, cells: Sequence[str]) -> Iterator[str]:
+        """All lines of one row."""
+        yield self.line(cells)
+        *_, chunks, codecs = cells
+        if not self.wide and (codecs or chunks.partition(" ")[0] not in ("", "1")):
+            yield f"      chunks {chunks}" + (f", codecs {codecs}" if codecs else "")
 
 
-def _writer(properties: str | None) -> str:
-    """The library of ``version=2,netcdf=4.10.1,nczarr=2.0.0``."""
-    if properties is None:
-        return "not recorded"
-    release = re.search(r"netcdf=([^,]+)", properties)
-    return f"netCDF-C {release[1]}" if release else properties
+def _about(hierarchy: Hierarchy, store: str) -> Iterator[tuple[str, str]]:
+    """Labels and texts that say what the dataset is."""
+    for name in _ABOUT:
+        attribute = hierarchy.root.attributes.get(name)
+        if attribute is not None and isinstance(attribute.value, str):
+            yield name.lower(), attribute.value
+    yield "format", GENERATIONS.get(hierarchy.generation, hierarchy.generation)
+    release = re.search(r"netcdf=([^,]+)", hierarchy.writer or "")
+    yield "writer", f"netCDF-C {release[1]}" if release else hierarchy.writer or "not recorded"
+    yield "store", store
+    if hierarchy.consolidated:
+        yield "metadata", "consolidated in .zmetadata"
+    else:
+        yield "metadata", "not consolidated"
 
 
-def _dimension(dim: Dimension) -> str:
-    return f"{dim.name} {dim.size:,}{' (unlimited)' if dim.unlimited else ''}"
+def _totals(groups: Sequence[Group], variables: Sequence[Variable]) -> Iterator[tuple[str, str]]:
+    """Labels and texts that say how much there is."""
+    counts = [
+        _count(len(groups), "group"),
+        _count(sum(len(group.dimensions) for group in groups), "dimension"),
+        _count(len(variables), "variable"),
+    ]
+    yield "contents", ", ".join(counts)
+    sizes = [nbytes(variable) for variable in variables]
+    unknown = "more than " if None in sizes else ""
+    total = format_size(sum(size or 0 for size in sizes))
+    chunks = _count(sum(map(chunk_count, variables)), "chunk")
+    yield "data", f"{unknown}{total} uncompressed, in up to {chunks}"
 
 
 def _cells(variable: Variable) -> tuple[str, ...]:
-    """One row of the table: as `_LABELS`, the last two empty if nothing is known of them."""
-    if variable.error is not None:
-        return (printable(variable.name), "", "", "", "", "")
+    """One row of the table of variables, its cells as `_LABELS`."""
     shape = " × ".join(f"{printable(dim.name)} {dim.size:,}" for dim in variable.dimensions)
-    size = _nbytes(variable)
+    if variable.error is not None:
+        return printable(variable.name), "", shape, "", "", ""
     chunks = codecs = ""
     if variable.array is not None:
         lengths = " × ".join(f"{length:,}" for length in variable.array.chunk_shape)
-        chunks = f"{_chunk_count(variable):,}" + (f" of {lengths}" if lengths else "")
-        codecs = ", ".join(map(codec, getattr(variable.array, "codecs", ())))
+        chunks = f"{chunk_count(variable):,}" + (f" of {lengths}" if lengths else "")
+        codecs = ", ".join(map(codec_text, getattr(variable.array, "codecs", ())))
+    size = nbytes(variable)
     return (
         printable(variable.name),
         _type(variable),
         shape or "scalar",
-        "?" if size is None else _size(size),
+        "?" if size is None else format_size(size),
         chunks,
         codecs,
     )
 
 
-def _table(
-    variables: Iterable[Variable], widths: Sequence[int], style: Style
-) -> Iterator[str]:
-    wide = 2 + sum(widths) + 3 * (len(widths) - 1) <= style.width
-    split = len(widths) if wide else 4
-    yield style.faint(_row(_LABELS, widths, split))
+def _type(variable: Variable) -> str:
+    if variable.nc_type is None:
+        return f"{zarr_type(variable.dtype)} (Zarr)"
+    stored = variable.array.dtype if variable.array is not None else variable.dtype
+    return variable.nc_type + (" big-endian" if stored.str.startswith(">") else "")
+
+
+def _dimension(dim: Dimension) -> str:
+    return f"{printable(dim.name)} {dim.size:,}{' (unlimited)' if dim.unlimited else ''}"
+
+
+def chunk_count(variable: Variable) -> int:
+    """Number of chunks in the grid, stored or not."""
+    if variable.array is None:
+        return 0
+    grid = zip(variable.array.shape, variable.array.chunk_shape, strict=True)
+    return math.prod(-(-length // chunk) for length, chunk in grid)
+
+
+def nbytes(variable: Variable) -> int | None:
+    """Size of the uncompressed data in bytes; None if elements have no fixed size."""
+    if variable.array is None:
+        return 0
+    if variable.array.dtype.kind == "O":
+        return None
+    return math.prod(variable.shape) * variable.array.dtype.itemsize
+
+
+def codec_text(config: CodecConfig) -> str:
+    """A codec in short: ``zlib(5)``; structure inside its parameters is left out."""
+    name = config.get("id") or config.get("name")
+    shown = {
+        key: value
+        for key, value in config.get("configuration", config).items()
+        # netCDF-C writes an element size of 0 and means the one of the type
+        if key not in ("id", "name", "elementsize") and isinstance(value, (str, int, float))
+    }
+    if not shown:
+        return printable(f"{name}")
+    if len(shown) == 1:
+        return printable(f"{name}({next(iter(shown.values()))})")
+    return printable(f"{name}({', '.join(f'{key}={value}' for key, value in shown.items())})")
+
+
+def format_size(size: int) -> str:
+    """A number of bytes in three digits: ``778 kB``."""
+    if size < 1000:
+        return f"{size} B"
+    power = min((len(str(size)) - 1) // 3, 6)
+    return f"{size / 1000**power:.3g} {' kMGTPE'[power]}B"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _labelled(label: str, text: str, width: int, style: Style) -> Iterator[str]:
+    """A faint label and its text, which may take several lines."""
+    first, *rest = _wrapped(text, style.width - width - 4)
+    yield f"  {style.faint(label.ljust(width))}  {first}"
+    for line in rest:
+        yield " " * (width + 4) + line
+
+
+def _indented(text: str, indent: int, width: int, mark: Callable[[str], str]) -> Iterator[str]:
+    for line in _wrapped(text, width - indent):
+        yield " " * indent + mark(line)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = textwrap.wrap(
+        printable(text), max(width, 20), break_on_hyphens=False, break_long_words=False
+    )
+    return lines or [""]
+
+
+def _columns(text: str) -> int:
+    """Columns that `text` takes on a terminal."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )

@@ -65,9 +65,7 @@ def select(root: Group, names: Sequence[str]) -> frozenset[str]:
     URLError
         If a name means no variable.
     """
-    paths = [
-        variable.path for group in root.walk() for variable in group.variables.values()
-    ]
+    paths = [variable.path for group in root.walk() for variable in group.variables.values()]
     selected: set[str] = set()
     for name in names:
         if name.startswith("/"):
@@ -77,6 +75,6 @@ def select(root: Group, names: Sequence[str]) -> frozenset[str]:
         if not found:
             close = get_close_matches(name, [path.lstrip("/") for path in paths], n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise URLError(name, f"No such variable{hint}")
+            raise URLError(name or "-v", f"No such variable{hint}")
         selected |= found
     return frozenset(selected)

@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
 
     with open_target(args) as opened:
         style = Style(
-            width=shutil.get_terminal_size((100, 24)).columns,
+            # one line per variable for a file or a pipe
+            width=shutil.get_terminal_size((1000, 24)).columns,
             colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ,
         )
         hierarchy = opened.hierarchy

@@ -51,7 +51,7 @@ def parse_array(
     if not isinstance(metadata, dict):
         raise FormatError(key, "is not a JSON object")
     if metadata.get("zarr_format") != "2":
-        raise FormatError(key, f"zarr_format is {dumps(metadata.get('zarr_format'))}, not 2")
+        raise FormatError(key, f"zarr_format is {dumps(metadata.get('zarr_format')):.80}, not 2")
     nc_type, dtype = variable_type(_member(metadata, "dtype", key), key, netcdf=netcdf)
     if unswapped:
         dtype = dtype.newbyteorder("<")
@@ -92,9 +92,9 @@ def _lengths(metadata: Mapping[str, JSON], name: str, key: str) -> tuple[int, ..
 def length(value: JSON, key: str, name: str) -> int:
     """A non-negative integer that numpy can index (`FormatError` otherwise)."""
     if not (isinstance(value, Number) and value.isdecimal() and value.isascii()):
-        raise FormatError(key, f"{name!r} holds {dumps(value)}, not a length")
+        raise FormatError(key, f"{name!r} holds {dumps(value):.80}, not a length")
     if len(value) > 19 or int(value) > MAX_SIZE:
-        raise FormatError(key, f"{name!r} holds {value}, more than can be indexed")
+        raise FormatError(key, f"{name!r} holds {value:.80}, more than can be indexed")
     return int(value)
 
 
@@ -104,13 +104,13 @@ def _order(metadata: Mapping[str, JSON], key: str) -> Literal["C", "F"]:
         return "C"
     if order == "F":
         return "F"
-    raise FormatError(key, f"order is {dumps(order)}, neither C nor F")
+    raise FormatError(key, f"order is {dumps(order):.80}, neither C nor F")
 
 
 def _separator(metadata: Mapping[str, JSON], key: str) -> str:
     separator = metadata.get("dimension_separator", ".")
     if separator not in (".", "/"):
-        raise FormatError(key, f"dimension_separator is {dumps(separator)}, neither . nor /")
+        raise FormatError(key, f"dimension_separator is {dumps(separator):.80}, neither . nor /")
     return str(separator)
 
 
@@ -123,17 +123,20 @@ def _codecs(metadata: Mapping[str, JSON], key: str) -> tuple[CodecConfig, ...]:
     configs = [*filters, *([] if compressor is None else [compressor])]
     for config in configs:
         if not isinstance(config, dict) or not isinstance(config.get("id"), str):
-            raise FormatError(key, f"codec {dumps(config)} has no 'id'")
+            raise FormatError(key, f"codec {dumps(config):.80} has no 'id'")
     return tuple({name: _plain(value) for name, value in config.items()} for config in configs)
 
 
-def _plain(value: JSON) -> Any:
-    """Codec parameters as numcodecs wants them: 4.9.0-4.9.3 write numbers as strings."""
+def _plain(value: JSON, *, inside: bool = False) -> Any:
+    """Codec parameters as numcodecs wants them: 4.9.0-4.9.3 write numbers as strings.
+
+    Strings `inside` lists are strings, such as the labels of ``categorize``.
+    """
     if isinstance(value, list):
-        return [_plain(v) for v in value]
+        return [_plain(v, inside=True) for v in value]
     if isinstance(value, dict):
-        return {name: _plain(v) for name, v in value.items()}
-    if isinstance(value, str):
+        return {name: _plain(v, inside=True) for name, v in value.items()}
+    if isinstance(value, Number) or (isinstance(value, str) and not inside):
         for number in (int, float) if isinstance(value, Number) else (int,):
             try:
                 return number(value)
@@ -147,14 +150,15 @@ def _fill(value: JSON, nc_type: str | None, dtype: np.dtype[Any], key: str, *, n
     """The fill element; None means zero bytes."""
     if isinstance(value, list) and dtype.kind not in "cV":
         if len(value) != 1:
-            raise FormatError(key, f"fill_value {dumps(value)} is not one value")
+            raise FormatError(key, f"fill_value {dumps(value):.80} is not one value")
         value = value[0]  # netCDF-C 4.8.0 (section 1.2)
     if value is None:
         return None
     try:
-        return _fill_element(value, nc_type, dtype, netcdf)
+        with np.errstate(over="ignore"):  # 1e308 is the infinity of a float
+            return _fill_element(value, nc_type, dtype, netcdf)
     except (ValueError, TypeError, OverflowError, AttributeError) as error:
-        reason = f"fill_value {dumps(value)} is not of dtype {dtype.str} ({error})"
+        reason = f"fill_value {dumps(value):.80} is not of dtype {dtype.str} ({error})"
         raise FormatError(key, reason) from None
 
 

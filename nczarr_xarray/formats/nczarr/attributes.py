@@ -102,10 +102,10 @@ def convert(value: JSON, nc_type: str) -> str | tuple[str, ...] | np.ndarray[Any
     """
     if nc_type == "char":
         # text that looked like JSON was stored as that JSON (section 4.1)
-        return value if isinstance(value, str) else dumps(value)
+        return str(value) if isinstance(value, str) else dumps(value)
     elements = value if isinstance(value, list) else [value]
     if nc_type == "string":
-        return tuple(e if isinstance(e, str) else dumps(e) for e in elements)
+        return tuple(str(e) if isinstance(e, str) else dumps(e) for e in elements)
     dtype = NC_DTYPES[nc_type]
     return numbers(elements, dtype)
 
@@ -129,7 +129,7 @@ def as_float(element: JSON) -> float:
         return float(element)
     if isinstance(element, str):
         return float(_FLOAT_NAMES.get(element.lower(), element))
-    raise ValueError(f"{dumps(element)} is not a number")
+    raise ValueError(f"{dumps(element):.80} is not a number")
 
 
 def as_integer(element: JSON) -> int:
@@ -142,9 +142,9 @@ def as_integer(element: JSON) -> int:
         except ValueError:
             number = as_float(element)
             if number - number != 0:
-                raise ValueError(f"{element} is not an integer") from None
+                raise ValueError(f"{element:.80} is not an integer") from None
             return int(number)
-    raise ValueError(f"{dumps(element)} is not a number")
+    raise ValueError(f"{dumps(element):.80} is not a number")
 
 
 def infer(name: str, value: JSON, *, netcdf: bool) -> Attribute:

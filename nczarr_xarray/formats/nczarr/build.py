@@ -97,6 +97,10 @@ class _Builder:
             parent, _, name = path.rpartition("/")
             group = self.groups[parent]
             group.variables[name] = self.variable(group, name, path, documents)
+        sizes = self.agreed_sizes()
+        for path, documents in self.nodes.arrays.items():
+            parent, _, name = path.rpartition("/")
+            self.place(self.groups[parent].variables[name], documents, sizes)
         return Hierarchy(
             root=self.groups[""],
             generation=self.nodes.generation,

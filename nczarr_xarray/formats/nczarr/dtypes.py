@@ -38,7 +38,11 @@ _NUMERIC: dict[str, str] = {
     "f4": "float",
     "f8": "double",
 }
-_SYNTAX = re.compile(r"([<>|=]?)([a-zA-Z])(\d*)(\[[^\]]*\])?")
+#: The kinds of numpy that Zarr v2 has, a size, and the unit of times. (A unit that counts
+#: from zero, ``[0s]``, makes numpy divide by it: the process dies of SIGFPE.)
+_SYNTAX = re.compile(r"([<>|=]?)([biufcmMSUVO])([0-9]*)(\[(?:[1-9][0-9]*)?[a-zA-Z]+\])?")
+#: No element is longer, in bytes: a hostile one would fill the memory by itself.
+MAX_ITEM = 1 << 24
 
 
 def attribute_type(code: JSON) -> str | None:
@@ -83,10 +87,10 @@ def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np
     if isinstance(code, list):
         return None, _numpy_dtype(_fields(code, key), key)
     if not isinstance(code, str) or isinstance(code, Number):
-        raise FormatError(key, f"dtype {code!r} is not text")
+        raise FormatError(key, f"dtype {code!r:.80} is not text")
     match = _SYNTAX.fullmatch(code)
     if match is None:
-        raise FormatError(key, f"dtype {code!r} is not a Zarr data type")
+        raise FormatError(key, f"dtype {code!r:.80} is not a Zarr data type")
     prefix, kind, size, unit = match.groups()
     if kind == "S" and (prefix, size) == (">", "1"):
         return "char", np.dtype("S1")
@@ -94,9 +98,9 @@ def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np
         return "char", np.dtype("S1")
     # "|i4" and "i4" name no byte order: take the common one (4.9.3+ swap the bytes)
     order = "<" if prefix in ("", "|", "=") else prefix
-    dtype = _numpy_dtype(f"{order}{kind}{size}{unit or ''}", key)
-    if kind in "SU" and dtype.itemsize == 0:
+    if not size and kind != "O":
         raise FormatError(key, f"dtype {code!r} has no size")
+    dtype = _numpy_dtype(f"{order}{kind}{size}{unit or ''}", key)
     if kind in "SUO":
         return "string", dtype
     return _NUMERIC.get(kind + size), dtype
@@ -105,22 +109,25 @@ def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np
 def _numpy_dtype(spec: Any, key: str) -> np.dtype[Any]:
     try:
         dtype: np.dtype[Any] = np.dtype(spec)
-        return dtype
     except (TypeError, ValueError) as error:
-        raise FormatError(key, f"dtype {spec!r} is not known ({error})") from None
+        raise FormatError(key, f"dtype {spec!r:.80} is not known ({error})") from None
+    if dtype.hasobject and dtype.kind != "O":
+        raise FormatError(key, f"dtype {spec!r:.80} has Python objects inside")
+    if not 0 < dtype.itemsize <= MAX_ITEM:
+        raise FormatError(key, f"dtype {spec!r:.80} has elements of {dtype.itemsize} bytes")
+    return dtype
 
 
 def _fields(code: list[JSON], key: str) -> list[tuple[Any, ...]]:
     """A structured dtype: ``[["a", "<i4"], ["b", "<f8", [2]]]`` as numpy wants it."""
     fields: list[tuple[Any, ...]] = []
     for entry in code:
-        if not isinstance(entry, list) or len(entry) not in (2, 3):
-            raise FormatError(key, f"structured dtype {code!r} is malformed")
-        name, kind, *shape = entry
-        inner = _fields(kind, key) if isinstance(kind, list) else kind
         try:
-            sizes = [tuple(int(n) for n in shape[0])] if shape else []
+            name, kind, *shapes = entry
+            if not isinstance(kind, list) and not _SYNTAX.fullmatch(kind):
+                raise ValueError(kind)
+            sizes = [tuple(int(n) for n in shape) for shape in shapes]
         except (TypeError, ValueError):
-            raise FormatError(key, f"structured dtype {code!r} is malformed") from None
-        fields.append((name, inner, *sizes))
+            raise FormatError(key, f"structured dtype {code!r:.80} is malformed") from None
+        fields.append((name, _fields(kind, key) if isinstance(kind, list) else kind, *sizes))
     return fields

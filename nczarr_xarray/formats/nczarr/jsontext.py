@@ -19,7 +19,7 @@ from nczarr_fsspec.errors import FormatError
 JSON: TypeAlias = Any
 
 #: netCDF-C writes no deeper nesting than a handful; this only bounds hostile input.
-MAX_DEPTH = 200
+MAX_DEPTH = 100
 
 
 class Number(str):
@@ -53,16 +53,42 @@ def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
     """
     text = data.decode("utf-8", "replace")
     try:
-        return _STANDARD.decode(text)
+        value = _parse(text, apostrophe)
+        if text.count("[") + text.count("{") > MAX_DEPTH:
+            _check_depth(value)
+    except RecursionError:
+        raise FormatError(key, "is JSON nested too deeply") from None
     except ValueError as error:
         if not text.strip():
             raise FormatError(key, "is empty, JSON was expected") from None
+        raise FormatError(key, f"is not valid JSON ({error})") from None
+    return value
+
+
+def _parse(text: str, apostrophe: str) -> JSON:
+    if _SURROGATE.search(text):  # json would let half a pair through, which is no text
+        return _Dialect(text, apostrophe).parse()
+    try:
+        return _STANDARD.decode(text)
+    except ValueError as error:
         try:
             return _Dialect(text, apostrophe).parse()
         except ValueError:
-            raise FormatError(key, f"is not valid JSON ({error})") from None
-    except RecursionError:
-        raise FormatError(key, "is JSON nested too deeply") from None
+            raise error from None  # it says where
+
+
+def _check_depth(value: JSON) -> None:
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        holders = [node for node in level if isinstance(node, (dict, list))]
+        if not holders:
+            return
+        level = [
+            member
+            for node in holders
+            for member in (node.values() if isinstance(node, dict) else node)
+        ]
+    raise ValueError("nested too deeply")
 
 
 def dumps(value: JSON) -> str:
@@ -84,14 +110,15 @@ def dumps(value: JSON) -> str:
 _TOKEN = re.compile(
     r"""\s*(?:
         (?P<punctuation>[][{}:,])
-      | "(?P<string>(?:[^"\\]|\\.)*)"
+      | "(?P<string>[^"\\]*(?:\\.[^"\\]*)*)"
       | (?P<word>[\w$+.\-]+)
     )""",
     re.VERBOSE | re.DOTALL,
 )
 _NUMBER = re.compile(
-    r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|nanf?|inf|infinityf?)", re.IGNORECASE
+    r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nanf?|inf|infinityf?)", re.IGNORECASE
 )
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
