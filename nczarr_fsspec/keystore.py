@@ -69,6 +69,8 @@ class LocalStore(KeyStore):
     def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
         """Bytes ``[start, stop)`` of `key`, or None if there is no such key.
 
+        A negative `start` counts from the end, and goes without `stop`.
+
         Raises
         ------
         StoreError

@@ -41,6 +41,8 @@ __all__ = [
 
 
 class _AsyncStackedBytes(StackedBytesArray):
+    __slots__ = ()  # else the class of a slotted instance cannot be changed to this
+
     async def async_get_duck_array(self) -> Any:
         loaded: Any = np.asarray(await self.array.async_get_duck_array())
         stacked: Any = StackedBytesArray(loaded)  # type: ignore[no-untyped-call]
@@ -48,6 +50,8 @@ class _AsyncStackedBytes(StackedBytesArray):
 
 
 class _AsyncBool(BoolTypeArray):
+    __slots__ = ()  # else the class of a slotted instance cannot be changed to this
+
     async def async_get_duck_array(self) -> Any:
         return np.asarray(await self.array.async_get_duck_array(), dtype=self.dtype)
 

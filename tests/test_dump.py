@@ -502,7 +502,6 @@ NO_FILL = r" nofill_\w+ = .*"
 
 #: What ncdump 4.9.0 reads as NCZarr, and lines that it gets wrong (docs/differences.md).
 READ_BY_NCDUMP = {
-    "chunks-nczarr+file-4.8.1": [],
     "dims-nczarr+file-4.8.1": [],
     "endian-nczarr+file-4.8.1": [],
     "endian-nczarr+file-4.9.0": [],

@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import LocalStore, check_key
 
-#: O_NONBLOCK: a FIFO in the tree must not stop us; it means nothing to regular files.
-OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+#: O_NONBLOCK: a FIFO in the tree must not stop us; it means nothing to regular files. Where a
+#: system lacks a flag, it lacks what the flag is about; Windows alone has O_BINARY.
+_FLAGS = ("O_RDONLY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
+OPEN_FLAGS = sum(getattr(os, flag, 0) for flag in _FLAGS)
 
 #: No key of a dataset can be where these are answered.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EILSEQ})
@@ -47,8 +50,10 @@ class DirectoryStore(LocalStore):
                 if stat.S_ISDIR(status.st_mode):
                     return None
                 raise StoreError(path, "is not a regular file")
-            end = status.st_size if stop is None else min(stop, status.st_size)
-            return read_at(descriptor, start or 0, end)
+            size = status.st_size
+            start = start or 0
+            start = max(0, size + start) if start < 0 else start
+            return read_at(descriptor, start, size if stop is None else min(stop, size))
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
@@ -72,15 +77,26 @@ def read_at(descriptor: int, start: int, stop: int) -> bytes:
     """Bytes ``[start, stop)`` of an open file; fewer if it ends before `stop`."""
     if stop <= start:
         return b""
-    data = os.pread(descriptor, stop - start, start)
+    data = _pread(descriptor, stop - start, start)
     if len(data) == stop - start:
         return data
     parts = [data]  # one call returns at most 2 GiB
     while data:
         start += len(data)
-        data = os.pread(descriptor, stop - start, start)
+        data = _pread(descriptor, stop - start, start)
         parts.append(data)
     return b"".join(parts)
+
+
+if hasattr(os, "pread"):
+    _pread = os.pread
+else:  # Windows: one file position a descriptor, so one reader at a time
+    _lock = threading.Lock()
+
+    def _pread(descriptor: int, count: int, offset: int) -> bytes:
+        with _lock:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            return os.read(descriptor, count)
 
 
 def _reason(error: OSError) -> str:

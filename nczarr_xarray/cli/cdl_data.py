@@ -156,6 +156,11 @@ class _Line:
 
     def put(self, tokens: list[str], ends: bool) -> None:
         """Write some tokens of a row, a comma after each but the one that ends the row."""
+        text = ", ".join(tokens) if ends else ", ".join([*tokens, ""])
+        if self.column + columns(text) < LINE_COLUMNS:  # the common case of short rows
+            self.write(text)
+            self.column += columns(text)
+            return
         texts = [f"{token}, " for token in tokens]
         if ends:
             texts[-1] = tokens[-1]

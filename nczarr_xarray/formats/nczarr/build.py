@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_xarray.formats.implied import ImpliedDimensions
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.arrays import parse_array
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
@@ -70,6 +71,7 @@ class _Builder:
     pure: bool
     groups: dict[str, Group] = field(default_factory=dict)
     problems: list[NCZarrError] = field(default_factory=list)
+    implied: ImpliedDimensions = field(default_factory=ImpliedDimensions)
 
     @property
     def netcdf(self) -> bool:
@@ -97,10 +99,7 @@ class _Builder:
             parent, _, name = path.rpartition("/")
             group = self.groups[parent]
             group.variables[name] = self.variable(group, name, path, documents)
-        sizes = self.agreed_sizes()
-        for path, documents in self.nodes.arrays.items():
-            parent, _, name = path.rpartition("/")
-            self.place(self.groups[parent].variables[name], documents, sizes)
+        self.implied.settle()
         return Hierarchy(
             root=self.groups[""],
             generation=self.nodes.generation,
@@ -124,12 +123,13 @@ class _Builder:
         where = f"{path}/.zattrs".lstrip("/")
         if not isinstance(values, dict):
             raise FormatError(where, "is not a JSON object")
+        types: Mapping[str, JSON] = {}
+        try:
+            types = spellings.attribute_types(documents, path)
+        except FormatError as error:
+            self.problems.append(error)
         attributes, problems = decode_attributes(
-            values,
-            spellings.attribute_types(documents, path),
-            where,
-            netcdf=self.netcdf,
-            fill_type=fill_type,
+            values, types, where, netcdf=self.netcdf, fill_type=fill_type
         )
         self.problems += problems
         return attributes
@@ -150,10 +150,11 @@ class _Builder:
             variable.attributes = self.attributes(documents, path, variable.nc_type)
             structure = None if self.pure else spellings.array_structure(documents, path)
             if structure is not None and self.nodes.generation != "v2":
-                variable.dimensions = self.referenced(structure, array)
+                variable.dimensions = dimensions = self.referenced(structure, array)
             else:
-                variable.dimensions = self.named(group, documents, array)
-            if not variable.dimensions:
+                dimensions = self.named(group, documents, array)
+                self.implied.use(variable, dimensions)
+            if not dimensions:
                 array = replace(array, shape=(), chunk_shape=())
             variable.array = array
         except NCZarrError as error:
@@ -190,8 +191,8 @@ class _Builder:
     ) -> tuple[Dimension, ...]:
         """Dimensions by fully qualified name; the names rule, the shape must agree."""
         references = structure.references
-        if structure.scalar or (not references and array.shape in ((), (1,))):
-            return ()
+        if not references and array.shape in ((), (1,)):
+            return ()  # a scalar, marked or not
         if len(references) != len(array.shape):
             raise FormatError(
                 array.path,
@@ -214,15 +215,14 @@ class _Builder:
 
     def named(
         self, group: Group, documents: Mapping[str, JSON], array: ChunkedArray
-    ) -> tuple[Dimension, ...]:
+    ) -> list[tuple[Group, str, int]]:
         """Dimensions of pure Zarr: ``_ARRAY_DIMENSIONS``, else one per length (section 2.5)."""
         names: JSON = documents.get(".zattrs", {}).get("_ARRAY_DIMENSIONS")
         if array.shape == () or (array.shape == (1,) and names in SCALAR_MARKS):
-            return ()
+            return []
         if names is None or not self.naming.array_dimensions:
-            root = self.groups[""]
-            prefix = self.naming.anonymous_prefix
-            return tuple(self.shared(root, f"{prefix}{n}", n, array) for n in array.shape)
+            root, prefix = self.groups[""], self.naming.anonymous_prefix
+            return [(root, f"{prefix}{size}", size) for size in array.shape]
         where = f"{array.path}/.zattrs"
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
             raise FormatError(where, "_ARRAY_DIMENSIONS is not an array of names")
@@ -230,17 +230,4 @@ class _Builder:
             raise FormatError(
                 where, f"_ARRAY_DIMENSIONS {names} does not match shape {list(array.shape)}"
             )
-        sizes = zip(names, array.shape, strict=True)
-        return tuple(self.shared(group, str(name), size, array) for name, size in sizes)
-
-    def shared(self, group: Group, name: str, size: int, array: ChunkedArray) -> Dimension:
-        dimension = group.dimensions.setdefault(
-            name, Dimension(name, size, unlimited=size == 0, group=group.path)
-        )
-        if dimension.size != size:
-            raise FormatError(
-                array.path,
-                f"has length {size} along {join(group.path, name)!r}, where other variables "
-                f"have {dimension.size}",
-            )
-        return dimension
+        return [(group, str(name), size) for name, size in zip(names, array.shape, strict=True)]

@@ -1,0 +1,47 @@
+"""Dimensions that no group declares: their variables alone tell names and lengths."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.model import Dimension, Group, Variable
+
+
+class ImpliedDimensions:
+    """Collects what the variables of one dataset say of their dimensions.
+
+    Where they contradict each other, the length that most of them have is
+    taken, so that one bad variable does not make the others unreadable.
+    """
+
+    def __init__(self) -> None:
+        self._votes: dict[int, dict[str, Counter[int]]] = {}
+        self._uses: list[tuple[Variable, list[tuple[Group, str, int]]]] = []
+
+    def use(self, variable: Variable, lengths: list[tuple[Group, str, int]]) -> None:
+        """Note that `variable` has these dimensions: (group they belong to, name, length)."""
+        self._uses.append((variable, lengths))
+        for group, name, length in lengths:
+            votes = self._votes.setdefault(id(group), {})
+            if name in group.dimensions and name not in votes:
+                continue  # declared, so it is not up to the variables
+            counts = votes.setdefault(name, Counter())
+            counts[length] += 3 if name == variable.name else 2  # coordinates break a tie
+            size, _ = counts.most_common(1)[0]
+            group.dimensions[name] = Dimension(name, size, size == 0, group.path)
+
+    def settle(self) -> None:
+        """Give every variable its dimensions; one that contradicts the others gets an error."""
+        for variable, lengths in self._uses:
+            for group, name, length in lengths:
+                dimension = group.dimensions[name]
+                if dimension.size != length:
+                    variable.array, variable.dimensions = None, ()
+                    variable.error = FormatError(
+                        variable.path,
+                        f"has length {length} along {dimension.path!r}, where other variables "
+                        f"have {dimension.size}",
+                    )
+                    break
+                variable.dimensions += (dimension,)
