@@ -102,6 +102,7 @@ class StoreView(Store):
     supports_writes: bool = False
     supports_deletes: bool = False
     supports_listing: bool = True
+    supports_partial_writes: bool = False  # abstract up to zarr-python 3.1.0
 
     def __init__(self, keys: KeyStore) -> None:
         super().__init__(read_only=True)
@@ -151,6 +152,11 @@ class StoreView(Store):
         return await self._get(key, 0, 1) is not None
 
     async def set(self, key: str, value: Buffer) -> None:
+        raise StoreError(self.keys.url, "is open for reading only")
+
+    async def set_partial_values(
+        self, key_start_values: Iterable[tuple[str, int, bytes]]
+    ) -> None:  # abstract up to zarr-python 3.1.0
         raise StoreError(self.keys.url, "is open for reading only")
 
     async def delete(self, key: str) -> None:

@@ -8,6 +8,9 @@ import numpy as np
 
 from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Variable
 
+#: Codecs that netCDF's keys, or the dtype, tell of.
+_TOLD = {"shuffle", "fletcher32", "zlib", "szip", "zstd", "bz2", "blosc", "vlen-utf8"}
+
 
 def attribute_value(attribute: Attribute) -> Any:
     """What netCDF4-python returns: str, list of str, a numpy scalar, or a 1-D array."""
@@ -57,7 +60,7 @@ def variable_encoding(
 
 
 def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
-    """What ``netCDF4.Variable.filters()`` says, then Zarr v2's two members as they are stored."""
+    """What ``netCDF4.Variable.filters()`` says, then Zarr v2's ``compressor`` and ``filters``."""
     by_id = {config["id"]: config for config in codecs}
     blosc: Any = False
     if "blosc" in by_id:
@@ -88,6 +91,20 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
         "complevel": level,
         "fletcher32": "fletcher32" in by_id,
     }
-    filters["filters"] = tuple(dict(config) for config in codecs[:-1]) or None
     filters["compressor"] = dict(codecs[-1]) if codecs else None
+    filters["filters"] = _other_filters(codecs[:-1])
     return filters
+
+
+def _other_filters(codecs: tuple[CodecConfig, ...]) -> tuple[Any, ...] | None:
+    """Zarr filters that no netCDF key and no dtype tells of, as ``to_zarr`` takes them.
+
+    Shuffling and its like are left to netCDF's keys: as filter objects they would
+    keep xarray from writing the variable as Zarr v3, its default.
+    """
+    others = [config for config in codecs if config["id"] not in _TOLD]
+    if not others:
+        return None
+    import numcodecs
+
+    return tuple(numcodecs.get_codec(dict(config)) for config in others)

@@ -59,7 +59,6 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
     """
 
     description = "Open NCZarr of every netCDF-C release, and Zarr, in Xarray"
-    url = "https://pypi.org/project/nczarr-xarray/"
     open_dataset_parameters: ClassVar[tuple[str, ...] | None] = (
         "filename_or_obj",
         *_DECODING,

@@ -1,3 +1,15 @@
-"""Fixtures for all tests."""
+"""Fixtures and settings for all tests."""
+
+from __future__ import annotations
+
+import pytest
 
 from tests.s3server import s3_server  # noqa: F401
+
+pytest.register_assert_rewrite("tests.ncpair")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # xarray's marks, on the tests that tests/test_xarray_suite.py takes from it
+    for mark in ("flaky", "network", "skip_if_param", "skip_with_dask_array"):
+        config.addinivalue_line("markers", f"{mark}: see xarray's own tests")

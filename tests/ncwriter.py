@@ -133,10 +133,17 @@ def dimensions(d: netCDF4.Dataset) -> None:
     grid(d, x=3, y=2, unused=7, time=None, record=None, empty=None)
     d.createVariable("x", "f8", ("x",))[:] = [0, 0.5, 1]
     d.createVariable("time", "i4", ("time",))[:] = np.arange(5)
-    d.createVariable("square", "i2", ("x", "x"))[:] = ramp((3, 3), "i2")
-    d.createVariable("two", "i4", ("time", "record"))[:5, :3] = ramp((5, 3), "i4")
-    d.createVariable("inner", "i4", ("x", "time"))[:] = ramp((3, 5), "i4")
+    v = d.createVariable("two", "i4", ("time", "record"), chunksizes=(2, 2))
+    v[:5, :3] = ramp((5, 3), "i4")
+    d.createVariable("inner", "i4", ("x", "time"), chunksizes=(1, 4))[:] = ramp((3, 5), "i4")
     d.createVariable("nothing", "f4", ("empty", "x"))
+
+
+@writer
+def repeated_dimensions(d: netCDF4.Dataset) -> None:
+    grid(d, x=3, y=2)
+    d.createVariable("square", "i2", ("x", "x"))[:] = ramp((3, 3), "i2")
+    d.createVariable("prism", "i2", ("x", "y", "x"), chunksizes=(2, 2, 2))[:] = 1
 
 
 @writer
@@ -184,7 +191,8 @@ def big_endian(d: netCDF4.Dataset) -> None:
             )
             v[:] = ramp((10, 7), kind)
     d.createVariable("little", "f4", ("x",), endian="little")[:] = range(10)
-    v = d.createVariable("filled", ">i4", ("x",), endian="big", fill_value=-7, zlib=True)
+    # netCDF-C pads big-endian chunks with the fill value in the wrong byte order: whole ones only
+    v = d.createVariable("filled", ">i4", ("x",), endian="big", fill_value=-7, chunksizes=(4,))
     v[:4] = range(4)
 
 
@@ -265,8 +273,8 @@ def packed(d: netCDF4.Dataset) -> None:
     v = d.createVariable("packed", "i2", ("x",), fill_value=-32767)
     v.set_auto_maskandscale(False)
     v.scale_factor, v.add_offset, v.units = 0.25, 273.5, "K"
-    v.missing_value = np.int16(-32766)
-    v[:] = [1, 2, 3, 4, -32766, -32767]
+    v.missing_value = np.int16(-32767)
+    v[:] = [1, 2, 3, 4, 5, -32767]
     v = d.createVariable("floats", "i4", ("x",))
     v.set_auto_maskandscale(False)
     v.scale_factor = np.float32(0.5)

@@ -92,7 +92,7 @@ def test_commands_print_what_the_page_says(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "100")  # tables are as wide as the terminal
+    monkeypatch.setenv("COLUMNS", "120")  # tables are as wide as the terminal
     shutil.copytree(DATASET, "ocean.nczarr")
     assert main(shlex.split(command)[1:]) == 0
     printed = re.sub(" +$", "", capsys.readouterr().out, flags=re.MULTILINE)

@@ -15,7 +15,8 @@ from nczarr_fsspec.keystore import LocalStore, RemoteStore, check_key
 from nczarr_fsspec.stores._shared import SharedFilesystem, arguments, is_async
 from nczarr_fsspec.url import redact
 
-_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+#: KeyError: fsspec's own zip filesystem, before 2026.9
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
 _SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas", re.IGNORECASE)
 
 

@@ -28,6 +28,11 @@ class Piece(NamedTuple):
     target: Part
 
 
+#: Pieces of one dimension; long ones are not made before they are needed.
+Pieces: TypeAlias = "list[Piece] | SlicePieces"
+LONG = 1 << 16
+
+
 class ChunkTask(NamedTuple):
     """One chunk to fetch: its grid position, and numpy keys of what to take and where to put it."""
 
@@ -74,7 +79,7 @@ class OuterPlan:
     """
 
     shape: tuple[int, ...]
-    pieces: tuple[list[Piece], ...]
+    pieces: tuple[Pieces, ...]
     flips: tuple[bool, ...]
     squeeze: tuple[int, ...]
     axes: None = None
@@ -87,7 +92,9 @@ class OuterPlan:
         if not self.pieces:
             yield ChunkTask((), (), ())
             return
-        for combination in itertools.product(*self.pieces):
+        if not self.count:
+            return
+        for combination in _product(self.pieces):
             position, source, target = zip(*combination, strict=True)
             yield ChunkTask(position, as_indexer(source), as_indexer(target))
 
@@ -121,7 +128,7 @@ class PointPlan:
     shape: tuple[int, ...]
     axes: tuple[int, ...]
     groups: Sequence[tuple[tuple[int, ...], tuple[Part, ...], Part]]
-    pieces: tuple[list[Piece], ...]
+    pieces: tuple[Pieces, ...]
     flips: tuple[bool, ...]
     points_shape: tuple[int, ...]
 
@@ -130,9 +137,11 @@ class PointPlan:
         return len(self.groups) * math.prod(map(len, self.pieces))
 
     def tasks(self) -> Iterator[ChunkTask]:
+        if not self.count:
+            return
         back = np.argsort(self.axes)
         for chunk, within, positions in self.groups:
-            for combination in itertools.product(*self.pieces):
+            for combination in _product(self.pieces):
                 index = (*chunk, *(piece.chunk for piece in combination))
                 yield ChunkTask(
                     tuple(index[i] for i in back),
@@ -165,7 +174,7 @@ def plan_outer(
     IndexError
         If an integer is out of bounds.
     """
-    pieces: list[list[Piece]] = []
+    pieces: list[Pieces] = []
     sizes: list[int] = []
     flips: list[bool] = []
     squeeze: list[int] = []
@@ -255,20 +264,41 @@ def _checked(index: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
     return index
 
 
-def _slice_pieces(steps: range, chunk: int) -> list[Piece]:
-    if not steps:
-        return []
-    first, last, step = steps[0], steps[-1], steps.step
-    if step == 1:
-        pieces = []
-        for number in range(first // chunk, last // chunk + 1):
+@dataclass(frozen=True, slots=True)
+class SlicePieces:
+    """The pieces of an ascending slice, made one by one: there may be more than memory holds."""
+
+    steps: range
+    chunk: int
+
+    def __len__(self) -> int:
+        if not self.steps or self.steps.step > self.chunk:
+            return len(self.steps)
+        return self.steps[-1] // self.chunk - self.steps[0] // self.chunk + 1
+
+    def __iter__(self) -> Iterator[Piece]:
+        first, step, chunk, total = self.steps.start, self.steps.step, self.chunk, len(self.steps)
+        at = 0
+        while at < total:
+            low = first + at * step
+            number = low // chunk
             start = number * chunk
-            low, high = max(first, start), min(last + 1, start + chunk)
-            pieces.append(
-                Piece(number, slice(low - start, high - start), slice(low - first, high - first))
-            )
-        return pieces
-    return _array_pieces(np.arange(first, last + 1, step), chunk)
+            end = min(total, (start + chunk - 1 - first) // step + 1)
+            high = first + (end - 1) * step + 1
+            yield Piece(number, slice(low - start, high - start, step), slice(at, end))
+            at = end
+
+
+def _slice_pieces(steps: range, chunk: int) -> Pieces:
+    pieces = SlicePieces(steps, chunk)
+    return pieces if len(pieces) > LONG else list(pieces)
+
+
+def _product(pieces: Sequence[Pieces]) -> Iterator[tuple[Piece, ...]]:
+    """`itertools.product`, which would make a tuple of everything, for long pieces too."""
+    if all(len(part) <= LONG for part in pieces):
+        return itertools.product(*pieces)
+    return ((piece, *rest) for piece in pieces[0] for rest in _product(pieces[1:]))
 
 
 def _array_pieces(index: np.ndarray[Any, Any], chunk: int) -> list[Piece]:

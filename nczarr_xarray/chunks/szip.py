@@ -1,13 +1,17 @@
-"""szip as HDF5 and netCDF-C store it: a 4-byte size, then an extended-Rice stream.
+"""szip as netCDF-C stores it: a 4-byte size, then an extended-Rice stream.
 
-HDF5 itself decodes it: a file in memory gets the stored chunk as it is and
-gives the elements back, so the sample layout, the padding of scanlines and the
-option bits are exactly those of the library that wrote them.
+HDF5 itself decodes it: a file in memory gets the stored chunk and gives the
+elements back, so the sample layout, the padding of scanlines and the option
+bits are those of the library that wrote them. One thing differs from HDF5: the
+length of a scanline comes from the last dimension of the *variable*, where HDF5
+takes the chunk's (netCDF-C 4.10.1, observed; the metadata do not record it). So
+the parameter is set in the bytes of an HDF5 file that is made once an array.
 """
 
 from __future__ import annotations
 
 import math
+import struct
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +20,9 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.model import ChunkedArray, CodecConfig
+
+_BLOCKS_PER_SCANLINE = 128
+_PIXELS_PER_SCANLINE = 4096
 
 
 def szip_decoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], Any]:
@@ -42,23 +49,56 @@ def szip_decoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
     if not (isinstance(mask, int) and isinstance(pixels, int)):
         raise FormatError(where, "codec 'szip' lacks 'mask' or 'pixels-per-block'")
     shape = array.chunk_shape or (1,)
-    # 4: entropy coding, 32: nearest neighbour; HDF5 sets all other bits by itself
-    coding = "nn" if mask & 32 else "ec"
     size = math.prod(shape) * array.dtype.itemsize
+    # 4: entropy coding, 32: nearest neighbour; HDF5 sets all other bits by itself
+    image = _empty_file(shape, array.dtype, ("nn" if mask & 32 else "ec", pixels))
+    image = _with_scanline(image, _scanline(array, pixels))
 
     def decode(data: Any) -> Any:
         if len(data) < 4 or int.from_bytes(bytes(data[:4]), "little") != size:
             raise FormatError("", f"the szip size is not {size}")
-        with h5py.File(uuid.uuid4().hex, "w", driver="core", backing_store=False) as file:
-            dataset = file.create_dataset(
-                "chunk",
-                shape=shape,
-                chunks=shape,
-                dtype=array.dtype,
-                compression="szip",
-                compression_opts=(coding, pixels),
-            )
+        flags = h5py.h5f.FILE_IMAGE_OPEN_RW
+        with h5py.File(h5py.h5f.open_file_image(image, flags)) as file:
+            dataset = file["chunk"]
             dataset.id.write_direct_chunk((0,) * len(shape), bytes(data))
             return np.ascontiguousarray(dataset[...]).view(np.uint8).reshape(-1)
 
     return decode
+
+
+def _empty_file(shape: tuple[int, ...], dtype: np.dtype[Any], options: tuple[str, int]) -> bytes:
+    """The bytes of an HDF5 file with one empty szip dataset of one chunk."""
+    import h5py
+
+    # the earliest version of the file format has no checksums over what is changed below
+    with h5py.File(
+        uuid.uuid4().hex, "w", driver="core", backing_store=False, libver="earliest"
+    ) as file:
+        file.create_dataset(
+            "chunk", shape, dtype, chunks=shape, compression="szip", compression_opts=options
+        )
+        file.flush()
+        image: bytes = file.id.get_file_image()
+        return image
+
+
+def _with_scanline(image: bytes, scanline: int) -> bytes:
+    """The file with another length of scanline among the parameters of its filter."""
+    import h5py
+
+    with h5py.File(h5py.h5f.open_file_image(image)) as file:
+        parameters = file["chunk"].id.get_create_plist().get_filter(0)[2]
+    old = struct.pack(f"<{len(parameters)}I", *parameters)
+    new = struct.pack(f"<{len(parameters)}I", *parameters[:-1], scanline)
+    if image.count(old) != 1:
+        raise FormatError("", "codec 'szip' does not work with this version of h5py")
+    return image.replace(old, new)
+
+
+def _scanline(array: ChunkedArray, pixels: int) -> int:
+    """Elements of one scanline: HDF5's rule, applied to the variable's last dimension."""
+    most = _BLOCKS_PER_SCANLINE * pixels
+    last = array.shape[-1] if array.shape else 1
+    if last < pixels:
+        return min(most, math.prod(array.chunk_shape))
+    return min(most, last) if last <= _PIXELS_PER_SCANLINE else most

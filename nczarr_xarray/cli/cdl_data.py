@@ -47,7 +47,7 @@ def write_data(variable: Variable, read: Read, write: Callable[[str], object], i
     if 0 in shape:
         return
     head = f"\n{' ' * indent} {name(variable.name)} =" + ("\n  " if shape[1:] else " ")
-    margin = 2 if shape[1:] else len(variable.name.encode()) + 4
+    margin = 2 if shape[1:] else columns(variable.name) + 4
     line = _Line(write, indent)
     # rows inside one index of each dimension that puts braces around them
     braced = [

@@ -117,7 +117,8 @@ def _fill_test(variable: Variable) -> Test | None:
     if fill is None or isinstance(fill, str) != (variable.nc_type == "string"):
         return None
     if variable.dtype.kind == "f":
-        return _near(variable.dtype.type(fill))
+        with np.errstate(over="ignore"):  # the attribute may be of another type
+            return _near(variable.dtype.type(fill))
     if variable.dtype.kind == "S":
         fill = fill.encode("utf-8", "surrogateescape")
     return lambda values: np.asarray(values == fill)

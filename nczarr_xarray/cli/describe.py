@@ -130,16 +130,16 @@ def _about(hierarchy: Hierarchy, store: str) -> Iterator[tuple[str, str]]:
     """Labels and texts that say what the dataset is."""
     for name in _ABOUT:
         attribute = hierarchy.root.attributes.get(name)
-        if attribute is not None and isinstance(attribute.value, str):
-            yield name.lower(), attribute.value
+        if attribute is not None and attribute.type in ("char", "string"):
+            text = attribute.value if attribute.type == "char" else " ".join(attribute.value)
+            yield name.lower(), printable(" ".join(str(text).split()))
     yield "format", GENERATIONS.get(hierarchy.generation, hierarchy.generation)
     release = re.search(r"netcdf=([^,]+)", hierarchy.writer or "")
-    yield "writer", f"netCDF-C {release[1]}" if release else hierarchy.writer or "not recorded"
+    writer = f"netCDF-C {release[1]}" if release else hierarchy.writer or "not recorded"
+    yield "writer", printable(writer)
     yield "store", store
-    if hierarchy.consolidated:
-        yield "metadata", "consolidated in .zmetadata"
-    else:
-        yield "metadata", "not consolidated"
+    place = "zarr.json" if hierarchy.generation == "v3" else ".zmetadata"
+    yield "metadata", f"consolidated in {place}" if hierarchy.consolidated else "not consolidated"
 
 
 def _totals(groups: Sequence[Group], variables: Sequence[Variable]) -> Iterator[tuple[str, str]]:
@@ -186,7 +186,9 @@ def _type(variable: Variable) -> str:
 
 
 def _dimension(dim: Dimension) -> str:
-    return f"{printable(dim.name)} {dim.size:,}{' (unlimited)' if dim.unlimited else ''}"
+    # spaces that do not break a line; `_wrapped` turns them into plain ones
+    unlimited = "\xa0(unlimited)" if dim.unlimited else ""
+    return f"{printable(dim.name)}\xa0{dim.size:,}{unlimited}"
 
 
 def chunk_count(variable: Variable) -> int:
@@ -248,10 +250,8 @@ def _indented(text: str, indent: int, width: int, mark: Callable[[str], str]) ->
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    lines = textwrap.wrap(
-        printable(text), max(width, 20), break_on_hyphens=False, break_long_words=False
-    )
-    return lines or [""]
+    lines = textwrap.wrap(text, max(width, 20), break_on_hyphens=False, break_long_words=False)
+    return [line.replace("\xa0", " ") for line in lines] or [""]
 
 
 def _columns(text: str) -> int:

@@ -17,18 +17,22 @@ import numpy as np
 
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, is_safe_name
+from nczarr_xarray.chunks import plan_outer
+from nczarr_xarray.formats.implied import ImpliedDimensions
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
-from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps, loads
+from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
 from nczarr_xarray.model import (
     NC_DTYPES,
     CodecConfig,
-    Dimension,
     Group,
     Hierarchy,
     Variable,
 )
 
 FILE = "zarr.json"
+#: Zarr-python makes a list of the chunks of a selection: more would fill the memory.
+MAX_CHUNKS = 1 << 24
 _NC_TYPES = {dtype: name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"}
 
 
@@ -67,6 +71,10 @@ class ZarrReader:
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray[Any, Any]:
         """Read an orthogonal selection, or a pointwise one (as `plan_outer`, `plan_points`)."""
+        if not points:
+            count = plan_outer(key, self._zarr.shape, self._zarr.chunks).count
+            if count > MAX_CHUNKS:
+                raise FormatError(self._path, f"a selection of {count} chunks is too much at once")
         try:
             data = np.asarray(self._points(key) if points else self._outer(key))
         except (NCZarrError, IndexError):
@@ -124,6 +132,7 @@ class _Reading:
     use_consolidated: bool | None
     root: Group = field(default_factory=Group)
     problems: list[NCZarrError] = field(default_factory=list)
+    implied: ImpliedDimensions = field(default_factory=ImpliedDimensions)
     known: Mapping[str, JSON] | None = None
 
     def run(self, wanted: str, tree: bool) -> Hierarchy:
@@ -142,10 +151,13 @@ class _Reading:
                 self.root = groups[path]
                 self.consolidate(document)
         level = [groups[wanted]]
-        while level:
+        for _ in range(MAX_DEPTH):
             level = self.descend(level)
-            if not tree:
+            if not (tree and level):
                 break
+        else:
+            self.problems.append(FormatError(level[0].path, "is nested too deeply: left out"))
+        self.implied.settle()
         return Hierarchy(self.root, "v3", None, self.known is not None, tuple(self.problems))
 
     def consolidate(self, root: Mapping[str, JSON]) -> None:
@@ -160,7 +172,10 @@ class _Reading:
 
     def documents(self, paths: list[str]) -> list[dict[str, JSON] | NCZarrError | None]:
         if self.known is not None:
-            return [self.known.get(path) for path in paths]
+            return [
+                _object(self.known[path], f"{path}/{FILE}") if path in self.known else None
+                for path in paths
+            ]
         keys = [f"{path}/{FILE}" if path else FILE for path in paths]
         return [
             _parsed(key, data) for key, data in zip(keys, self.store.get_many(keys), strict=True)
@@ -169,7 +184,10 @@ class _Reading:
     def children(self, paths: list[str]) -> list[list[str]]:
         if self.known is not None:
             below = [path.rpartition("/") for path in self.known]
-            return [[name for parent, _, name in below if parent == path] for path in paths]
+            return [
+                [name for parent, _, name in below if parent == path and is_safe_name(name)]
+                for path in paths
+            ]
         found = []
         for path, listing in zip(paths, self.store.list_many(paths), strict=True):
             if isinstance(listing, StoreError):
@@ -200,8 +218,12 @@ class _Reading:
             if isinstance(document, NCZarrError) or document.get("node_type") != "group":
                 group.variables[name] = self.variable(group, name, key, document)
             elif name not in group.groups:
-                group.groups[name] = self.group(key, document)
-                below.append(group.groups[name])
+                try:
+                    group.groups[name] = self.group(key, document)
+                except NCZarrError as error:
+                    self.problems.append(error)
+                else:
+                    below.append(group.groups[name])
         return below
 
     def group(self, path: str, document: Mapping[str, JSON]) -> Group:
@@ -218,7 +240,7 @@ class _Reading:
         try:
             if isinstance(document, NCZarrError):
                 raise document
-            plain = _plain(document)
+            plain = _plain(document, f"{path}/{FILE}")
             array = _describe(self.store, path, plain)
             variable.array, variable.dtype = array, array.dtype
             text = array.dtype.kind in "OSU"
@@ -230,42 +252,41 @@ class _Reading:
                 values, {}, f"{path}/{FILE}", netcdf=False, fill_type=variable.nc_type
             )
             self.problems += problems
-            variable.dimensions = self.dimensions(group, document, array)
+            self.implied.use(variable, self.dimensions(group, document, array))
         except NCZarrError as error:
             variable.error = error
         return variable
 
     def dimensions(
         self, group: Group, document: Mapping[str, JSON], array: ZarrArray
-    ) -> tuple[Dimension, ...]:
+    ) -> list[tuple[Group, str, int]]:
         names = document.get("dimension_names") or [None] * len(array.shape)
-        dimensions = []
-        for name, size in zip(names, array.shape, strict=True):
-            home = group if name else self.root
-            label = name or f"_Anonymous_Dim_{size}"
-            dimension = home.dimensions.setdefault(
-                label, Dimension(label, size, unlimited=False, group=home.path)
+        if (
+            not isinstance(names, list)
+            or len(names) != len(array.shape)
+            or not all(name is None or isinstance(name, str) for name in names)
+        ):
+            raise FormatError(
+                f"{array.path}/{FILE}",
+                f"dimension_names {names!r:.80} do not match shape {list(array.shape)}",
             )
-            if dimension.size != size:
-                raise FormatError(
-                    array.path,
-                    f"has length {size} along {label!r}, where other variables have "
-                    f"{dimension.size}",
-                )
-            dimensions.append(dimension)
-        return tuple(dimensions)
+        return [
+            (group, str(name), size) if name else (self.root, f"_Anonymous_Dim_{size}", size)
+            for name, size in zip(names, array.shape, strict=True)
+        ]
 
 
 def _parsed(key: str, data: bytes | StoreError | None) -> dict[str, JSON] | NCZarrError | None:
     if data is None or isinstance(data, StoreError):
         return data
     try:
-        document = loads(data, key)
+        return _object(loads(data, key), key)
     except FormatError as error:
         return error
-    if not isinstance(document, dict):
-        return FormatError(key, "is not a JSON object")
-    return document
+
+
+def _object(document: JSON, key: str) -> dict[str, JSON] | FormatError:
+    return document if isinstance(document, dict) else FormatError(key, "is not a JSON object")
 
 
 def _attributes(document: Mapping[str, JSON], path: str) -> Mapping[str, JSON]:
@@ -275,11 +296,12 @@ def _attributes(document: Mapping[str, JSON], path: str) -> Mapping[str, JSON]:
     return attributes
 
 
-def _plain(document: JSON) -> Any:
+def _plain(document: JSON, key: str) -> Any:
     """The document with its numbers as numbers, as zarr-python wants it."""
-    from nczarr_xarray.formats.nczarr.jsontext import dumps
-
-    return json.loads(dumps(document))
+    try:
+        return json.loads(dumps(document))
+    except ValueError as error:  # netCDF-C's dialect, which Zarr v3 never had
+        raise FormatError(key, f"is not valid JSON ({error})") from None
 
 
 def _zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
@@ -298,24 +320,21 @@ def _describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray
         dtype = np.dtype(object) if array.dtype.kind == "T" else np.dtype(array.dtype)
         chunks = tuple(int(n) for n in array.chunks)
         shape = tuple(int(n) for n in array.shape)
+        codecs = tuple(
+            {"id": codec["name"], **(codec.get("configuration") or {})}
+            for codec in array.metadata.to_dict()["codecs"]
+        )
     except NCZarrError:
         raise
     except Exception as error:  # metadata errors of zarr-python come in many types
         raise FormatError(
             f"{path}/{FILE}", f"is not understood by zarr-python ({error})"
         ) from error
-    codecs = tuple(
-        {"id": codec.get("name", "?"), **codec.get("configuration", {})}
-        for codec in metadata.get("codecs", [])
-        if isinstance(codec, dict)
-    )
     return ZarrArray(path, shape, chunks, dtype, json.dumps(metadata), codecs)
 
 
 def _fill_value(value: Any, array: ZarrArray, path: str) -> JSON:
     """``_FillValue`` as xarray stores it in v3: floats and bytes are base64."""
-    from nczarr_xarray.formats.nczarr.jsontext import Number
-
     try:
         if array.dtype.kind == "f" and isinstance(value, str):
             return Number(repr(struct.unpack("<d", base64.standard_b64decode(value))[0]))

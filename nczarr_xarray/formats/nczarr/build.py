@@ -22,7 +22,6 @@ from nczarr_xarray.model import (
     Group,
     Hierarchy,
     Variable,
-    join,
 )
 
 #: netCDF-C's marks of a scalar in ``_ARRAY_DIMENSIONS``: 4.8.1-4.9.0, 4.9.1 and later.
@@ -150,11 +149,13 @@ class _Builder:
             variable.attributes = self.attributes(documents, path, variable.nc_type)
             structure = None if self.pure else spellings.array_structure(documents, path)
             if structure is not None and self.nodes.generation != "v2":
-                variable.dimensions = dimensions = self.referenced(structure, array)
+                variable.dimensions = self.referenced(structure, array)
+                rank = len(variable.dimensions)
             else:
-                dimensions = self.named(group, documents, array)
-                self.implied.use(variable, dimensions)
-            if not dimensions:
+                named = self.named(group, documents, array)
+                self.implied.use(variable, named)
+                rank = len(named)
+            if not rank:
                 array = replace(array, shape=(), chunk_shape=())
             variable.array = array
         except NCZarrError as error:

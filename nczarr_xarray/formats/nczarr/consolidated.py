@@ -21,7 +21,10 @@ KEY = ".zmetadata"
 
 @dataclass(frozen=True, slots=True)
 class Consolidated:
-    """All metadata documents of a dataset by key, and the children of each prefix."""
+    """All metadata documents of a dataset by key, and the children of each prefix.
+
+    In place of a document that is none stands the error.
+    """
 
     documents: Mapping[str, JSON]
     tree: Mapping[str, frozenset[str]]
@@ -42,9 +45,17 @@ class Consolidated:
         metadata = document.get("metadata")
         if not isinstance(metadata, dict) or not metadata:
             raise FormatError(KEY, "'metadata' is not an object with members")
-        documents = {key.lstrip("/"): value for key, value in metadata.items()}
+        documents: dict[str, JSON] = {}
         tree: dict[str, set[str]] = {}
-        for key in documents:
+        for name, value in metadata.items():
+            key = name.lstrip("/")
+            if key.count("/") > spellings.MAX_DEPTH:
+                raise FormatError(KEY, f"the key {key:.80}... is nested too deeply")
+            if not isinstance(value, dict):
+                value = FormatError(f"{KEY} {key}", "is not a JSON object")
+                if "/" not in key:
+                    raise value
+            documents[key] = value
             parts = key.split("/")
             for i, part in enumerate(parts):
                 tree.setdefault("/".join(parts[:i]), set()).add(part)

@@ -124,10 +124,11 @@ def _fields(code: list[JSON], key: str) -> list[tuple[Any, ...]]:
     for entry in code:
         try:
             name, kind, *shapes = entry
-            if not isinstance(kind, list) and not _SYNTAX.fullmatch(kind):
-                raise ValueError(kind)
+            simple = None if isinstance(kind, list) else _SYNTAX.fullmatch(kind)
             sizes = [tuple(int(n) for n in shape) for shape in shapes]
         except (TypeError, ValueError):
             raise FormatError(key, f"structured dtype {code!r:.80} is malformed") from None
-        fields.append((name, _fields(kind, key) if isinstance(kind, list) else kind, *sizes))
+        if simple is None and not isinstance(kind, list):
+            raise FormatError(key, f"dtype {kind!r:.80} is not a Zarr data type")
+        fields.append((name, kind if simple else _fields(kind, key), *sizes))
     return fields

@@ -4,7 +4,9 @@ Two things differ from the standard. Numbers keep their text (`Number`), because
 a char attribute that spells a number is stored as that bare number
 (nczarr-format.md, sections 4.1 and 4.3) and its digits must come back
 unchanged. And the parser accepts what netCDF-C's own parser accepts
-(section 4.4): bare words, ``NaN`` and ``Infinity``, trailing commas, ``\'``.
+(section 4.4): bare words, ``NaN`` and ``Infinity``, trailing commas, ``\'``, and
+whatever follows the value: netCDF-C 4.10.1 was seen to rewrite a document with a
+shorter one and to leave the end of the old one behind it.
 """
 
 from __future__ import annotations
@@ -132,10 +134,7 @@ class _Dialect:
         self.position = 0
 
     def parse(self) -> JSON:
-        value = self.value(0)
-        if self.text[self.position :].strip("\0 \t\r\n"):
-            raise ValueError("text after the value")
-        return value
+        return self.value(0)  # what follows is the rest of an older document
 
     def token(self) -> tuple[str, str]:
         match = _TOKEN.match(self.text, self.position)

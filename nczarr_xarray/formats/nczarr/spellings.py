@@ -55,6 +55,9 @@ G1_GROUP_FILES = (*GROUP_FILES, ".nczgroup", ".nczattr")
 G1_ARRAY_FILES = (*ARRAY_FILES, ".nczvar", ".nczattr")
 ROOT_FILES = (*G1_GROUP_FILES, ".nczarr", ".zarray", "zarr.json")
 
+#: Groups are not nested deeper than this; what seems so is a loop of links, or hostile.
+MAX_DEPTH = 100
+
 #: The documents of one node by file name; absent files have no entry.
 Documents = Mapping[str, JSON]
 
@@ -129,8 +132,8 @@ def group_lists(documents: Documents, path: str) -> GroupLists | None:
         raise FormatError(key, "'dimensions' is not an object")
     return GroupLists(
         dimensions={name: _dimension(name, value, key) for name, value in dimensions.items()},
-        arrays=_names(_either(structure, "arrays", "vars", []), key, "arrays"),
-        groups=_names(structure.get("groups", []), key, "groups"),
+        arrays=_unique(_names(_either(structure, "arrays", "vars", []), key, "arrays")),
+        groups=_unique(_names(structure.get("groups", []), key, "groups")),
     )
 
 
@@ -183,7 +186,11 @@ def _either(structure: Mapping[str, JSON], name: str, old_name: str, default: JS
 def _names(values: JSON, key: str, member: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
         raise FormatError(key, f"{member!r} is not an array of names")
-    return tuple(dict.fromkeys(str(v) for v in values))
+    return tuple(str(v) for v in values)
+
+
+def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
 
 
 def _dimension(name: str, value: JSON, key: str) -> tuple[int, bool]:

@@ -1,0 +1,176 @@
+"""Decompressors that never return more than the chunk they belong to.
+
+A chunk of a few kilobytes may be made to inflate to gigabytes; each function
+here stops at the size that is expected, or believes no header that says more.
+
+What follows a complete stream is ignored: netCDF-C (4.10.1, observed) rewrites an
+object in place and leaves the end of a longer one behind what it wrote.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.model import CodecConfig
+
+Buffer: TypeAlias = Any
+#: Takes stored bytes; returns decoded bytes (anything with the buffer protocol).
+Step: TypeAlias = Callable[[Buffer], Buffer]
+
+_libdeflate: Callable[[Buffer, int], Buffer] | None
+try:
+    from deflate import zlib_decompress
+
+    _libdeflate = zlib_decompress
+except ImportError:  # no wheel for this platform: zlib does it, two to three times slower
+    _libdeflate = None
+
+#: What lzma may use for its dictionary; presets ask for 64 MiB at most.
+_LZMA_MEMORY = 1 << 28
+
+
+class Size(NamedTuple):
+    """How many bytes a step has to return, or may at most."""
+
+    most: int
+    exact: bool = True
+
+    def check(self, size: int) -> None:
+        """Raise `FormatError` if `size` is not what is expected."""
+        if size > self.most:
+            raise FormatError("", f"decodes to {size} bytes, not {self.most}")
+        if self.exact and size < self.most:
+            raise FormatError("", f"decodes to {size} bytes, not {self.most} (truncated?)")
+
+
+def _inflate(_: CodecConfig, size: Size) -> Step:
+    fast, most = _libdeflate, size.most
+    if fast is not None and size.exact:
+        return lambda data: fast(data, most)
+    return _stream(zlib.decompressobj, size)
+
+
+def _gunzip(_: CodecConfig, size: Size) -> Step:
+    return _stream(lambda: zlib.decompressobj(wbits=31), size)
+
+
+def _bunzip2(_: CodecConfig, size: Size) -> Step:
+    return _stream(bz2.BZ2Decompressor, size)
+
+
+def _unlzma(config: CodecConfig, size: Size) -> Step:
+    kind, filters = config.get("format", lzma.FORMAT_XZ), config.get("filters")
+    if kind == lzma.FORMAT_RAW:
+        return _stream(lambda: lzma.LZMADecompressor(kind, filters=filters), size)
+    return _stream(lambda: lzma.LZMADecompressor(kind, memlimit=_LZMA_MEMORY), size)
+
+
+def _stream(new: Callable[[], Any], size: Size) -> Step:
+    def decompress(data: Buffer) -> Buffer:
+        decompressor = new()
+        plain = decompressor.decompress(data, size.most + 1)
+        if len(plain) > size.most:
+            raise FormatError("", f"decodes to more than {size.most} bytes")
+        if not decompressor.eof:
+            raise FormatError("", "the compressed stream is truncated")
+        return plain
+
+    return decompress
+
+
+def _unblosc(_: CodecConfig, size: Size) -> Step:
+    from numcodecs import blosc
+
+    def decompress(data: Buffer) -> Buffer:
+        # blosc 1 header: uncompressed size at byte 4, compressed size at byte 12
+        header = np.frombuffer(data, dtype="<u4", count=4)
+        if header[3] > len(data):
+            raise FormatError("", f"holds {len(data)} bytes of a blosc chunk of {header[3]}")
+        size.check(int(header[1]))
+        plain = np.empty(int(header[1]), dtype=np.uint8)
+        blosc.decompress(memoryview(data)[: header[3]], plain)
+        return plain
+
+    return decompress
+
+
+def _unlz4(_: CodecConfig, size: Size) -> Step:
+    from numcodecs import lz4
+
+    def decompress(data: Buffer) -> Buffer:
+        size.check(int(np.frombuffer(data, dtype="<u4", count=1)[0]))
+        return lz4.decompress(data)
+
+    return decompress
+
+
+def _unzstd(_: CodecConfig, size: Size) -> Step:
+    from numcodecs import zstd
+
+    def decompress(data: Buffer) -> Buffer:
+        frame = _ZstdFrame.parse(data)
+        stated = frame.content
+        if stated is None and not size.exact:
+            raise FormatError("", "the zstd frame does not state its size")
+        if stated is not None:
+            size.check(stated)  # numcodecs would leave the rest of `plain` as it is
+        plain = np.empty(size.most if stated is None else stated, dtype=np.uint8)
+        try:
+            return zstd.decompress(data, plain)
+        except (RuntimeError, ValueError):
+            end = frame.end(data)
+            if end >= len(data):
+                raise
+            return zstd.decompress(data[:end], plain)
+
+    return decompress
+
+
+class _ZstdFrame(NamedTuple):
+    """What the header of a zstd frame says (RFC 8878, section 3.1.1)."""
+
+    content: int | None  # decoded size, if stated
+    blocks: int  # where the first block begins
+    checksum: bool
+
+    @classmethod
+    def parse(cls, data: bytes) -> _ZstdFrame:
+        if len(data) < 6 or data[:4] != b"\x28\xb5\x2f\xfd":
+            raise FormatError("", "does not begin with a zstd frame")
+        descriptor = data[4]
+        single = bool(descriptor & 0x20)
+        width = (1 if single else 0, 2, 4, 8)[descriptor >> 6]
+        start = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
+        field = data[start : start + width]
+        content = None
+        if width and len(field) == width:
+            content = int.from_bytes(field, "little") + (256 if width == 2 else 0)
+        return cls(content, start + width, bool(descriptor & 4))
+
+    def end(self, data: bytes) -> int:
+        """Where the frame ends; beyond the end of `data` if that is cut."""
+        position, last = self.blocks, False
+        while not last and position < len(data):
+            header = int.from_bytes(data[position : position + 3], "little")
+            last, kind, length = bool(header & 1), header >> 1 & 3, header >> 3
+            position += 3 + (1 if kind == 1 else length)  # kind 1: one byte, repeated
+        return position + 4 * self.checksum if last else len(data) + 1
+
+
+#: By codec id: makes the step of a codec, given the size it has to return.
+DECOMPRESSORS: dict[str, Callable[[CodecConfig, Size], Step]] = {
+    "zlib": _inflate,
+    "gzip": _gunzip,
+    "bz2": _bunzip2,
+    "lzma": _unlzma,
+    "blosc": _unblosc,
+    "zstd": _unzstd,
+    "lz4": _unlz4,
+}
