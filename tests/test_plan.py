@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numcodecs import Shuffle
 
 from nczarr_fsspec import MappingStore
 from nczarr_xarray.chunks import ChunkReader, plan_outer, plan_points
@@ -37,7 +38,10 @@ def chunked(
         chunk = np.zeros(chunks, data.dtype)
         chunk[tuple(slice(n) for n in data[part].shape)] = data[part]
         key = array.separator.join(map(str, index)) or "0"
-        objects[f"v/{key}"] = chunk.tobytes(order=array.order)
+        stored = chunk.tobytes(order=array.order)
+        if array.codecs:
+            stored = bytes(Shuffle(data.dtype.itemsize).encode(stored))
+        objects[f"v/{key}"] = stored
     return array, CountingStore(objects)
 
 
@@ -46,7 +50,13 @@ def grids(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
     rank = draw(st.integers(1, 3))
     shape = tuple(draw(st.integers(0 if rank > 1 else 1, 12)) for _ in range(rank))
     chunks = tuple(draw(st.integers(1, 14)) for _ in range(rank))
-    return np.arange(np.prod(shape), dtype="i4").reshape(shape), chunks
+    dtype = draw(st.sampled_from(["<i4", ">i4", "<f8", ">i2"]))
+    return np.arange(np.prod(shape)).astype(dtype).reshape(shape), chunks
+
+
+#: How netCDF-C states it: the element size is that of the variable.
+SHUFFLED: Any = st.sampled_from([(), ({"id": "shuffle", "elementsize": 0},)])
+ORDERS: Any = st.sampled_from("CF")
 
 
 def an_index(draw: st.DrawFn, size: int, *, pointwise: bool = False) -> Any:
@@ -73,11 +83,11 @@ def outer(data: np.ndarray[Any, Any], key: tuple[Any, ...]) -> np.ndarray[Any, A
     return data.squeeze(axis=tuple(dropped))
 
 
-@given(grids(), st.data())
-def test_outer_equals_numpy(grid: Any, draws: Any) -> None:
+@given(grids(), SHUFFLED, ORDERS, st.data())
+def test_outer_equals_numpy(grid: Any, codecs: Any, order: Any, draws: Any) -> None:
     data, chunks = grid
     key = draws.draw(st.composite(lambda draw: tuple(an_index(draw, n) for n in data.shape))())
-    array, store = chunked(data, chunks)
+    array, store = chunked(data, chunks, codecs=codecs, order=order)
     plan = plan_outer(key, data.shape, chunks)
     result = ChunkReader(array).read(store, plan)
     expected = outer(data, key)
@@ -86,8 +96,8 @@ def test_outer_equals_numpy(grid: Any, draws: Any) -> None:
     assert sum(store.reads.values()) == plan.count
 
 
-@given(grids(), st.data())
-def test_points_equal_numpy(grid: Any, draws: Any) -> None:
+@given(grids(), SHUFFLED, ORDERS, st.data())
+def test_points_equal_numpy(grid: Any, codecs: Any, order: Any, draws: Any) -> None:
     data, chunks = grid
     points = draws.draw(st.integers(0, 20))
     key: list[Any] = []
@@ -101,7 +111,7 @@ def test_points_equal_numpy(grid: Any, draws: Any) -> None:
             )
     if not any(isinstance(index, np.ndarray) for index in key):
         return
-    array, store = chunked(data, chunks)
+    array, store = chunked(data, chunks, codecs=codecs, order=order)
     plan = plan_points(key, data.shape, chunks)
     result = ChunkReader(array).read(store, plan)
     indexed = [axis for axis, index in enumerate(key) if isinstance(index, np.ndarray)]

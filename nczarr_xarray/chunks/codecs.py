@@ -1,4 +1,4 @@
-"""Decoding one chunk: bytes as stored to an array, by the fastest library for each codec.
+"""Decoding one chunk: bytes as stored to elements in place, by the fastest library for each codec.
 
 A `Decoder` is made once per array and used for every chunk, from any thread.
 Sizes are checked on the way: inflating stops at the chunk's size, and a chunk
@@ -15,6 +15,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.decompress import DECOMPRESSORS, Buffer, Size, Step
 from nczarr_xarray.chunks.filters import UNKNOWN, filter_step
+from nczarr_xarray.chunks.plan import ChunkTask
 from nczarr_xarray.chunks.szip import szip_decoder
 from nczarr_xarray.model import ChunkedArray, CodecConfig
 
@@ -36,7 +37,7 @@ class Decoder:
         If a codec is not known or cannot be used.
     """
 
-    __slots__ = ("_array", "_count", "_objects", "_steps", "nbytes")
+    __slots__ = ("_array", "_count", "_fields", "_objects", "_steps", "nbytes")
 
     def __init__(self, array: ChunkedArray) -> None:
         self._array = array
@@ -44,6 +45,14 @@ class Decoder:
         self._objects = array.dtype.kind == "O"
         self.nbytes = self._count * array.dtype.itemsize
         self._steps = self._plan(array)
+        # The last step is mostly to unshuffle: bytes then go straight to where they belong in
+        # the result, and only those that are wanted.
+        self._fields: list[str] = []
+        if self._steps and array.codecs[0]["id"] == "shuffle" and not self._objects:
+            size = _element_size(array.codecs[0], array)
+            if size == array.dtype.itemsize and 1 < size <= _WIDEST:
+                self._steps = self._steps[:-1]
+                self._fields = [f"f{i}" for i in range(size)]
 
     def _plan(self, array: ChunkedArray) -> tuple[Step, ...]:
         if self._objects and not array.codecs:
@@ -62,26 +71,67 @@ class Decoder:
             steps.insert(0, step)
         return tuple(steps)
 
-    def decode(self, data: Buffer, key: str) -> np.ndarray[Any, Any]:
-        """The chunk stored as `data` under `key`, with the array's chunk shape.
+    def place(
+        self,
+        data: Buffer,
+        key: str,
+        task: ChunkTask,
+        axes: tuple[int, ...] | None,
+        result: np.ndarray[Any, Any],
+    ) -> None:
+        """Decode the chunk stored as `data` under `key`, and put what `task` wants into `result`.
+
+        Parameters
+        ----------
+        axes
+            Order in which `task` sees the dimensions of the chunk, if not its own.
+        result
+            Has the array's dtype in native byte order.
 
         Raises
         ------
         FormatError
             If the bytes cannot be decoded, or have the wrong size.
         """
-        array = self._array
+        elements = self._decode(data, key)
+        if not self._fields:
+            result[task.target] = self._part(elements, task, axes)
+            return
+        count, fields = self._count, self._fields
+        if not self._array.dtype.isnative:
+            fields = fields[::-1]
+        planes = elements.view(np.uint8)
+        parts = [
+            self._part(planes[i * count : (i + 1) * count], task, axes) for i in range(len(fields))
+        ]
+        basic = not any(isinstance(index, np.ndarray) for index in task.target)
+        # with an Ellipsis a basic key gives a view even where it selects one element
+        out = result[(*task.target, ...)] if basic else np.empty(parts[0].shape, result.dtype)
+        bytewise = out.view([(name, np.uint8) for name in self._fields])
+        for name, part in zip(fields, parts, strict=True):
+            bytewise[name] = part
+        if not basic:
+            result[task.target] = out
+
+    def _part(
+        self, flat: np.ndarray[Any, Any], task: ChunkTask, axes: tuple[int, ...] | None
+    ) -> Any:
+        """What `task` wants of a chunk (or of one byte plane of it)."""
+        chunk = flat.reshape(self._array.chunk_shape, order=self._array.order)
+        return (chunk if axes is None else chunk.transpose(axes))[task.source]
+
+    def _decode(self, data: Buffer, key: str) -> np.ndarray[Any, Any]:
+        """All elements of the chunk stored as `data`, in stored order (shuffled, if `_fields`)."""
         try:
             for step in self._steps:
                 data = step(data)
-            chunk = self._objects_of(data) if self._objects else self._elements_of(data)
+            return self._objects_of(data) if self._objects else self._elements_of(data)
         except FormatError as error:
             raise FormatError(key, error.reason) from None
         except MemoryError:
             raise FormatError(key, f"a chunk of {self.nbytes} bytes does not fit") from None
         except Exception as error:  # codec libraries raise whatever they like
             raise FormatError(key, f"the chunk cannot be decoded ({error})") from error
-        return chunk.reshape(array.chunk_shape, order=array.order)
 
     def _elements_of(self, data: Buffer) -> np.ndarray[Any, Any]:
         if isinstance(data, np.ndarray):

@@ -148,10 +148,7 @@ class ChunkReader:
         if data is None:
             result[task.target] = self._fill
             return
-        chunk = self._decoder.decode(data, key)
-        if plan.axes is not None:
-            chunk = chunk.transpose(plan.axes)
-        result[task.target] = chunk[task.source]
+        self._decoder.place(data, key, task, plan.axes, result)
 
     def _read_threaded(
         self,
