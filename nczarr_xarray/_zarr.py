@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from typing import Literal
 
 from zarr.abc.store import (
     ByteRequest,
@@ -102,7 +103,7 @@ class StoreView(Store):
     supports_writes: bool = False
     supports_deletes: bool = False
     supports_listing: bool = True
-    supports_partial_writes: bool = False  # abstract up to zarr-python 3.1.0
+    supports_partial_writes: Literal[False] = False  # abstract up to zarr-python 3.1.0
 
     def __init__(self, keys: KeyStore) -> None:
         super().__init__(read_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -16,6 +16,7 @@ from nczarr_xarray._compat import (
     VLEN_STRING,
     AbstractDataStore,
     BackendArray,
+    BasicIndexer,
     ExplicitIndexer,
     Index,
     LazilyIndexedArray,
@@ -63,7 +64,7 @@ def open_groups(
             NCZarrDataStore(opened, member, use_zarr_fill_value_as_mask, dropped)
             for member in (top.walk() if tree else [top])
         ]
-        _load_coordinates(opened, stores)
+        _load_what_opening_touches(opened, stores)
         datasets = {
             _relative(store.group.path, top.path): store.open_dataset(**decoding)
             for store in stores
@@ -95,16 +96,26 @@ def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
 
 
 class NCZarrArray(BackendArray):
-    """A variable's data, read when indexed. Picklable, safe in threads and processes."""
+    """A variable's data, read when indexed. Picklable, safe in threads and processes.
 
-    __slots__ = ("dtype", "reader", "shape")
+    Parameters
+    ----------
+    first
+        The first element, if it is known already: xarray looks at that of every
+        variable of text when it opens a dataset.
+    """
 
-    def __init__(self, reader: VariableReader) -> None:
+    __slots__ = ("dtype", "first", "reader", "shape")
+
+    def __init__(self, reader: VariableReader, first: np.ndarray[Any, Any] | None = None) -> None:
         self.reader = reader
+        self.first = first
         self.shape = reader.shape
         self.dtype = VLEN_STRING if reader.dtype.kind == "O" else reader.dtype
 
     def __getitem__(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
+        if self.first is not None and isinstance(key, BasicIndexer) and not any(key.tuple):
+            return self.first
         return self.reader.read(key.tuple, points=_is_pointwise(key))
 
     async def async_getitem(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
@@ -144,6 +155,7 @@ class NCZarrDataStore(AbstractDataStore):
         self.variables = {n: v for n, v in group.variables.items() if n not in dropped}
         self.names = dimension_names(group.path, self.variables.values())
         self.loaded: dict[str, np.ndarray[Any, Any]] = {}
+        self.first: dict[str, np.ndarray[Any, Any]] = {}
         self.errors: dict[str, NCZarrError] = {}
         for name, variable in self.variables.items():
             try:
@@ -154,17 +166,25 @@ class NCZarrDataStore(AbstractDataStore):
     def fail(self, name: str, error: NCZarrError) -> None:
         """Report a variable that cannot be read; it raises when it is touched."""
         self.errors[name] = error
-        self.variables[name] = replace(self.variables[name], error=error)
-        path = self.variables[name].path
+        variable = self.variables[name]
+        # xarray would look into objects to see whether they are dates
+        dtype = np.dtype("f8") if variable.dtype.kind == "O" else variable.dtype
+        self.variables[name] = replace(variable, error=error, dtype=dtype)
+        path = variable.path
         _warn(f"variable {path!r} cannot be read and raises when it is used: {error}")
 
-    def index_variables(self) -> list[Variable]:
-        """The readable variables that xarray makes indexes of, and so loads at once."""
-        return [
-            variable
-            for name, variable in self.variables.items()
-            if name not in self.errors and self.dimensions_of(variable) == (name,)
-        ]
+    def touched(self) -> Iterator[tuple[Variable, tuple[int, ...] | None]]:
+        """What xarray reads of the readable variables to open the group.
+
+        All of those that it makes indexes of (None), the first element of text.
+        """
+        for name, variable in self.variables.items():
+            if name in self.errors:
+                continue
+            if self.dimensions_of(variable) == (name,):
+                yield variable, None
+            elif variable.dtype.kind == "O" and 0 not in variable.shape:
+                yield variable, (0,) * len(variable.shape)
 
     def open_dataset(self, **decoding: Any) -> xr.Dataset:
         """Decode the group to a Dataset."""
@@ -198,7 +218,8 @@ class NCZarrDataStore(AbstractDataStore):
             names = self.dimensions_of(variable)
         data: Any = self.loaded.get(name)
         if data is None:
-            data = LazilyIndexedArray(NCZarrArray(self.opened.reader(variable)))
+            reader = self.opened.reader(variable)
+            data = LazilyIndexedArray(NCZarrArray(reader, self.first.get(name)))
         attributes = {a.name: attribute_value(a) for a in variable.attributes.values()}
         if "_FillValue" not in attributes and self.is_mask(variable):
             assert isinstance(variable.array, ChunkedArray)
@@ -284,19 +305,21 @@ def dimension_names(group: str, variables: Iterable[Variable]) -> dict[str, str]
     return names
 
 
-def _load_coordinates(opened: Opened, stores: list[NCZarrDataStore]) -> None:
-    """Load what xarray makes indexes of, for all groups in one wave.
+def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) -> None:
+    """Load what xarray reads while it opens a dataset, for all groups in one wave.
 
-    xarray would load these variables one by one, and one that cannot be read
+    xarray would read these variables one by one, and one that cannot be read
     would keep the whole dataset from opening.
     """
-    wanted = [(store, variable) for store in stores for variable in store.index_variables()]
-    values = opened.read_many([variable for _, variable in wanted])
-    for (store, variable), value in zip(wanted, values, strict=True):
+    wanted = [(store, variable, key) for store in stores for variable, key in store.touched()]
+    values = opened.read_many([(variable, key) for _, variable, key in wanted])
+    for (store, variable, key), value in zip(wanted, values, strict=True):
         if isinstance(value, NCZarrError):
             store.fail(variable.name, value)
-        else:
+        elif key is None:
             store.loaded[variable.name] = value
+        else:
+            store.first[variable.name] = np.asarray(value, dtype=object)
 
 
 def _relative(path: str, top: str) -> str:

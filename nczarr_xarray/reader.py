@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -142,12 +143,18 @@ class Opened:
         """Read an orthogonal selection of `variable`; all of it for None."""
         return self.reader(variable).read(key)
 
-    def read_many(self, variables: Iterable[Variable]) -> list[np.ndarray[Any, Any] | NCZarrError]:
-        """Read whole variables, a remote store's requests overlapping; errors in their place."""
-        readers = [self.reader(variable) for variable in variables]
+    def read_many(
+        self, wanted: Iterable[tuple[Variable, tuple[Index, ...] | None]]
+    ) -> list[np.ndarray[Any, Any] | NCZarrError]:
+        """Read selections of several variables, a remote store's requests overlapping.
+
+        Errors stand in the place of values.
+        """
+        readers = [(self.reader(variable), key) for variable, key in wanted]
         if isinstance(self.store, RemoteStore) and readers:
-            return self.store.run(_gather_caught([reader.read_remote() for reader in readers]))
-        return [_caught(reader.read) for reader in readers]
+            reads = [reader.read_remote(key) for reader, key in readers]
+            return self.store.run(_gather_caught(reads))
+        return [_caught(partial(reader.read, key)) for reader, key in readers]
 
     def close(self) -> None:
         """Release the store."""

@@ -242,7 +242,7 @@ class _Reading:
                 raise document
             plain = _plain(document, f"{path}/{FILE}")
             array = _describe(self.store, path, plain)
-            variable.array, variable.dtype = array, array.dtype
+            variable.dtype = array.dtype
             text = array.dtype.kind in "OSU"
             variable.nc_type = "string" if text else _NC_TYPES.get(array.dtype.newbyteorder("="))
             values = dict(_attributes(document, path))
@@ -253,6 +253,7 @@ class _Reading:
             )
             self.problems += problems
             self.implied.use(variable, self.dimensions(group, document, array))
+            variable.array = array
         except NCZarrError as error:
             variable.error = error
         return variable
@@ -330,6 +331,9 @@ def _describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray
         raise FormatError(
             f"{path}/{FILE}", f"is not understood by zarr-python ({error})"
         ) from error
+    # such as [0s], by which numpy divides: the process would die of SIGFPE
+    if dtype.kind in "mM" and "[0" in dtype.str:
+        raise FormatError(f"{path}/{FILE}", f"dtype {dtype.str!r} counts from zero")
     return ZarrArray(path, shape, chunks, dtype, json.dumps(metadata), codecs)
 
 
