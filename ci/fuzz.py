@@ -3,12 +3,12 @@
 
     python ci/fuzz.py --cases 20000 --seed 1
 
-Every case is one dataset with one to three changes, opened and read whole,
-every fourth through an event loop; every tenth is opened with xarray, too. A case fails if anything but an
-`NCZarrError` is raised, if data have another shape than the dimensions say, if
-a variable that was not touched reads differently, if a key outside the dataset
-is asked for, or if it takes too long. Memory is capped. A crash or a hang in C
-code ends the worker process, which is a failure as well.
+Every case is one dataset with one to three changes, opened and read whole, every
+fourth through an event loop; every tenth is opened with xarray, too. A case fails
+if anything but an `NCZarrError` is raised, if data have another shape than the
+dimensions say, if a variable that was not touched reads differently, if a key
+outside the dataset is asked for, or if it takes too long. Memory is capped. A
+crash or a hang in C code ends the worker process, which is a failure as well.
 
 ``--case N`` repeats one case in this process and shows the damage.
 """
@@ -35,14 +35,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from nczarr_xarray import NCZarrError  # noqa: E402 - the path comes first
-from tests import hostile  # noqa: E402
+from tests import damage, promises, samples  # noqa: E402
 
 #: Address space of a worker, and time of a case before it is a hang.
 MEMORY = 2 << 30
 SECONDS = 10
 #: xarray is the slower part by far.
 EVERY = 10
-NAMES = sorted(hostile.DATASETS)
+NAMES = sorted(samples.DATASETS)
 
 
 class HangError(BaseException):
@@ -50,28 +50,28 @@ class HangError(BaseException):
 
 
 @functools.cache
-def good(name: str) -> tuple[hostile.Objects, Any]:
+def good(name: str) -> tuple[samples.Objects, Any]:
     """A dataset before any damage, and what it holds."""
-    objects = hostile.DATASETS[name]()
-    return objects, hostile.read_all(objects)
+    objects = samples.DATASETS[name]()
+    return objects, promises.read_all(objects)
 
 
-def damage(seed: int, number: int) -> tuple[str, hostile.Objects, set[str]]:
+def damaged(seed: int, number: int) -> tuple[str, samples.Objects, set[str]]:
     """The damaged dataset of one case."""
     rng = random.Random(f"{seed}/{number}")  # noqa: S311 - no secret
     name = rng.choice(NAMES)
-    return name, *hostile.mutate(good(name)[0], rng)
+    return name, *damage.mutate(good(name)[0], rng)
 
 
 def run(seed: int, number: int) -> str:
     """Run one case; how it ended."""
-    name, objects, touched = damage(seed, number)
-    found = hostile.read_all(objects, remote=number % 4 == 3)
+    name, objects, touched = damaged(seed, number)
+    found = promises.read_all(objects, remote=number % 4 == 3)
     if number % EVERY == 0:
-        hostile.open_with_xarray(objects, chunks=None if number % (2 * EVERY) else {})
+        promises.open_with_xarray(objects, chunks=None if number % (2 * EVERY) else {})
     if isinstance(found, NCZarrError):
         return "refused"
-    hostile.check_untouched(good(name)[1], found, touched)
+    promises.check_untouched(good(name)[1], found, touched)
     bad = sum(isinstance(value, NCZarrError) for value in found.values())
     return "some variables refused" if bad else "read"
 
@@ -105,10 +105,12 @@ def run_all(seed: int, cases: int, jobs: int) -> tuple[collections.Counter[str],
     peak = 0
     context = multiprocessing.get_context("spawn")
     running: dict[Connection, tuple[range, int]] = {}
+    processes = []
 
     def start(numbers: range) -> None:
         ours, theirs = context.Pipe(duplex=False)
-        context.Process(target=work, args=(seed, numbers, theirs), daemon=True).start()
+        processes.append(context.Process(target=work, args=(seed, numbers, theirs), daemon=True))
+        processes[-1].start()
         theirs.close()
         running[ours] = (numbers, numbers.start)
 
@@ -133,12 +135,14 @@ def run_all(seed: int, cases: int, jobs: int) -> tuple[collections.Counter[str],
                 outcomes[outcome] += 1
                 if text:
                     print(f"case {number} of seed {seed}:\n{text}", flush=True)
+    for process in processes:
+        process.join()
     return outcomes, peak
 
 
 def show(seed: int, number: int) -> None:
     """Repeat one case here, and print what was done to which dataset."""
-    name, objects, touched = damage(seed, number)
+    name, objects, touched = damaged(seed, number)
     print(f"{name}:")
     before = good(name)[0]
     for key in sorted(touched):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from xarray import Index, Variable
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
@@ -16,7 +17,6 @@ from xarray.coding.strings import StackedBytesArray
 from xarray.coding.strings import create_vlen_dtype as _create_vlen_dtype
 from xarray.coding.variables import BoolTypeArray
 from xarray.core.indexing import (
-    BasicIndexer,
     ExplicitIndexer,
     LazilyIndexedArray,
     OuterIndexer,
@@ -24,11 +24,11 @@ from xarray.core.indexing import (
 )
 
 __all__ = [
+    "TO_ZARR_IGNORES_COMPRESSOR",
     "VLEN_STRING",
     "AbstractDataStore",
     "BackendArray",
     "BackendEntrypoint",
-    "BasicIndexer",
     "ExplicitIndexer",
     "Index",
     "LazilyIndexedArray",
@@ -58,6 +58,9 @@ class _AsyncBool(BoolTypeArray):
 
 _ASYNCHRONOUS: dict[type, type] = {StackedBytesArray: _AsyncStackedBytes, BoolTypeArray: _AsyncBool}
 
+
+#: Whether ``encoding["compressor"]`` is ours to use; xarray handed it to zarr-python before.
+TO_ZARR_IGNORES_COMPRESSOR = tuple(map(int, xr.__version__.split(".")[:2])) >= (2026, 9)
 
 #: The dtype by which xarray knows variable-length text.
 VLEN_STRING: np.dtype[Any] = _create_vlen_dtype(str)  # type: ignore[no-untyped-call]

@@ -16,7 +16,6 @@ from nczarr_xarray._compat import (
     VLEN_STRING,
     AbstractDataStore,
     BackendArray,
-    BasicIndexer,
     ExplicitIndexer,
     Index,
     LazilyIndexedArray,
@@ -96,26 +95,16 @@ def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
 
 
 class NCZarrArray(BackendArray):
-    """A variable's data, read when indexed. Picklable, safe in threads and processes.
+    """A variable's data, read when indexed. Picklable, safe in threads and processes."""
 
-    Parameters
-    ----------
-    first
-        The first element, if it is known already: xarray looks at that of every
-        variable of text when it opens a dataset.
-    """
+    __slots__ = ("dtype", "reader", "shape")
 
-    __slots__ = ("dtype", "first", "reader", "shape")
-
-    def __init__(self, reader: VariableReader, first: np.ndarray[Any, Any] | None = None) -> None:
+    def __init__(self, reader: VariableReader) -> None:
         self.reader = reader
-        self.first = first
         self.shape = reader.shape
         self.dtype = VLEN_STRING if reader.dtype.kind == "O" else reader.dtype
 
     def __getitem__(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
-        if self.first is not None and isinstance(key, BasicIndexer) and not any(key.tuple):
-            return self.first
         return self.reader.read(key.tuple, points=_is_pointwise(key))
 
     async def async_getitem(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
@@ -155,7 +144,6 @@ class NCZarrDataStore(AbstractDataStore):
         self.variables = {n: v for n, v in group.variables.items() if n not in dropped}
         self.names = dimension_names(group.path, self.variables.values())
         self.loaded: dict[str, np.ndarray[Any, Any]] = {}
-        self.first: dict[str, np.ndarray[Any, Any]] = {}
         self.errors: dict[str, NCZarrError] = {}
         for name, variable in self.variables.items():
             try:
@@ -173,18 +161,15 @@ class NCZarrDataStore(AbstractDataStore):
         path = variable.path
         _warn(f"variable {path!r} cannot be read and raises when it is used: {error}")
 
-    def touched(self) -> Iterator[tuple[Variable, tuple[int, ...] | None]]:
-        """What xarray reads of the readable variables to open the group.
+    def touched(self) -> Iterator[Variable]:
+        """The readable variables that xarray reads to open the group.
 
-        All of those that it makes indexes of (None), the first element of text.
+        It makes indexes of some, and of text it wants to know the longest.
         """
         for name, variable in self.variables.items():
-            if name in self.errors:
-                continue
-            if self.dimensions_of(variable) == (name,):
-                yield variable, None
-            elif variable.dtype.kind == "O" and 0 not in variable.shape:
-                yield variable, (0,) * len(variable.shape)
+            indexed = self.dimensions_of(variable) == (name,)
+            if name not in self.errors and (indexed or variable.dtype.kind == "O"):
+                yield variable
 
     def open_dataset(self, **decoding: Any) -> xr.Dataset:
         """Decode the group to a Dataset."""
@@ -218,8 +203,7 @@ class NCZarrDataStore(AbstractDataStore):
             names = self.dimensions_of(variable)
         data: Any = self.loaded.get(name)
         if data is None:
-            reader = self.opened.reader(variable)
-            data = LazilyIndexedArray(NCZarrArray(reader, self.first.get(name)))
+            data = LazilyIndexedArray(NCZarrArray(self.opened.reader(variable)))
         attributes = {a.name: attribute_value(a) for a in variable.attributes.values()}
         if "_FillValue" not in attributes and self.is_mask(variable):
             assert isinstance(variable.array, ChunkedArray)
@@ -242,8 +226,12 @@ class NCZarrDataStore(AbstractDataStore):
             return self.fill_value_as_mask
         if hierarchy.writer is not None:
             return False
-        default = NC_DEFAULT_FILL.get(variable.nc_type or "")
-        return bool(array.fill) and array.fill != default
+        if variable.dtype.kind in "iu" and not {"scale_factor", "add_offset"} & set(
+            variable.attributes
+        ):
+            # it would make floats of integers that nobody may have meant to be missing
+            return bool(array.fill) and array.fill != NC_DEFAULT_FILL.get(variable.nc_type or "")
+        return bool(array.fill)
 
     def get_attrs(self) -> dict[str, Any]:
         return {a.name: attribute_value(a) for a in self.group.attributes.values()}
@@ -311,15 +299,13 @@ def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) ->
     xarray would read these variables one by one, and one that cannot be read
     would keep the whole dataset from opening.
     """
-    wanted = [(store, variable, key) for store in stores for variable, key in store.touched()]
-    values = opened.read_many([(variable, key) for _, variable, key in wanted])
-    for (store, variable, key), value in zip(wanted, values, strict=True):
+    wanted = [(store, variable) for store in stores for variable in store.touched()]
+    values = opened.read_many([(variable, None) for _, variable in wanted])
+    for (store, variable), value in zip(wanted, values, strict=True):
         if isinstance(value, NCZarrError):
             store.fail(variable.name, value)
-        elif key is None:
-            store.loaded[variable.name] = value
         else:
-            store.first[variable.name] = np.asarray(value, dtype=object)
+            store.loaded[variable.name] = value
 
 
 def _relative(path: str, top: str) -> str:

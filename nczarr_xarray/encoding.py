@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_xarray._compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Variable
 
 #: Codecs that netCDF's keys, or the dtype, tell of.
@@ -60,7 +61,10 @@ def variable_encoding(
 
 
 def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
-    """What ``netCDF4.Variable.filters()`` says, then Zarr v2's ``compressor`` and ``filters``."""
+    """What ``netCDF4.Variable.filters()`` says, then Zarr v2's ``compressor`` and ``filters``.
+
+    ``filters`` is None if netCDF's keys say all, and left out otherwise.
+    """
     by_id = {config["id"]: config for config in codecs}
     blosc: Any = False
     if "blosc" in by_id:
@@ -74,13 +78,13 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     if "szip" in by_id:
         config = by_id["szip"]
         szip = {
-            "coding": "nn" if int(config.get("mask", 0)) & 32 else "ec",
+            "coding": "nn" if _number(config, "mask") & 32 else "ec",
             "pixels_per_block": config.get("pixels-per-block"),
         }
     level = 0
     for name, key in (("zlib", "level"), ("zstd", "level"), ("bz2", "level"), ("blosc", "clevel")):
         if name in by_id:
-            level = int(by_id[name].get(key, 0))
+            level = _number(by_id[name], key)
     filters: dict[str, Any] = {
         "zlib": "zlib" in by_id,
         "szip": szip,
@@ -91,20 +95,16 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
         "complevel": level,
         "fletcher32": "fletcher32" in by_id,
     }
-    filters["compressor"] = dict(codecs[-1]) if codecs else None
-    filters["filters"] = _other_filters(codecs[:-1])
+    # What follows `to_zarr` hands to zarr-python, and codecs of Zarr v2 would keep it from
+    # writing v3, its default: it gets to see that there is nothing else, or it sees nothing.
+    if TO_ZARR_IGNORES_COMPRESSOR or not codecs:
+        filters["compressor"] = dict(codecs[-1]) if codecs else None
+    if all(config["id"] in _TOLD for config in codecs[:-1]):
+        filters["filters"] = None
     return filters
 
 
-def _other_filters(codecs: tuple[CodecConfig, ...]) -> tuple[Any, ...] | None:
-    """Zarr filters that no netCDF key and no dtype tells of, as ``to_zarr`` takes them.
-
-    Shuffling and its like are left to netCDF's keys: as filter objects they would
-    keep xarray from writing the variable as Zarr v3, its default.
-    """
-    others = [config for config in codecs if config["id"] not in _TOLD]
-    if not others:
-        return None
-    import numcodecs
-
-    return tuple(numcodecs.get_codec(dict(config)) for config in others)
+def _number(config: CodecConfig, key: str) -> int:
+    """A parameter of a codec for show: what is no number is 0, and the codec itself complains."""
+    value = config.get(key)
+    return value if isinstance(value, int) else 0

@@ -50,8 +50,9 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         compared with it when the variable is first read.
     use_zarr_fill_value_as_mask : bool, optional
         Whether ``fill_value`` of pure Zarr stands for ``_FillValue``. None
-        (default): if it is neither zarr's default (0, empty) nor netCDF's and
-        netCDF-C did not write the dataset. It never does in NCZarr.
+        (default): if netCDF-C did not write the dataset and it is neither zarr's
+        default (0, empty) nor, for integers that are not packed, netCDF's. It
+        never does in NCZarr.
     anonymous_dimension_prefix : str
         Unnamed dimensions of Zarr v2 are called this plus their length. The
         default is that of netCDF-C 4.9.3 and later; earlier releases used

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, URLError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.engine import gather_or_cancel
@@ -65,6 +65,8 @@ def open_hierarchy(
     FormatError, StoreError, URLError
         If the root or the wanted group cannot be read or understood.
     """
+    if not (group is None or isinstance(group, str)):
+        raise URLError("group", f"must be a string or None, not {group!r}")
     store, mode = open_target(target, storage_options)
     if consolidated is None and "consolidated" in mode:
         consolidated = True

@@ -17,7 +17,7 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray import FormatError
-from tests.ncpair import Pair, assert_same, write_pair
+from tests.ncpair import Pair, as_stored, assert_same, cut_fills, write_pair
 from tests.ncwriter import WRITERS, grid
 
 pytestmark = [
@@ -25,6 +25,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:h5py is running against HDF5:UserWarning"),
     # xarray says so of either engine
     pytest.mark.filterwarnings("ignore:Duplicate dimension names present:UserWarning"),
+    # xarray of 2025 announces a change of its default
+    pytest.mark.filterwarnings("ignore:In a future version, xarray will not decode:FutureWarning"),
 ]
 
 #: Ways to open that must all agree.
@@ -150,3 +152,38 @@ def test_chunks_of_the_store(pairs: Callable[[str], Pair]) -> None:
 def test_missing_group(pairs: Callable[[str], Pair]) -> None:
     with pytest.raises(FileNotFoundError, match="no group '/no'"):
         xr.open_dataset(pairs("groups").nczarr, engine="nczarr", group="no/such")
+
+
+# -- what was read is written again --------------------------------------------------
+
+
+def written(dataset: xr.Dataset, path: Path, form: str) -> xr.Dataset | type[Exception]:
+    """What is read back after xarray wrote `dataset`, or what it failed with."""
+    try:
+        if form == "netcdf":
+            dataset.to_netcdf(path, engine="netcdf4")
+            return xr.open_dataset(path, engine="netcdf4").load()
+        dataset.to_zarr(path, zarr_format=int(form[-1]))
+        return xr.open_dataset(path, engine="zarr").load()
+    except Exception as error:  # noqa: BLE001  # whatever xarray and zarr raise
+        return type(error)
+
+
+@pytest.mark.filterwarnings("ignore")  # what xarray and zarr think of the content
+@pytest.mark.parametrize("form", ["zarr2", "zarr3", "netcdf"])
+@pytest.mark.parametrize("name", WRITERS)
+def test_xarray_writes_it_like_any_other(
+    pairs: Callable[[str], Pair], tmp_path: Path, name: str, form: str
+) -> None:
+    """Our encoding is no worse than that of ``engine="netcdf4"``: what works there works here."""
+    ours, theirs = pairs(name).datasets()
+    with ours, theirs:
+        fills = cut_fills(theirs)
+        mine = written(as_stored(ours, fills), tmp_path / "mine", form)
+        other = written(as_stored(theirs, fills), tmp_path / "other", form)
+    if isinstance(other, xr.Dataset):
+        assert isinstance(mine, xr.Dataset), mine
+        xr.testing.assert_identical(mine, other)
+        assert mine.encoding.get("unlimited_dims") == other.encoding.get("unlimited_dims")
+    else:
+        assert mine is other

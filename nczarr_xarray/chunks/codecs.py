@@ -48,7 +48,9 @@ class Decoder:
         # The last step is mostly to unshuffle: bytes then go straight to where they belong in
         # the result, and only those that are wanted.
         self._fields: list[str] = []
-        if self._steps and array.codecs[0]["id"] == "shuffle" and not self._objects:
+        # (Swapping all bytes of an element is right for a single number only.)
+        single = array.dtype.isnative or array.dtype.kind in "iufmM"
+        if self._steps and array.codecs[0]["id"] == "shuffle" and single and not self._objects:
             size = _element_size(array.codecs[0], array)
             if size == array.dtype.itemsize and 1 < size <= _WIDEST:
                 self._steps = self._steps[:-1]

@@ -115,6 +115,7 @@ def _unzstd(_: CodecConfig, size: Size) -> Step:
     from numcodecs import zstd
 
     def decompress(data: Buffer) -> Buffer:
+        data = memoryview(data)  # a checksum before it gives an array
         frame = _ZstdFrame.parse(data)
         stated = frame.content
         if stated is None and not size.exact:
@@ -141,8 +142,8 @@ class _ZstdFrame(NamedTuple):
     checksum: bool
 
     @classmethod
-    def parse(cls, data: bytes) -> _ZstdFrame:
-        if len(data) < 6 or data[:4] != b"\x28\xb5\x2f\xfd":
+    def parse(cls, data: memoryview) -> _ZstdFrame:
+        if len(data) < 6 or bytes(data[:4]) != b"\x28\xb5\x2f\xfd":
             raise FormatError("", "does not begin with a zstd frame")
         descriptor = data[4]
         single = bool(descriptor & 0x20)
@@ -154,7 +155,7 @@ class _ZstdFrame(NamedTuple):
             content = int.from_bytes(field, "little") + (256 if width == 2 else 0)
         return cls(content, start + width, bool(descriptor & 4))
 
-    def end(self, data: bytes) -> int:
+    def end(self, data: memoryview) -> int:
         """Where the frame ends; beyond the end of `data` if that is cut."""
         position, last = self.blocks, False
         while not last and position < len(data):

@@ -1,0 +1,248 @@
+"""The JSON dialect and typed attributes: properties that hold for every value."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nczarr_xarray import FormatError
+from nczarr_xarray.formats.nczarr import jsontext
+from nczarr_xarray.formats.nczarr.attributes import convert, decode_attributes, infer
+from nczarr_xarray.formats.nczarr.jsontext import JSON, MAX_DEPTH, Number, dumps, loads
+from nczarr_xarray.model import NC_DTYPES
+
+# the same examples every time, in bounded time
+bounded = settings(derandomize=True, deadline=None, max_examples=300)
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+numbers = st.one_of(
+    st.integers(-(2**70), 2**70).map(lambda n: Number(str(n))),
+    st.floats(allow_nan=False, allow_infinity=False).map(lambda x: Number(repr(x))),
+    st.sampled_from([Number(text) for text in ("-0", "1.50", "1e5", "NaN", "-Infinity", "0.1E-7")]),
+)
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), numbers, texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=5), st.dictionaries(texts, inner, max_size=5)),
+    max_leaves=20,
+)
+
+
+def plain(value: JSON) -> Any:
+    """What the json module makes of the same text."""
+    if isinstance(value, Number):
+        return json.loads(value)
+    if isinstance(value, list):
+        return [plain(member) for member in value]
+    if isinstance(value, dict):
+        return {name: plain(member) for name, member in value.items()}
+    return value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equality in which NaN equals itself, and types count."""
+    return repr(one) == repr(other)
+
+
+class TestParser:
+    @bounded
+    @given(values)
+    def test_what_is_written_is_read(self, value: JSON) -> None:
+        assert same(loads(dumps(value).encode(), "k"), value)
+
+    @bounded
+    @given(values, st.booleans(), st.sampled_from([None, 1]))
+    def test_agrees_with_the_json_module(self, value: JSON, escaped: bool, indent: Any) -> None:
+        text = json.dumps(plain(value), ensure_ascii=escaped, indent=indent)
+        assert same(plain(loads(text.encode(), "k")), json.loads(text))
+
+    @bounded
+    @given(values, st.booleans())
+    def test_both_parsers_agree(self, value: JSON, escaped: bool) -> None:
+        text = json.dumps(plain(value), ensure_ascii=escaped)
+        slow = jsontext._Dialect(text, "'").parse()
+        assert same(slow, jsontext._STANDARD.decode(text))
+
+    @bounded
+    @given(st.text("[]{}:,\"\\ntrue0.-eE+$ /'ud8", max_size=40))
+    def test_any_text_is_read_or_refused(self, text: str) -> None:
+        try:
+            value = loads(text.encode(), "the key")
+        except FormatError as error:
+            assert error.object == "the key"
+        else:
+            assert same(loads(dumps(value).encode(), "k"), value)
+
+    @bounded
+    @given(st.binary(max_size=40))
+    def test_any_bytes_are_read_or_refused(self, data: bytes) -> None:
+        try:
+            value = loads(data, "the key")
+        except FormatError as error:
+            assert error.object == "the key"
+        else:
+            assert isinstance(value, (type(None), bool, str, list, dict))
+
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ('{"a": 1,}', {"a": Number("1")}),
+            ("[1,2,]", [Number("1"), Number("2")]),
+            ("{a: b}", {"a": "b"}),
+            ("[days, TRUE, False, nUll]", ["days", True, False, None]),
+            ("[NaN,-Infinity,inf,nanf]", [Number(t) for t in ("NaN", "-Infinity", "inf", "nanf")]),
+            ("[+5, .5, 1., 1-2]", [Number("+5"), Number(".5"), Number("1."), "1-2"]),
+            ("[١٢]", ["١٢"]),
+            (r'"it\'s"', "it's"),
+            (r'["\q", "\/", "\u00e9\'"]', ["q", "/", "é'"]),
+            ('"tab\there"', "tab\there"),
+            ('{"a": 1, "a": 2}', {"a": Number("2")}),
+            ("1.50", Number("1.50")),
+            ("{}\0", {}),
+            ('{"a": 1}"b": 2}}', {"a": Number("1")}),  # the end of what was there before
+        ],
+    )
+    def test_dialect(self, text: str, value: JSON) -> None:
+        assert same(loads(text.encode(), "k"), value)
+
+    def test_apostrophe_stands_for_what_the_writer_meant(self) -> None:
+        assert loads(rb'{"q\'uote": 1,}', "k", apostrophe='"') == {'q"uote': Number("1")}
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", " \n", "{", "[", "[1", '{"a"', '{"a":', '{"a" 1}', "[1 2]", '"open', '"\\', "}", "[,]",
+         "{,}", "{1", "//", "'a'", "<html>", "{[1]: 2}", '{"a":}'],
+    )  # fmt: skip
+    def test_refused(self, text: str) -> None:
+        with pytest.raises(FormatError, match=r"^where: is (not valid JSON|empty)"):
+            loads(text.encode(), "where")
+
+    def test_halves_of_surrogate_pairs_are_no_text(self) -> None:
+        assert loads(rb'["\ud83d\ude00", "\ud800", "x\udce9y"]', "k") == ["😀", "�", "x�y"]
+        assert loads(b'"\xed\xa0\x80\xff"', "k") == "����"
+
+    @pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"a":', "}"), ("[{b:", "}]")])
+    def test_depth_is_limited(self, start: str, end: str) -> None:
+        levels = MAX_DEPTH // (2 if start == "[{b:" else 1)
+        assert loads((start * levels + "1" + end * levels).encode(), "k")
+        for count in (levels + 1, 500, 5_000, 100_000):
+            for text in (start * count + "1" + end * count, start * count):
+                with pytest.raises(FormatError, match=r"deep|valid"):
+                    loads(text.encode(), "k")
+
+    def test_many_brackets_side_by_side_are_not_deep(self) -> None:
+        assert len(loads(b"[" + b"[{}]," * 1000 + b"[]]", "k")) == 1001
+
+    def test_written_as_netcdf_c_writes(self) -> None:
+        text = '{"a": [1,2.50,"x\\n",null], "ü": {"b": true}}'
+        assert dumps(loads(text.encode(), "k")) == text
+
+
+integer_types = sorted(name for name, dtype in NC_DTYPES.items() if dtype.kind in "iu")
+type_codes = st.sampled_from(
+    ["<i1", "|u1", ">i2", "<u2", "<i4", ">u4", "<i8", "<u8", "<f4", ">f8", ">S1", "<U1", "|S7",
+     "|J0", "1", "2", "5", "11", "12", "99", "", "x", "|O", "<f2", "\0", 5, None, [], {}]
+)  # fmt: skip
+
+
+class TestAttributes:
+    @bounded
+    @given(st.sampled_from(integer_types), st.data())
+    def test_integers_survive(self, nc_type: str, data: st.DataObject) -> None:
+        limits = np.iinfo(NC_DTYPES[nc_type])
+        elements = data.draw(st.lists(st.integers(limits.min, limits.max), min_size=1))
+        for texts in (elements, list(map(str, elements))):  # 4.9 quotes some numbers
+            found = convert(loads(json.dumps(texts).encode(), "k"), nc_type)
+            assert isinstance(found, np.ndarray)
+            assert found.dtype == NC_DTYPES[nc_type]
+            assert found.tolist() == elements
+
+    @bounded
+    @given(st.sampled_from(["float", "double"]), st.data())
+    def test_floats_survive_to_the_last_bit(self, nc_type: str, data: st.DataObject) -> None:
+        width = 32 if nc_type == "float" else 64
+        elements = data.draw(st.lists(st.floats(width=width), min_size=1))
+        array = np.array(elements, dtype=NC_DTYPES[nc_type])
+        names = {math.inf: "Infinity", -math.inf: "-Infinity"}
+        quoted = [x if math.isfinite(x) else names.get(x, "NaN") for x in array.tolist()]
+        for written in (array.tolist(), quoted):
+            found = convert(loads(json.dumps(written).encode(), "k"), nc_type)
+            assert isinstance(found, np.ndarray)
+            assert found.dtype == array.dtype
+            np.testing.assert_array_equal(found, array)
+
+    @bounded
+    @given(texts)
+    def test_text_survives(self, text: str) -> None:
+        document = loads(json.dumps(text).encode(), "k")
+        assert convert(document, "char") == text
+        assert convert(document, "string") == (text,)
+
+    @pytest.mark.parametrize(
+        "text", ["17", "1.50", "-0", "1e5", "true", "null", "NaN", '[1,"a"]', '{"a": [1,2]}', "007"]
+    )
+    def test_text_that_was_stored_as_json_comes_back(self, text: str) -> None:
+        assert convert(loads(text.encode(), "k"), "char") == text
+
+    @bounded
+    @given(st.dictionaries(texts, values), st.data(), st.booleans())
+    def test_any_value_of_any_type_is_an_attribute(
+        self, attributes: dict[str, JSON], data: st.DataObject, netcdf: bool
+    ) -> None:
+        types = {name: data.draw(type_codes) for name in attributes}
+        fill_type = data.draw(st.sampled_from([None, *NC_DTYPES]))
+        found, problems = decode_attributes(
+            attributes, types, "v/.zattrs", netcdf=netcdf, fill_type=fill_type
+        )
+        assert list(found) == list(attributes)
+        assert all(problem.object == "v/.zattrs" for problem in problems)
+        for attribute in found.values():
+            if attribute.type == "char":
+                assert isinstance(attribute.value, str)
+            elif attribute.type == "string":
+                assert isinstance(attribute.value, tuple)
+                assert all(isinstance(text, str) for text in attribute.value)
+            else:
+                assert isinstance(attribute.value, np.ndarray)
+                assert attribute.value.dtype == NC_DTYPES[attribute.type]
+                assert attribute.value.ndim == 1
+
+    @bounded
+    @given(st.lists(st.integers(-(2**63), 2**64), min_size=1, max_size=4))
+    def test_untyped_integers_keep_their_values(self, elements: list[int]) -> None:
+        attribute = infer("a", [Number(str(n)) for n in elements], netcdf=True)
+        fits = {
+            "int": all(-(2**31) <= n < 2**31 for n in elements),
+            "uint": all(0 <= n < 2**32 for n in elements),
+            "int64": all(-(2**63) <= n < 2**63 - 1 for n in elements),
+            "uint64": all(0 <= n < 2**64 for n in elements),
+        }
+        assert attribute.type == next((name for name, fit in fits.items() if fit), "double")
+        assert isinstance(attribute.value, np.ndarray)
+        if attribute.type != "double":
+            assert attribute.value.tolist() == elements
+
+    @pytest.mark.parametrize(
+        "text", ["128", "-129", "1e400", '"x"', "null", "[1,[2]]", "{}", '"NaN"']
+    )
+    def test_a_value_that_contradicts_its_type_is_reported(self, text: str) -> None:
+        value = loads(text.encode(), "k")
+        found, problems = decode_attributes({"a": value}, {"a": "<i1"}, "v/.zattrs", netcdf=True)
+        assert found["a"] == infer("a", value, netcdf=True) or isinstance(
+            found["a"].value, np.ndarray
+        )
+        assert found["a"].type != "byte"
+        assert len(problems) == 1
+        assert "attribute 'a' is not of its type byte" in problems[0].reason
+
+    def test_numbers_of_absurd_length(self) -> None:
+        digits = Number("9" * 10_000)
+        assert infer("a", digits, netcdf=True).type == "double"
+        found, problems = decode_attributes({"a": digits}, {"a": "<i8"}, "k", netcdf=True)
+        assert found["a"].type == "double"
+        assert len(str(problems[0])) < 300
