@@ -202,10 +202,9 @@ def table(results: dict[str, Any]) -> str:
         right = [medians[p] for p in ("zarr", "netcdf4") if p in medians and engines[p]["right"]]
         ratio = f"{medians['zarr'] / medians['nczarr']:.1f}" if "zarr" in medians else "–"
         best = f"{min(right) / medians['nczarr']:.1f}" if right else "–"
-        lines.append(
-            f"| {name} | {medians['nczarr'] * 1e3:.1f} ms ({min(ours) * 1e3:.1f}–{max(ours) * 1e3:.1f}) "
-            f"| {cells[0]} | {cells[1]} | {ratio} | {best} |"
-        )
+        spread = f"{min(ours) * 1e3:.1f}–{max(ours) * 1e3:.1f}"
+        own = f"{medians['nczarr'] * 1e3:.1f} ms ({spread})"
+        lines.append(f"| {name} | {own} | {cells[0]} | {cells[1]} | {ratio} | {best} |")
     return "\n".join(lines)
 
 
@@ -291,7 +290,8 @@ def main() -> int:
         (options.output / "local.json").write_text(json.dumps(document, indent=1) + "\n")
         versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
         head = f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
-        head += f"`python bench/local.py --repeat {options.repeat} --scale {options.scale} --output ...`"
+        command = f"python bench/local.py --repeat {options.repeat} --scale {options.scale}"
+        head += f"`{command} --output docs/bench`"
         (options.output / "local.md").write_text(f"{head}\n\n{text}\n")
         plot(results, options.output / "local.png")
     return 0

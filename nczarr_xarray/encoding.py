@@ -35,8 +35,9 @@ def variable_encoding(
     source
         Name of the dataset.
     """
+    text = variable.dtype.kind == "O" and variable.nc_type == "string"
     encoding: dict[str, Any] = {
-        "dtype": str if variable.dtype.kind == "O" else variable.dtype,
+        "dtype": str if text else variable.dtype,
         "source": source,
         "original_shape": variable.shape,
     }
@@ -63,17 +64,10 @@ def variable_encoding(
 def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     """What ``netCDF4.Variable.filters()`` says, then Zarr v2's ``compressor`` and ``filters``.
 
-    ``filters`` is None if netCDF's keys say all, and left out otherwise.
+    ``filters`` is None if netCDF's keys say all, and left out otherwise. What would
+    keep xarray from writing the variable elsewhere is left out as well.
     """
     by_id = {config["id"]: config for config in codecs}
-    blosc: Any = False
-    if "blosc" in by_id:
-        config = by_id["blosc"]
-        cname = config.get("cname", "lz4")
-        blosc = {
-            "compressor": "blosc_lz" if cname == "blosclz" else f"blosc_{cname}",
-            "shuffle": config.get("shuffle", 0),
-        }
     szip: Any = False
     if "szip" in by_id:
         config = by_id["szip"]
@@ -90,11 +84,13 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
         "szip": szip,
         "zstd": "zstd" in by_id,
         "bzip2": "bz2" in by_id,
-        "blosc": blosc,
         "shuffle": "shuffle" in by_id,
         "complevel": level,
         "fletcher32": "fletcher32" in by_id,
     }
+    if "blosc" not in by_id:
+        # else `to_netcdf` would fail: xarray asks netCDF4 for "blosc", which takes "blosc_lz4" ...
+        filters["blosc"] = False
     # What follows `to_zarr` hands to zarr-python, and codecs of Zarr v2 would keep it from
     # writing v3, its default: it gets to see that there is nothing else, or it sees nothing.
     if TO_ZARR_IGNORES_COMPRESSOR or not codecs:

@@ -350,7 +350,8 @@ def cf_roles(d: netCDF4.Dataset) -> None:
 
 @writer
 def odd_names(d: netCDF4.Dataset) -> None:
-    names = "0|0num|a b|a.b|a-b|a+b@c|größe|温度|_under|CON|x#y|50%".split("|")
+    names = ["0", "0num", "a b", "a.b", "a-b", "a+b@c", "größe", "温度", "_under", "CON", "x#y"]
+    names.append("50%")
     for name in names:
         grid(d, **{name: 2})
         v = d.createVariable(name, "i4", (name,))

@@ -124,7 +124,10 @@ def test_format_and_writer(
     assert f"  metadata  {how}" in lines
 
 
-def test_zarr_v3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zarr_v3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")  # else a terminal decides what stands on one line
     group = zarr.open_group(str(tmp_path / "x.zarr"), mode="w", zarr_format=3)
     group.attrs["title"] = "Three"
     group.create_array("v", shape=(10, 6), chunks=(5, 3), dtype="f8", dimension_names=["y", "x"])

@@ -24,7 +24,8 @@ SHAPE, CHUNKS = (40, 30, 50), (8, 30, 25)
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    netCDF4 = pytest.importorskip("netCDF4")
+    import netCDF4
+
     path = tmp_path_factory.mktemp("parallel") / "x.file"
     with netCDF4.Dataset(f"file://{path}#mode=nczarr,file", "w") as nc:
         for name, size in zip("tyx", SHAPE, strict=True):
@@ -174,15 +175,13 @@ def test_failed_opens_leave_nothing_open(tmp_path: Path) -> None:
 
 
 def run(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_importing_xarray_pays_nothing_for_us() -> None:
-    heavy = "zarr fsspec aiohttp s3fs numcodecs nczarr_xarray.backend".split()
+    heavy = ["zarr", "fsspec", "aiohttp", "s3fs", "numcodecs", "nczarr_xarray.backend"]
     listed = run(
         "import sys, xarray as xr\n"
         "before = set(sys.modules)\n"

@@ -55,7 +55,7 @@ ENCODINGS: list[dict[str, Any]] = [
     {"chunks": (10, 10), "shards": (30, 40)},
     {"chunks": (10, 10), "shards": (30, 40), "compressors": (GzipCodec(level=1), Crc32cCodec())},
     {"chunks": (20, 80), "compressors": (BloscCodec(cname="lz4", shuffle="bitshuffle"),)},
-    {"chunks": (20, 80), "compressors": (ZstdCodec(level=3),), "filters": (TransposeCodec(order=(1, 0)),)},
+    {"compressors": (ZstdCodec(level=3),), "filters": (TransposeCodec(order=(1, 0)),)},
     {"compressors": None},
 ]  # fmt: skip
 
@@ -152,5 +152,5 @@ def test_damaged_chunk_is_named(tmp_path: Path) -> None:
     for chunk in (path / "v" / "c").rglob("*"):
         if chunk.is_file():
             chunk.write_bytes(chunk.read_bytes()[:10])
-    with pytest.raises(FormatError, match="^v: cannot be read"):
+    with pytest.raises(FormatError, match=r"^v: cannot be read"):
         xr.open_dataset(path, engine="nczarr").v.load()

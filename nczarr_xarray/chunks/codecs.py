@@ -150,6 +150,8 @@ class Decoder:
             raise FormatError("", "decodes to bytes, not to Python objects")
         if data.size != self._count:
             raise FormatError("", f"holds {data.size} elements, not {self._count}")
+        if not all(isinstance(element, (str, bytes)) for element in data.ravel()):
+            raise FormatError("", "holds objects that are neither text nor bytes")
         return data
 
 

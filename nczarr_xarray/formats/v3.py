@@ -243,7 +243,7 @@ class _Reading:
             plain = _plain(document, f"{path}/{FILE}")
             array = _describe(self.store, path, plain)
             variable.dtype = array.dtype
-            text = array.dtype.kind in "OSU"
+            text = array.dtype.kind in "OSU" and plain["data_type"] != "variable_length_bytes"
             variable.nc_type = "string" if text else _NC_TYPES.get(array.dtype.newbyteorder("="))
             values = dict(_attributes(document, path))
             if "_FillValue" in values:

@@ -63,13 +63,16 @@ def parse_array(
     chunks = tuple(c or 1 if n == 0 else c for c, n in zip(chunks, shape, strict=True))
     if 0 in chunks:
         raise FormatError(key, "a chunk length is 0")
+    codecs = _codecs(metadata, key)
+    if any(config["id"] == "vlen-bytes" for config in codecs):
+        nc_type = None  # of any length and not text: netCDF has no such type
     array = ChunkedArray(
         path=path,
         shape=shape,
         chunk_shape=chunks,
         dtype=dtype,
         fill=_fill(metadata.get("fill_value"), nc_type, dtype, key, netcdf=netcdf),
-        codecs=_codecs(metadata, key),
+        codecs=codecs,
         order=_order(metadata, key),
         separator=_separator(metadata, key),
     )
@@ -182,6 +185,8 @@ def _fill_element(value: JSON, nc_type: str | None, dtype: np.dtype[Any], netcdf
         return None  # zarr-python's "no value" for text and raw bytes
     if not isinstance(value, str) or isinstance(value, Number):
         raise TypeError("text was expected")
+    if dtype.kind == "O" and nc_type is None:
+        return base64.b64decode(value, validate=True)
     if dtype.kind in "UO":
         return value
     if dtype.kind == "S":
