@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+BEGIN, END = "<!-- bench/local.py begin -->", "<!-- bench/local.py end -->"
 PACKAGES = ("nczarr-xarray", "xarray", "zarr", "numcodecs", "netCDF4", "deflate", "numpy", "dask")
 
 
@@ -238,6 +239,12 @@ def plot(results: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def _insert(page: Path, text: str) -> None:
+    """Put the table between its marks in the page on speed."""
+    before, rest = page.read_text().split(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{rest.partition(END)[2]}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=5)
@@ -245,7 +252,9 @@ def main() -> int:
         "--scale", type=float, default=1.0, help="of the data, 1: 164-420 MB a case"
     )
     parser.add_argument("--only", default="", help="only cases whose name contains this")
-    parser.add_argument("--output", type=Path, help="folder for local.json, local.md, local.png")
+    parser.add_argument(
+        "--output", type=Path, help="folder for local.json and local.png (docs/bench)"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     results: dict[str, Any] = {}
@@ -292,7 +301,7 @@ def main() -> int:
         head = f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
         command = f"python bench/local.py --repeat {options.repeat} --scale {options.scale}"
         head += f"`{command} --output docs/bench`"
-        (options.output / "local.md").write_text(f"{head}\n\n{text}\n")
+        _insert(options.output.parent / "speed.md", f"{head}\n\n{text}\n")
         plot(results, options.output / "local.png")
     return 0
 
