@@ -9,6 +9,8 @@ import numpy as np
 from nczarr_xarray._compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Variable
 
+#: Along one dimension; dask makes a tuple of their lengths, and an enormous shape may be a lie.
+_DASK_CHUNKS = 1_000_000
 #: Codecs that netCDF's keys, or the dtype, tell of.
 _TOLD = {"shuffle", "fletcher32", "zlib", "szip", "zstd", "bz2", "blosc", "vlen-utf8"}
 
@@ -48,7 +50,10 @@ def variable_encoding(
         chunks = array.chunk_shape
         encoding["contiguous"] = False
         encoding["chunksizes"] = chunks
-        encoding["preferred_chunks"] = dict(zip(dimension_names, chunks, strict=True))
+        encoding["preferred_chunks"] = {
+            name: chunk * max(1, -(-size // (chunk * _DASK_CHUNKS)))
+            for name, chunk, size in zip(dimension_names, chunks, variable.shape, strict=True)
+        }
     else:
         encoding["contiguous"] = True
         encoding["chunksizes"] = None

@@ -10,6 +10,8 @@ pytest.register_assert_rewrite("tests.ncpair")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # h5py (szip) says so if netCDF4, which brings an HDF5 of its own, was imported before
+    config.addinivalue_line("filterwarnings", "ignore:h5py is running against HDF5:UserWarning")
     # xarray's marks, on the tests that tests/test_xarray_suite.py takes from it
     for mark in ("flaky", "network", "skip_if_param", "skip_with_dask_array"):
         config.addinivalue_line("markers", f"{mark}: see xarray's own tests")

@@ -211,7 +211,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> tuple[xr.Dataset, xr.Dat
     pair = write_pair(tmp_path_factory.mktemp("select"), selectable)
     lazy, theirs = pair.datasets(cache=False)
     assert_same(lazy, theirs)
-    return lazy, theirs.load()
+    with theirs:
+        return lazy, theirs.load()
 
 
 def slices(size: int) -> st.SearchStrategy[slice]:

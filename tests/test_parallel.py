@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -75,6 +76,10 @@ def test_distributed_cluster(tree: Path) -> None:
     ):
         with xr.open_dataset(tree, engine="nczarr", chunks={}) as ds:
             assert np.allclose(ds.v.mean("t").values, values().mean(0), atol=1e-6)
+        with xr.open_mfdataset(
+            [tree] * 3, engine="nczarr", parallel=True, combine="nested", concat_dim="run"
+        ) as many:
+            assert np.array_equal(many.v.isel(run=2).values, values())
         lazy = xr.open_dataset(tree, engine="nczarr")
         assert client.submit(total, lazy).result() == pytest.approx(values().sum(dtype="f8"))
 
@@ -185,6 +190,7 @@ def test_importing_xarray_pays_nothing_for_us() -> None:
     listed = run(
         "import sys, xarray as xr\n"
         "before = set(sys.modules)\n"
+        "assert 'nczarr' in xr.backends.list_engines()\n"
         "import nczarr_xarray.entrypoint, nczarr_xarray, nczarr_fsspec\n"
         f"print([m for m in {heavy!r} if m in set(sys.modules) - before])"
     )
@@ -224,10 +230,16 @@ def test_guess_by_content(target: Path, tmp_path: Path) -> None:
     xr.Dataset({"v": ("x", [1.0])}).to_zarr(pure, zarr_format=2)
     empty = tmp_path / "empty"
     empty.mkdir()
+    netcdf = tmp_path / "x.nc"
+    xr.Dataset({"v": ("x", [1.0])}).to_netcdf(netcdf, engine="netcdf4")
+    archive = tmp_path / "pure.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in pure.rglob(".z*"):
+            file.write(path, path.relative_to(pure))
     text = tmp_path / "text.txt"
     text.write_text("PK or not")
-    for other in (pure, empty, text, tmp_path):
-        assert not guess(other)
+    for other in (pure, archive, netcdf, empty, text, tmp_path):
+        assert not guess(other), other
     assert not guess(b"PK\x03\x04")
     with xr.open_dataset(target) as ds:  # no engine: xarray asks us
         assert ds.v.shape == SHAPE

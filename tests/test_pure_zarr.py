@@ -383,4 +383,4 @@ def test_what_was_read_can_be_written_by_xarray(
         ds.to_netcdf(tmp_path / "copy.nc", engine="netcdf4")
         again = xr.open_dataset(tmp_path / "copy.zarr", engine="nczarr").load()
         xr.testing.assert_identical(again, ds.load())
-        xr.testing.assert_identical(xr.open_dataset(tmp_path / "copy.nc").load(), ds)
+        xr.testing.assert_identical(xr.load_dataset(tmp_path / "copy.nc"), ds)

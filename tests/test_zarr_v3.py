@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
 
 from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, StoreError
 from tests.httpserver import Server
@@ -154,3 +154,103 @@ def test_damaged_chunk_is_named(tmp_path: Path) -> None:
             chunk.write_bytes(chunk.read_bytes()[:10])
     with pytest.raises(FormatError, match=r"^v: cannot be read"):
         xr.open_dataset(path, engine="nczarr").v.load()
+
+
+# -- every type and codec --------------------------------------------------------------
+
+NUMBERS = "|i1 |u1 <i2 >i2 <i4 <u8 <f2 <f4 >f4 <f8 <c8 <c16 <M8[ns] >M8[s] <M8[D] <m8[ms]"
+DTYPES = ["|b1", *NUMBERS.split(), "<U4", ">U4", "|S4", "|S1", "|V4"]
+
+
+def assert_like_zarr(path: Path, **options: Any) -> xr.Dataset:
+    ours = xr.open_dataset(path, engine="nczarr", **options).load()
+    theirs = xr.open_dataset(path, engine="zarr", consolidated=False, **options).load()
+    xr.testing.assert_identical(ours, theirs)
+    for name, variable in theirs.variables.items():
+        if variable.dtype.kind not in "TO":  # we return text as netCDF4-python does
+            assert ours[name].dtype == variable.dtype, name
+    return ours
+
+
+def create(path: Path, data: np.ndarray[Any, Any], **options: Any) -> Any:
+    group = zarr.open_group(path, mode="w", zarr_format=3)
+    options = {"chunks": (2, 3)[: data.ndim] or "auto", "dtype": data.dtype} | options
+    names = ["y", "x"][: data.ndim]
+    array = group.create_array("v", shape=data.shape, dimension_names=names, **options)
+    array[...] = data
+    return array
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (), (0, 3)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    data = numbers.astype("<i4").view("V4") if dtype == "|V4" else numbers.astype(dtype)
+    create(tmp_path / "x.zarr", data)
+    if shape == (5, 7):
+        (tmp_path / "x.zarr" / "v" / "c" / "1" / "1").unlink()
+    assert_like_zarr(tmp_path / "x.zarr")
+    assert_like_zarr(tmp_path / "x.zarr", decode_cf=False)
+
+
+def test_text_of_any_length(tmp_path: Path) -> None:
+    data = np.array([["a", "", "longer"], ["ß", "温度", "x"]], np.dtypes.StringDType())
+    create(tmp_path / "x.zarr", data, dtype=str)
+    ds = assert_like_zarr(tmp_path / "x.zarr")
+    assert ds.v.values.tolist() == data.tolist()
+    assert ds.v.dtype == np.dtype("<U6")
+
+
+def test_bytes_of_any_length(tmp_path: Path) -> None:
+    from zarr.core.dtype import VariableLengthBytes
+
+    data = np.array([b"a", b"longer", b"\xff", b""], object)
+    create(tmp_path / "x.zarr", data, dtype=VariableLengthBytes())
+    assert assert_like_zarr(tmp_path / "x.zarr").v.values.tolist() == data.tolist()
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "big": {"serializer": BytesCodec(endian="big")},
+    "transposed": {"filters": [TransposeCodec(order=(1, 0))]},
+    "checked": {"compressors": [ZstdCodec(), Crc32cCodec()]},
+    "sharded": {"shards": (4, 6)},
+    "dots": {"chunk_key_encoding": {"name": "default", "separator": "."}},
+    "keys of v2": {"chunk_key_encoding": {"name": "v2", "separator": "."}},
+    "filled": {"fill_value": 9},
+}
+
+#: Codecs of numcodecs, by what they are made of in `create_array`.
+NUMCODECS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Delta": ("filters", {"dtype": "<i4"}),
+    "FixedScaleOffset": ("filters", {"offset": 0, "scale": 1, "dtype": "<i4", "astype": "<i2"}),
+    "Shuffle": ("compressors", {"elementsize": 4}),
+    "Zlib": ("compressors", {"level": 1}),
+    "BZ2": ("compressors", {"level": 1}),
+    "LZMA": ("compressors", {}),
+    "LZ4": ("compressors", {}),
+    "CRC32": ("compressors", {}),
+}
+
+
+@pytest.mark.parametrize("name", [*OPTIONS, *NUMCODECS])
+def test_every_codec(tmp_path: Path, name: str) -> None:
+    options = OPTIONS.get(name)
+    if options is None:
+        from zarr.codecs import numcodecs
+
+        member, parameters = NUMCODECS[name]
+        options = {member: [getattr(numcodecs, name)(**parameters)]}
+    array = create(tmp_path / "x.zarr", np.zeros((7, 9), "<i4"), **options)
+    array[:3] = np.arange(27).reshape(3, 9)
+    assert_like_zarr(tmp_path / "x.zarr", decode_cf=False)
+
+
+@pytest.mark.parametrize("decode", [True, False])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i2", "u1"])
+def test_fill_values_in_attributes(tmp_path: Path, dtype: str, decode: bool) -> None:
+    """xarray writes them as base64 for floats, and keeps Zarr's ``fill_value`` apart."""
+    ds = xr.Dataset({"v": ("x", np.array([1, 2, 3], dtype))})
+    ds.v.attrs["_FillValue"] = np.dtype(dtype).type(2)
+    ds.to_zarr(tmp_path / "x.zarr", zarr_format=3)
+    ours = assert_like_zarr(tmp_path / "x.zarr", decode_cf=decode)
+    assert np.isnan(ours.v[1]) if decode else ours.v.attrs["_FillValue"] == 2

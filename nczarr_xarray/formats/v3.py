@@ -19,6 +19,7 @@ from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError,
 from nczarr_fsspec.keystore import KeyStore, is_safe_name
 from nczarr_xarray.chunks import plan_outer
 from nczarr_xarray.formats.implied import ImpliedDimensions
+from nczarr_xarray.formats.nczarr.arrays import MAX_SIZE
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps, loads
 from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
@@ -331,6 +332,8 @@ def _describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray
         raise FormatError(
             f"{path}/{FILE}", f"is not understood by zarr-python ({error})"
         ) from error
+    if max(shape, default=0) > MAX_SIZE:
+        raise FormatError(f"{path}/{FILE}", f"shape {list(shape)} is more than can be indexed")
     # such as [0s], by which numpy divides: the process would die of SIGFPE
     if dtype.kind in "mM" and "[0" in dtype.str:
         raise FormatError(f"{path}/{FILE}", f"dtype {dtype.str!r} counts from zero")

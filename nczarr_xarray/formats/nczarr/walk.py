@@ -336,7 +336,7 @@ class _Walk:
                 "(.zmetadata)",
             )
         names = (n for n in listing if not n.startswith(".") and is_safe_name(n))
-        return tuple(sorted(names, key=str.encode))
+        return tuple(sorted(names, key=lambda name: name.encode("utf-8", "surrogatepass")))
 
     def classify(self, group: GroupNode, names: tuple[str, ...]) -> None:
         """Decide by their documents which children are arrays and which are groups."""
