@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from tests.s3server import s3_server  # noqa: F401
 
 pytest.register_assert_rewrite("tests.ncpair")
+# how long an example takes depends on what else the machine does
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

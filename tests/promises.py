@@ -43,7 +43,7 @@ class Spy(Mapping[str, bytes]):
 
 
 #: Elements of a variable that is not read as a whole.
-LARGE = 10_000_000
+LARGE = 1_000_000
 
 Values = dict[str, np.ndarray[Any, Any] | NCZarrError]
 

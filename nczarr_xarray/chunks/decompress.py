@@ -52,7 +52,8 @@ class Size(NamedTuple):
 
 def _inflate(_: CodecConfig, size: Size) -> Step:
     fast, most = _libdeflate, size.most
-    if fast is not None and size.exact:
+    # deflate counts in 32 bits, and takes all of the memory beforehand
+    if fast is not None and size.exact and most < 1 << 31:
         return lambda data: fast(data, most)
     return _stream(zlib.decompressobj, size)
 

@@ -68,12 +68,13 @@ class ZarrReader:
 
     def __init__(self, store: KeyStore, array: ZarrArray) -> None:
         self._path = array.path
+        self._grid = array.shape, array.chunk_shape
         self._zarr = _zarr_array(store, array.path, json.loads(array.metadata))
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray[Any, Any]:
         """Read an orthogonal selection, or a pointwise one (as `plan_outer`, `plan_points`)."""
         if not points:
-            count = plan_outer(key, self._zarr.shape, self._zarr.chunks).count
+            count = plan_outer(key, *self._grid).count
             if count > MAX_CHUNKS:
                 raise FormatError(self._path, f"a selection of {count} chunks is too much at once")
         try:
@@ -334,6 +335,9 @@ def _describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray
         ) from error
     if max(shape, default=0) > MAX_SIZE:
         raise FormatError(f"{path}/{FILE}", f"shape {list(shape)} is more than can be indexed")
+    if any(size and not chunk for size, chunk in zip(shape, chunks, strict=True)):
+        raise FormatError(f"{path}/{FILE}", "a chunk length is 0")
+    chunks = tuple(chunk or 1 for chunk in chunks)
     # such as [0s], by which numpy divides: the process would die of SIGFPE
     if dtype.kind in "mM" and "[0" in dtype.str:
         raise FormatError(f"{path}/{FILE}", f"dtype {dtype.str!r} counts from zero")

@@ -100,6 +100,8 @@ def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np
     order = "<" if prefix in ("", "|", "=") else prefix
     if not size and kind != "O":
         raise FormatError(key, f"dtype {code!r} has no size")
+    if kind == "M" and unit is None:  # which numpy has, but cannot print
+        raise FormatError(key, f"dtype {code!r} has no unit of time")
     dtype = _numpy_dtype(f"{order}{kind}{size}{unit or ''}", key)
     if kind in "SUO":
         return "string", dtype
