@@ -51,5 +51,24 @@ class DatasetNotFoundError(StoreError, FileNotFoundError):
     """There is no dataset (or no such group) at the target."""
 
 
+class DatasetExistsError(StoreError, FileExistsError):
+    """Something is at the target already, and nobody said that it may go."""
+
+
+class IncompleteExportError(StoreError):
+    """An export has not come to its end: some of what it is to store is not there."""
+
+
+class ConflictError(StoreError):
+    """Another writer is at work on the same part of the dataset."""
+
+
+class ExportError(NCZarrError, ValueError):
+    """Something cannot be stored as it is; found before the first byte is written.
+
+    The reason lists everything that was found, one thing a line.
+    """
+
+
 class NCZarrWarning(UserWarning):
     """Something was left out or repaired while a dataset was opened."""

@@ -95,6 +95,8 @@ class RemoteStore(KeyStore):
 
     #: requests in flight at most; measured best between 32 and 96 over 20-100 ms
     concurrency: int = 64
+    #: whether `list` can be expected to work
+    can_list: bool = True
 
     @property
     @abstractmethod

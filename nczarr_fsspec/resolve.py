@@ -55,7 +55,7 @@ def open_keystore(target: object, storage_options: Mapping[str, Any] | None = No
         If the package that reads this protocol is not installed.
     """
     text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
-    if text is not None and is_url(text) and not _exists(text):
+    if text is not None and is_url(text) and not exists(text):
         return _open_url(parse_url(text), storage_options)
     if storage_options:
         raise URLError(
@@ -87,10 +87,19 @@ def _open_url(url: NetCDFURL, options: Mapping[str, Any] | None) -> KeyStore:
         if options:
             raise URLError(shown, "storage_options do not apply to local files; leave them out")
         return _open_path(url.path, shown, url.mode)
+    fs, path = open_filesystem(url, options)
+    return _open_in_filesystem(fs, path, url.mode, shown)
+
+
+def open_filesystem(
+    url: NetCDFURL, options: Mapping[str, Any] | None
+) -> tuple[AbstractFileSystem, str]:
+    """The fsspec filesystem that a URL names, and the path in it; errors as `open_keystore`."""
     from fsspec.core import url_to_fs
 
     from nczarr_fsspec.aws import storage_options
 
+    shown = url.text.partition("#")[0]
     arguments = storage_options(url, options)
     try:
         fs, path = url_to_fs(url.base, **arguments)
@@ -103,23 +112,30 @@ def _open_url(url: NetCDFURL, options: Mapping[str, Any] | None) -> KeyStore:
     except Exception as error:  # noqa: BLE001 - some filesystems connect when they are made
         reason = f"{type(error).__name__}: {redact(str(error))}"
         raise StoreError(shown, f"cannot be opened: {reason}") from None
-    return _open_in_filesystem(fs, path, url.mode, shown)
+    return fs, path
+
+
+def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, str]:
+    """The filesystem below those that only shift the root, and the path in it."""
+    from fsspec.implementations.dirfs import DirFileSystem
+
+    while isinstance(fs, DirFileSystem):  # its asynchronous half needs an asynchronous target
+        fs, path = fs.fs, fs._join(path)  # noqa: SLF001
+    return fs, path
 
 
 def _open_in_filesystem(
     fs: AbstractFileSystem, path: str, mode: frozenset[str], shown: str | None
 ) -> KeyStore:
-    from fsspec.implementations.dirfs import DirFileSystem
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem
 
     from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore, remote_files
 
-    while isinstance(fs, DirFileSystem):  # its asynchronous half needs an asynchronous target
-        fs, path = fs.fs, fs._join(path)  # noqa: SLF001
+    fs, path = innermost(fs, path)
     if isinstance(fs, LocalFileSystem):
         return _open_path(path, shown or path, mode)
-    is_zip = _says_zip(urlsplit(path).path if "://" in path else path, mode)
+    is_zip = says_zip(urlsplit(path).path if "://" in path else path, mode)
     if isinstance(fs, MemoryFileSystem):
         shown = shown or redact(fs.unstrip_protocol(path))
         if not fs.exists(path):
@@ -135,7 +151,7 @@ def _open_in_filesystem(
 
 def _open_path(path: str, shown: str, mode: frozenset[str]) -> KeyStore:
     try:
-        if path.startswith("~") and not _exists(path):
+        if path.startswith("~") and not exists(path):
             path = os.path.expanduser(path)  # noqa: PTH111 - leaves an unknown ~user alone
         descriptor = os.open(path, OPEN_FLAGS)
         try:
@@ -151,7 +167,7 @@ def _open_path(path: str, shown: str, mode: frozenset[str]) -> KeyStore:
         raise StoreError(shown, f"cannot be opened: {reason}") from error
     if stat.S_ISDIR(kind):
         return DirectoryStore(path)
-    _check_is_zip(shown, start, _says_zip(path, mode))
+    _check_is_zip(shown, start, says_zip(path, mode))
     return _checked(ZipStore(path))
 
 
@@ -168,7 +184,8 @@ def _open_file(file: Any) -> KeyStore:
     return _checked(ZipStore(file, shown))
 
 
-def _says_zip(path: str, mode: frozenset[str]) -> bool:
+def says_zip(path: str, mode: frozenset[str]) -> bool:
+    """Whether a target is named as a zip archive."""
     return "zip" in mode or (path.lower().endswith(".zip") and "file" not in mode)
 
 
@@ -201,5 +218,6 @@ def _checked(store: KeyStore) -> KeyStore:
     return store
 
 
-def _exists(path: str) -> bool:
+def exists(path: str) -> bool:
+    """Whether a local path exists; False if it cannot be a path."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a URL is too long

@@ -1,6 +1,7 @@
-"""NCZarr and Zarr for xarray: ``xr.open_dataset(target, engine="nczarr")``.
+"""NCZarr and Zarr for xarray: ``engine="nczarr"`` to open, ``ds.nczarr.to_nczarr`` to export.
 
-Importing this package imports nothing heavy; each name is loaded when it is first used.
+Importing this package imports xarray, whose objects get their ``.nczarr``, and nothing else that is
+heavy; each name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -8,39 +9,73 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from nczarr_xarray.accessor import register_accessors
+
 if TYPE_CHECKING:
     from nczarr_fsspec.errors import (
+        ConflictError,
+        DatasetExistsError,
         DatasetNotFoundError,
+        ExportError,
         FormatError,
+        IncompleteExportError,
         NCZarrError,
         NCZarrWarning,
         StoreError,
         URLError,
     )
+    from nczarr_xarray.accessor import register
+    from nczarr_xarray.export import recover, to_nczarr
     from nczarr_xarray.reader import Opened, open_hierarchy
 
 __version__ = "0.1.0"
 
+_MODULES = {
+    "nczarr_fsspec.errors": [
+        "ConflictError",
+        "DatasetExistsError",
+        "DatasetNotFoundError",
+        "ExportError",
+        "FormatError",
+        "IncompleteExportError",
+        "NCZarrError",
+        "NCZarrWarning",
+        "StoreError",
+        "URLError",
+    ],
+    "nczarr_xarray.accessor": ["register"],
+    "nczarr_xarray.export": ["recover", "to_nczarr"],
+    "nczarr_xarray.reader": ["Opened", "open_hierarchy"],
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
 __all__ = [
+    "ConflictError",
+    "DatasetExistsError",
     "DatasetNotFoundError",
+    "ExportError",
     "FormatError",
+    "IncompleteExportError",
     "NCZarrError",
     "NCZarrWarning",
     "Opened",
     "StoreError",
     "URLError",
     "open_hierarchy",
+    "recover",
+    "register",
+    "to_nczarr",
 ]
-
-_READER = {"Opened", "open_hierarchy"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "nczarr_xarray.reader" if name in _READER else "nczarr_fsspec.errors"
-    return getattr(import_module(module), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
+
+
+register_accessors()

@@ -12,10 +12,12 @@ import numpy as np
 import xarray as xr
 from xarray import Index, Variable
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
+from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
 from xarray.backends.store import StoreBackendEntrypoint
-from xarray.coding.strings import StackedBytesArray
+from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, StackedBytesArray
 from xarray.coding.strings import create_vlen_dtype as _create_vlen_dtype
 from xarray.coding.variables import BoolTypeArray
+from xarray.conventions import cf_encoder, encode_dataset_coordinates
 from xarray.core.indexing import (
     ExplicitIndexer,
     LazilyIndexedArray,
@@ -23,9 +25,15 @@ from xarray.core.indexing import (
     VectorizedIndexer,
 )
 
+try:
+    from xarray.backends.writers import WRITEABLE_STORES
+except ImportError:  # before xarray 2025.10
+    from xarray.backends.api import WRITEABLE_STORES  # type: ignore[attr-defined,no-redef]
+
 __all__ = [
     "TO_ZARR_IGNORES_COMPRESSOR",
     "VLEN_STRING",
+    "WRITEABLE_STORES",
     "AbstractDataStore",
     "BackendArray",
     "BackendEntrypoint",
@@ -36,6 +44,8 @@ __all__ = [
     "StoreBackendEntrypoint",
     "Variable",
     "VectorizedIndexer",
+    "dataarray_to_dataset",
+    "encode_for_netcdf",
     "load_asynchronously",
 ]
 
@@ -72,3 +82,27 @@ def load_asynchronously(variable: Variable) -> None:
     while hasattr(data, "array"):
         data.__class__ = _ASYNCHRONOUS.get(type(data), type(data))
         data = data.array
+
+
+def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[Any, Any]]:
+    """Variables and attributes as the netCDF-4 data model has them (CF; text as str or S1)."""
+    variables, attributes = encode_dataset_coordinates(dataset)
+    variables, attributes = cf_encoder(variables, attributes)
+    text: Any = EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
+    chars: Any = CharacterArrayCoder()
+    encoded = {
+        name: chars.encode(text.encode(variable, name=name), name=name)
+        for name, variable in variables.items()
+    }
+    return encoded, dict(attributes)
+
+
+def dataarray_to_dataset(array: xr.DataArray) -> xr.Dataset:
+    """A DataArray as `xarray.DataArray.to_netcdf` writes it and `open_dataarray` reads it."""
+    if array.name is None:
+        return array.to_dataset(name=DATAARRAY_VARIABLE)
+    if array.name in array.coords or array.name in array.dims:
+        dataset = array.to_dataset(name=DATAARRAY_VARIABLE)
+        dataset.attrs[DATAARRAY_NAME] = array.name
+        return dataset
+    return array.to_dataset()

@@ -72,6 +72,13 @@ def open_groups(
     return datasets
 
 
+def open_group(opened: Opened, group: Group) -> xr.Dataset:
+    """One group of an open dataset, decoded."""
+    store = NCZarrDataStore(opened, group, None, set())
+    _load_what_opening_touches(opened, [store])
+    return store.open_dataset()
+
+
 def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
     """Join the groups of one dataset.
 

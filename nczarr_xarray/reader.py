@@ -16,7 +16,14 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, URLError
+from nczarr_fsspec.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    NCZarrError,
+    StoreError,
+    URLError,
+)
+from nczarr_fsspec.journal import PRIVATE, STATE_KEYS, State, with_changes
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.engine import gather_or_cancel
@@ -68,6 +75,32 @@ def open_hierarchy(
     if not (group is None or isinstance(group, str)):
         raise URLError("group", f"must be a string or None, not {group!r}")
     store, mode = open_target(target, storage_options)
+    return open_store(
+        store,
+        mode,
+        group=group,
+        tree=tree,
+        consolidated=consolidated,
+        anonymous_prefix=anonymous_prefix,
+    )
+
+
+def open_store(
+    store: KeyStore,
+    mode: frozenset[str] = frozenset(),
+    *,
+    group: str | None = None,
+    tree: bool = True,
+    consolidated: bool | None = None,
+    anonymous_prefix: str = "_Anonymous_Dim_",
+) -> Opened:
+    """`open_hierarchy` of a store that is open; it is closed if that fails.
+
+    Parameters
+    ----------
+    mode
+        The mode words of the target's fragment.
+    """
     if consolidated is None and "consolidated" in mode:
         consolidated = True
     options = Options(
@@ -78,7 +111,8 @@ def open_hierarchy(
         remote=isinstance(store, RemoteStore),
     )
     try:
-        nodes = _drive(store, options)
+        nodes, state = _drive(store, options)
+        store = state.store
         if nodes.generation == "v3":
             hierarchy = v3.read_hierarchy(
                 store, options.group, tree=tree, consolidated=consolidated
@@ -86,22 +120,66 @@ def open_hierarchy(
         else:
             naming = Naming(anonymous_prefix, array_dimensions="noxarray" not in mode)
             hierarchy = build(nodes, naming, pure=options.pure)
+        _hold_back(hierarchy, state)
     except BaseException:
         store.close()
         raise
     return Opened(store, hierarchy, nodes.consolidated if consolidated is None else None)
 
 
-def _drive(store: KeyStore, options: Options) -> Nodes:
-    """Answer a walk's waves from the store."""
+def _drive(store: KeyStore, options: Options) -> tuple[Nodes, State]:
+    """Answer a walk's waves from the store, with all changes that are valid."""
     walking = walk(options, store.url)
+    wave = next(walking)
+    answer, state = _first_answer(store, wave)
+    if state.store is not store:  # there is a change that has not been carried out
+        answer = _answer(state.store, wave)
     try:
-        wave = next(walking)
         while True:
-            wave = walking.send(_answer(store, wave))
+            wave = walking.send(answer)
+            answer = _answer(state.store, wave)
+    except DatasetNotFoundError:
+        # a change takes the root objects away for a moment; its journal was there before
+        if state.store is store and isinstance(store, LocalStore) and PRIVATE in _root(store):
+            answer, state = _first_answer(store, next(walk(options, store.url)))
+            if state.store is not store:
+                return _drive(state.store, options)
+        raise
     except StopIteration as stop:
         nodes: Nodes = stop.value
-        return nodes
+        return nodes, state
+
+
+def _first_answer(store: KeyStore, wave: Wave) -> tuple[Answer, State]:
+    """Answer the first wave, and see whether an export has left something.
+
+    No request waits for this one: it goes with the others where the store
+    cannot be listed, and is not made where the listing shows no need.
+    """
+    listed = isinstance(store, RemoteStore) and store.can_list
+    if listed:
+        answer = _answer(store, wave)
+        root = answer.listings[0] if answer.listings else None
+        if isinstance(root, frozenset) and PRIVATE in root:
+            return answer, with_changes(store, *store.get_many(STATE_KEYS))
+        return answer, State(store)
+    # last, so that nothing is missed that became valid while the others were read
+    answer = _answer(store, Wave((*wave.keys, *STATE_KEYS), wave.prefixes))
+    count = len(wave.keys)
+    state = with_changes(store, *answer.objects[count:])
+    return Answer(answer.objects[:count], answer.listings), state
+
+
+def _root(store: LocalStore) -> frozenset[str]:
+    return store.list("") or frozenset()
+
+
+def _hold_back(hierarchy: Hierarchy, state: State) -> None:
+    """Keep arrays whose chunks are not all there from being read."""
+    for group in hierarchy.root.walk() if state.pending else ():
+        for variable in group.variables.values():
+            error = state.pending.get(variable.path.strip("/"))
+            variable.error = variable.error or error
 
 
 def _answer(store: KeyStore, wave: Wave) -> Answer:

@@ -39,6 +39,7 @@ class FsspecStore(RemoteStore):
         self._files = remote_files(fs)
         self._root = root
         self.url = url or self._files.describe(root)
+        self.can_list = self._files.can_list
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -106,6 +107,8 @@ class FsspecFiles:
     recipe
         A filesystem to make the like of (`SharedFilesystem`).
     """
+
+    can_list = True
 
     def __init__(self, recipe: AbstractFileSystem) -> None:
         self.recipe = recipe

@@ -68,6 +68,8 @@ class _TransientError(Exception):
 class HTTPFiles(FsspecFiles):
     """Files of an HTTP server; a path is a URL, which may hold a user and a query."""
 
+    can_list = False
+
     def describe(self, path: str) -> str:
         return redact(path)
 

@@ -1,11 +1,12 @@
 """szip as netCDF-C stores it: a 4-byte size, then an extended-Rice stream.
 
-HDF5 itself decodes it: a file in memory gets the stored chunk and gives the
-elements back, so the sample layout, the padding of scanlines and the option
-bits are those of the library that wrote them. One thing differs from HDF5: the
-length of a scanline comes from the last dimension of the *variable*, where HDF5
-takes the chunk's (netCDF-C 4.10.1, observed; the metadata do not record it). So
-the parameter is set in the bytes of an HDF5 file that is made once an array.
+HDF5 itself decodes and encodes it: a chunk of a file in memory is written in
+one form and read in the other, so the sample layout, the padding of scanlines
+and the option bits are those of the library that netCDF-C uses. One thing
+differs from HDF5: the length of a scanline comes from the last dimension of the
+*variable*, where HDF5 takes the chunk's (netCDF-C 4.10.1, observed; the metadata
+do not record it). So the parameter is set in the bytes of an HDF5 file that is
+made once an array.
 """
 
 from __future__ import annotations
@@ -38,6 +39,60 @@ def szip_decoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
     FormatError
         If h5py is not installed, was built without szip, or the parameters are wrong.
     """
+    image, corner = _chunk_file(config, array)
+    size = math.prod(array.chunk_shape) * array.dtype.itemsize
+
+    def decode(data: Any) -> Any:
+        if len(data) < 4 or int.from_bytes(bytes(data[:4]), "little") != size:
+            raise FormatError("", f"the szip size is not {size}")
+        with _opened(image) as file:
+            dataset = file["chunk"]
+            dataset.id.write_direct_chunk(corner, bytes(data))
+            return np.ascontiguousarray(dataset[...]).view(np.uint8).reshape(-1)
+
+    return decode
+
+
+def szip_encoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], Any]:
+    """A function that encodes the bytes of chunks of `array`, as `szip_decoder` undoes it.
+
+    netCDF-C 4.10.1 gives the same bytes (observed). It fails where szip makes a
+    chunk no smaller, and so does the function, with a ValueError.
+
+    Parameters
+    ----------
+    config
+        ``{"id": "szip", "mask": option bits, "pixels-per-block": n}``.
+
+    Raises
+    ------
+    FormatError
+        If h5py is not installed, was built without szip, or the parameters are wrong.
+    """
+    image, corner = _chunk_file(config, array)
+    shape = array.chunk_shape or (1,)
+
+    def encode(data: Any) -> Any:
+        with _opened(image) as file:
+            dataset = file["chunk"]
+            dataset[...] = np.frombuffer(data, array.dtype).reshape(shape)
+            file.flush()
+            skipped, stored = dataset.id.read_direct_chunk(corner)
+        if skipped:
+            raise ValueError("szip makes it no smaller; choose zlib or zstd for such data")
+        return stored
+
+    return encode
+
+
+def _opened(image: bytes) -> Any:
+    import h5py
+
+    return h5py.File(h5py.h5f.open_file_image(image, h5py.h5f.FILE_IMAGE_OPEN_RW))
+
+
+def _chunk_file(config: CodecConfig, array: ChunkedArray) -> tuple[bytes, tuple[int, ...]]:
+    """The bytes of an HDF5 file that holds one empty chunk of `array`, and the chunk's corner."""
     where = f"{array.path}/.zarray"
     try:
         import h5py
@@ -49,21 +104,9 @@ def szip_decoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
     if not (isinstance(mask, int) and isinstance(pixels, int)):
         raise FormatError(where, "codec 'szip' lacks 'mask' or 'pixels-per-block'")
     shape = array.chunk_shape or (1,)
-    size = math.prod(shape) * array.dtype.itemsize
     # 4: entropy coding, 32: nearest neighbour; HDF5 sets all other bits by itself
     image = _empty_file(shape, array.dtype, ("nn" if mask & 32 else "ec", pixels))
-    image = _with_scanline(image, _scanline(array, pixels))
-
-    def decode(data: Any) -> Any:
-        if len(data) < 4 or int.from_bytes(bytes(data[:4]), "little") != size:
-            raise FormatError("", f"the szip size is not {size}")
-        flags = h5py.h5f.FILE_IMAGE_OPEN_RW
-        with h5py.File(h5py.h5f.open_file_image(image, flags)) as file:
-            dataset = file["chunk"]
-            dataset.id.write_direct_chunk((0,) * len(shape), bytes(data))
-            return np.ascontiguousarray(dataset[...]).view(np.uint8).reshape(-1)
-
-    return decode
+    return _with_scanline(image, _scanline(array, pixels)), (0,) * len(shape)
 
 
 def _empty_file(shape: tuple[int, ...], dtype: np.dtype[Any], options: tuple[str, int]) -> bytes:

@@ -10,18 +10,19 @@ from collections.abc import Sequence
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray import __version__
-from nczarr_xarray.cli import demo, dump, info
+from nczarr_xarray.cli import copy, demo, dump, info
 from nczarr_xarray.cli.text import report
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the whole command line; parsed arguments hold the command as ``run``."""
     parser = argparse.ArgumentParser(
-        prog="nczarr", description="Look at NCZarr and Zarr datasets, wherever they are."
+        prog="nczarr",
+        description="Look at NCZarr and Zarr datasets, wherever they are, and copy them.",
     )
     parser.add_argument("--version", action="version", version=f"nczarr {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (info, dump, demo):
+    for command in (info, dump, copy, demo):
         command.add_parser(subparsers)
     return parser
 

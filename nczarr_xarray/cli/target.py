@@ -17,15 +17,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET",
         help="a path or URL, e.g. x.zarr, file:///data/x.zip#mode=nczarr,zip or s3://bucket/x",
     )
+    add_option(parser, "-o", "options", "storage option of the URL's filesystem")
+
+
+def add_option(parser: argparse.ArgumentParser, flag: str, dest: str, what: str) -> None:
+    """Add an argument that collects storage options."""
     parser.add_argument(
-        "-o",
-        dest="options",
+        flag,
+        dest=dest,
         action="append",
         default=[],
         type=_option,
         metavar="KEY=VALUE",
-        help="storage option of the URL's filesystem; the value is JSON or plain text, "
-        "e.g. -o anon=true (may be repeated)",
+        help=f"{what}; the value is JSON or plain text, e.g. {flag} anon=true (may be repeated)",
     )
 
 

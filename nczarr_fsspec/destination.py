@@ -1,0 +1,253 @@
+"""From what a user names to the place that a dataset is to be written to."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.resolve import (
+    _CLASSIC,
+    _HDF5,
+    _ZIP,
+    exists,
+    innermost,
+    open_filesystem,
+    says_zip,
+)
+from nczarr_fsspec.stores.directory import OPEN_FLAGS
+from nczarr_fsspec.stores.writers import MappingWriter
+from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
+from nczarr_fsspec.url import is_url, parse_url, redact
+from nczarr_fsspec.writable import WritableStore
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+    from nczarr_fsspec.stores.fsspec import FsspecFiles
+
+_NO_MODE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a dataset is to be written.
+
+    Attributes
+    ----------
+    kind
+        A directory of this machine, one zip archive, or objects with keys.
+    url : str
+        How messages name it; free of secrets.
+    mode : frozenset of str
+        Mode words of the URL's fragment.
+    path : str or None
+        Absolute local path of the directory or archive; None if it is elsewhere.
+    store : WritableStore or None
+        The store to write to, if `kind` is ``"objects"``.
+    files, remote_path : FsspecFiles and str, or None
+        Where an archive is that has no `path`.
+    """
+
+    kind: Literal["directory", "zip", "objects"]
+    url: str
+    mode: frozenset[str] = _NO_MODE
+    path: str | None = None
+    store: WritableStore | None = None
+    files: FsspecFiles | None = None
+    remote_path: str | None = None
+
+    def open_archive(self) -> KeyStore | None:
+        """The archive that is there now; None if there is none.
+
+        Raises
+        ------
+        StoreError
+            If what is there cannot be read or is not an archive with a dataset.
+        """
+        assert self.kind == "zip"
+        archive: ZipStore | RemoteZipStore
+        if self.path is not None:
+            if not os.path.lexists(self.path):
+                return None
+            archive = ZipStore(self.path)
+        else:
+            assert self.files is not None
+            assert self.remote_path is not None
+            archive = RemoteZipStore(self.files, self.remote_path, self.url)
+            if archive.run(self.files.read_tail(self.remote_path, 1)) is None:
+                return None
+        (found,) = archive.list_many([""])
+        if isinstance(found, StoreError):
+            archive.close()
+            raise found
+        return archive
+
+    def upload(self, path: str) -> None:
+        """Put a local file where an archive is that has no `path`, in one step.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written; what was there is there still.
+        """
+        from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+
+        assert self.files is not None
+        assert self.remote_path is not None
+        folder, _, name = self.remote_path.rpartition("/")
+        store = FsspecWriter(self.files.recipe, folder)
+        try:
+            store.upload(name, path)
+        finally:
+            store.close()
+
+
+def open_destination(
+    target: object, storage_options: Mapping[str, Any] | None = None
+) -> Destination:
+    """Find out where to write; nothing is made, and no network is asked.
+
+    Parameters
+    ----------
+    target
+        - a local path (``str`` or ``os.PathLike``), a netCDF URL or any URL of fsspec;
+          one that ends in ``.zip`` or has mode ``zip`` is an archive;
+        - an fsspec mapper, or anything else with a filesystem ``fs`` and a path;
+        - a mapping from keys to bytes that can be changed;
+        - a `WritableStore`.
+    storage_options
+        Options of the fsspec filesystem that a URL names.
+
+    Raises
+    ------
+    URLError
+        If nothing can be written there: plain HTTP, file objects, classic and HDF5 files,
+        caches and archives in a chain; or if `target` cannot be understood.
+    StoreError
+        If a local path cannot be looked at.
+    ImportError
+        If the package for this protocol is not installed.
+    """
+    text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
+    if text is not None and is_url(text) and not exists(text):
+        return _in_url(text, storage_options)
+    shown = text if text is not None else f"{type(target).__name__} object"
+    if storage_options:
+        raise URLError(shown, "storage_options apply to URLs only; leave them out")
+    if text is not None:
+        if "#mode=" in text and not exists(text):
+            raise URLError(text, "a path with a fragment is written file:///path#mode=...")
+        return _at_path(text, text, _NO_MODE)
+    if isinstance(target, WritableStore):
+        return Destination("objects", target.url, store=target)
+    if hasattr(target, "read") and hasattr(target, "seek"):
+        raise URLError(shown, "a file object cannot hold a dataset; name a path or a URL")
+    if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
+        path = target.root if hasattr(target, "root") else getattr(target, "path", "")
+        return _in_filesystem(target.fs, path, _NO_MODE, None)
+    if isinstance(target, MutableMapping):
+        return Destination("objects", "mapping", store=MappingWriter(target))
+    raise URLError(
+        shown,
+        "is not a path, URL, mapper or mutable mapping that a dataset can be written to",
+    )
+
+
+def _in_url(text: str, options: Mapping[str, Any] | None) -> Destination:
+    url = parse_url(text)
+    shown = url.text.partition("#")[0]
+    if "bytes" in url.mode:
+        raise _single_file(shown, "mode=bytes names one classic or HDF5 file")
+    if url.protocol == "file":
+        if options:
+            raise URLError(shown, "storage_options do not apply to local files; leave them out")
+        return _at_path(url.path, shown, url.mode)
+    if url.target_protocol in ("http", "https"):
+        raise _plain_http(shown)
+    fs, path = open_filesystem(url, options)
+    return _in_filesystem(fs, path, url.mode, shown)
+
+
+def _in_filesystem(
+    fs: AbstractFileSystem, path: str, mode: frozenset[str], shown: str | None
+) -> Destination:
+    from fsspec.archive import AbstractArchiveFileSystem
+    from fsspec.implementations.chained import ChainedFileSystem
+    from fsspec.implementations.local import LocalFileSystem
+
+    from nczarr_fsspec.stores.fsspec import FsspecFiles
+    from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+
+    fs, path = innermost(fs, path)
+    if isinstance(fs, LocalFileSystem):
+        return _at_path(path, shown or path, mode)
+    shown = shown or redact(fs.unstrip_protocol(path))
+    if isinstance(fs, (ChainedFileSystem, AbstractArchiveFileSystem)):
+        raise URLError(
+            shown, "a cache, or an archive in a chain, cannot be written; name the place itself"
+        )
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    if "https" in protocols:
+        raise _plain_http(shown)
+    if says_zip(path, mode):
+        return Destination("zip", shown, mode, files=FsspecFiles(fs), remote_path=path)
+    return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown))
+
+
+def _at_path(path: str, shown: str, mode: frozenset[str]) -> Destination:
+    if not path:
+        raise URLError("''", "is not a path")
+    if path.startswith("~") and not exists(path):
+        path = os.path.expanduser(path)  # noqa: PTH111 - leaves an unknown ~user alone
+    path = os.path.abspath(path)
+    try:
+        kind, start = _look(path)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StoreError(shown, f"cannot be looked at: {reason}") from error
+    if start.startswith((*_CLASSIC, _HDF5)):
+        raise _single_file(shown, f"is one {'HDF5' if start == _HDF5 else 'classic'} file")
+    is_zip = says_zip(path, mode)
+    if stat.S_ISDIR(kind):
+        if "zip" in mode:
+            raise URLError(shown, "is a directory; leave mode zip out, or name another path")
+        is_zip = False
+    elif start.startswith(_ZIP):
+        is_zip = True
+    return Destination("zip" if is_zip else "directory", shown, mode, path)
+
+
+def _look(path: str) -> tuple[int, bytes]:
+    """The mode of what is at `path`, 0 if there is nothing, and the first bytes of a file."""
+    try:
+        kind = os.stat(path).st_mode  # noqa: PTH116 - paths are strings here
+    except (FileNotFoundError, NotADirectoryError):
+        return 0, b""
+    if not stat.S_ISREG(kind):
+        return kind, b""
+    descriptor = os.open(path, OPEN_FLAGS)
+    try:
+        return kind, os.read(descriptor, 8)
+    finally:
+        os.close(descriptor)
+
+
+def _plain_http(shown: str) -> URLError:
+    return URLError(
+        shown,
+        "plain HTTP is for reading; if this is an S3 service add #mode=s3, or write to a local "
+        "path and upload that",
+    )
+
+
+def _single_file(shown: str, what: str) -> URLError:
+    return URLError(
+        shown,
+        f"{what}, which is not written here: use to_netcdf() with engine='h5netcdf' or 'scipy', "
+        "or choose another path",
+    )

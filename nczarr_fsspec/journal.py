@@ -1,0 +1,231 @@
+"""What an export leaves in a dataset while it is under way, and how readers take it.
+
+Everything lies below one private prefix, which no reader of Zarr looks at:
+
+======================================  ======================================================
+key                                     meaning
+======================================  ======================================================
+``.nczarr_export/writers/<id>``         somebody writes: who, and which chunks
+``.nczarr_export/staged/<id>/<key>``    the new object for ``<key>``, not valid yet
+``.nczarr_export/journal``              a change that *is* valid: which staged objects replace
+                                        which, and what is gone. Whoever finds it may finish it.
+``.nczarr_export/incomplete``           chunks are still to come (all, or of certain arrays)
+======================================  ======================================================
+
+A change is valid from the moment its journal exists, which is one atomic write.
+Until its objects have been moved to their places, readers look them up through
+`with_changes`: they see all of the change or, before the journal, none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nczarr_fsspec.errors import IncompleteExportError, StoreError
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.stores._names import child_names
+
+PRIVATE = ".nczarr_export"
+JOURNAL = f"{PRIVATE}/journal"
+INCOMPLETE = f"{PRIVATE}/incomplete"
+WRITERS = f"{PRIVATE}/writers"
+STAGED = f"{PRIVATE}/staged"
+
+#: What a reader asks for besides the root objects.
+STATE_KEYS = (INCOMPLETE, JOURNAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """A change that is valid, and may not have been carried out in full.
+
+    Parameters
+    ----------
+    transaction
+        Its number, which names the prefix of its staged objects.
+    staged
+        Keys that have a staged object.
+    removed
+        Keys that are gone with the change.
+    """
+
+    transaction: str
+    owner: Owner
+    staged: tuple[str, ...]
+    removed: tuple[str, ...] = ()
+
+    def dump(self) -> bytes:
+        """What `parse` takes."""
+        document = {
+            "transaction": self.transaction,
+            "owner": self.owner.document,
+            "staged": self.staged,
+            "removed": self.removed,
+        }
+        return json.dumps(document).encode()
+
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> Journal:
+        """Take a journal apart (`StoreError` if it is damaged)."""
+        try:
+            document = json.loads(data)
+            transaction = str(document["transaction"])
+            keys = [tuple(map(str, document[name])) for name in ("staged", "removed")]
+        except (ValueError, KeyError, TypeError):
+            raise StoreError(f"{where}/{JOURNAL}", "is damaged") from None
+        return cls(transaction, Owner.parse(document.get("owner")), *keys)
+
+    def staged_key(self, key: str) -> str:
+        """Where the new object for `key` was put."""
+        return f"{STAGED}/{self.transaction}/{key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """Chunks are still to come.
+
+    Parameters
+    ----------
+    pending
+        Array -> number of chunks it has when it is complete. None: nothing of
+        the dataset is to be read.
+    """
+
+    owner: Owner
+    pending: Mapping[str, int] | None = None
+
+    def dump(self) -> bytes:
+        """What `parse` takes."""
+        return json.dumps({"owner": self.owner.document, "pending": self.pending}).encode()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Incomplete:
+        """Take a mark apart; a damaged one stands for the whole dataset."""
+        try:
+            document = json.loads(data)
+            pending = document["pending"]
+            counts = None if pending is None else {str(k): int(n) for k, n in pending.items()}
+            return cls(Owner.parse(document.get("owner")), counts)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return cls(Owner.parse(None))
+
+    def error(self, obj: str) -> IncompleteExportError:
+        """What a reader of `obj` is told."""
+        state = "ended before it was done" if self.owner.is_dead() else "has not finished"
+        return IncompleteExportError(
+            obj,
+            f"incomplete export: its writer ({self.owner}) {state}; write the missing regions, or "
+            'write it anew with mode="w"',
+        )
+
+
+@dataclass(slots=True)
+class State:
+    """A store as it is to be read.
+
+    Parameters
+    ----------
+    store
+        With all valid changes.
+    pending
+        Arrays whose chunks are not all there, each with what to tell its readers.
+    """
+
+    store: KeyStore
+    pending: Mapping[str, IncompleteExportError] = field(default_factory=dict)
+
+
+def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
+    """How to read `store`, given what it holds under `STATE_KEYS` (bytes, None or an error).
+
+    Raises
+    ------
+    IncompleteExportError
+        If nothing of the dataset may be read.
+    StoreError
+        If the journal is damaged.
+    """
+    view = store
+    if isinstance(journal, bytes):
+        view = _view(store, Journal.parse(journal, store.url))
+        if INCOMPLETE in view.staged or INCOMPLETE in view.removed:
+            (incomplete,) = view.get_many([INCOMPLETE])
+    if not isinstance(incomplete, bytes):
+        return State(view)
+    mark = Incomplete.parse(incomplete)
+    if mark.pending is None:
+        raise mark.error(store.url)
+    return State(view, {path: mark.error(f"/{path}") for path in mark.pending})
+
+
+class _Changed:
+    """A store in which some keys are to be found elsewhere, and some not at all."""
+
+    def __init__(self, base: Any, journal: Journal) -> None:
+        self.url = base.url
+        self.base = base
+        self.staged = {key: journal.staged_key(key) for key in journal.staged}
+        self.removed = frozenset(journal.removed) - self.staged.keys()
+        self._children = child_names(self.staged)
+
+    def places(self, key: str) -> Sequence[str]:
+        """Where to look for `key`, in order: an object may have been moved into place."""
+        if key in self.removed:
+            return ()
+        return (self.staged[key], key) if key in self.staged else (key,)
+
+    def names(self, prefix: str, found: frozenset[str] | None) -> frozenset[str] | None:
+        """Names below `prefix`, of which the base has `found`."""
+        if found is None:
+            return None
+        start = f"{prefix}/" if prefix else ""
+        there = {name for name in found if start + name not in self.removed}
+        return frozenset(there) | self._children.get(prefix, frozenset())
+
+    def close(self) -> None:
+        self.base.close()
+
+
+class _ChangedLocal(_Changed, LocalStore):
+    base: LocalStore
+
+    def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+        for place in self.places(key):
+            data = self.base.get(place, start, stop)
+            if data is not None:
+                return data
+        return None
+
+    def list(self, prefix: str) -> frozenset[str] | None:
+        return self.names(prefix, self.base.list(prefix))
+
+
+class _ChangedRemote(_Changed, RemoteStore):
+    base: RemoteStore
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.base.loop
+
+    async def get(
+        self, key: str, start: int | None = None, stop: int | None = None
+    ) -> bytes | None:
+        for place in self.places(key):
+            data = await self.base.get(place, start, stop)
+            if data is not None:
+                return data
+        return None
+
+    async def list(self, prefix: str) -> frozenset[str] | None:
+        return self.names(prefix, await self.base.list(prefix))
+
+
+def _view(store: KeyStore, journal: Journal) -> _ChangedLocal | _ChangedRemote:
+    if isinstance(store, RemoteStore):
+        return _ChangedRemote(store, journal)
+    return _ChangedLocal(store, journal)

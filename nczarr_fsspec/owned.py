@@ -1,0 +1,53 @@
+"""Which objects below a prefix make up a dataset, and which are somebody else's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from nczarr_fsspec.journal import PRIVATE
+
+#: Metadata objects of Zarr 2 and 3, and of netCDF-C 4.8.0.
+METADATA = frozenset(
+    {".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"}
+    | {".nczarr", ".nczgroup", ".nczvar", ".nczattr"}
+)
+_CHUNK = re.compile(r"(?:c|(?:c[./])?[0-9]+(?:[./][0-9]+)*)")
+
+
+def dataset_keys(keys: Iterable[str], below: str = "") -> list[str]:
+    """The `keys` that are metadata or chunks of a dataset, or what an export left there.
+
+    Parameters
+    ----------
+    keys
+        All that there are.
+    below
+        Only those of the group or array at this path.
+    """
+    keys = list(keys)
+    arrays = {
+        path
+        for path, _, name in (key.rpartition("/") for key in keys)
+        if name in (".zarray", ".nczvar", "zarr.json")
+    }
+    start = f"{below}/" if below else ""
+    return [key for key in keys if key.startswith(start) and _belongs(key, arrays)]
+
+
+def _belongs(key: str, arrays: set[str]) -> bool:
+    path, _, name = key.rpartition("/")
+    if name in METADATA or key.startswith(f"{PRIVATE}/"):
+        return True
+    while True:
+        rest = key[len(path) + 1 :] if path else key
+        if path in arrays and _CHUNK.fullmatch(rest):
+            return True
+        if not path:
+            return False
+        path = path.rpartition("/")[0]
+
+
+def is_chunk_of(key: str, array: str) -> bool:
+    """Whether `key` is named like a chunk of the array at a path."""
+    return key.startswith(f"{array}/") and _CHUNK.fullmatch(key[len(array) + 1 :]) is not None

@@ -1,0 +1,278 @@
+"""Writing a dataset through any fsspec filesystem."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fsspec import AbstractFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.keystore import KeyStore, RemoteStore, check_key, is_safe_name
+from nczarr_fsspec.stores._shared import arguments, is_async
+from nczarr_fsspec.stores.fsspec import (
+    _SECRET_OPTION,
+    FsspecFiles,
+    FsspecStore,
+    SyncFsspecStore,
+    _is_s3,
+    _s3_code,
+)
+from nczarr_fsspec.url import redact
+from nczarr_fsspec.writable import WritableStore, creating
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+T = TypeVar("T")
+
+#: what S3 takes in one request
+_BULK = 1000
+_EXISTS = frozenset({"PreconditionFailed", "412"})
+#: answers of S3 that another request in flight has caused
+_CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+#: seconds between attempts, see `_may_pass`
+_PAUSES = (0.5, 2.0)
+
+
+class FsspecWriter(WritableStore):
+    """Keys are the paths below one root of a filesystem.
+
+    Object stores and ``memory`` replace an object at once and never hold a
+    part of one: S3 drops an upload that is cut off, and s3fs aborts one in
+    several parts (from 100 MiB on). Protocols for files, such as SFTP, write
+    in place.
+
+    `create` is atomic among all clients of an S3 service that knows
+    conditional requests (AWS, Google, Azure, MinIO, SeaweedFS 4), in this
+    process for ``memory``, and elsewhere a look before a put.
+
+    Parameters
+    ----------
+    fs
+        A filesystem, asynchronous or not; used as a recipe only: requests and
+        connections are the store's own, on fsspec's event loop.
+    root
+        Path of the dataset in `fs`, without protocol.
+    url
+        How messages name the dataset, where that is not plain from `root`.
+    """
+
+    parallel = RemoteStore.concurrency
+
+    def __init__(self, fs: AbstractFileSystem, root: str, url: str | None = None) -> None:
+        self._fs = fs
+        self._root = root
+        self._files = FsspecFiles(fs)
+        self._keys = FsspecStore(fs, root, url)
+        self.url = self._keys.url
+
+    def reader(self) -> KeyStore:
+        kind = SyncFsspecStore if isinstance(self._fs, MemoryFileSystem) else FsspecStore
+        return kind(self._fs, self._root, self.url)
+
+    def put(self, key: str, data: Buffer) -> None:
+        self._each(partial(self._put, _bytes(data)), [self._path(key)])
+
+    def create(self, key: str, data: Buffer) -> bool:
+        path = self._path(key)
+        with nullcontext() if is_async(self._fs) else creating:
+            return self._each(partial(self._create, _bytes(data)), [path])[0]
+
+    def upload(self, key: str, path: str) -> None:
+        """Store the content of a local file under `key`, without holding all of it in memory."""
+        if isinstance(self._fs, MemoryFileSystem):  # all of it will be in memory
+            self.put(key, Path(path).read_bytes())
+        else:
+            self._each(partial(self._put_file, path), [self._path(key)])
+
+    def delete(self, keys: Iterable[str]) -> None:
+        paths = [self._path(key) for key in keys]
+        if _is_s3(self._fs) and "gs3" not in self._fs.protocol:  # Google has no bulk request
+            batches = [paths[start : start + _BULK] for start in range(0, len(paths), _BULK)]
+            self._each(self._delete_from_s3, batches)
+        else:
+            self._each(self._delete, paths)
+
+    def move(self, pairs: Iterable[tuple[str, str]]) -> None:
+        pairs = list(pairs)
+        targets = {self._path(source): self._path(target) for source, target in pairs}
+        self._each(partial(self._copy, targets), targets)
+        self.delete(source for source, _ in pairs)
+
+    def keys_below(self, prefix: str) -> list[str]:
+        path = self._path(prefix) if prefix else self._root
+        (names,) = self._each(self._find, [path])
+        start = f"{path.strip('/')}/".lstrip("/")
+        above = f"{prefix}/" if prefix else ""
+        keys = [
+            name.lstrip("/")[len(start) :] for name in names if name.lstrip("/").startswith(start)
+        ]
+        # without what is no key of a dataset, such as the marker of a directory
+        return sorted(above + key for key in keys if all(map(is_safe_name, key.split("/"))))
+
+    def child(self, prefix: str) -> FsspecWriter:
+        return FsspecWriter(self._fs, self._path(prefix), f"{self.url.rstrip('/')}/{prefix}")
+
+    def close(self) -> None:
+        self._keys.close()
+        self._files.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._fs, self._root, self.url)
+
+    def _path(self, key: str) -> str:
+        return self._files.join(self._root, check_key(key))
+
+    def _each(self, function: Callable[[Any], Awaitable[T]], arguments: Iterable[Any]) -> list[T]:
+        """Call `function` on each argument, `parallel` at a time; raise the first error."""
+        results: list[T] = []
+        for result in self._keys.run(self._keys.gather(function, arguments)):
+            if isinstance(result, StoreError):
+                raise result
+            results.append(result)
+        return results
+
+    async def _put(self, data: bytes, path: str) -> None:
+        with self._naming(path, "written"):
+            await self._call_making_folder(path, "pipe_file", path, data)
+
+    async def _put_file(self, local: str, path: str) -> None:
+        with self._naming(path, "written"):
+            await self._call("put_file", local, path)
+
+    async def _create(self, data: bytes, path: str) -> bool:
+        if await self._files.read(path, 0, 1) is not None:  # a service may ignore conditions
+            return False
+        with self._naming(path, "written"):
+            try:
+                await self._call_making_folder(path, "pipe_file", path, data, mode="create")
+            except Exception as error:
+                if not isinstance(error, FileExistsError) and _s3_code(error) not in _EXISTS:
+                    raise
+                # an answer that was lost: the second attempt met what the first one stored
+                return _was_retried(error) and await self._files.read(path) == data
+        return True
+
+    async def _delete(self, path: str) -> None:
+        with self._naming(path, "deleted"):
+            try:
+                await self._call("rm_file", path)
+            except FileNotFoundError as error:
+                if _s3_code(error) == "NoSuchBucket":
+                    raise
+
+    async def _delete_from_s3(self, paths: list[str]) -> None:
+        fs = self._files.shared.fs
+        bucket = fs.split_path(paths[0])[0]
+        objects = [{"Key": fs.split_path(path)[1]} for path in paths]
+        request = {"Bucket": bucket, "Delete": {"Objects": objects, "Quiet": True}}
+        with self._naming(paths[0], "deleted"):
+            # not fs._bulk_delete, which forgets what could not be deleted
+            answer = await fs._call_s3("delete_objects", **request)  # noqa: SLF001
+        for failed in answer.get("Errors", ()):
+            if failed.get("Code") != "NoSuchKey":
+                raise StoreError(
+                    self._files.describe(f"{bucket}/{failed.get('Key')}"),
+                    f"cannot be deleted: {failed.get('Code')}: {failed.get('Message')}",
+                )
+
+    async def _copy(self, targets: Mapping[str, str], source: str) -> None:
+        target = targets[source]
+        with self._naming(source, f"moved to {target}"):
+            try:
+                await self._call_making_folder(target, "cp_file", source, target)
+            except FileNotFoundError:
+                if await self._files.read(target, 0, 1) is None:
+                    raise
+            except NotImplementedError:  # a filesystem that has nothing but reads and writes
+                await self._put(await self._call("cat_file", source), target)
+
+    async def _find(self, path: str) -> list[str]:
+        with self._naming(path, "listed"):
+            try:
+                if _is_s3(self._fs):  # its _find asks for the path itself where nothing is below
+                    fs = self._files.shared.fs
+                    found = await fs._lsdir(path, delimiter="", refresh=True)  # noqa: SLF001
+                    return [entry["name"] for entry in found]
+                names: list[str] = await self._call("find", path)
+                return names
+            except FileNotFoundError as error:
+                if _s3_code(error) == "NoSuchBucket":
+                    raise
+                return []
+
+    async def _call_making_folder(self, path: str, method: str, *args: Any, **kwargs: Any) -> None:
+        """Call, and again with the directory of `path` made, where there are directories."""
+        try:
+            await self._call(method, *args, **kwargs)
+        except FileNotFoundError:
+            if is_async(self._fs) or isinstance(self._fs, MemoryFileSystem):
+                raise
+            await self._call("makedirs", path.rpartition("/")[0], exist_ok=True)
+            await self._call(method, *args, **kwargs)
+
+    async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the filesystem, and again after a moment where a failure may pass."""
+        for pause in _PAUSES:
+            try:
+                return await self._files.shared.call(method, *args, **kwargs)
+            except Exception as error:
+                if not _may_pass(self._fs, error):
+                    raise
+            await asyncio.sleep(pause)
+        return await self._files.shared.call(method, *args, **kwargs)
+
+    @contextmanager
+    def _naming(self, path: str, what: str) -> Iterator[None]:
+        """Raise errors as ours, about `path` and without secrets."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
+            reason = f"cannot be {what}: {_explained(self._fs, error)}"
+            raise StoreError(self._files.describe(path), reason) from None
+
+
+def _bytes(data: Buffer) -> bytes:
+    """What botocore takes; it knows no other buffers."""
+    return data if isinstance(data, bytes) else memoryview(data).tobytes()
+
+
+def _may_pass(fs: AbstractFileSystem, error: Exception) -> bool:
+    """Whether to try again what nobody below us has tried again.
+
+    s3fs and botocore do, both, five times: against a server that answers with 5xx they give up
+    after 5 requests and about 10 s, with SlowDown after 25 and 40 s, not at all after 25 and 6
+    minutes (s3fs 2026.9).
+    """
+    if _is_s3(fs):
+        return _s3_code(error) in _CONFLICTS
+    return isinstance(error, (ConnectionError, TimeoutError))
+
+
+def _was_retried(error: Exception) -> bool:
+    response = getattr(error.__cause__, "response", None) or {}
+    attempts: int = response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
+    return attempts > 0
+
+
+def _explained(fs: AbstractFileSystem, error: Exception) -> str:
+    """The cause, with the code of S3 and without the secrets among the options of `fs`."""
+    text = redact(str(error)) or "no message"
+    for name, value in arguments(fs)[1].items():
+        if isinstance(value, str) and value and _SECRET_OPTION.search(name):
+            text = text.replace(value, "***")
+    code = _s3_code(error)
+    text = f"{type(error).__name__}: {text}" + (f" ({code})" if code not in text else "")
+    if _is_s3(fs) and (isinstance(error, PermissionError) or "Credentials" in type(error).__name__):
+        text += (
+            "; choose credentials that may write: AWS_PROFILE, #aws.profile=NAME or storage_options"
+        )
+    return text

@@ -1,0 +1,314 @@
+"""Writing a dataset on this machine: into a directory tree or a mapping, such as a ``dict``."""
+
+# Making a Path costs as much as a system call, and there are many files.
+# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH112, PTH120
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.keystore import check_key
+from nczarr_fsspec.stores.directory import DirectoryStore
+from nczarr_fsspec.stores.mapping import MappingStore
+from nczarr_fsspec.writable import WritableStore, creating, processors
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_MODE = 0o666  # less the umask
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+_OVER = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
+
+#: Names of files that are not complete; no key begins like this.
+_TEMPORARY = ".nczarr-tmp-"
+_IS_TEMPORARY = re.compile(re.escape(_TEMPORARY) + "[0-9a-f]{16}").fullmatch
+
+#: No key can be where these are answered.
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+#: What a file system without hard links answers (FAT, some network shares).
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK})
+#: A directory that another thread finds empty may go before there is a file in it.
+_ATTEMPTS = 100
+
+
+class DirectoryWriter(WritableStore):
+    """Keys are the paths of files below one directory, which is made when it is needed.
+
+    `create` is atomic among all processes that share the file system (a hard
+    link, or ``O_EXCL`` where there are none).
+
+    Parameters
+    ----------
+    path
+        The root directory.
+    atomic
+        Whether `put` goes through a temporary file and a rename. Without, a
+        reader may see a part of a file: for trees that nobody reads yet.
+    """
+
+    parallel = processors()
+
+    def __init__(self, path: str | os.PathLike[str], *, atomic: bool = True) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self.url = self.path
+        self._prefix = self.path.rstrip("/") + "/"
+        self._atomic = atomic
+
+    def reader(self) -> DirectoryStore:
+        return DirectoryStore(self.path)
+
+    def put(self, key: str, data: Buffer) -> None:
+        path = self._prefix + check_key(key)
+        if self._atomic:
+            with _complete(path, data) as temporary:
+                os.replace(temporary, path)
+        else:
+            try:
+                _write(path, _OVER, data)
+            except (OSError, UnicodeEncodeError) as error:
+                raise _failure(path, "written", error) from error
+
+    def create(self, key: str, data: Buffer) -> bool:
+        path = self._prefix + check_key(key)
+        if os.path.lexists(path):
+            return False
+        with _complete(path, data) as temporary:
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                try:
+                    _write(path, _NEW, data)
+                except FileExistsError:
+                    return False
+        return True
+
+    def delete(self, keys: Iterable[str]) -> None:
+        folders = set()
+        for key in keys:
+            path = self._prefix + check_key(key)
+            folders.add(os.path.dirname(path))
+            try:
+                os.unlink(path)
+            except OSError as error:
+                if error.errno not in _MISSING and not os.path.isdir(path):
+                    raise _failure(path, "deleted", error) from error
+            except UnicodeEncodeError:
+                pass
+        self._prune(folders)
+
+    def move(self, pairs: Iterable[tuple[str, str]]) -> None:
+        folders = set()
+        for source, target in pairs:
+            old, new = self._prefix + check_key(source), self._prefix + check_key(target)
+            folders.add(os.path.dirname(old))
+            try:
+                _rename(old, new)
+            except (OSError, UnicodeEncodeError) as error:
+                raise _failure(old, f"moved to {new}", error) from error
+        self._prune(folders)
+
+    def keys_below(self, prefix: str) -> list[str]:
+        found: list[str] = []
+        linked: set[str] = set()  # a link may lead into what it is in
+        todo = [f"{check_key(prefix)}/" if prefix else ""]
+        while todo:
+            above = todo.pop()
+            path = self._prefix + above
+            try:
+                with os.scandir(path) as entries:
+                    for entry in entries:
+                        if not entry.is_dir():
+                            if not _IS_TEMPORARY(entry.name):
+                                found.append(above + entry.name)
+                            continue
+                        if entry.is_symlink():
+                            real = os.path.realpath(entry.path)
+                            if real in linked:
+                                continue
+                            linked.add(real)
+                        todo.append(f"{above}{entry.name}/")
+            except (OSError, UnicodeEncodeError) as error:
+                if isinstance(error, OSError) and error.errno not in _MISSING:
+                    raise _failure(path, "listed", error) from error
+        return sorted(found)
+
+    def child(self, prefix: str) -> DirectoryWriter:
+        return DirectoryWriter(self._prefix + check_key(prefix), atomic=self._atomic)
+
+    def _prune(self, folders: Iterable[str]) -> None:
+        """Remove those of `folders` that are empty, and what becomes empty above them."""
+        for folder in folders:
+            with suppress(OSError):
+                while len(folder) > len(self.path):
+                    os.rmdir(folder)
+                    folder = os.path.dirname(folder)
+
+
+@contextmanager
+def _complete(path: str, data: Buffer) -> Iterator[str]:
+    """A complete file in the directory of `path`, which is gone at the end if it is still there."""
+    folder = os.path.dirname(path)
+    temporary = f"{folder}/{_TEMPORARY}{os.urandom(8).hex()}"
+    try:
+        _write(temporary, _NEW, data)
+        try:
+            yield temporary
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+    except (OSError, UnicodeEncodeError) as error:
+        raise _failure(path, "written", error) from error
+
+
+def _write(path: str, flags: int, data: Buffer) -> None:
+    """Write a whole file, or leave none."""
+    descriptor = _open(path, flags)
+    try:
+        try:
+            view = memoryview(data)
+            if view.nbytes:
+                view = view.cast("B")
+                while view:  # one call takes at most 2 GiB
+                    view = view[os.write(descriptor, view) :]
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(path)
+        raise
+
+
+def _open(path: str, flags: int) -> int:
+    for _ in range(_ATTEMPTS):
+        try:
+            return os.open(path, flags, _MODE)
+        except FileNotFoundError:
+            _make_folder(path)
+    return os.open(path, flags, _MODE)
+
+
+def _rename(old: str, new: str) -> None:
+    for _ in range(_ATTEMPTS):
+        try:
+            os.replace(old, new)
+            return
+        except FileNotFoundError:
+            if not os.path.lexists(old):
+                if os.path.lexists(new):
+                    return
+                raise
+            _make_folder(new)
+    os.replace(old, new)
+
+
+def _make_folder(path: str) -> None:
+    with suppress(FileNotFoundError):  # gone again between two levels
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+
+
+def _failure(path: str, what: str, error: OSError | UnicodeEncodeError) -> StoreError:
+    cause = getattr(error, "strerror", None) or error
+    return StoreError(path, f"cannot be {what}: {cause}")
+
+
+class MappingWriter(WritableStore):
+    """Keys and bytes of any mapping that can be changed.
+
+    `create` is atomic in this process.
+
+    Parameters
+    ----------
+    mapping
+        Gets `bytes`.
+    url
+        How messages name it.
+    """
+
+    parallel = processors()
+
+    def __init__(self, mapping: MutableMapping[str, Any], url: str = "mapping") -> None:
+        self.mapping = mapping
+        self.url = url
+
+    def reader(self) -> MappingStore:
+        return MappingStore(self.mapping, self.url)
+
+    def put(self, key: str, data: Buffer) -> None:
+        check_key(key)
+        with self._named(key, "written"):
+            self.mapping[key] = memoryview(data).tobytes()
+
+    def create(self, key: str, data: Buffer) -> bool:
+        check_key(key)
+        with creating:
+            with self._named(key, "read"):
+                if key in self.mapping:
+                    return False
+            self.put(key, data)
+        return True
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in map(check_key, keys):
+            with self._named(key, "deleted"), suppress(KeyError):
+                del self.mapping[key]
+
+    def move(self, pairs: Iterable[tuple[str, str]]) -> None:
+        for source, target in pairs:
+            check_key(source)
+            check_key(target)
+            with self._named(source, f"moved to {target}"):
+                if source in self.mapping or target not in self.mapping:
+                    self.mapping[target] = self.mapping[source]
+                    del self.mapping[source]
+
+    def keys_below(self, prefix: str) -> list[str]:
+        start = f"{check_key(prefix)}/" if prefix else ""
+        with self._named(prefix, "listed"):
+            found = list(self.mapping)
+        return sorted(key for key in found if isinstance(key, str) and key.startswith(start))
+
+    def child(self, prefix: str) -> MappingWriter:
+        return MappingWriter(_Below(self.mapping, f"{check_key(prefix)}/"), f"{self.url}/{prefix}")
+
+    @contextmanager
+    def _named(self, key: str, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # a mapping is anybody's code
+            cause = "there is no such key" if isinstance(error, KeyError) else repr(error)
+            raise StoreError(f"{self.url}/{key}", f"cannot be {what}: {cause}") from error
+
+
+class _Below(MutableMapping[str, Any]):
+    """The part of a mapping whose keys begin with a prefix, without it."""
+
+    def __init__(self, mapping: MutableMapping[str, Any], prefix: str) -> None:
+        self._mapping = mapping
+        self._prefix = prefix
+
+    def __getitem__(self, key: str) -> Any:
+        return self._mapping[self._prefix + key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._mapping[self._prefix + key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._mapping[self._prefix + key]
+
+    def __iter__(self) -> Iterator[str]:
+        start = self._prefix
+        keys = [key for key in self._mapping if isinstance(key, str) and key.startswith(start)]
+        return iter([key.removeprefix(start) for key in keys])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

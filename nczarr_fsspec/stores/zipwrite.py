@@ -1,0 +1,204 @@
+"""Packing a directory tree into a zip archive as netCDF-C lays it out.
+
+Everything is below one directory, which comes first; every directory comes before what is in it;
+nothing is compressed; zip64 only where an archive needs it. Source: archives that netCDF-C 4.8.0
+to 4.10.1 wrote (section 9.3 of the project's format notes), PKWARE APPNOTE 6.3.10.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.keystore import is_safe_name
+from nczarr_fsspec.stores._zipformat import (
+    _LOCAL_HEADER,
+    Member,
+    _check_readable,
+    _data_offset,
+)
+from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
+
+_BLOCK = 4 * 1024 * 1024
+_FILE = (stat.S_IFREG | 0o666) << 16
+_FOLDER = (stat.S_IFDIR | 0o777) << 16
+_UNIX = 3
+#: bits 1 and 2 say how a method was used, such as whether LZMA data end with a mark
+_METHOD_OPTIONS = 0x6
+
+_Read: TypeAlias = Callable[[int, int], bytes]
+
+
+def pack(
+    tree: str,
+    archive: str,
+    name: str,
+    *,
+    base: ZipStore | RemoteZipStore | str | None,
+    removed: Callable[[str], bool],
+) -> None:
+    """Write a zip archive of the files in a directory tree.
+
+    The order of members is that of their keys, and their time is always the
+    same: equal content makes equal archives.
+
+    Parameters
+    ----------
+    tree, archive
+        Paths; `archive` must not exist, and is gone after an error.
+    name
+        The directory in the archive: netCDF-C's is the archive's file name
+        without its last extension.
+    base
+        An archive whose members are taken over, as they are stored, where
+        `tree` has no file for the key and it is not `removed`.
+    removed
+        Whether a key of `base` is left out.
+
+    Raises
+    ------
+    StoreError
+        If a file cannot be read, the archive cannot be written, or the
+        directory of `base` is damaged.
+    """
+    if not is_safe_name(name):
+        raise StoreError(archive, f"{name!r} cannot be the name of a directory in an archive")
+    read, members = _open(base)
+    files = frozenset(DirectoryWriter(tree).keys_below(""))
+    keys = sorted(files.union(key for key in members if not removed(key)))
+    try:
+        with Path(archive).open("xb") as file:
+            try:
+                with zipfile.ZipFile(file, "w") as target:
+                    _fill(target, name, keys, tree, files, members, read)
+                file.flush()
+                os.fsync(file.fileno())  # whoever renames it may replace the only copy
+            except BaseException:
+                with suppress(OSError):
+                    Path(archive).unlink()
+                raise
+    except StoreError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a name that UTF-8 cannot hold
+        cause = getattr(error, "strerror", None) or error
+        raise StoreError(archive, f"cannot be written: {cause}") from error
+
+
+def _open(
+    base: ZipStore | RemoteZipStore | str | None,
+) -> tuple[_Read, Mapping[str, Member]]:
+    """What reads a range of an archive, and its members by key."""
+    if base is None:
+        return (lambda _start, _stop: b""), {}
+    if isinstance(base, RemoteZipStore):
+        remote = base
+        archive = remote.run(remote._open())[0]  # noqa: SLF001 - of one family
+        return (lambda start, stop: remote.run(remote._read(start, stop))), archive.members  # noqa: SLF001
+    read, archive = (ZipStore(base) if isinstance(base, str) else base)._open()  # noqa: SLF001
+    return read, archive.members
+
+
+def _fill(
+    target: zipfile.ZipFile,
+    name: str,
+    keys: Iterable[str],
+    tree: str,
+    files: frozenset[str],
+    members: Mapping[str, Member],
+    read: _Read,
+) -> None:
+    """Write `keys` below the directory `name`: from `tree` if they are in `files`."""
+    folders: set[str] = set()
+    for key in keys:
+        path = f"{name}/{key}"
+        for end in (at for at, letter in enumerate(path) if letter == "/"):
+            folder = path[: end + 1]
+            if folder not in folders:
+                folders.add(folder)
+                target.mkdir(_entry(folder, _FOLDER))
+        entry = _entry(path, _FILE)
+        if key in files:
+            _add(target, entry, _file_content(entry, os.path.join(tree, key)))  # noqa: PTH118
+        else:
+            _add(target, entry, _member_content(entry, members[key], read))
+    if not folders:
+        target.mkdir(_entry(f"{name}/", _FOLDER))
+
+
+def _entry(path: str, attributes: int) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(path)  # of 1980, the first time that zip knows
+    entry.CRC = 0
+    entry.create_system = _UNIX
+    entry.external_attr = attributes
+    return entry
+
+
+def _add(target: zipfile.ZipFile, entry: zipfile.ZipInfo, content: Iterator[bytes]) -> None:
+    """Append a member as it is stored; `content` completes `entry` before it yields."""
+    first = next(content)
+    file = target.fp
+    assert file is not None
+    entry.header_offset = file.tell()
+    file.write(entry.FileHeader())
+    file.write(first)
+    for block in content:
+        file.write(block)
+    target.filelist.append(entry)
+    target.start_dir = file.tell()
+
+
+def _file_content(entry: zipfile.ZipInfo, path: str) -> Iterator[bytes]:
+    """Blocks of a file, after its size and CRC are set; a long one is read twice."""
+    try:
+        with Path(path).open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            crc, block = 0, file.read(_BLOCK)
+            if size <= len(block):
+                crc, size = zlib.crc32(block), len(block)
+            else:
+                while block:
+                    crc = zlib.crc32(block, crc)
+                    block = file.read(_BLOCK)
+                file.seek(0)
+                block = file.read(_BLOCK)
+            entry.CRC, entry.file_size, entry.compress_size = crc, size, size
+            left = size - len(block)
+            yield block
+            while left > 0:
+                block = file.read(min(_BLOCK, left))
+                if not block:
+                    raise StoreError(path, "has become shorter while it was packed")
+                left -= len(block)
+                yield block
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(path, f"cannot be read: {error.strerror or error}") from error
+
+
+def _member_content(entry: zipfile.ZipInfo, member: Member, read: _Read) -> Iterator[bytes]:
+    """Blocks of a member of another archive, after `entry` is set to what it is there."""
+    name = f"member {entry.filename!r}"
+    _check_readable(name, member)
+    entry.compress_type, entry.flag_bits = member.method, member.flags & _METHOD_OPTIONS
+    entry.CRC, entry.file_size = member.crc, member.size
+    entry.compress_size = member.compressed_size
+    header = read(member.offset, member.offset + _LOCAL_HEADER.size)
+    start = member.offset + _data_offset(name, member, header)
+    stop = start + member.compressed_size
+    while True:
+        block = read(start, min(start + _BLOCK, stop))
+        start += len(block)
+        yield block
+        if start == stop:
+            return
+        if not block:
+            raise StoreError(name, "is truncated")

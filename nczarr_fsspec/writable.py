@@ -1,0 +1,96 @@
+"""The seam between an export and storage: keys and bytes of one dataset that can be changed.
+
+The counterpart of `nczarr_fsspec.keystore`, with the same keys. All calls block; whoever has much
+to write calls from `WritableStore.parallel` threads, and a remote store lets their requests wait
+together on its event loop.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+from nczarr_fsspec.keystore import KeyStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: held by `WritableStore.create` where a store itself cannot tell who came first
+creating = threading.Lock()
+
+
+class WritableStore(ABC):
+    """Keys and bytes of one dataset that can be changed.
+
+    Picklable, safe in threads and in processes. Every method raises `StoreError`, which names the
+    object and the cause; so does a key that leads out of the dataset.
+
+    Attributes
+    ----------
+    url : str
+        How messages name the dataset; free of secrets.
+    parallel : int
+        How many puts are worth having in flight at a time.
+    """
+
+    url: str
+    parallel: ClassVar[int]
+
+    @abstractmethod
+    def reader(self) -> KeyStore:
+        """A store that reads the same keys."""
+
+    @abstractmethod
+    def put(self, key: str, data: Buffer) -> None:
+        """Store `data` under `key`, in place of what is there.
+
+        A reader sees all of the old bytes or all of the new ones, and after an
+        error there is no part of the new ones.
+        """
+
+    @abstractmethod
+    def create(self, key: str, data: Buffer) -> bool:
+        """Store `data` unless `key` exists; whether it was stored.
+
+        Of many callers at a time one is told True. How far this holds is said
+        where a store is documented: among processes, or in this process only.
+        """
+
+    @abstractmethod
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove `keys`; missing keys are fine.
+
+        So are removed the directories of this machine that become empty.
+        """
+
+    @abstractmethod
+    def move(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Rename ``(source, target)`` keys, in place of what the targets are.
+
+        A source that is missing while its target exists was moved before, so an
+        interrupted move may be repeated.
+        """
+
+    @abstractmethod
+    def keys_below(self, prefix: str) -> list[str]:
+        """Every key below `prefix` (``""`` is the root), at any depth, whole and sorted."""
+
+    @abstractmethod
+    def child(self, prefix: str) -> WritableStore:
+        """A store whose root is `prefix` of this one."""
+
+    def close(self) -> None:
+        """Release connections. The store connects by itself if it is used again."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,267 @@
+"""Encoding one chunk: elements of any layout to the bytes that are stored.
+
+An `Encoder` is made once per array and used for every chunk, from any thread:
+the mirror image of `nczarr_xarray.chunks.codecs.Decoder`. Padding, byte
+swapping and shuffling are one copy, straight from where the values lie; a chunk
+that needs none of them goes to the compressor as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.chunks.codecs import _element_size
+from nczarr_xarray.chunks.compress import COMPRESSORS
+from nczarr_xarray.chunks.decompress import Buffer, Step
+from nczarr_xarray.chunks.filters import _UNSAFE
+from nczarr_xarray.chunks.szip import szip_encoder
+from nczarr_xarray.model import ChunkedArray, CodecConfig
+
+#: Kinds of elements that are one number each: reversing their bytes swaps the byte order.
+_NUMBERS = "iufmM"
+
+
+class Encoder:
+    """Encodes chunks of one array.
+
+    Parameters
+    ----------
+    array
+        Its codecs are applied from the first to the last.
+
+    Attributes
+    ----------
+    nbytes : int
+        Of one chunk before it is encoded.
+
+    Raises
+    ------
+    FormatError
+        If a codec is not known or cannot be used.
+    """
+
+    __slots__ = ("_array", "_fill", "_planes", "_shape", "_steps", "_text", "nbytes")
+
+    def __init__(self, array: ChunkedArray) -> None:
+        dtype = array.dtype
+        self._array = array
+        # elements in "F" order are the transposed chunk in "C" order
+        self._shape = array.chunk_shape[::-1] if array.order == "F" else array.chunk_shape
+        self._text = dtype.kind == "S" and dtype.itemsize > 1
+        self.nbytes = math.prod(array.chunk_shape) * dtype.itemsize
+        if dtype.hasobject and not array.codecs:
+            reason = f"dtype {dtype.str!r} needs an object codec in 'filters'"
+            raise FormatError(f"{array.path}/.zarray", reason)
+        self._fill = self._fill_element(array.fill)
+        steps = [(config["id"], _step(config, array)) for config in array.codecs]
+        # Shuffling first of all is done by the copy that gathers the elements of the chunk.
+        self._planes = bool(
+            steps
+            and steps[0][0] == "shuffle"
+            and not dtype.hasobject
+            and _element_size(array.codecs[0], array) == dtype.itemsize > 1
+        )
+        self._steps = tuple(steps[1:] if self._planes else steps)
+
+    def __reduce__(self) -> tuple[type[Encoder], tuple[ChunkedArray]]:
+        return type(self), (self._array,)
+
+    def encode(self, values: np.ndarray[Any, Any]) -> memoryview:
+        """The bytes to store for a chunk.
+
+        Parameters
+        ----------
+        values
+            What lies in this chunk, from its low corner on: of `chunk_shape`, or shorter at the
+            high edges of the array (the rest is fill). Any strides and byte order, and any
+            dtype that numpy casts to the array's; for NC_STRING (``S<n>``, n > 1) and object
+            arrays, objects of ``str`` (None is an empty text).
+
+        Returns
+        -------
+        memoryview
+            Bytes, one-dimensional. They may be those of `values`: store them before these change.
+
+        Raises
+        ------
+        FormatError
+            If a text is longer than the dtype, or a codec cannot encode these values.
+        """
+        elements = self._elements(values)
+        data: Buffer = self._shuffled(elements) if self._planes else self._gathered(elements)
+        for name, step in self._steps:
+            try:
+                data = step(data)
+            except FormatError:
+                raise
+            except Exception as error:  # codec libraries raise whatever they like
+                reason = f"codec {name!r:.80} cannot encode a chunk ({error})"
+                raise FormatError(self._array.path, reason) from error
+        return memoryview(_plain(data))
+
+    def as_stored(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """`values` with the dtype of the array in native byte order, texts as bytes."""
+        elements = np.asarray(values)
+        if self._text:
+            return self._as_bytes(elements)
+        return elements.astype(self._array.dtype.newbyteorder("="), copy=False)
+
+    def is_fill(self, values: np.ndarray[Any, Any]) -> bool:
+        """Whether all elements equal the array's fill, bit for bit.
+
+        Without fill, whether all bytes are zero: what a missing chunk reads as.
+
+        Parameters
+        ----------
+        values
+            As for `encode`.
+        """
+        # most chunks differ in the first element
+        corner = (slice(1),) * values.ndim
+        return self._equal_fill(values[corner]) and self._equal_fill(values)
+
+    def _equal_fill(self, values: np.ndarray[Any, Any]) -> bool:
+        elements, dtype = self._elements(values), self._array.dtype
+        if dtype.hasobject:
+            return bool(np.all(elements == self._fill))
+        if elements.dtype != dtype and not self._swapped(elements):
+            elements = elements.astype(dtype)
+        size = dtype.itemsize
+        fill = np.frombuffer(self._fill.astype(elements.dtype).tobytes(), np.uint8)
+        if size in (1, 2, 4, 8):  # as integers: no copy, and -0.0 and NaN are bits like others
+            return bool(np.all(elements.view(f"u{size}") == fill.view(f"u{size}")))
+        return bool(np.all(elements[..., None].view(np.uint8) == fill))
+
+    def _elements(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """`values` in the order of storage, texts as bytes."""
+        elements = np.asarray(values)
+        if self._text:
+            elements = self._as_bytes(elements)
+        elif self._array.dtype.hasobject:
+            elements = np.where(elements == np.array(None), "", elements)
+        return elements.T if self._array.order == "F" else elements
+
+    def _as_bytes(self, texts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        path, size = self._array.path, self._array.dtype.itemsize
+        encoded = []
+        for text in texts.astype(object, copy=False).ravel():
+            if not isinstance(text, (str, bytes, type(None))):
+                raise FormatError(path, f"{text!r:.80} is not text")
+            try:
+                data = text.encode() if isinstance(text, str) else text or b""
+            except UnicodeEncodeError as error:  # half of a surrogate pair
+                raise FormatError(path, f"text {text!r:.80} has no UTF-8 ({error})") from None
+            if len(data) > size:
+                reason = f"text {text!r:.80} has {len(data)} bytes, and {size} is the most here"
+                raise FormatError(path, f"{reason}; set '_nczarr_maxstrlen' in its encoding")
+            encoded.append(data)
+        return np.array(encoded, dtype=self._array.dtype).reshape(texts.shape)
+
+    def _fill_element(self, fill: Any) -> np.ndarray[Any, Any]:
+        """What pads a chunk, of shape ``()``."""
+        dtype = self._array.dtype
+        if dtype.hasobject:
+            return np.array("" if fill is None else fill, dtype=dtype)
+        if fill is None:
+            return np.zeros((), dtype=dtype)
+        return self._as_bytes(np.array(fill, object)) if self._text else np.array(fill, dtype=dtype)
+
+    def _gathered(self, elements: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The whole chunk, flat; no copy if `elements` are that already."""
+        dtype, shape = self._array.dtype, self._shape
+        if elements.shape == shape and elements.dtype == dtype and elements.flags.c_contiguous:
+            return elements.reshape(-1)
+        if elements.shape == shape:
+            return elements.astype(dtype, order="C").reshape(-1)
+        chunk = np.full(shape, self._fill, dtype=dtype)
+        chunk[_corner(elements)] = elements
+        return chunk.reshape(-1)
+
+    def _shuffled(self, elements: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The whole chunk as byte planes, one after another."""
+        dtype, shape = self._array.dtype, self._shape
+        swapped = self._swapped(elements)
+        if elements.dtype != dtype and not swapped:
+            elements = elements.astype(dtype)
+        # numpy copies along the planes, which is as fast as numcodecs' loop but holds no lock
+        planes = np.empty((dtype.itemsize, *shape), np.uint8)
+        if elements.shape != shape:
+            fill = np.frombuffer(self._fill.tobytes(), np.uint8)
+            planes.reshape(dtype.itemsize, -1)[...] = fill[:, None]
+        bytewise = elements[..., None].view(np.uint8)
+        if swapped:
+            bytewise = bytewise[..., ::-1]
+        planes[(slice(None), *_corner(elements))] = np.moveaxis(bytewise, -1, 0)
+        return planes.reshape(-1)
+
+    def _swapped(self, elements: np.ndarray[Any, Any]) -> bool:
+        """Whether only the byte order of `elements` is another."""
+        dtype = self._array.dtype
+        return dtype.kind in _NUMBERS and elements.dtype == dtype.newbyteorder() != dtype
+
+
+def _corner(elements: np.ndarray[Any, Any]) -> tuple[slice, ...]:
+    return tuple(map(slice, elements.shape))
+
+
+def _step(config: CodecConfig, array: ChunkedArray) -> Step:
+    """How to apply one codec."""
+    name = config["id"]
+    try:
+        if name == "shuffle":
+            return _shuffle(_element_size(config, array))
+        if name == "szip":
+            return _of_bytes(szip_encoder(config, array))
+        if name in COMPRESSORS:
+            # (objects have become bytes of no known structure)
+            size = 1 if array.dtype.hasobject else array.dtype.itemsize
+            return _of_bytes(COMPRESSORS[name](config, size))
+        return _of_numcodecs(config)
+    except FormatError:
+        raise
+    except Exception as error:
+        reason = f"codec {name!r:.80} cannot be used ({error})"
+        raise FormatError(f"{array.path}/.zarray", reason) from error
+
+
+def _of_numcodecs(config: CodecConfig) -> Step:
+    import numcodecs
+
+    if config["id"] in _UNSAFE:
+        raise ValueError("reading it could run code")
+    try:
+        codec = numcodecs.get_codec(dict(config))
+    except ValueError as error:
+        raise ValueError(f"numcodecs: {error}") from None
+    encode: Step = codec.encode
+    return encode
+
+
+def _of_bytes(compress: Step) -> Step:
+    return lambda data: compress(_plain(data))
+
+
+def _plain(data: Buffer) -> Buffer:
+    """Arrays as flat bytes, everything else as it is."""
+    if not isinstance(data, np.ndarray):
+        return data
+    if data.dtype.hasobject:
+        raise ValueError("Python objects need an object codec, such as 'vlen-utf8', first")
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
+def _shuffle(size: int) -> Step:
+    def shuffle(data: Buffer) -> Buffer:
+        plain = np.frombuffer(_plain(data), np.uint8)
+        count = plain.size // size
+        whole = count * size
+        shuffled = np.empty_like(plain)
+        shuffled[:whole].reshape(size, count)[...] = plain[:whole].reshape(count, size).T
+        shuffled[whole:] = plain[whole:]
+        return shuffled
+
+    return shuffle if size > 1 else _plain

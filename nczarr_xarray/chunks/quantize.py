@@ -1,0 +1,128 @@
+"""Rounding away digits that mean nothing, so that data compress better.
+
+netCDF does this to values on their way into a variable; it is no codec, and
+nothing undoes it. The functions here give the very bits that netCDF-C 4.10.1
+stores for ``nc_def_var_quantize``, and netCDF4-python for ``least_significant_digit``
+(observed, `tests/test_quantize.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.model import NC_DEFAULT_FILL
+
+_BITS_PER_DIGIT = math.log(10) / math.log(2)
+_DIGITS_PER_BIT = math.log(2) / math.log(10)
+#: By itemsize: netCDF type, explicit bits of the significand, most decimal digits (4.10.1 refuses
+#: the seventh of a float, although its documentation allows it).
+_FLOATS = {4: ("float", 23, 6), 8: ("double", 52, 15)}
+
+
+def quantize(
+    values: np.ndarray[Any, Any], mode: str, digits: int, fill: Any = None
+) -> np.ndarray[Any, Any]:
+    """Round floating-point values as ``nc_def_var_quantize`` does.
+
+    Zeros, NaN and the fill value stay as they are. Infinities do not: BitGroom turns every other
+    one into NaN, GranularBitRound all of them into zeros.
+
+    Parameters
+    ----------
+    values
+        float32 or float64, any shape. BitGroom rounds elements with an even position (in C order)
+        towards zero and the others away from it: pass what would be one call of ``nc_put_vara``.
+    mode
+        ``"BitGroom"``, ``"GranularBitRound"`` or ``"BitRound"``.
+    digits
+        Significant decimal digits to keep (float32: 1 to 6, float64: 1 to 15);
+        for BitRound significant bits (1 to 23, 1 to 52).
+    fill
+        The variable's fill value; None stands for netCDF's default.
+
+    Returns
+    -------
+    ndarray
+        A new array of the same shape and dtype.
+
+    Raises
+    ------
+    FormatError
+        If `mode` is unknown, `digits` out of range, or the dtype neither of the two.
+    """
+    dtype = values.dtype.newbyteorder("=")
+    if dtype.kind != "f" or dtype.itemsize not in _FLOATS:
+        raise FormatError("quantize_mode", f"needs float32 or float64, not {values.dtype.name}")
+    nc_type, explicit, most = _FLOATS[dtype.itemsize]
+    if mode not in ("BitGroom", "GranularBitRound", "BitRound"):
+        raise FormatError(
+            "quantize_mode", f"is {mode!r}, not BitGroom, GranularBitRound or BitRound"
+        )
+    if not 1 <= digits <= (explicit if mode == "BitRound" else most):
+        most = explicit if mode == "BitRound" else most
+        raise FormatError(
+            "significant_digits", f"is {digits}; {mode} of {dtype.name} takes 1 to {most}"
+        )
+    flat = values.astype(dtype).reshape(-1)
+    kept = (flat == (NC_DEFAULT_FILL[nc_type] if fill is None else dtype.type(fill))) | (flat == 0)
+    kept |= np.isnan(flat)
+    bits = flat.view(f"u{dtype.itemsize}")
+    if mode == "BitGroom":
+        tail = _tail(bits.dtype, explicit - math.ceil(digits * _BITS_PER_DIGIT) - 1)
+        rounded = bits & ~tail
+        rounded[1::2] = bits[1::2] | tail
+    else:
+        dropped = explicit - (digits if mode == "BitRound" else _granular_bits(flat, digits))
+        tail = _tail(bits.dtype, dropped)
+        rounded = (bits + (tail & ~(tail >> 1))) & ~tail  # a carry may reach the exponent
+    result: np.ndarray[Any, Any] = np.where(kept, bits, rounded).view(dtype)
+    return result.reshape(values.shape).astype(values.dtype, copy=False)
+
+
+def round_decimals(
+    values: np.ndarray[Any, Any], least_significant_digit: int
+) -> np.ndarray[Any, Any]:
+    """Round to the power of two next below ``10**-least_significant_digit``.
+
+    Parameters
+    ----------
+    values
+        Numbers of any shape; floating-point ones are rounded in float64.
+    least_significant_digit
+        Power of ten of the smallest decimal place that is reliable, negated: 1 means
+        tenths, -2 hundreds.
+
+    Returns
+    -------
+    ndarray
+        A new array of the same shape and dtype.
+    """
+    scale = np.float64(2.0 ** math.ceil(math.log2(10.0**least_significant_digit)))
+    return np.asarray(np.around(scale * values) / scale).astype(values.dtype)
+
+
+def _tail(dtype: np.dtype[Any], count: Any) -> Any:
+    """Numbers whose lowest `count` bits are set."""
+    one = dtype.type(1)
+    return (one << np.asarray(count).astype(dtype)) - one
+
+
+def _granular_bits(flat: np.ndarray[Any, Any], digits: int) -> np.ndarray[Any, Any]:
+    """Bits of the significand that hold so many decimal digits, value by value.
+
+    The formulas are those of Delaunay, Couturier and Gailly, "Evaluation of lossless and lossy
+    algorithms for the compression of scientific datasets in netCDF-4 or HDF5 files" (Geosci. Model
+    Dev. 12, 2019, section 2), less one bit, as netCDF-C has them.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):  # zero, NaN and infinity
+        significand, exponent = np.frexp(flat.astype(np.float64))
+        decimals = np.log10(np.abs(significand))
+        magnitude = np.floor(exponent * _DIGITS_PER_BIT + decimals) + 1
+        lowest = np.floor(_BITS_PER_DIGIT * (magnitude - digits))
+        needed = np.abs(np.floor(exponent - _BITS_PER_DIGIT * decimals) - lowest)
+    # C makes integers of infinities: the two differ by nothing
+    return np.where(np.isfinite(needed), needed, 0).astype(np.int64) - 1

@@ -1,0 +1,136 @@
+"""``nczarr copy``: a dataset in another form: NCZarr, pure Zarr or netCDF."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nczarr_fsspec.errors import FormatError, URLError
+from nczarr_xarray.cli.target import add_option
+
+if TYPE_CHECKING:
+    from nczarr_xarray.export.job import Job
+    from nczarr_xarray.model import CodecConfig
+
+_NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
+_LEVELS = {"zlib": (0, 9), "zstd": (0, 22), "bz2": (1, 9)}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the ``copy`` command to the parsers of ``nczarr``."""
+    parser = subparsers.add_parser(
+        "copy",
+        help="write a dataset in another form: NCZarr, pure Zarr (#mode=zarr), zip or netCDF",
+        description="Copy a dataset. NCZarr and Zarr are read by this package and copied exactly; "
+        "anything else that xarray can open is copied as xarray reads it. A destination that "
+        "ends in .nc becomes a netCDF-4 file, any other NCZarr.",
+    )
+    parser.add_argument("source", metavar="SRC", help="a path or URL")
+    parser.add_argument("target", metavar="DST", help="a path or URL, e.g. x.zip or x#mode=zarr")
+    parser.add_argument("--overwrite", action="store_true", help="replace a dataset at DST")
+    parser.add_argument(
+        "--compat",
+        default="4.9.3",
+        choices=("4.9.3", "4.9.2", "4.8.1"),
+        help="the netCDF-C release that must be able to read it (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--chunks",
+        type=_chunks,
+        metavar="DIM=N,...",
+        help="chunk lengths by dimension; those that are not named become whole",
+    )
+    parser.add_argument(
+        "--compress",
+        type=_codecs,
+        metavar="NAME[:LEVEL]",
+        help="zlib, zstd or bz2, with byte shuffling, or none; else as in SRC",
+    )
+    parser.add_argument("--consolidated", action="store_true", help="write .zmetadata as well")
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="show a progress bar (default: on a terminal)",
+    )
+    add_option(parser, "-o", "source_options", "storage option of SRC")
+    add_option(parser, "-O", "target_options", "storage option of DST")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Copy; return 0 (errors are raised)."""
+    from nczarr_xarray.export.progress import Progress
+
+    shown = sys.stderr.isatty() if args.progress is None else args.progress
+    with Progress("copy", shown=shown) as progress:
+        if args.target.lower().endswith(_NETCDF):
+            _to_netcdf(args, progress)
+        else:
+            _to_nczarr(args, progress)
+    return 0
+
+
+def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
+    from nczarr_xarray.export.copy import Layout, plan_copy, plan_import
+    from nczarr_xarray.reader import open_hierarchy
+
+    options: dict[str, Any] = {
+        "mode": "w" if args.overwrite else "w-",
+        "compat": args.compat,
+        "layout": Layout(args.chunks, args.compress),
+        "consolidated": args.consolidated,
+        "storage_options": dict(args.target_options) or None,
+    }
+    try:
+        opened = open_hierarchy(args.source, storage_options=dict(args.source_options) or None)
+    except (URLError, FormatError):
+        if not _is_other_file(args.source):
+            raise
+        job: Job = plan_import(args.source, args.target, **options)
+        job.run(progress)
+        return
+    with opened:
+        plan_copy(opened, args.target, **options).run(progress)
+
+
+def _to_netcdf(args: argparse.Namespace, progress: Any) -> None:
+    from nczarr_xarray.export.netcdf_file import write_netcdf
+    from nczarr_xarray.reader import open_hierarchy
+
+    if args.chunks or args.compress or args.consolidated or args.compat != "4.9.3":
+        raise URLError(
+            args.target, "--chunks, --compress, --consolidated and --compat are for NCZarr"
+        )
+    with open_hierarchy(args.source, storage_options=dict(args.source_options) or None) as opened:
+        write_netcdf(opened, args.target, progress, overwrite=args.overwrite)
+
+
+def _is_other_file(source: str) -> bool:
+    """Whether it is one file, so that another of xarray's engines may know it."""
+    return os.path.isfile(source)  # noqa: PTH113 - text, as everywhere in the command line
+
+
+def _chunks(text: str) -> dict[str, int]:
+    chunks = {}
+    for part in text.split(","):
+        name, equals, length = part.partition("=")
+        if not (name and equals and length.isdecimal() and int(length) > 0):
+            raise argparse.ArgumentTypeError(f"{part!r} is not DIM=N")
+        chunks[name] = int(length)
+    return chunks
+
+
+def _codecs(text: str) -> tuple[CodecConfig, ...]:
+    if text == "none":
+        return ()
+    name, _, level = text.partition(":")
+    name = {"bzip2": "bz2"}.get(name, name)
+    if name not in _LEVELS:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(_LEVELS)}, none")
+    low, high = _LEVELS[name]
+    if not (level or "4").isdecimal() or not low <= int(level or 4) <= high:
+        raise argparse.ArgumentTypeError(f"the level of {name} is from {low} to {high}")
+    return ({"id": "shuffle", "elementsize": 0}, {"id": name, "level": int(level or 4)})

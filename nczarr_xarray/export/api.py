@@ -1,0 +1,287 @@
+"""``to_nczarr``: from what the user asks for to the job that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import xarray as xr
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray._compat import dataarray_to_dataset
+from nczarr_xarray.export.dataset import Options
+from nczarr_xarray.export.job import Job
+from nczarr_xarray.export.new import plan_new
+from nczarr_xarray.export.place import Place
+from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.request import Mode, Request, Wishes
+from nczarr_xarray.export.update import RegionLike
+from nczarr_xarray.export.values import plan_append, plan_values
+from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile
+from nczarr_xarray.targets import find_destination
+
+Exportable: TypeAlias = "xr.Dataset | xr.DataArray | xr.DataTree"
+
+
+def _nothing_asked(_: str) -> Options:
+    return Options({})
+
+
+def to_nczarr(
+    obj: Exportable,
+    target: Any,
+    mode: Mode | None = None,
+    group: str | None = None,
+    encoding: Mapping[Any, Any] | None = None,
+    unlimited_dims: Iterable[Hashable] | Mapping[str, Iterable[Hashable]] | None = None,
+    compute: bool = True,
+    *,
+    append_dim: Hashable | None = None,
+    region: RegionLike | None = None,
+    consolidated: bool = False,
+    safe_chunks: bool = True,
+    align_chunks: bool = False,
+    write_empty_chunks: bool | None = None,
+    compat: str = "4.9.3",
+    storage_options: Mapping[str, Any] | None = None,
+    write_inherited_coords: bool = False,
+    progress: bool | None = None,
+) -> Any:
+    """Write a dataset, an array or a tree as NCZarr, or as pure Zarr 2.
+
+    What is at the target changes at once, when everything has been written, or
+    not at all. What cannot be stored is found before that, all of it.
+
+    Parameters
+    ----------
+    obj
+        A DataArray is written as xarray's `to_netcdf` writes it.
+    target
+        A path, a netCDF URL, any fsspec URL that can be written, a mapper or
+        mapping, or a zarr-python Store. ``.zip`` or ``#mode=zip`` makes an
+        archive, ``#mode=zarr`` pure Zarr; ``noxarray`` and ``consolidated`` as
+        in netCDF-C.
+    mode
+        ``"w-"`` (default): there must be nothing. ``"w"``: replace the dataset,
+        or with `group` that group; files that are not the dataset's stay.
+        ``"a"``: add groups and variables, replace variables. ``"r+"``: new
+        values for variables that exist.
+    group
+        Path of the group to write.
+    encoding
+        By variable (for a tree: by group, then by variable), in the words of
+        netCDF4 (``zlib``, ``complevel``, ``chunksizes``, ...) or of Zarr
+        (``compressor``, ``filters``, ``chunks``).
+    unlimited_dims
+        Names of unlimited dimensions (for a tree also by group).
+    compute
+        False: return a ``dask.delayed`` that writes dask's arrays. A dataset
+        that is new is there at once, without those arrays; other processes may
+        write regions of it, and it can be read when all chunks are there.
+    append_dim
+        Append along this dimension.
+    region
+        The part that `obj` replaces: slices by dimension, ``"auto"`` to find it
+        by the labels of one dimension or of all.
+    consolidated
+        Write ``.zmetadata`` as well. One that is there is kept up to date anyway.
+    safe_chunks
+        Refuse dask blocks that share a chunk, which cannot be written in parallel.
+    align_chunks
+        Move the borders of such blocks instead.
+    write_empty_chunks
+        Whether chunks that hold only the fill value are stored. None (default):
+        no, in variables that are new. Chunks that exist are always replaced.
+    compat
+        The netCDF-C release that must be able to read it: ``"4.9.3"``,
+        ``"4.9.2"`` or ``"4.8.1"``.
+    storage_options
+        For fsspec.
+    write_inherited_coords
+        Of a tree, write coordinates in every group and not only where they are.
+    progress
+        Show a progress bar.
+
+    Returns
+    -------
+    None or dask.delayed.Delayed
+
+    Raises
+    ------
+    ExportError
+        If something cannot be stored; it lists everything that was found.
+    DatasetExistsError
+        If something is there that must not be replaced.
+    DatasetNotFoundError
+        If there is nothing to append to or to update.
+    ConflictError
+        If another writer is at work on the same chunks.
+    StoreError
+        If the store fails; what was there can still be read.
+    """
+    job = plan(
+        obj,
+        target,
+        mode,
+        group,
+        encoding,
+        unlimited_dims,
+        compute=compute,
+        append_dim=append_dim,
+        region=region,
+        consolidated=consolidated,
+        safe_chunks=safe_chunks,
+        align_chunks=align_chunks,
+        write_empty_chunks=write_empty_chunks,
+        compat=compat,
+        storage_options=storage_options,
+        write_inherited_coords=write_inherited_coords,
+    )
+    with Progress("export", shown=bool(progress)) as shown:
+        return job.run(shown) if compute else job.start(shown)
+
+
+def plan(
+    obj: Exportable,
+    target: Any,
+    mode: str | None = None,
+    group: str | None = None,
+    encoding: Mapping[Any, Any] | None = None,
+    unlimited_dims: Any = None,
+    *,
+    compute: bool = True,
+    append_dim: Hashable | None = None,
+    region: RegionLike | None = None,
+    consolidated: bool = False,
+    safe_chunks: bool = True,
+    align_chunks: bool = False,
+    write_empty_chunks: bool | None = None,
+    compat: str = "4.9.3",
+    storage_options: Mapping[str, Any] | None = None,
+    write_inherited_coords: bool = False,
+) -> Job:
+    """Check everything that `to_nczarr` is asked for, and make what does it (parameters there)."""
+    path = "/" + (group or "").strip("/")
+    groups = _groups(obj, path, write_inherited_coords=write_inherited_coords)
+    tree = isinstance(obj, xr.DataTree)
+    return plan_groups(
+        groups,
+        target,
+        mode=mode,
+        path=path,
+        options=partial(_options, encoding or {}, unlimited_dims, path, tree),
+        compute=compute,
+        append_dim=append_dim,
+        region=region,
+        consolidated=consolidated,
+        safe_chunks=safe_chunks,
+        align_chunks=align_chunks,
+        write_empty_chunks=write_empty_chunks,
+        compat=compat,
+        storage_options=storage_options,
+    )
+
+
+def plan_groups(
+    groups: Mapping[str, xr.Dataset],
+    target: Any,
+    *,
+    mode: str | None = None,
+    path: str = "/",
+    options: Callable[[str], Options] = _nothing_asked,
+    compute: bool = True,
+    append_dim: Hashable | None = None,
+    region: RegionLike | None = None,
+    consolidated: bool = False,
+    safe_chunks: bool = True,
+    align_chunks: bool = False,
+    write_empty_chunks: bool | None = None,
+    compat: str = "4.9.3",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Job:
+    """`plan` for datasets by absolute path of their group.
+
+    Parameters
+    ----------
+    path
+        The group that all of them are in.
+    options
+        What is asked for the group at a path.
+    """
+    destination = find_destination(target, storage_options)
+    place = Place(destination)
+    request = Request(
+        place=place,
+        profile=make_profile(compat, destination.mode, place.url),
+        groups=groups,
+        path=path,
+        options=options,
+        wishes=Wishes(
+            compute=compute,
+            consolidated=consolidated or "consolidated" in destination.mode,
+            safe_chunks=safe_chunks and not align_chunks,
+            align_chunks=align_chunks,
+            write_empty_chunks=write_empty_chunks,
+        ),
+    )
+    how = _mode(mode, append_dim, region, place.url)
+    if append_dim is not None:
+        return plan_append(request, append_dim)
+    if region is not None or how == "r+":
+        return plan_values(request, {} if region is None else region)
+    return plan_new(request, how)
+
+
+def _mode(mode: str | None, append_dim: Any, region: Any, url: str) -> Mode:
+    default = "a" if append_dim is not None else ("r+" if region is not None else "w-")
+    allowed = {"a": ("a",), "r+": ("r+", "a"), "w-": ("w-", "w", "a", "r+")}[default]
+    mode = mode or default
+    if append_dim is not None and region is not None:
+        raise ExportError(url, "append_dim and region exclude each other")
+    if mode not in allowed:
+        raise ExportError(url, f"mode is {mode!r}; here it is one of {', '.join(allowed)}")
+    return mode  # type: ignore[return-value]  # it is one of these
+
+
+def make_profile(compat: str, mode: frozenset[str], url: str) -> Profile:
+    """What is written, by the release that must read it and a URL's mode words."""
+    if compat not in COMPAT:
+        raise ExportError(url, f"compat is {compat!r}; it is one of {', '.join(COMPAT)}")
+    generation = "v2" if "zarr" in mode else COMPAT[compat]
+    return Profile(generation, array_dimensions="noxarray" not in mode)
+
+
+def _groups(obj: Exportable, path: str, *, write_inherited_coords: bool) -> dict[str, xr.Dataset]:
+    if isinstance(obj, xr.DataArray):
+        return {path: dataarray_to_dataset(obj)}
+    if isinstance(obj, xr.Dataset):
+        return {path: obj}
+    if not isinstance(obj, xr.DataTree):
+        raise TypeError(f"{type(obj).__name__} is no Dataset, DataArray or DataTree")
+    found = {}
+    for node in obj.subtree:
+        relative = node.relative_to(obj)
+        inherit = write_inherited_coords or node is obj
+        found[_joined(path, relative)] = node.to_dataset(inherit=inherit)
+    return found
+
+
+def _joined(path: str, relative: str) -> str:
+    relative = relative.strip("/")
+    return path if relative in ("", ".") else f"{path.rstrip('/')}/{relative}"
+
+
+def _options(
+    encoding: Mapping[Any, Any], unlimited: Any, top: str, tree: bool, path: str
+) -> Options:
+    """What the user asked for the group at `path`; trees have it by group."""
+    if not tree:
+        return Options(encoding, unlimited)
+
+    def of_group(mapping: Mapping[Any, Any]) -> Any:
+        named = {_joined(top, str(name)): value for name, value in mapping.items()}
+        return named.get(path)
+
+    own = of_group(unlimited) if isinstance(unlimited, Mapping) else unlimited
+    return Options(of_group(encoding) or {}, own)

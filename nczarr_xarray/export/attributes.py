@@ -1,0 +1,85 @@
+"""Attributes of xarray as typed netCDF attributes, by the rules of netCDF4-python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.model import NC_DTYPES, Attribute
+
+#: numpy dtype (native) -> netCDF type name, for numbers.
+NC_TYPES: dict[str, str] = {
+    dtype.str.lstrip("<>|="): name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"
+}
+
+
+def encode_attribute(name: str, value: Any, *, strings: bool = True) -> Attribute:
+    """Give an attribute its netCDF type.
+
+    ASCII text is char, other text and several texts are string, numbers keep
+    their dtype; Python's ``int`` is int64 and ``float`` is double (observed in
+    netCDF4-python 1.7.5).
+
+    Parameters
+    ----------
+    value
+        Text, bytes, a number, or a flat sequence or array of these.
+    strings
+        Whether the format has the type string. If not, text is char.
+
+    Raises
+    ------
+    ValueError
+        If netCDF has no attribute of this kind.
+    """
+    if isinstance(value, bytes):
+        return Attribute(name, "char", _decoded(value))
+    if isinstance(value, str):
+        kind = "char" if value.isascii() or not strings else "string"
+        return Attribute(name, kind, str(value) if kind == "char" else (str(value),))
+    array = _array(value)
+    if array.size == 0:
+        # an empty list says nothing of a type; netCDF4-python makes it an empty text
+        if array.dtype.kind in "iuf" and isinstance(value, np.ndarray):
+            return Attribute(name, _numeric(array), array.astype(array.dtype.newbyteorder("=")))
+        return Attribute(name, "char", "")
+    if array.dtype.kind in "SU":
+        texts = tuple(_decoded(v) if isinstance(v, bytes) else str(v) for v in array.tolist())
+        if len(texts) == 1:
+            return encode_attribute(name, texts[0], strings=strings)
+        if not strings:
+            raise ValueError("is a list of texts, which needs the type string")
+        return Attribute(name, "string", texts)
+    return Attribute(name, _numeric(array), array.astype(array.dtype.newbyteorder("=")))
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    try:
+        array = np.asarray(value)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"is no flat list of one kind ({error})") from None
+    if array.ndim > 1:
+        raise ValueError(f"has {array.ndim} dimensions; attributes are flat lists")
+    array = array.reshape(-1)
+    if array.dtype.kind == "O":
+        if array.size and all(isinstance(v, (str, bytes)) for v in array.tolist()):
+            return np.array([_decoded(v) if isinstance(v, bytes) else v for v in array.tolist()])
+        raise ValueError(f"is {value!r:.60}; netCDF has numbers, text and flat lists of them")
+    return array
+
+
+def _numeric(array: np.ndarray[Any, Any]) -> str:
+    try:
+        return NC_TYPES[array.dtype.str.lstrip("<>|=")]
+    except KeyError:
+        kind = "bool" if array.dtype.kind == "b" else str(array.dtype)
+        hint = "; write it as an integer" if kind == "bool" else ""
+        raise ValueError(f"is of type {kind}, which netCDF does not have{hint}") from None
+
+
+def _decoded(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"holds bytes that are not UTF-8: {value!r:.60}") from None

@@ -1,0 +1,291 @@
+"""xarray's datasets as the netCDF data model: CF encoding, types, dimensions, storage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray._compat import encode_for_netcdf
+from nczarr_xarray.chunks.quantize import quantize, round_decimals
+from nczarr_xarray.export.attributes import encode_attribute
+from nczarr_xarray.export.source import StoredSource
+from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, Request, netcdf_type, storage
+from nczarr_xarray.formats.nczarr.emit import Profile
+from nczarr_xarray.model import NC_DTYPES, Attribute, Dimension, Group, Variable, join
+
+#: Changes the values of a block before they are encoded.
+Rounding = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+
+
+class Item(NamedTuple):
+    """A variable to write, and its data.
+
+    Parameters
+    ----------
+    variable
+        With a `ChunkedArray` as it is to be.
+    source
+        CF-encoded, with dask's data or data in memory; or stored somewhere.
+    rounding
+        Quantization asked for.
+    """
+
+    variable: Variable
+    source: xr.Variable | StoredSource
+    rounding: Rounding | None = None
+
+
+@dataclass(slots=True)
+class Contents:
+    """Groups to write, and the items in them.
+
+    Attributes
+    ----------
+    root
+        The model; of groups that exist already it has the dimensions and what is new.
+    """
+
+    root: Group = field(default_factory=Group)
+    items: list[Item] = field(default_factory=list)
+
+    def group(self, path: str) -> Group:
+        """The group at an absolute path, made with those above it if need be."""
+        group = self.root
+        for name in filter(None, path.split("/")):
+            if name not in group.groups:
+                group.groups[name] = Group(join(group.path, name))
+            group = group.groups[name]
+        return group
+
+
+class Options(NamedTuple):
+    """What the user asked for, for one dataset.
+
+    Parameters
+    ----------
+    encoding
+        By variable.
+    unlimited
+        Names, or None for those the data came with.
+    """
+
+    encoding: Mapping[Hashable, Mapping[str, Any]]
+    unlimited: Iterable[Hashable] | None = None
+
+
+class Exporter:
+    """Collects datasets into `Contents`, and everything that is wrong with them.
+
+    Parameters
+    ----------
+    profile
+        What is written.
+    root
+        See `Contents`.
+    """
+
+    def __init__(self, profile: Profile, root: Group | None = None) -> None:
+        self.profile = profile
+        self.contents = Contents(root or Group())
+        self.problems: list[str] = []
+
+    def check(self, url: str) -> None:
+        """Raise `ExportError` if anything was found that cannot be stored."""
+        if self.problems:
+            found = "".join(f"\n  {problem}" for problem in dict.fromkeys(self.problems))
+            raise ExportError(url, f"cannot be exported as it is; nothing was written:{found}")
+
+    def add(self, path: str, dataset: xr.Dataset, options: Options) -> None:
+        """Add a dataset as the group at `path`."""
+        group = self.contents.group(path)
+        unlimited = self.unlimited(path, dataset, options)
+        for name in options.encoding:
+            if name not in dataset.variables:
+                self.problems.append(f"{path}: encoding is given for {name!r}: no such variable")
+        for name in dataset.variables:
+            if not isinstance(name, str):
+                self.problems.append(f"{path}: the name {name!r} is not text")
+                return
+        dataset = dataset.copy()
+        for name, encoding in options.encoding.items():
+            if name in dataset.variables:
+                dataset.variables[name].encoding = dict(encoding)
+        try:
+            variables, attributes = encode_for_netcdf(dataset)
+        except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
+            self.problems.append(f"{path}: {error}")
+            return
+        for name, value in attributes.items():
+            self.attribute(group, group.path, name, value)
+        for name, source in variables.items():
+            explicit = name in options.encoding
+            given = options.encoding.get(name, source.encoding)
+            try:
+                self.variable(group, str(name), source, given, explicit, unlimited)
+            except ValueError as error:
+                self.problems.append(f"{join(group.path, str(name))}: {error}")
+
+    def unlimited(self, path: str, dataset: xr.Dataset, options: Options) -> frozenset[Hashable]:
+        grows = self.profile.generation == "G2A"
+        if options.unlimited is None:
+            found = dataset.encoding.get("unlimited_dims") or ()
+            names = {found} if isinstance(found, str) else set(found)
+            return frozenset(names) if grows else frozenset()
+        given = options.unlimited
+        names = {given} if isinstance(given, str) else set(given)
+        for name in sorted(map(str, names - set(dataset.dims))):
+            self.problems.append(f"{path}: unlimited_dims names {name!r}: no such dimension")
+        if names and not grows and self.profile.generation != "v2":
+            self.problems.append(f"{path}: unlimited dimensions need compat='4.9.3'")
+        return frozenset(names)
+
+    def attribute(
+        self, owner: Group | Variable, where: str, name: Hashable, value: Any
+    ) -> Attribute | None:
+        """Add an attribute to a group or a variable."""
+        if not isinstance(name, str):
+            self.problems.append(f"{where}: the attribute name {name!r} is not text")
+            return None
+        try:
+            found = encode_attribute(name, value, strings=self.profile.generation != "G2U")
+        except ValueError as error:
+            self.problems.append(f"{where}: attribute {name!r} {error}")
+            return None
+        owner.attributes[name] = found
+        return found
+
+    def variable(
+        self,
+        group: Group,
+        name: str,
+        source: xr.Variable,
+        encoding: Mapping[str, Any],
+        explicit: bool,
+        unlimited: frozenset[Hashable],
+    ) -> None:
+        path = join(group.path, name)
+        nc_type = netcdf_type(source.dtype)
+        if nc_type is None:
+            raise ValueError(f"is of type {source.dtype}, which netCDF does not have")
+        dimensions = tuple(
+            self.dimension(group, dimension, size, dimension in unlimited, path)
+            for dimension, size in zip(source.dims, source.shape, strict=True)
+        )
+        attributes = dict(source.attrs)
+        if "_nczarr_maxstrlen" in attributes and nc_type == "string":
+            encoding = {"_nczarr_maxstrlen": attributes["_nczarr_maxstrlen"], **encoding}
+        if nc_type == "string" and self.profile.generation == "v2":
+            attributes.setdefault("_Encoding", "utf-8")  # by which xarray makes text of bytes
+        fill = attributes.pop("_FillValue", None)
+        rounding = self.rounding(source, encoding, attributes, fill)
+        array = storage(
+            Request(
+                path=path.strip("/"),
+                shape=source.shape,
+                unlimited=tuple(d.unlimited for d in dimensions),
+                dtype=source.dtype,
+                encoding=encoding,
+                explicit=explicit,
+                blocks=source.chunks,
+                fill=fill,
+                text_length=longest_text(source) if nc_type == "string" else 0,
+            ),
+            self.profile,
+        )
+        dtype = array.dtype if nc_type != "string" else np.dtype(object)
+        variable = Variable(name, group.path, dimensions, nc_type, dtype, array=array)
+        for attribute, value in attributes.items():
+            self.attribute(variable, path, attribute, value)
+        if fill is not None:
+            variable.attributes["_FillValue"] = _fill_attribute(nc_type, fill)
+        group.variables[name] = variable
+        self.contents.items.append(Item(variable, source, rounding))
+
+    def dimension(
+        self, group: Group, name: Hashable, size: int, unlimited: bool, path: str
+    ) -> Dimension:
+        """The dimension that `name` means in `group`: one that is there, or a new one."""
+        if not isinstance(name, str):
+            raise ValueError(f"the dimension name {name!r} is not text")  # noqa: TRY004
+        where, short = group.path, name
+        if name.startswith("/"):  # how a dataset names one that another of its name hides
+            where, _, short = name.rpartition("/")
+            where = where or "/"
+        found = self.nearest(where, short, size)
+        if found is not None and found.size == size:
+            return found
+        if found is not None and found.group == where:
+            raise ValueError(f"has length {size} along {found.path}, which has length {found.size}")
+        new = Dimension(short, size, unlimited, where)
+        self.contents.group(where).dimensions[short] = new
+        return new
+
+    def nearest(self, where: str, name: str, size: int) -> Dimension | None:
+        """The dimension called `name` that is seen from the group at `where`."""
+        while True:
+            known = self.contents.group(where).dimensions.get(name)
+            if known is not None or where == "/":
+                return known
+            where = where.rpartition("/")[0] or "/"
+
+    def rounding(
+        self,
+        source: xr.Variable,
+        encoding: Mapping[str, Any],
+        attributes: dict[str, Any],
+        fill: Any,
+    ) -> Rounding | None:
+        """The quantization that the encoding asks for; it leaves a mark in `attributes`."""
+        decimals = encoding.get("least_significant_digit")
+        digits = encoding.get("significant_digits")
+        if decimals is not None:
+            if source.dtype.kind != "f":
+                raise ValueError("least_significant_digit is for floating-point numbers")
+            attributes.setdefault("least_significant_digit", int(decimals))
+            return partial(round_decimals, least_significant_digit=int(decimals))
+        if digits is None:
+            return None
+        mode = encoding.get("quantize_mode") or "BitGroom"
+        if mode not in QUANTIZE_ATTRIBUTES:
+            raise ValueError(
+                f"quantize_mode is {mode!r}; there are {', '.join(QUANTIZE_ATTRIBUTES)}"
+            )
+        most = {"BitRound": (23, 52)}.get(mode, (7, 15))[source.dtype.itemsize == 8]
+        if source.dtype.kind != "f" or source.dtype.itemsize not in (4, 8):
+            raise ValueError("significant_digits is for float and double")
+        if not 1 <= int(digits) <= most:
+            raise ValueError(f"significant_digits is {digits}, not between 1 and {most}")
+        attributes[QUANTIZE_ATTRIBUTES[mode]] = np.int32(digits)
+        return partial(quantize, mode=mode, digits=int(digits), fill=fill)
+
+
+def _fill_attribute(nc_type: str, fill: Any) -> Attribute:
+    if nc_type in ("char", "string"):
+        text = fill.decode() if isinstance(fill, bytes) else str(fill)
+        return Attribute("_FillValue", nc_type, text if nc_type == "char" else (text,))
+    return Attribute("_FillValue", nc_type, np.asarray(fill).reshape(1).astype(NC_DTYPES[nc_type]))
+
+
+def longest_text(source: xr.Variable) -> int:
+    """Bytes of the longest text in UTF-8."""
+    if source.chunks is not None and source.size:
+        lengths = source.data.map_blocks(
+            _longest_in_block, dtype=np.intp, chunks=((1,) * n for n in source.data.numblocks)
+        )
+        return int(lengths.max().compute())
+    return longest(source.values)
+
+
+def _longest_in_block(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.full((1,) * block.ndim, longest(block), dtype=np.intp)
+
+
+def longest(texts: np.ndarray[Any, Any]) -> int:
+    """Bytes of the longest of `texts` in UTF-8."""
+    return max((len(str(text).encode()) for text in texts.ravel().tolist()), default=0)

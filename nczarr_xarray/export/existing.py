@@ -1,0 +1,182 @@
+"""A dataset that is there and is to be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import xarray as xr
+
+from nczarr_fsspec.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    IncompleteExportError,
+    StoreError,
+)
+from nczarr_xarray.backend import open_group
+from nczarr_xarray.export.place import Place
+from nczarr_xarray.formats.nczarr import edit, spellings
+from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
+from nczarr_xarray.formats.nczarr.emit import Profile, consolidate
+from nczarr_xarray.model import ChunkedArray, Group, Variable
+from nczarr_xarray.reader import Opened, open_store
+
+
+class Existing:
+    """The metadata of a dataset, and changes to its documents.
+
+    Attributes
+    ----------
+    opened
+        The dataset as it is.
+    profile
+        What it is written as.
+    pending
+        Paths of arrays whose chunks are not all there yet.
+    changed
+        Documents as they will be.
+    """
+
+    def __init__(self, place: Place, opened: Opened) -> None:
+        self.place = place
+        self.opened = opened
+        self.pending = _release(opened)
+        self.changed: dict[str, bytes] = {}
+        self._documents: dict[str, bytes] = {}
+        self.read(["", *([".nczarr"] if opened.hierarchy.generation == "G1" else [])])
+        root = self.documents(spellings.GROUP_FILES, "")
+        if opened.hierarchy.generation == "G1":
+            root[".nczarr"] = b"{}"
+        if opened.hierarchy.generation == "v3":
+            root["zarr.json"] = b"{}"
+        self.profile: Profile = edit.generation_profile(root)
+
+    @classmethod
+    def open(cls, place: Place) -> Existing | None:
+        """The dataset at a place; None if there is none.
+
+        Raises
+        ------
+        NCZarrError
+            If there is one that cannot be read or changed.
+        """
+        store = place.reader()
+        if store is None:
+            return None
+        try:
+            opened = open_store(store, consolidated=False)
+        except DatasetNotFoundError:
+            return None
+        return cls(place, opened)
+
+    def group(self, path: str) -> Group | None:
+        """A group as it is."""
+        return self.opened.hierarchy.root.find(path)
+
+    def array(self, variable: Variable) -> ChunkedArray:
+        """The chunk grid of a variable (raises its error if it cannot be read at all)."""
+        if not isinstance(variable.array, ChunkedArray):
+            raise variable.error or FormatError(variable.path, "is not an array of Zarr 2")
+        return variable.array
+
+    def skeleton(self, without: str | None = None) -> Group:
+        """The groups with their dimensions and nothing else, but for those below `without`."""
+        root = Group()
+        for group in self.opened.hierarchy.root.walk():
+            if without is not None and _is_below(group.path, without):
+                continue
+            copy = root
+            for name in filter(None, group.path.split("/")):
+                copy = copy.groups.setdefault(name, Group(f"{copy.path.rstrip('/')}/{name}"))
+            copy.dimensions.update(group.dimensions)
+        return root
+
+    def dataset(self, path: str) -> xr.Dataset:
+        """The group at `path` for xarray."""
+        group = self.group(path)
+        if group is None:
+            raise DatasetNotFoundError(self.place.url, f"no group {path!r}")
+        return open_group(self.opened, group)
+
+    # -- documents -------------------------------------------------------------
+
+    def read(self, paths: Iterable[str]) -> None:
+        """Fetch the documents of groups and arrays, side by side."""
+        keys = [
+            f"{path}/{file}" if path else file
+            for path in paths
+            for file in (".zgroup", ".zarray", ".zattrs")
+        ]
+        keys = [key for key in keys if key not in self._documents]
+        for key, data in zip(keys, self.opened.store.get_many(keys), strict=True):
+            if isinstance(data, StoreError):
+                raise data
+            if data is not None:
+                self._documents[key] = data
+
+    def documents(self, files: Iterable[str], path: str) -> dict[str, bytes]:
+        """The documents of one node, with all changes so far."""
+        keys = [f"{path}/{file}" if path else file for file in files]
+        known = {**self._documents, **self.changed}
+        return {key: known[key] for key in keys if key in known}
+
+    def group_documents(self, path: str) -> dict[str, bytes]:
+        """Of the group at a path without leading slash."""
+        self.read([path])
+        return self.documents(spellings.GROUP_FILES, path)
+
+    def array_documents(self, path: str) -> dict[str, bytes]:
+        """Of the array at a path."""
+        self.read([path])
+        return self.documents(spellings.ARRAY_FILES, path)
+
+    def change(self, documents: Mapping[str, bytes]) -> None:
+        """Note documents that change."""
+        self.changed.update(documents)
+
+    def final_documents(self, removed: Iterable[str], *, consolidated: bool) -> dict[str, bytes]:
+        """Everything that changes, groups last, with ``.zmetadata`` where there is or will be one.
+
+        The root's documents are always among them: see `nczarr_fsspec.edit`.
+        """
+        root = self.group_documents("")
+        found = dict(sorted(self.changed.items(), key=_leaves_first))
+        for key, data in root.items():
+            found[key] = found.pop(key, data)
+        (old,) = self.opened.store.get_many([CONSOLIDATED])
+        if consolidated or isinstance(old, bytes):
+            found[CONSOLIDATED] = consolidate(self._everything(removed))
+        return found
+
+    def _everything(self, removed: Iterable[str]) -> dict[str, bytes]:
+        gone = set(removed) - self.changed.keys()
+        paths = [""]
+        for group in self.opened.hierarchy.root.walk():
+            paths.append(group.path.strip("/"))
+            paths += [variable.path.strip("/") for variable in group.variables.values()]
+        self.read(dict.fromkeys(paths))
+        known = {**self._documents, **self.changed}
+        return {key: data for key, data in known.items() if key not in gone}
+
+    def close(self) -> None:
+        """Release the store."""
+        self.opened.close()
+
+
+def _release(opened: Opened) -> frozenset[str]:
+    """Let arrays be used whose chunks are not all there; return their paths."""
+    found = []
+    for group in opened.hierarchy.root.walk():
+        for variable in group.variables.values():
+            if isinstance(variable.error, IncompleteExportError):
+                variable.error = None
+                found.append(variable.path.strip("/"))
+    return frozenset(found)
+
+
+def _is_below(path: str, above: str) -> bool:
+    return f"{path.rstrip('/')}/".startswith(f"{above.rstrip('/')}/")
+
+
+def _leaves_first(item: tuple[str, Any]) -> int:
+    return -item[0].count("/")

@@ -1,0 +1,118 @@
+"""Chunk grids: what to choose where the user did not, and whether dask's blocks fit them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+#: A chunk is not made larger than this by default, in bytes: large enough that a request is worth
+#: its latency, small enough that several are in flight at a time.
+DEFAULT_BYTES = 4 << 20
+#: Along a single unlimited dimension netCDF-C takes this many bytes (section 6, rule 1).
+_RECORDS_BYTES = 4096
+
+
+def default_chunk_shape(
+    shape: Sequence[int], unlimited: Sequence[bool], itemsize: int
+) -> tuple[int, ...]:
+    """Chunk lengths where nobody chose any: netCDF-C's rules, for chunks of 4 MiB.
+
+    netCDF-C 4.9 and 4.10 (nczarr-format.md, section 6) aim at 16 MiB. Unlimited
+    dimensions get 1, or 4 KiB worth of records if there is no other dimension.
+
+    Parameters
+    ----------
+    shape, unlimited
+        Per dimension.
+    itemsize
+        Bytes of one element.
+    """
+    if not shape:
+        return ()
+    if all(unlimited):
+        if len(shape) == 1:
+            return (max(1, _RECORDS_BYTES // itemsize),)
+        side = max(1, int((DEFAULT_BYTES / itemsize) ** (1 / len(shape))))
+        return (side,) * len(shape)
+    fixed = [size for size, grows in zip(shape, unlimited, strict=True) if not grows]
+    total = math.prod(fixed) * itemsize
+    share = 1.0
+    if total > DEFAULT_BYTES:
+        share = (DEFAULT_BYTES / total) ** (1 / len(fixed))
+    chunks = [
+        1 if grows else max(1, min(size, int(size * share)))
+        for size, grows in zip(shape, unlimited, strict=True)
+    ]
+    # all chunks of a dimension about as long as each other, instead of a small rest
+    return tuple(
+        -(-size // -(-size // c)) if size else 1 for size, c in zip(shape, chunks, strict=True)
+    )
+
+
+def uniform_chunks(blocks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """dask's block lengths as a chunk grid; None if they do not make one.
+
+    Parameters
+    ----------
+    blocks
+        Lengths of the blocks along each dimension.
+    """
+    chunks = []
+    for lengths in blocks:
+        first = max(lengths[0], 1) if lengths else 1
+        if any(length != first for length in lengths[1:-1]) or (lengths and lengths[-1] > first):
+            return None
+        chunks.append(first)
+    return tuple(chunks)
+
+
+def misfit(
+    blocks: Sequence[Sequence[int]],
+    chunks: Sequence[int],
+    start: Sequence[int],
+) -> str | None:
+    """Where two blocks share a chunk, so that they cannot be written in parallel; None if nowhere.
+
+    Parameters
+    ----------
+    blocks
+        dask's block lengths along each dimension.
+    chunks
+        Chunk lengths of the array.
+    start
+        Where the blocks begin in the array.
+    """
+    for axis, (lengths, chunk, offset) in enumerate(zip(blocks, chunks, start, strict=True)):
+        position = offset
+        for number, length in enumerate(lengths[:-1]):
+            position += length
+            if position % chunk:
+                return (
+                    f"blocks {number} and {number + 1} along axis {axis} meet at {position}, "
+                    f"inside a chunk (chunks have length {chunk})"
+                )
+    return None
+
+
+def aligned(
+    blocks: Sequence[Sequence[int]], chunks: Sequence[int], start: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Block lengths like `blocks`, moved so that no two blocks share a chunk."""
+    return tuple(
+        _aligned(lengths, chunk, offset)
+        for lengths, chunk, offset in zip(blocks, chunks, start, strict=True)
+    )
+
+
+def _aligned(lengths: Sequence[int], chunk: int, offset: int) -> tuple[int, ...]:
+    end = offset + sum(lengths)
+    bounds = [offset]
+    position = offset
+    for length in lengths[:-1]:
+        position += length
+        bound = position // chunk * chunk
+        if bound > bounds[-1]:
+            bounds.append(bound)
+    bounds.append(end)
+    return tuple(high - low for low, high in itertools.pairwise(bounds))

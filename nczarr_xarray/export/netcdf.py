@@ -1,0 +1,99 @@
+"""``Dataset.to_netcdf(target, engine="nczarr")``: a target as xarray's writer wants to see it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any
+
+import xarray as xr
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.export.api import plan
+from nczarr_xarray.export.job import Job, lazy_data
+from nczarr_xarray.export.progress import Progress
+
+
+class NetCDFTarget:
+    """Takes what `to_netcdf` hands over, in its order: `store`, its own writer, `close`.
+
+    Parameters
+    ----------
+    target
+        See `nczarr_xarray.to_nczarr`.
+    mode
+        ``"w"`` replaces the dataset, ``"a"`` and ``"r+"`` add to it.
+    format
+        There is one: None or ``"NETCDF4"``.
+    autoclose
+        Whether dask writes in other processes; `close` then comes before that,
+        so that everything is written by `store`.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        mode: str = "w",
+        format: str | None = None,  # noqa: A002 - xarray calls it so
+        autoclose: bool = False,
+    ) -> None:
+        if format not in (None, "NETCDF4"):
+            raise ExportError(str(target), f"format is {format!r}; NCZarr holds NETCDF4")
+        if not isinstance(target, (str, os.PathLike)):
+            raise ExportError(type(target).__name__, "to_netcdf needs a path or URL here")
+        self._target = target
+        self._mode = {"r+": "a"}.get(mode, mode)
+        self._autoclose = autoclose
+        self._group: str | None = None
+        self._job: Job | None = None
+
+    def get_child_store(self, group: str) -> NetCDFTarget:
+        """The same for a group."""
+        self._group = group
+        return self
+
+    def store(
+        self,
+        variables: Mapping[Hashable, xr.Variable],
+        attributes: Mapping[str, Any],
+        check_encoding_set: Iterable[Hashable] = frozenset(),
+        writer: Any = None,
+        unlimited_dims: Iterable[Hashable] | None = None,
+    ) -> None:
+        """Write what is in memory; leave dask's arrays to `writer`."""
+        dataset = xr.Dataset(dict(variables), attrs=dict(attributes))
+        explicit = {name: variables[name].encoding for name in check_encoding_set}
+        job = plan(
+            dataset,
+            self._target,
+            self._mode,
+            self._group,
+            explicit,
+            unlimited_dims or (),
+        )
+        with Progress("export", shown=False) as progress:
+            if self._autoclose:
+                job.run(progress)
+                return
+            with job.or_nothing():
+                job.write_eager(progress)
+        for item, sink in job.flows:
+            data = lazy_data(item)
+            if data is not None:
+                writer.add(data, sink)
+        self._job = job.without_data()
+
+    def sync(self) -> None:
+        """Nothing: what is not closed is not valid."""
+
+    def close(self) -> None:
+        """Make it valid, or remove it if `to_netcdf` is on its way out with an error."""
+        job, self._job = self._job, None
+        if job is None:
+            return
+        if sys.exc_info()[0] is not None:
+            job.change.abort()
+            return
+        with job.or_nothing():
+            job.complete()

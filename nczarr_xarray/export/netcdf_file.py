@@ -1,0 +1,127 @@
+"""Our data model as a netCDF-4 file, through the library that netCDF4-python brings."""
+
+from __future__ import annotations
+
+# paths are text, as everywhere
+# ruff: noqa: PTH105, PTH108, PTH110
+import math
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from nczarr_fsspec.create import partial_path
+from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
+from nczarr_xarray.encoding import variable_encoding
+from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.source import StoredSource
+from nczarr_xarray.model import Attribute, Group, Variable
+from nczarr_xarray.reader import Opened
+
+
+def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bool = False) -> None:
+    """Copy an open dataset to a netCDF-4 file; what was there stays until that is complete.
+
+    Raises
+    ------
+    ImportError
+        If netCDF4 is not installed.
+    DatasetExistsError
+        If there is something and it must not be overwritten.
+    FormatError
+        If a variable cannot be read, or netCDF has no such type.
+    StoreError
+        If the file cannot be written.
+    """
+    try:
+        import netCDF4
+    except ImportError:
+        raise ImportError(f"{path}: a netCDF file needs netCDF4: pip install netCDF4") from None
+    if os.path.exists(path) and not overwrite:
+        raise DatasetExistsError(path, "is there already; --overwrite replaces it")
+    variables = [v for g in opened.hierarchy.root.walk() for v in g.variables.values()]
+    progress.expect(len(variables))
+    new = partial_path(os.path.realpath(path))
+    try:
+        with netCDF4.Dataset(new, "x", format="NETCDF4") as file:
+            for group in opened.hierarchy.root.walk():
+                _write_group(file, opened, group, progress)
+        os.replace(new, path)
+    except (OSError, RuntimeError) as error:  # netCDF4 raises both
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(path, f"cannot be written: {error}") from error
+    finally:
+        with suppress(OSError):
+            os.unlink(new)
+
+
+def _write_group(file: Any, opened: Opened, group: Group, progress: Progress) -> None:
+    target = file if group.path == "/" else file.createGroup(group.path)
+    for dimension in group.dimensions.values():
+        target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
+    _write_attributes(target, group.attributes.values())
+    for variable in group.variables.values():
+        if variable.error is not None:
+            raise variable.error
+        if variable.nc_type is None:
+            raise FormatError(variable.path, f"is of type {variable.dtype}, which netCDF lacks")
+        _write_variable(target, opened, variable)
+        progress.advance()
+
+
+def _write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
+    for attribute in attributes:
+        if attribute.name == "_FillValue":
+            continue
+        if attribute.type == "string":
+            texts = list(attribute.value)
+            target.setncattr_string(attribute.name, texts[0] if len(texts) == 1 else texts)
+        elif attribute.type == "char":
+            target.setncattr(attribute.name, str(attribute.value).encode())
+        else:
+            target.setncattr(attribute.name, attribute.value)
+
+
+def _write_variable(target: Any, opened: Opened, variable: Variable) -> None:
+    names = tuple(d.name for d in variable.dimensions)
+    encoding = variable_encoding(variable, names, "")
+    text = variable.nc_type == "string"
+    fill = variable.attributes.get("_FillValue")
+    options: dict[str, Any] = {}
+    if variable.shape and not text:
+        kinds = ("zlib", "szip", "zstd", "bzip2")
+        kind = next((k for k in kinds if encoding.get(k)), None)
+        if kind is not None:
+            options["compression"] = kind
+        if kind in ("zlib", "zstd", "bzip2"):
+            options["complevel"] = encoding["complevel"]
+        options["shuffle"] = bool(encoding.get("shuffle"))
+        options["fletcher32"] = bool(encoding.get("fletcher32"))
+    if variable.shape and 0 not in variable.shape:
+        options["chunksizes"] = tuple(
+            c if d.unlimited else min(c, d.size)
+            for c, d in zip(encoding["chunksizes"], variable.dimensions, strict=True)
+        )
+    if fill is not None:
+        value: Any = fill.value
+        options["fill_value"] = value[0] if not isinstance(value, str) else value.encode()
+    big = not text and variable.dtype.byteorder == ">"
+    made = target.createVariable(
+        variable.name,
+        str if text else variable.dtype.newbyteorder("="),
+        names,
+        endian="big" if big else "native",
+        **options,
+    )
+    made.set_auto_maskandscale(False)
+    made.set_auto_chartostring(False)
+    _write_attributes(made, variable.attributes.values())
+    source = StoredSource(opened.reader(variable), variable)
+    if not variable.shape:
+        made[...] = source.read(())[()] if not text else source.read(()).item()
+        return
+    chunks = variable.array.chunk_shape if variable.array is not None else variable.shape
+    for part in source.slabs(chunks):
+        if math.prod(p.stop - p.start for p in part):
+            made[part] = source.read(part)

@@ -1,0 +1,201 @@
+"""New datasets, groups and variables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import nczarr_xarray
+from nczarr_fsspec.create import Change
+from nczarr_fsspec.errors import DatasetExistsError, ExportError
+from nczarr_fsspec.owned import dataset_keys
+from nczarr_fsspec.writable import WritableStore
+from nczarr_xarray.export.dataset import Contents, Exporter
+from nczarr_xarray.export.existing import Existing
+from nczarr_xarray.export.job import Flow, Job, is_lazy
+from nczarr_xarray.export.place import Place, check_clashes
+from nczarr_xarray.export.request import (
+    Mode,
+    Request,
+    aligned_item,
+    array_of,
+    misfits,
+    shares_chunks,
+)
+from nczarr_xarray.export.sink import Sink
+from nczarr_xarray.formats.nczarr import edit
+from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
+from nczarr_xarray.formats.nczarr.emit import (
+    Profile,
+    array_documents,
+    consolidate,
+    documents,
+    group_documents,
+)
+from nczarr_xarray.formats.nczarr.limits import problems
+
+#: What ``_NCProperties`` says of us.
+WRITER = f"version=2,nczarr_xarray={nczarr_xarray.__version__},nczarr=2.0.0"
+
+
+def plan_new(request: Request, mode: Mode) -> Job:
+    """What writes groups: a dataset of their own, or into one that is there."""
+    existing = None
+    if mode != "w" or request.path != "/":
+        existing = Existing.open(request.place)
+    if existing is None:
+        return _new_dataset(request, mode)
+    with existing.opened:
+        if mode == "w-" and existing.group(request.path) is not None:
+            name = "a dataset" if request.path == "/" else f"a group {request.path!r}"
+            raise DatasetExistsError(
+                request.url, f"holds {name}; mode='w' replaces it, mode='a' adds to it"
+            )
+        return _merge(request, existing, replaced=None if mode == "a" else request.path)
+
+
+def _new_dataset(request: Request, mode: Mode) -> Job:
+    exporter = Exporter(request.profile)
+    _collect(exporter, request)
+    return plan_contents(
+        exporter.contents,
+        request.place,
+        request.profile,
+        replace_old=mode == "w",
+        consolidated=request.wishes.consolidated,
+        skip_fill=request.wishes.write_empty_chunks is not True,
+        # others may write parts of it before it is complete
+        template=None if request.wishes.compute else request.place.writer,
+    )
+
+
+def plan_contents(
+    contents: Contents,
+    place: Place,
+    profile: Profile,
+    *,
+    replace_old: bool,
+    consolidated: bool,
+    skip_fill: bool = True,
+    template: WritableStore | None = None,
+) -> Job:
+    """What writes a whole dataset that has been checked.
+
+    Parameters
+    ----------
+    replace_old
+        Whether a dataset that is there may go.
+    skip_fill
+        Whether chunks of nothing but the fill value are left out.
+    template
+        Where dask's arrays go when everything else is in place, if they do so later.
+    """
+    root, items = contents.root, contents.items
+    found = documents(root, profile, WRITER)
+    if consolidated:
+        found[CONSOLIDATED] = consolidate(found)
+    change, removed, foreign = place.create(replace=replace_old)
+    try:
+        arrays = [array_of(item).path for item in items]
+        check_clashes(place.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
+        flows = _flows(contents, change, skip_fill=skip_fill, but_lazy=template is not None)
+        return Job(change, flows, found, removed, template=template)
+    except BaseException:
+        change.abort()
+        raise
+
+
+def _collect(exporter: Exporter, request: Request) -> None:
+    """Add all groups to an exporter, and raise what is wrong with them."""
+    for path, dataset in request.groups.items():
+        exporter.add(path, dataset, request.options(path))
+    contents, wishes = exporter.contents, request.wishes
+    if wishes.align_chunks:
+        contents.items[:] = [aligned_item(i, (0,) * i.source.ndim) for i in contents.items]
+    for item in contents.items:
+        exporter.problems += misfits(item, wishes, (0,) * item.source.ndim)
+    exporter.problems += problems(contents.root, exporter.profile)
+    exporter.check(request.url)
+
+
+def _flows(
+    contents: Contents, change: Change, *, skip_fill: bool, but_lazy: bool = False
+) -> list[Flow]:
+    """Sinks for new arrays.
+
+    Parameters
+    ----------
+    skip_fill
+        Whether chunks of nothing but the fill value are left out.
+    but_lazy
+        But not those of dask's arrays: that they are there shows that they were written.
+    """
+    flows = []
+    for item in contents.items:
+        shared = shares_chunks(item, (0,) * item.source.ndim)
+        skip = skip_fill and not shared and not (but_lazy and is_lazy(item))
+        sink = Sink(
+            array_of(item), change.staged, rounding=item.rounding, skip_fill=skip, shared=shared
+        )
+        flows.append((item, sink))
+    return flows
+
+
+def _merge(request: Request, existing: Existing, replaced: str | None) -> Job:
+    """Add groups and variables to a dataset; the group `replaced` is written anew."""
+    profile = replace(existing.profile, array_dimensions=request.profile.array_dimensions)
+    exporter = Exporter(profile, existing.skeleton(replaced))
+    _collect(exporter, request)
+    change = request.place.edit()
+    try:
+        removed = _outdated(exporter, existing, request, replaced)
+        _note_changes(exporter, existing, profile, replaced)
+        final = existing.final_documents(removed, consolidated=request.wishes.consolidated)
+        flows = _flows(exporter.contents, change, skip_fill=False)
+        return Job(change, flows, final, removed)
+    except BaseException:
+        change.abort()
+        raise
+
+
+def _outdated(
+    exporter: Exporter, existing: Existing, request: Request, replaced: str | None
+) -> list[str]:
+    """Keys that go because their group or variable is replaced."""
+    keys = request.place.keys()
+    if replaced is not None:
+        return dataset_keys(keys, replaced.strip("/"))
+    removed: list[str] = []
+    for item in exporter.contents.items:
+        name, group = item.variable.name, existing.group(item.variable.group)
+        if group is not None and name in group.groups:
+            raise ExportError(request.url, f"{item.variable.path} is a group already")
+        if group is not None and name in group.variables:
+            removed += dataset_keys(keys, item.variable.path.strip("/"))
+    return removed
+
+
+def _note_changes(
+    exporter: Exporter, existing: Existing, profile: Profile, replaced: str | None
+) -> None:
+    """Put the documents of new groups and variables among those that change."""
+    for group in exporter.contents.root.walk():
+        path = group.path.strip("/")
+        for variable in group.variables.values():
+            existing.change(array_documents(variable, profile))
+        if existing.group(group.path) is None or _is_below(group.path, replaced):
+            existing.change(group_documents(group, profile, None))
+            parent = path.rpartition("/")[0]
+            above = existing.group_documents(parent)
+            existing.change(edit.add_children(above, parent, groups=[group.name]))
+            continue
+        dimensions = group.dimensions.values()
+        before = existing.group_documents(path)
+        existing.change(
+            edit.add_children(before, path, dimensions=dimensions, arrays=group.variables)
+        )
+        before = existing.group_documents(path)
+        existing.change(edit.set_attributes(before, path, group.attributes.values(), profile))
+
+
+def _is_below(path: str, above: str | None) -> bool:
+    return above is not None and f"{path.rstrip('/')}/".startswith(f"{above.rstrip('/')}/")

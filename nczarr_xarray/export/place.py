@@ -1,0 +1,188 @@
+"""What is at a destination, and which way of changing it keeps it safe."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from nczarr_fsspec.create import (
+    Change,
+    NewArchive,
+    NewObjects,
+    NewTree,
+    partial_path,
+    refuse_foreign,
+)
+from nczarr_fsspec.destination import Destination
+from nczarr_fsspec.edit import ROOT_KEYS, Boxes, Edit
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
+from nczarr_fsspec.journal import INCOMPLETE, PRIVATE
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.owned import dataset_keys, is_chunk_of
+from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.zipwrite import pack
+from nczarr_fsspec.writable import WritableStore
+
+_ROOTS = frozenset({*ROOT_KEYS, "zarr.json", ".zarray"})
+
+
+class Place:
+    """A destination and what is there.
+
+    Parameters
+    ----------
+    destination
+        Where to write.
+    """
+
+    def __init__(self, destination: Destination) -> None:
+        self.destination = destination
+        self.url = destination.url
+        self.writer = self._writer()
+
+    def _writer(self) -> WritableStore | None:
+        destination = self.destination
+        if destination.kind == "directory":
+            assert destination.path is not None
+            if os.path.exists(destination.path) and not os.path.isdir(destination.path):  # noqa: PTH110, PTH112
+                raise DatasetExistsError(
+                    self.url, "is a file; a dataset is a directory (or a .zip): remove it first"
+                )
+            return DirectoryWriter(destination.path)
+        return destination.store
+
+    def reader(self) -> KeyStore | None:
+        """What reads it as it is now; None if there is no archive."""
+        if self.writer is not None:
+            return self.writer.reader()
+        return self.destination.open_archive()
+
+    def keys(self, below: str = "") -> list[str]:
+        """All keys that are there."""
+        if self.writer is not None:
+            return self.writer.keys_below(below)
+        archive = self.reader()
+        if archive is None:
+            return []
+        try:
+            return list(_keys_of(archive, below))
+        finally:
+            archive.close()
+
+    def create(self, *, replace: bool) -> tuple[Change, list[str], list[str]]:
+        """Begin to write a dataset anew.
+
+        Parameters
+        ----------
+        replace
+            Whether a dataset that is there may go.
+
+        Returns
+        -------
+        change, removed, foreign
+            Keys of what is there: those that go with the old dataset, and those
+            that do not belong to one and stay.
+
+        Raises
+        ------
+        DatasetExistsError
+            If something is there and must not be replaced.
+        """
+        if self.destination.kind == "zip":
+            if not replace and self.reader() is not None:
+                raise DatasetExistsError(self.url, _exists())
+            return self._archive(base=False), [], []
+        keys = self.keys()
+        owned = dataset_keys(keys)
+        foreign = sorted(set(keys) - set(owned))
+        if not replace:
+            if _ROOTS & set(owned):
+                raise DatasetExistsError(self.url, _exists())
+            refuse_foreign(self.url, foreign or owned)
+        removed = [key for key in owned if not key.startswith(PRIVATE) or key == INCOMPLETE]
+        path = self.destination.path
+        if self.destination.kind == "directory" and path is not None and not foreign:
+            return NewTree.begin(os.path.realpath(path)), [], []
+        assert self.writer is not None
+        if not _ROOTS & set(owned) and not foreign:
+            return NewObjects.begin(self.writer), [], []
+        return Edit.begin(self.writer), removed, foreign
+
+    def edit(self, boxes: Boxes = None) -> Change:
+        """Begin to change what is there: everything, or the chunks in `boxes`."""
+        if self.writer is not None:
+            return Edit.begin(self.writer, boxes)
+        return self._archive(base=True)
+
+    def _archive(self, *, base: bool) -> NewArchive:
+        old = self.reader()  # raises if what is there is not an archive that can be read
+        if old is not None:
+            old.close()
+        destination = self.destination
+        pack_it = partial(_pack, destination, base=base)
+        if destination.path is not None:
+            return NewArchive.begin(os.path.realpath(destination.path), pack_it)
+        return NewArchive(tempfile.mkdtemp(prefix="nczarr-"), pack_it)
+
+
+def _exists() -> str:
+    return "holds a dataset; mode='w' replaces it, mode='a' adds to it"
+
+
+def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base: bool) -> None:
+    """Pack a tree and put the archive into place."""
+    path = None if destination.path is None else os.path.realpath(destination.path)
+    name = os.path.basename(path or destination.remote_path or "")  # noqa: PTH119
+    name = name.rpartition(".")[0] or name
+    new = f"{tree}.zip" if path is None else partial_path(path)
+    old: Any = destination.open_archive() if base else None
+    try:
+        pack(tree, new, name, base=old, removed=removed.__contains__)
+        if path is None:
+            destination.upload(new)
+        else:
+            os.replace(new, path)  # noqa: PTH105
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(destination.url, f"cannot be written: {error.strerror}") from error
+    finally:
+        if old is not None:
+            old.close()
+        with suppress(OSError):
+            os.unlink(new)  # noqa: PTH108
+
+
+def check_clashes(
+    url: str, foreign: Iterable[str], arrays: Iterable[str], groups: Iterable[str]
+) -> None:
+    """Raise `ExportError` if something foreign is where the dataset is to be."""
+    arrays = set(arrays)
+    nodes = arrays | set(groups)
+    clashes = [
+        key for key in foreign if key in nodes or any(is_chunk_of(key, path) for path in arrays)
+    ]
+    if clashes:
+        raise ExportError(
+            url, f"objects that are in the way do not belong to a dataset: {', '.join(clashes[:5])}"
+        )
+
+
+def _keys_of(store: KeyStore, prefix: str) -> Iterable[str]:
+    pending = [prefix]
+    while pending:
+        above = pending.pop()
+        (names,) = store.list_many([above])
+        if isinstance(names, StoreError):
+            raise names
+        for name in sorted(names or ()):
+            key = f"{above}/{name}" if above else name
+            (below,) = store.list_many([key])
+            if below:
+                pending.append(key)
+            else:
+                yield key

@@ -1,0 +1,39 @@
+"""Clearing up after writers that ended before they were done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from nczarr_fsspec.create import remove_leftovers
+from nczarr_fsspec.edit import recover as recover_store
+from nczarr_fsspec.edit import settle
+from nczarr_xarray.export.place import Place
+from nczarr_xarray.targets import find_destination
+
+
+def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> None:
+    """Finish or remove what writers of a dataset left when they died.
+
+    A change that had become valid is carried out, anything else that was staged
+    is removed. Every next writer does the same by itself if it can see that the
+    other one is dead; call this when that was on another machine. Nobody may be
+    writing to the dataset meanwhile.
+
+    Parameters
+    ----------
+    target, storage_options
+        As for `to_nczarr`.
+
+    Raises
+    ------
+    StoreError
+        If the store cannot be changed.
+    """
+    place = Place(find_destination(target, storage_options))
+    if place.destination.path is not None:
+        remove_leftovers(os.path.realpath(place.destination.path), alive=True)
+    if place.writer is not None:
+        recover_store(place.writer)
+        settle(place.writer)

@@ -1,0 +1,85 @@
+"""What one call of `to_nczarr` asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import xarray as xr
+
+from nczarr_xarray.export.dataset import Item, Options
+from nczarr_xarray.export.grid import aligned, misfit
+from nczarr_xarray.export.place import Place
+from nczarr_xarray.formats.nczarr.emit import Profile
+from nczarr_xarray.model import ChunkedArray
+
+Mode: TypeAlias = Literal["w-", "w", "a", "r+"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How data are to be written, apart from what and where."""
+
+    compute: bool = True
+    consolidated: bool = False
+    safe_chunks: bool = True
+    align_chunks: bool = False
+    write_empty_chunks: bool | None = None
+
+
+@dataclass(slots=True)
+class Request:
+    """One call of `to_nczarr`, in parts.
+
+    Attributes
+    ----------
+    groups
+        Absolute path -> dataset.
+    path
+        The group that the call is about.
+    """
+
+    place: Place
+    profile: Profile
+    groups: Mapping[str, xr.Dataset]
+    path: str
+    options: Callable[[str], Options]
+    wishes: Wishes
+
+    @property
+    def url(self) -> str:
+        """How messages name the target."""
+        return self.place.url
+
+
+def array_of(item: Item) -> ChunkedArray:
+    """The chunk grid that an item is written to."""
+    assert isinstance(item.variable.array, ChunkedArray)
+    return item.variable.array
+
+
+def shares_chunks(item: Item, start: tuple[int, ...]) -> bool:
+    """Whether two of dask's blocks have parts of one chunk, if the data begin at `start`."""
+    blocks = item.source.chunks
+    return blocks is not None and misfit(blocks, array_of(item).chunk_shape, start) is not None
+
+
+def misfits(item: Item, wishes: Wishes, start: tuple[int, ...]) -> list[str]:
+    """What keeps dask's blocks from being written in parallel, unless that is wished."""
+    if item.source.chunks is None or not wishes.safe_chunks:
+        return []
+    where = misfit(item.source.chunks, array_of(item).chunk_shape, start)
+    if where is None:
+        return []
+    advice = "use align_chunks=True, rechunk the data, or choose other chunks"
+    return [f"{item.variable.path}: {where}; they cannot be written in parallel: {advice}"]
+
+
+def aligned_item(item: Item, start: tuple[int, ...]) -> Item:
+    """The item with dask's blocks moved to borders of chunks."""
+    if item.source.chunks is None:
+        return item
+    assert isinstance(item.source, xr.Variable)
+    blocks = aligned(item.source.chunks, array_of(item).chunk_shape, start)
+    return item._replace(source=item.source.chunk(dict(zip(item.source.dims, blocks, strict=True))))

@@ -1,0 +1,351 @@
+"""New values for variables that exist: regions, appends, and everything of a variable."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import xarray as xr
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray._compat import encode_for_netcdf
+from nczarr_xarray.chunks.quantize import quantize
+from nczarr_xarray.encoding import attribute_value
+from nczarr_xarray.export.attributes import encode_attribute
+from nczarr_xarray.export.dataset import Item, Rounding, longest_text
+from nczarr_xarray.export.existing import Existing
+from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, netcdf_type
+from nczarr_xarray.formats.nczarr import edit
+from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable
+
+Region = Mapping[Hashable, slice]
+#: What a user may give: slices, or "auto" for some dimension or for all.
+RegionLike = Mapping[Hashable, slice | Literal["auto"]] | Literal["auto"]
+
+
+class Update:
+    """New values for variables of one group, checked against what is there.
+
+    Parameters
+    ----------
+    existing
+        The dataset.
+    path
+        Of the group.
+    dataset
+        The new values.
+    """
+
+    def __init__(self, existing: Existing, path: str, dataset: xr.Dataset) -> None:
+        self.existing = existing
+        self.path = path
+        self.dataset = dataset
+        self.stored = existing.dataset(path)
+        group = existing.group(path)
+        assert group is not None  # or `existing.dataset` had raised
+        self.group: Group = group
+        self.problems: list[str] = []
+
+    def check(self) -> None:
+        """Raise `ExportError` if anything was found that does not fit."""
+        if self.problems:
+            found = "".join(f"\n  {problem}" for problem in dict.fromkeys(self.problems))
+            raise ExportError(
+                self.existing.place.url,
+                f"does not take these values; nothing was written:{found}",
+            )
+
+    # -- which part ------------------------------------------------------------
+
+    def resolve_region(self, region: RegionLike) -> dict[Hashable, slice]:
+        """Slices for every dimension that `region` names, "auto" found by labels."""
+        given: dict[Hashable, Any] = (
+            dict.fromkeys(self.dataset.dims, "auto") if region == "auto" else dict(region)
+        )
+        found: dict[Hashable, slice] = {}
+        for name, part in given.items():
+            if name not in self.dataset.dims:
+                self.problems.append(f"region names {name!r}, which the new values do not have")
+            elif name not in self.stored.sizes:
+                self.problems.append(f"region names {name!r}, which {self.path} does not have")
+            elif part == "auto":
+                found[name] = self._by_labels(name)
+            elif not isinstance(part, slice):
+                self.problems.append(f"region: {name!r} is {part!r}, not a slice or 'auto'")
+            else:
+                found[name] = self._checked(name, part)
+        return found
+
+    def _checked(self, name: Hashable, part: slice) -> slice:
+        size = self.stored.sizes[name]
+        if part.step not in (None, 1):
+            self.problems.append(f"region: {name!r} has step {part.step}; only 1 is possible")
+            return slice(0, 0)
+        start = 0 if part.start is None else int(part.start)
+        stop = size if part.stop is None else int(part.stop)
+        if not 0 <= start <= stop <= size:
+            self.problems.append(f"region: {part} is not inside {name!r}, which has length {size}")
+        elif stop - start != self.dataset.sizes[name]:
+            self.problems.append(
+                f"region: {part} has length {stop - start} along {name!r}, the new values "
+                f"{self.dataset.sizes[name]}"
+            )
+        return slice(start, stop)
+
+    def _by_labels(self, name: Hashable) -> slice:
+        stored = self.stored.variables.get(name)
+        if name not in self.dataset.indexes or stored is None or stored.dims != (name,):
+            if self.dataset.sizes[name] == self.stored.sizes[name]:
+                return slice(0, self.stored.sizes[name])
+            self.problems.append(f"region: {name!r} has no labels to find it by; give a slice")
+            return slice(0, 0)
+        places = pd.Index(stored.values).get_indexer(self.dataset.indexes[name])
+        if (places < 0).any():
+            self.problems.append(f"region: not all labels of {name!r} are in the dataset")
+        elif (np.diff(places) != 1).any():
+            self.problems.append(f"region: the labels of {name!r} are not in one piece there")
+        else:
+            return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+        return slice(0, 0)
+
+    # -- the values ------------------------------------------------------------
+
+    def items(self, dataset: xr.Dataset) -> list[Item]:
+        """Variables of `dataset` encoded as the stored ones are."""
+        dataset = dataset.copy()
+        for name in [*dataset.variables]:
+            if name not in self.group.variables:
+                self.problems.append(f"{name}: is not in {self.path}; write it with mode='a'")
+                dataset = dataset.drop_vars([name])
+            elif self.group.variables[str(name)].error is not None:
+                self.problems.append(f"{name}: {self.group.variables[str(name)].error}")
+                dataset = dataset.drop_vars([name])
+        for name, variable in dataset.variables.items():
+            stored = self.stored.variables[name]
+            self._check_meaning(str(name), variable, stored)
+            variable.encoding = {"_FillValue": None, **stored.encoding}
+        try:
+            encoded, _ = encode_for_netcdf(dataset)
+        except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
+            self.problems.append(str(error))
+            return []
+        given = {name: frozenset(v.attrs) for name, v in dataset.variables.items()}
+        found = (self._item(str(name), source, given[name]) for name, source in encoded.items())
+        return [item for item in found if item is not None]
+
+    def _check_meaning(self, name: str, new: xr.Variable, stored: xr.Variable) -> None:
+        """Note a type that cannot become the stored one without loss."""
+        ours, theirs = np.dtype(new.dtype), np.dtype(stored.dtype)
+        if ours == theirs or (ours.kind == theirs.kind and ours.kind in "MmOUS"):
+            return
+        if {ours.kind, theirs.kind} <= set("OUS") or np.can_cast(ours, theirs, "safe"):
+            return
+        self.problems.append(
+            f"{name}: is of type {ours}, stored as {theirs}; convert it with astype"
+        )
+
+    def _item(self, name: str, source: xr.Variable, given: frozenset[Any]) -> Item | None:
+        variable = self.group.variables[name]
+        array = self.existing.array(variable)
+        names = self._dimension_names(variable)
+        source = self._padded(variable, source)
+        problem = None
+        if source.dims != names:
+            problem = f"has dimensions {source.dims}, stored with {names}"
+        elif netcdf_type(source.dtype) != variable.nc_type:
+            problem = (
+                f"would be {netcdf_type(source.dtype) or source.dtype} when encoded, stored as "
+                f"{variable.nc_type} (do all values fit its units, scale and offset?)"
+            )
+        elif variable.nc_type == "string" and longest_text(source) > array.dtype.itemsize:
+            problem = (
+                f"holds a text of {longest_text(source)} bytes, stored with {array.dtype.itemsize}"
+            )
+        else:
+            problem = self._other_attributes(variable, source.attrs, given)
+        if problem is not None:
+            self.problems.append(f"{name}: {problem}")
+            return None
+        return Item(variable, source, _rounding(variable))
+
+    def _padded(self, variable: Variable, source: xr.Variable) -> xr.Variable:
+        """Text that is stored as characters, brought to the length that is stored."""
+        joined = len(self.stored.variables[variable.name].dims) < len(variable.dimensions)
+        if not (joined and variable.nc_type == "char" and source.ndim == len(variable.dimensions)):
+            return source
+        missing = variable.dimensions[-1].size - source.shape[-1]
+        if missing <= 0:
+            return source
+        nothing: Any = b""
+        padded: xr.Variable = source.pad({source.dims[-1]: (0, missing)}, constant_values=nothing)
+        return padded
+
+    def _dimension_names(self, variable: Variable) -> tuple[Hashable, ...]:
+        """As the dataset calls them, those that char arrays hide from it included."""
+        seen = self.stored.variables[variable.name].dims
+        rest = [d.name for d in variable.dimensions][len(seen) :]
+        return (*seen, *rest)
+
+    def _other_attributes(
+        self, variable: Variable, attributes: Mapping[Any, Any], given: frozenset[Any]
+    ) -> str | None:
+        """What of the attributes, those `given` and those of the encoding, is not as stored."""
+        different = []
+        for name, value in attributes.items():
+            if name == "units" and name not in given:
+                # xarray takes finer units where those stored do not do
+                stored_units = variable.attributes.get("units")
+                if stored_units is None or not _same_units(value, stored_units.value):
+                    return f"needs the units {value!r}, stored with others"
+            if name not in given:
+                continue
+            stored = variable.attributes.get(str(name))
+            try:
+                new = encode_attribute(str(name), value)
+            except ValueError as error:
+                return f"attribute {name!r} {error}"
+            if stored is None or not _same(attribute_value(new), attribute_value(stored)):
+                different.append(str(name))
+        if not different:
+            return None
+        return (
+            f"has other attributes than those stored: {', '.join(different)} (drop them, or change "
+            "the whole variable with mode='a')"
+        )
+
+    def start(self, item: Item, region: Region) -> tuple[int, ...]:
+        """Where in the variable the new values begin."""
+        found = []
+        assert isinstance(item.source, xr.Variable)
+        for name, size, dimension in zip(
+            item.source.dims, item.source.shape, item.variable.dimensions, strict=True
+        ):
+            part = region.get(name, slice(0, dimension.size))
+            if part.stop - part.start != size:
+                self.problems.append(
+                    f"{item.variable.name}: has length {size} along {name!r}, where "
+                    f"{part.stop - part.start} is to be replaced"
+                )
+            found.append(part.start)
+        return tuple(found)
+
+    def boxes(
+        self, items: list[Item], starts: list[tuple[int, ...]]
+    ) -> dict[str, tuple[tuple[int, int], ...]]:
+        """Chunks that the new values touch, by array."""
+        found = {}
+        for item, start in zip(items, starts, strict=True):
+            array = self.existing.array(item.variable)
+            found[array.path] = tuple(
+                (first // chunk, -(-(first + size) // chunk))
+                for first, size, chunk in zip(
+                    start, item.source.shape, array.chunk_shape, strict=True
+                )
+            )
+        return found
+
+    # -- appending -------------------------------------------------------------
+
+    def grown(self, name: Hashable) -> Dimension | None:
+        """The dimension to append along as it will be; None if it is not to be had."""
+        for variable in self.group.variables.values():
+            if variable.error is None:
+                names = self._dimension_names(variable)
+                if name in names:
+                    dimension = variable.dimensions[names.index(name)]
+                    return replace(dimension, size=dimension.size + self.dataset.sizes[name])
+        self.problems.append(f"append_dim {name!r} is not a dimension of any variable there")
+        return None
+
+    def check_complete(self, dimension: Dimension) -> None:
+        """Note variables along a growing dimension that get no new values."""
+        for group in self.existing.opened.hierarchy.root.walk():
+            for variable in group.variables.values():
+                along = any(d.path == dimension.path for d in variable.dimensions)
+                if along and not (
+                    group.path == self.group.path and variable.name in self.dataset.variables
+                ):
+                    self.problems.append(
+                        f"{variable.path}: lies along {dimension.path} as well and would be left "
+                        "with fill values; give its new values too"
+                    )
+
+    def check_constants(self, dataset: xr.Dataset) -> None:
+        """Note variables that do not grow, and differ from those stored."""
+        for name, variable in dataset.variables.items():
+            stored: xr.Variable | None = self.stored.variables.get(name)
+            if stored is None:
+                self.problems.append(f"{name}: is not in the dataset; write it with mode='a'")
+            elif not variable.equals(stored):  # type: ignore[no-untyped-call]
+                self.problems.append(
+                    f"{name}: differs from what is stored, and is not appended to; drop it, or "
+                    "write it with mode='a'"
+                )
+
+    def grow(self, items: list[Item], dimension: Dimension) -> list[tuple[Item, ChunkedArray]]:
+        """Change the documents of a dimension and its variables; the grids before."""
+        found = []
+        old = self.group_of(dimension)
+        path = old.path.strip("/")
+        existing = self.existing
+        existing.change(
+            edit.set_dimension(existing.group_documents(path), path, dimension.name, dimension.size)
+        )
+        for item in items:
+            array = existing.array(item.variable)
+            dimensions = tuple(
+                dimension if d.path == dimension.path else d for d in item.variable.dimensions
+            )
+            shape = tuple(d.size for d in dimensions)
+            key = f"{array.path}/.zarray"
+            document = existing.array_documents(array.path)[key]
+            existing.change({key: edit.set_shape(document, key, shape)})
+            variable = replace(
+                item.variable, dimensions=dimensions, array=replace(array, shape=shape)
+            )
+            found.append((item._replace(variable=variable), array))
+        return found
+
+    def group_of(self, dimension: Dimension) -> Group:
+        """The group that declares a dimension."""
+        group = self.existing.group(dimension.group)
+        assert group is not None  # some variable of it was found through it
+        return group
+
+
+def _rounding(variable: Variable) -> Rounding | None:
+    """What was done to the values that are there."""
+    for mode, name in QUANTIZE_ATTRIBUTES.items():
+        if name in variable.attributes:
+            digits: Any = attribute_value(variable.attributes[name])
+            fill = variable.attributes.get("_FillValue")
+            value = None if fill is None else attribute_value(fill)
+            return partial(quantize, mode=mode, digits=int(digits), fill=value)
+    return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, str) or isinstance(other, str):
+        return bool(one == other)
+    a, b = np.atleast_1d(np.asarray(one)), np.atleast_1d(np.asarray(other))
+    if a.shape != b.shape:
+        return False
+    floats = a.dtype.kind == "f" and b.dtype.kind == "f"
+    return bool(np.array_equal(a, b, equal_nan=floats))
+
+
+def _same_units(one: object, other: object) -> bool:
+    """Whether two CF units of time mean the same, however they are spelt."""
+    parts = [str(units).partition(" since ") for units in (one, other)]
+    if parts[0] == parts[1]:
+        return True
+    words = {part[0].strip().rstrip("s") for part in parts}
+    try:
+        starts = {pd.Timestamp(part[2]) for part in parts}
+    except ValueError:
+        return False
+    return len(words) == 1 and len(starts) == 1

@@ -1,0 +1,233 @@
+"""New values for variables that exist: of a region, of everything, beyond the end."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from functools import partial
+
+import xarray as xr
+
+from nczarr_fsspec.create import Change
+from nczarr_fsspec.edit import settle
+from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.writable import WritableStore
+from nczarr_xarray.export.dataset import Exporter, Item
+from nczarr_xarray.export.existing import Existing
+from nczarr_xarray.export.job import Flow, Job, chunk_count
+from nczarr_xarray.export.request import (
+    Request,
+    aligned_item,
+    array_of,
+    misfits,
+    shares_chunks,
+)
+from nczarr_xarray.export.sink import Old, Sink
+from nczarr_xarray.export.update import RegionLike, Update
+from nczarr_xarray.formats.nczarr import edit
+from nczarr_xarray.model import ChunkedArray, Group
+
+Start = tuple[int, ...]
+
+
+def plan_values(request: Request, region: RegionLike) -> Job:
+    """What replaces a region of variables; everything of them where it names no dimension."""
+    existing = _must_exist(request)
+    with existing.opened:
+        path, dataset = _one_group(request)
+        update = Update(existing, path, dataset)
+        slices = update.resolve_region(region)
+        if region:
+            dataset = _without_outsiders(update, dataset, slices, auto=region == "auto")
+        items = update.items(dataset)
+        starts = [update.start(item, slices) for item in items]
+        items = _ready(update, items, starts, request)
+        update.check()
+        change = request.place.edit(update.boxes(items, starts))
+        try:
+            reader = _unchanged(request, existing, items)
+            direct = _fresh(request, existing, items, starts)
+            flows: list[Flow] = []
+            for item, start in zip(items, starts, strict=True):
+                array = array_of(item)
+                store = direct.get(array.path, change.staged)
+                shared = shares_chunks(item, start)
+                sink = Sink(
+                    array,
+                    store,
+                    start,
+                    old=Old(reader, array),
+                    rounding=item.rounding,
+                    shared=shared,
+                )
+                flows.append((item, sink))
+            staged = _count(flow for flow in flows if flow[1].array.path not in direct)
+            final = existing.final_documents((), consolidated=False) if staged else {}
+            writer = request.place.writer
+            return Job(
+                change,
+                flows,
+                final,
+                staged_chunks=None if writer is None else staged,
+                after=partial(settle, writer) if writer is not None and existing.pending else None,
+            )
+        except BaseException:
+            change.abort()
+            raise
+
+
+def plan_append(request: Request, append_dim: Hashable) -> Job:
+    """What makes a dimension and its variables longer."""
+    existing = _must_exist(request)
+    with existing.opened:
+        path, dataset = _one_group(request)
+        if append_dim not in dataset.dims:
+            raise ExportError(
+                request.url, f"append_dim {append_dim!r} is not a dimension of the new values"
+            )
+        update = Update(existing, path, dataset)
+        dimension = update.grown(append_dim)
+        update.check()
+        assert dimension is not None
+        update.check_complete(dimension)
+        along = [name for name, v in dataset.variables.items() if append_dim in v.dims]
+        others = [name for name in dataset.variables if name not in along]
+        update.check_constants(dataset[others].drop_vars(along, errors="ignore"))
+        items = update.items(dataset.drop_vars(others))
+        old_size = dimension.size - dataset.sizes[append_dim]
+        region = {append_dim: slice(old_size, dimension.size)}
+        starts = [update.start(item, region) for item in items]
+        items = _ready(update, items, starts, request)
+        if existing.pending:
+            update.problems.append("the dataset is not complete yet; nothing is appended to it")
+        update.check()
+        change = request.place.edit()
+        try:
+            reader = _unchanged(request, existing, items)
+            flows = [
+                (item, _beyond(item, old, start, change, reader))
+                for (item, old), start in zip(update.grow(items, dimension), starts, strict=True)
+            ]
+            _update_attributes(existing, path, dataset, request)
+            final = existing.final_documents((), consolidated=request.wishes.consolidated)
+            staged = None if request.place.writer is None else _count(flows)
+            return Job(change, flows, final, staged_chunks=staged)
+        except BaseException:
+            change.abort()
+            raise
+
+
+def _must_exist(request: Request) -> Existing:
+    existing = Existing.open(request.place)
+    if existing is None:
+        raise DatasetNotFoundError(request.url, "there is no dataset to change; write it first")
+    return existing
+
+
+def _one_group(request: Request) -> tuple[str, xr.Dataset]:
+    if len(request.groups) != 1:
+        raise ExportError(
+            request.url, "a DataTree of several groups is changed group by group (group=...)"
+        )
+    return next(iter(request.groups.items()))
+
+
+def _without_outsiders(
+    update: Update, dataset: xr.Dataset, slices: Mapping[Hashable, slice], *, auto: bool
+) -> xr.Dataset:
+    """Leave out the labels that "auto" went by; refuse variables that no slice is about."""
+    if auto:
+        dataset = dataset.drop_vars([name for name in slices if name in dataset.indexes])
+    outside = [name for name, v in dataset.variables.items() if not set(v.dims) & set(slices)]
+    if outside:
+        update.problems.append(
+            f"{', '.join(map(str, outside))}: have no dimension in the region; drop them "
+            "(drop_vars), or write them with mode='a'"
+        )
+    return dataset
+
+
+def _ready(update: Update, items: list[Item], starts: list[Start], request: Request) -> list[Item]:
+    """Items whose blocks fit the chunks; what does not is a problem."""
+    if request.wishes.align_chunks:
+        items = [aligned_item(item, start) for item, start in zip(items, starts, strict=True)]
+    for item, start in zip(items, starts, strict=True):
+        update.problems += misfits(item, request.wishes, start)
+    return items
+
+
+def _count(flows: Iterable[Flow]) -> int:
+    return sum(chunk_count(sink, item.source.shape) for item, sink in flows)
+
+
+def _unchanged(request: Request, existing: Existing, items: list[Item]) -> KeyStore:
+    """What reads the dataset, now that nobody else may change this part of it.
+
+    Raises
+    ------
+    ExportError
+        If its metadata are not what the new values were checked against.
+    """
+    paths = [array_of(item).path for item in items]
+    before = {path: existing.array_documents(path) for path in paths}
+    again = Existing.open(request.place)
+    if again is None or any(again.array_documents(path) != before[path] for path in paths):
+        raise ExportError(request.url, "was changed by another writer just now; try again")
+    return again.opened.store
+
+
+def _fresh(
+    request: Request, existing: Existing, items: list[Item], starts: list[Start]
+) -> dict[str, WritableStore]:
+    """Arrays of a template, which nobody can read yet: their chunks are put at once.
+
+    Raises
+    ------
+    ExportError
+        If a region has only a part of some chunk: that the chunk is there would
+        not show that it is complete.
+    """
+    writer = request.place.writer
+    found: dict[str, WritableStore] = {}
+    for item, start in zip(items, starts, strict=True):
+        array = array_of(item)
+        if array.path not in existing.pending or writer is None:
+            continue
+        ends = tuple(a + n for a, n in zip(start, item.source.shape, strict=True))
+        whole = all(
+            a % c == 0 and (b % c == 0 or b == n)
+            for a, b, c, n in zip(start, ends, array.chunk_shape, array.shape, strict=True)
+        )
+        if not whole or shares_chunks(item, start):
+            raise ExportError(
+                request.url,
+                f"/{array.path}: the region does not begin and end at borders of chunks "
+                f"{array.chunk_shape}, and the dataset is not complete yet: write whole chunks",
+            )
+        found[array.path] = writer
+    return found
+
+
+def _beyond(item: Item, old: ChunkedArray, start: Start, change: Change, reader: KeyStore) -> Sink:
+    return Sink(
+        array_of(item),
+        change.staged,
+        start,
+        old=Old(reader, old),
+        rounding=item.rounding,
+        shared=shares_chunks(item, start),
+    )
+
+
+def _update_attributes(
+    existing: Existing, path: str, dataset: xr.Dataset, request: Request
+) -> None:
+    """The dataset's own attributes become those of the new values, as in `to_zarr`."""
+    exporter = Exporter(existing.profile)
+    node = Group()
+    for name, value in dataset.attrs.items():
+        exporter.attribute(node, path, name, value)
+    exporter.check(request.url)
+    key = path.strip("/")
+    before = existing.group_documents(key)
+    existing.change(edit.set_attributes(before, key, node.attributes.values(), existing.profile))

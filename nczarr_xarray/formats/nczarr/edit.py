@@ -1,0 +1,276 @@
+"""Changing the JSON documents of datasets that exist, in whatever spelling they have.
+
+What is not named stays as it is: numbers keep their digits, members their
+order, keys of other tools their values. Functions take the documents of one
+node as stored, by key, and return only those that change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.nczarr import spellings, values
+from nczarr_xarray.formats.nczarr.attributes import HIDDEN
+from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile, dimension_value
+from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
+from nczarr_xarray.model import Attribute, Dimension
+
+_COPY = "copy the dataset first (nczarr copy) and change the copy"
+
+
+def generation_profile(documents_of_root: Mapping[str, bytes]) -> Profile:
+    """What an existing dataset is written as.
+
+    Parameters
+    ----------
+    documents_of_root
+        ``.zgroup``, ``.zattrs`` and ``.nczarr``, as far as they exist.
+
+    Raises
+    ------
+    FormatError
+        If it is of netCDF-C 4.8.0 (G1), which nothing but this package reads, or of Zarr 3.
+    """
+    if "zarr.json" in documents_of_root and ".zgroup" not in documents_of_root:
+        raise FormatError("zarr.json", "is Zarr 3, which is changed with zarr-python")
+    root = {key: _parse(key, data) for key, data in documents_of_root.items()}
+    generation = spellings.detect(root)
+    if generation == "G1":
+        raise FormatError(".nczarr", f"is NCZarr of netCDF-C 4.8.0: {_COPY}")
+    return Profile(next((known for known in COMPAT.values() if known == generation), "v2"))
+
+
+def set_shape(zarray: bytes, key: str, shape: tuple[int, ...]) -> bytes:
+    """A ``.zarray`` with another shape (`FormatError` if the rank differs).
+
+    Parameters
+    ----------
+    key
+        Names the ``.zarray`` in errors.
+    """
+    metadata = _object(_parse(key, zarray), key)
+    old = metadata.get("shape")
+    if not isinstance(old, list) or len(old) != len(shape):
+        raise FormatError(key, f"has shape {dumps(old):.80}, which cannot become {list(shape)}")
+    metadata["shape"] = [values.integer(n) for n in shape]
+    return dumps(metadata).encode()
+
+
+def set_dimension(
+    documents: Mapping[str, bytes], path: str, name: str, size: int
+) -> dict[str, bytes]:
+    """Change the length of a dimension that the group at `path` declares.
+
+    Parameters
+    ----------
+    documents
+        The group's objects, by key.
+    path
+        Of the group, without leading slash; ``""`` is the root.
+
+    Returns
+    -------
+    dict
+        The object that changed; empty for pure Zarr, where only shapes tell lengths.
+
+    Raises
+    ------
+    FormatError
+        If the group declares no such dimension.
+    """
+    node = _Node(documents, path)
+    structure = node.structure(spellings.GROUP)
+    if structure is None:
+        return {}
+    dimensions = _member(structure, "dimensions", "dims", {})
+    if name not in dimensions:
+        raise FormatError(f"/{path}", f"has no dimension {name!r}")
+    length = values.integer(size)
+    if isinstance(dimensions[name], dict):
+        dimensions[name]["size"] = length
+    else:
+        dimensions[name] = length
+    return node.changed()
+
+
+def add_children(
+    documents: Mapping[str, bytes],
+    path: str,
+    *,
+    dimensions: Iterable[Dimension] = (),
+    arrays: Iterable[str] = (),
+    groups: Iterable[str] = (),
+) -> dict[str, bytes]:
+    """Add names to the lists of the group at `path`; those that are there already stay.
+
+    Returns
+    -------
+    dict
+        The object that changed, if one did; empty for pure Zarr, which has no lists.
+
+    Raises
+    ------
+    FormatError
+        If a dimension is unlimited and the dataset is of before netCDF-C 4.9.3,
+        or exists with another length.
+    """
+    node = _Node(documents, path)
+    structure = node.structure(spellings.GROUP)
+    if structure is None:
+        return {}
+    old_spelling = "dims" in structure
+    known = _member(structure, "dimensions", "dims", {})
+    for dim in dimensions:
+        if old_spelling and dim.unlimited:
+            raise FormatError(
+                dim.path, f"NCZarr before netCDF-C 4.9.3 has no unlimited dimensions: {_COPY}"
+            )
+        value = dimension_value(dim)
+        if known.setdefault(dim.name, value) != value:
+            raise FormatError(dim.path, f"exists already and is {dumps(known[dim.name])}")
+    for added, member in (
+        (arrays, _member(structure, "arrays", "vars", [])),
+        (groups, _member(structure, "groups", "groups", [])),
+    ):
+        member += [name for name in dict.fromkeys(added) if name not in member]
+    return node.changed()
+
+
+def remove_children(
+    documents: Mapping[str, bytes],
+    path: str,
+    *,
+    dimensions: Iterable[str] = (),
+    arrays: Iterable[str] = (),
+    groups: Iterable[str] = (),
+) -> dict[str, bytes]:
+    """Take names off the lists of the group at `path`; those that are not there do not matter.
+
+    Returns
+    -------
+    dict
+        The object that changed, if one did; empty for pure Zarr, which has no lists.
+    """
+    node = _Node(documents, path)
+    structure = node.structure(spellings.GROUP)
+    if structure is None:
+        return {}
+    known = _member(structure, "dimensions", "dims", {})
+    for name in dimensions:
+        known.pop(name, None)
+    for removed, member in (
+        (set(arrays), _member(structure, "arrays", "vars", [])),
+        (set(groups), _member(structure, "groups", "groups", [])),
+    ):
+        member[:] = [name for name in member if name not in removed]
+    return node.changed()
+
+
+def set_attributes(
+    documents: Mapping[str, bytes], path: str, attributes: Iterable[Attribute], profile: Profile
+) -> dict[str, bytes]:
+    """Add or replace attributes, with their types, of the group or array at `path`.
+
+    New ones come after the user's others and before NCZarr's own.
+
+    Raises
+    ------
+    FormatError
+        If an attribute has the name of one of NCZarr's own.
+    """
+    node = _Node(documents, path)
+    attributes = list(attributes)
+    if not attributes:
+        return {}
+    zattrs = _object(node.files.setdefault(".zattrs", {}), node.key(".zattrs"))
+    types = node.types(profile)
+    char = profile.spelling.char if profile.spelling else ">S1"
+    for attribute in attributes:
+        if attribute.name in HIDDEN:
+            raise FormatError(
+                node.key(".zattrs"), f"{attribute.name!r} is NCZarr's own, not an attribute"
+            )
+        _put(zattrs, attribute.name, values.attribute_value(attribute, profile))
+        if types is not None:
+            _put(types, attribute.name, values.attribute_code(attribute.type, char))
+    return node.changed()
+
+
+class _Node:
+    """The parsed documents of one group or array."""
+
+    def __init__(self, documents: Mapping[str, bytes], path: str) -> None:
+        self.path = path
+        self.files: dict[str, JSON] = {}
+        self._before: dict[str, str] = {}
+        for file in (".zgroup", ".zarray", ".zattrs"):
+            key = self.key(file)
+            if key in documents:
+                self.files[file] = _parse(key, documents[key])
+                self._before[file] = dumps(self.files[file])
+
+    def key(self, file: str) -> str:
+        return f"{self.path}/{file}" if self.path else file
+
+    def structure(self, places: Iterable[spellings.Place]) -> dict[str, JSON] | None:
+        """The first of NCZarr's structures at `places`, itself; None if there is none."""
+        for file, name in places:
+            document = self.files.get(file)
+            found = document.get(name) if isinstance(document, dict) else None
+            if found is not None:
+                return _object(found, f"{self.key(file)} {name}")
+        return None
+
+    def types(self, profile: Profile) -> dict[str, JSON] | None:
+        """The map of attribute types, made if NCZarr has none yet; None in pure Zarr."""
+        structure = self.structure(spellings.ATTRIBUTES)
+        if structure is None and profile.spelling is not None:
+            structure = self.files[".zattrs"].setdefault(profile.spelling.attributes, {})
+        if structure is None:
+            return None
+        return _object(structure.setdefault("types", {}), f"{self.key('.zattrs')} types")
+
+    def changed(self) -> dict[str, bytes]:
+        texts = {file: dumps(document) for file, document in self.files.items()}
+        return {
+            self.key(file): text.encode()
+            for file, text in texts.items()
+            if text != self._before.get(file)
+        }
+
+
+def _parse(key: str, data: bytes) -> JSON:
+    """A document that can be written again without loss."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        raise FormatError(key, f"holds bytes that are not UTF-8: {_COPY}") from None
+    return loads(data, key, apostrophe="'" if key.endswith(".zattrs") else '"')
+
+
+def _object(value: JSON, key: str) -> dict[str, JSON]:
+    if not isinstance(value, dict):
+        raise FormatError(key, "is not a JSON object")
+    return value
+
+
+def _member(structure: dict[str, JSON], name: str, old_name: str, empty: JSON) -> JSON:
+    """The member of either spelling, in place; made in the spelling of the others if missing."""
+    for spelt in (name, old_name):
+        if spelt in structure:
+            if not isinstance(structure[spelt], type(empty)):
+                raise FormatError(spelt, f"is not a JSON {type(empty).__name__}")
+            return structure[spelt]
+    old = "dims" in structure or "vars" in structure
+    return structure.setdefault(old_name if old else name, empty)
+
+
+def _put(members: dict[str, JSON], name: str, value: JSON) -> None:
+    """Replace in place, or insert before NCZarr's own members."""
+    if name in members:
+        members[name] = value
+        return
+    own = {key: members.pop(key) for key in [*members] if key in HIDDEN}
+    members[name] = value
+    members.update(own)

@@ -1,0 +1,181 @@
+"""The model as the JSON documents of NCZarr or pure Zarr 2 (nczarr-format.md, sections 1, 2, 14).
+
+Nothing is checked here: ask `problems` first, which knows what cannot be stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from nczarr_xarray.formats.nczarr import values
+from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
+from nczarr_xarray.formats.nczarr.limits import consistently_named, problems
+from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
+from nczarr_xarray.model import Attribute, Dimension, Group, Variable
+
+__all__ = [
+    "COMPAT",
+    "Profile",
+    "array_documents",
+    "consolidate",
+    "documents",
+    "group_documents",
+    "problems",
+]
+
+#: Type code of NCZarr's own keys in the map of attribute types, from 4.9.3 on.
+_INTERNAL = "|J0"
+
+
+def documents(root: Group, profile: Profile, writer: str) -> dict[str, bytes]:
+    """Every metadata object of a hierarchy, in the order in which to write them.
+
+    Parameters
+    ----------
+    root
+        The root group.
+    writer
+        Text of ``_NCProperties``. netCDF-C 4.9.0, 4.9.1 and 4.10.1 take any.
+
+    Returns
+    -------
+    dict
+        Bytes by key: arrays, then groups from the leaves up. The last object is
+        the one by which readers know a dataset of this kind.
+    """
+    found: dict[str, bytes] = {}
+    plain = replace(profile, array_dimensions=False)
+    groups = list(root.walk())
+    for group in groups:
+        named = consistently_named(group)
+        for name, variable in group.variables.items():
+            found |= array_documents(variable, profile if name in named else plain)
+    for group in reversed(groups):
+        found |= group_documents(group, profile, writer if group is root else None)
+    return found
+
+
+def array_documents(variable: Variable, profile: Profile) -> dict[str, bytes]:
+    """``.zattrs`` and ``.zarray`` of a variable, by key.
+
+    Parameters
+    ----------
+    variable
+        Its `array` is a `ChunkedArray` of the variable's shape; a scalar has
+        none, and NCZarr stores it with one element along no dimension.
+    """
+    array: Any = variable.array
+    spelling = profile.spelling
+    scalar = not variable.dimensions
+    lengths = (1,) if scalar and spelling is not None else None
+    filters, compressor = values.codecs(array, profile)
+    zarray: dict[str, JSON] = {
+        "zarr_format": values.integer(2),
+        "shape": [values.integer(n) for n in lengths or array.shape],
+        "dtype": values.dtype_code(array, variable.nc_type, profile),
+        "chunks": [values.integer(n) for n in lengths or array.chunk_shape],
+        "fill_value": values.fill_value(array, profile),
+        "order": array.order,
+        "compressor": compressor,
+        "filters": filters,
+    }
+    if array.separator != ".":
+        zarray["dimension_separator"] = array.separator
+    files: dict[str, dict[str, JSON]] = {".zattrs": {}, ".zarray": zarray}
+    _put_attributes(files[".zattrs"], variable.attributes, profile)
+    if profile.array_dimensions:
+        names: list[JSON] = [dim.name for dim in variable.dimensions]
+        files[".zattrs"]["_ARRAY_DIMENSIONS"] = names or (["_scalar_"] if spelling else [])
+    if spelling is not None:
+        files[spelling.array_file][spelling.array] = _array_structure(variable, profile)
+    _put_types(files[".zattrs"], variable.attributes, profile)
+    return _encoded(variable.path, files)
+
+
+def group_documents(group: Group, profile: Profile, writer: str | None) -> dict[str, bytes]:
+    """``.zattrs`` and ``.zgroup`` of a group, by key; the one that holds the structure last.
+
+    Parameters
+    ----------
+    writer
+        Text of ``_NCProperties`` for the root of NCZarr, None for other groups.
+        Pure Zarr gets none: it would say that netCDF-C wrote the dataset, whose
+        readings of text in pure Zarr differ from everybody else's.
+    """
+    spelling = profile.spelling
+    last = ".zgroup" if spelling is None else spelling.group_file
+    files: dict[str, dict[str, JSON]] = {
+        ".zgroup": {"zarr_format": values.integer(2)},
+        ".zattrs": {},
+    }
+    attributes = dict(group.attributes)
+    if writer is not None and spelling is not None:
+        attributes["_NCProperties"] = Attribute("_NCProperties", "char", writer)
+    _put_attributes(files[".zattrs"], attributes, profile)
+    if spelling is not None:
+        files[last][spelling.group] = {
+            spelling.dimensions: {d.name: dimension_value(d) for d in group.dimensions.values()},
+            spelling.arrays: list(group.variables),
+            "groups": list(group.groups),
+        }
+        if writer is not None:
+            files[last][spelling.superblock] = {"version": "2.0.0"}
+    _put_types(files[".zattrs"], attributes, profile)
+    return _encoded(group.path, {file: files[file] for file in sorted(files, key=last.__eq__)})
+
+
+def consolidate(documents: Mapping[str, bytes]) -> bytes:
+    """``.zmetadata`` of these documents (section 9.5).
+
+    Raises
+    ------
+    FormatError
+        If one of them is not JSON.
+    """
+    metadata = {key: loads(data, key) for key, data in documents.items()}
+    return dumps({"metadata": metadata, "zarr_consolidated_format": values.integer(1)}).encode()
+
+
+def dimension_value(dimension: Dimension) -> JSON:
+    """What NCZarr's list of dimensions says of one (section 2.1)."""
+    size = values.integer(dimension.size)
+    return {"size": size, "unlimited": values.integer(1)} if dimension.unlimited else size
+
+
+def _array_structure(variable: Variable, profile: Profile) -> JSON:
+    assert profile.spelling is not None
+    scalar = not variable.dimensions
+    references: list[JSON] = [dim.path for dim in variable.dimensions]
+    structure: dict[str, JSON] = {profile.spelling.references: references}
+    if profile.generation == "G2A":
+        mark: dict[str, JSON] = {"scalar": values.integer(1)} if scalar else {}
+        return structure | mark | {"storage": "chunked"}
+    return structure | {"storage": "scalar" if scalar else "chunked"}
+
+
+def _put_attributes(
+    zattrs: dict[str, JSON], attributes: Mapping[str, Attribute], profile: Profile
+) -> None:
+    for name, attribute in attributes.items():
+        zattrs[name] = values.attribute_value(attribute, profile)
+
+
+def _put_types(
+    zattrs: dict[str, JSON], attributes: Mapping[str, Attribute], profile: Profile
+) -> None:
+    """Close a ``.zattrs`` of NCZarr with the types of `attributes` and of NCZarr's own keys."""
+    spelling = profile.spelling
+    if spelling is None:
+        return
+    types = {name: values.attribute_code(a.type, spelling.char) for name, a in attributes.items()}
+    if profile.generation == "G2A":
+        own = {spelling.group, spelling.array, spelling.superblock} & zattrs.keys()
+        types |= dict.fromkeys((*sorted(own), spelling.attributes), _INTERNAL)
+    zattrs[spelling.attributes] = {"types": types}
+
+
+def _encoded(path: str, files: Mapping[str, JSON]) -> dict[str, bytes]:
+    prefix = f"{path.strip('/')}/".lstrip("/")
+    return {f"{prefix}{file}": dumps(document).encode() for file, document in files.items()}

@@ -1,0 +1,172 @@
+"""Values of the model as JSON that netCDF-C, zarr-python and we read back to the last bit.
+
+Text is always a JSON string. netCDF-C itself stores text that looks like JSON
+without quotes and cannot read all of it back; the quoted form it reads whole
+(observed with 4.9.0, 4.9.1 and 4.10.1).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
+from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig
+
+#: What Zarr 2 knows as compressors; in pure Zarr any other codec is a filter.
+_COMPRESSORS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
+#: Type codes of attributes; that of char depends on the generation.
+_CODES: dict[str, str] = {
+    "byte": "<i1",
+    "ubyte": "<u1",
+    "short": "<i2",
+    "ushort": "<u2",
+    "int": "<i4",
+    "uint": "<u4",
+    "int64": "<i8",
+    "uint64": "<u8",
+    "float": "<f4",
+    "double": "<f8",
+    "string": "|S128",  # netCDF-C's default length, whatever the text has (section 3.1)
+}
+
+
+def integer(value: int) -> Number:
+    """An integer, exact."""
+    return Number(int(value))
+
+
+def number(value: Any, *, bare: bool = False) -> JSON:
+    """A numpy integer, or a numpy float by the shortest text that gives the same bits back.
+
+    Parameters
+    ----------
+    bare
+        Write NaN and infinities without quotes.
+    """
+    if isinstance(value, np.integer):
+        return integer(int(value))
+    if not np.isfinite(value):
+        name = "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return Number(name) if bare else name
+    text = str(value)
+    # every reader goes by way of double, and for some floats the shortest text then rounds wrong
+    return Number(text if type(value)(float(text)) == value else repr(float(value)))
+
+
+def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
+    """The JSON value of an attribute (section 4.1): length one is bare, other lengths arrays."""
+    if isinstance(attribute.value, str):
+        return attribute.value
+    elements: list[JSON]
+    if isinstance(attribute.value, tuple):
+        elements = list(attribute.value)
+    else:
+        elements = [number(e, bare=profile.bare_nan) for e in attribute.value]
+    return elements[0] if len(elements) == 1 else elements
+
+
+def attribute_code(nc_type: str, char: str) -> str:
+    """The entry for an attribute in the map of types; `char` is the generation's char."""
+    return char if nc_type == "char" else _CODES[nc_type]
+
+
+def dtype_code(array: ChunkedArray, nc_type: str | None, profile: Profile) -> JSON:
+    """``dtype`` of ``.zarray``; single bytes have ``|``, which zarr-python needs."""
+    if nc_type == "char" and profile.spelling is not None:
+        return profile.spelling.char
+    return array.dtype.str if array.dtype.fields is None else _fields(array.dtype.descr)
+
+
+def _fields(descr: list[Any]) -> JSON:
+    def code(kind: Any) -> JSON:
+        return _fields(kind) if isinstance(kind, list) else kind
+
+    return [
+        [name, code(kind), *([integer(n) for n in shape] for shape in shapes)]
+        for name, kind, *shapes in descr
+    ]
+
+
+def fill_value(array: ChunkedArray, profile: Profile) -> JSON:
+    """``fill_value`` of ``.zarray``.
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError
+        If the fill is not of the array's dtype, or cannot be written in this profile.
+    """
+    fill, dtype = array.fill, array.dtype
+    if fill is None:
+        return None
+    if dtype.kind == "S":
+        return _bytes_fill(bytes(fill).rstrip(b"\0"), dtype.itemsize, profile)
+    if dtype.kind == "O":
+        return fill if isinstance(fill, str) else base64.b64encode(fill).decode("ascii")
+    element = np.array([fill], dtype)[0]
+    if dtype.kind in "iuf":
+        return number(element, bare=profile.generation == "G2U")
+    if dtype.kind == "b":
+        return bool(element)
+    if dtype.kind == "c":
+        return [number(element.real), number(element.imag)]
+    if dtype.kind in "mM":
+        return integer(int(element.astype("i8")))
+    if dtype.kind == "U":
+        return str(element)
+    return base64.b64encode(element.tobytes()).decode("ascii")
+
+
+def _bytes_fill(fill: bytes, size: int, profile: Profile) -> str:
+    """netCDF-C reads the text itself, zarr-python base64 of the bytes."""
+    if len(fill) > size:
+        raise ValueError(f"is longer than {size} bytes")
+    if profile.spelling is None:
+        return base64.b64encode(fill).decode("ascii")
+    return fill.decode("ascii" if size == 1 else "utf-8")
+
+
+def codecs(array: ChunkedArray, profile: Profile) -> tuple[JSON, JSON]:
+    """``filters`` and ``compressor``; empty filters are null, for ``[]`` crashes netCDF-C.
+
+    In NCZarr the last codec is the compressor, whatever it is (section 7).
+    """
+    configs: list[JSON] = [_codec(config, array) for config in array.codecs]
+    compressor = None
+    if configs and (profile.spelling is not None or configs[-1]["id"] in _COMPRESSORS):
+        compressor = configs.pop()
+    return configs or None, compressor
+
+
+def _codec(config: CodecConfig, array: ChunkedArray) -> dict[str, JSON]:
+    settings = {name: _setting(value) for name, value in config.items()}
+    if config["id"] == "shuffle" and not config.get("elementsize"):
+        settings["elementsize"] = integer(shuffle_size(array))
+    return settings
+
+
+def shuffle_size(array: ChunkedArray) -> int:
+    """Element size by which netCDF-C shuffles: its own, a pointer's for strings (section 3.3).
+
+    It writes 0, which numcodecs takes for "do not shuffle".
+    """
+    size = array.dtype.itemsize
+    return 8 if array.dtype.kind == "S" and size > 1 else size
+
+
+def _setting(value: Any) -> JSON:
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if isinstance(value, (int, np.integer)):
+        return integer(int(value))
+    if isinstance(value, (float, np.floating)):
+        return number(np.float64(value))
+    if isinstance(value, Mapping):
+        return {str(name): _setting(member) for name, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_setting(member) for member in value]
+    return value
