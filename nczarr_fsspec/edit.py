@@ -96,7 +96,7 @@ class Edit:
         claim = claim if isinstance(claim, dict) else {}
         owner = Owner.parse(claim.get("owner"))
         if owner.is_dead():
-            forget(self.store, other.rpartition("/")[2])
+            discard(self.store, other.rpartition("/")[2])
         elif _overlap(boxes, claim.get("boxes")):
             raise ConflictError(
                 self.store.url,
@@ -142,12 +142,22 @@ class Edit:
         while not self.store.create(JOURNAL, journal.dump()):
             finish_journal(self.store)
         carry_out(self.store, journal)
-        self.abort()
+        with suppress(StoreError):
+            forget(self.store, self.transaction)
 
     def abort(self) -> None:
-        """Remove what was staged, and the claim."""
+        """Remove what was staged, and the claim; nothing of it if the change is valid already."""
         with suppress(StoreError):  # whoever comes next tidies up
-            forget(self.store, self.transaction)
+            discard(self.store, self.transaction)
+
+
+def discard(store: WritableStore, transaction: str) -> None:
+    """Remove everything that belongs to a change, unless its journal says that it is valid."""
+    data = store.reader().get_many([JOURNAL])[0]
+    if isinstance(data, StoreError):
+        raise data
+    if data is None or Journal.parse(data, store.url).transaction != transaction:
+        forget(store, transaction)
 
 
 def forget(store: WritableStore, transaction: str) -> None:

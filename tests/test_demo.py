@@ -94,6 +94,14 @@ def test_demo_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str
     mean = np.ma.average(np.ma.masked_where(~enough, sst.mean(axis=0)), weights=weights)
     assert f"{mean:.1f} °C" in out
     assert "Ocean and climate observations" in out
+    exported = tmp_path / "new" / "directory" / "year.nczarr"
+    assert str(exported) in out
+    with netCDF4.Dataset(f"file://{exported}#mode=nczarr,file") as nc:
+        stored = nc["sst"][:]
+        assert nc["sst"].filters()["zlib"]
+    np.testing.assert_allclose(
+        stored.filled(np.nan), np.where(enough, sst.mean(axis=0), np.nan), rtol=1e-6
+    )
     for name in ("map.png", "series.png"):
         path = tmp_path / "new" / "directory" / name
         assert str(path) in out
