@@ -1,7 +1,7 @@
 """Writing a dataset that nobody sees before it is complete: trees, archives, object stores."""
 
 # paths are text in stores
-# ruff: noqa: PTH103, PTH104, PTH108, PTH112, PTH118
+# ruff: noqa: PTH103, PTH104, PTH108, PTH112, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from nczarr_fsspec.edit import ROOT_KEYS
+from nczarr_fsspec.claims import Claim
+from nczarr_fsspec.edit import Edit
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
-from nczarr_fsspec.journal import INCOMPLETE, Incomplete
-from nczarr_fsspec.owned import dataset_keys
-from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.journal import COVER, HELD, INCOMPLETE, PRIVATE, ROOT, STAGED, Incomplete
+from nczarr_fsspec.owned import dataset_keys, removable
+from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.writable import WritableStore
 
@@ -71,22 +72,45 @@ class NewTree:
     Attributes
     ----------
     path
-        Where it will be; nothing, an empty directory, or a tree to replace.
+        Where it will be: where there is nothing, an empty directory, or a
+        dataset to replace.
+    partial
+        Where it is built. That it is there keeps other writers away.
+    old
+        The claim on a dataset that is to be replaced.
     """
 
     path: str
     partial: str
+    old: Edit | None = None
 
     @classmethod
     def begin(cls, path: str) -> NewTree:
-        """Make the directory that the tree is built in (`StoreError` if that cannot be)."""
-        remove_leftovers(path)
+        """Make the directory that the tree is built in.
+
+        Raises
+        ------
+        ConflictError
+            If another writer is at work there.
+        StoreError
+            If it cannot be made.
+        """
         partial = partial_path(path)
+        tree = cls(path, partial)
         try:
             os.makedirs(partial)
         except OSError as error:
             raise StoreError(partial, f"cannot be made: {error.strerror}") from error
-        return cls(path, partial)
+        try:
+            _keep_out(path, partial)
+            if not os.path.isdir(path):
+                return tree
+            with suppress(OSError):
+                shutil.copymode(path, partial)
+            return replace(tree, old=Edit.begin(DirectoryWriter(path))) if _entries(path) else tree
+        except BaseException:
+            tree.abort()
+            raise
 
     @property
     def staged(self) -> WritableStore:
@@ -99,18 +123,36 @@ class NewTree:
         pending: Incomplete | None = None,
     ) -> None:
         if pending is not None:
-            self.staged.put(INCOMPLETE, pending.dump())
+            staged = self.staged
+            staged.put(INCOMPLETE, pending.dump())
+            staged.move([(ROOT, HELD)])
+            staged.put(ROOT, COVER)
         try:
-            if os.path.isdir(self.path) and os.listdir(self.path):
-                exchange(self.partial, self.path)
-                self.abort()  # what is there now is the old tree
-            else:
+            if self.old is None:
                 os.rename(self.partial, self.path)
+            else:
+                self._replace(self.old)
+        except StoreError:
+            raise
         except OSError as error:
             raise StoreError(self.path, f"cannot be put into place: {error.strerror}") from error
+        self.abort()  # what is there now is the old tree
+
+    def _replace(self, old: Edit) -> None:
+        """Let the trees change places, or else put each object in place of an old one."""
+        keys = old.store.keys_below("")
+        owned = dataset_keys(keys)
+        old.claim.check()
+        if len(owned) < len(keys) or not exchange(self.partial, self.path):
+            staged = os.path.join(self.path, STAGED)
+            os.makedirs(staged, exist_ok=True)
+            os.rename(self.partial, os.path.join(staged, old.claim.transaction))
+            old.commit(removable(owned))
 
     def abort(self) -> None:
-        shutil.rmtree(self.partial, ignore_errors=True)
+        if self.old is not None:
+            self.old.abort()
+        remove_partial(self.partial)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +171,8 @@ class NewArchive:
 
     @classmethod
     def begin(cls, beside: str, pack: Callable[[str, frozenset[str]], None]) -> NewArchive:
-        """Make the directory of the tree, beside the path of the archive."""
-        tree = NewTree.begin(beside)
-        return cls(tree.partial, pack)
+        """Make the directory of the tree, beside the path of the archive (see `NewTree.begin`)."""
+        return cls(NewTree.begin(beside).partial, pack)
 
     @property
     def staged(self) -> WritableStore:
@@ -147,44 +188,40 @@ class NewArchive:
         self.abort()
 
     def abort(self) -> None:
-        shutil.rmtree(self.partial, ignore_errors=True)
+        remove_partial(self.partial)
 
 
 @dataclass(frozen=True, slots=True)
 class NewObjects:
     """Objects where there were none; until the end a mark tells readers to keep off."""
 
-    store: WritableStore
+    claim: Claim
 
     @classmethod
     def begin(cls, store: WritableStore) -> NewObjects:
-        """Put the mark.
+        """Put the mark, and remove what an export has left that was never complete.
 
         Raises
         ------
         ConflictError
-            If another writer has done so and may be alive.
+            If another writer is at work there.
         StoreError
             If the store cannot be written.
         """
-        mark = Incomplete(Owner.here()).dump()
-        if not store.create(INCOMPLETE, mark):
-            data = store.reader().get_many([INCOMPLETE])[0]
-            if isinstance(data, bytes):
-                other = Incomplete.parse(data).owner
-                if not other.is_dead():
-                    raise ConflictError(
-                        store.url,
-                        f"another writer ({other}) is exporting to it; if it has died on its "
-                        "machine, call nczarr_xarray.recover",
-                    )
-            store.put(INCOMPLETE, mark)
-            _clear(store)
-        return cls(store)
+        claim = Claim.take(store)
+        try:
+            left = store.keys_below("")
+            store.put(INCOMPLETE, Incomplete(Owner.here()).dump())
+            _clear(store, [key for key in left if key != ROOT])
+            store.put(ROOT, COVER)
+        except BaseException:
+            claim.drop()
+            raise
+        return cls(claim)
 
     @property
     def staged(self) -> WritableStore:
-        return self.store
+        return self.claim.store
 
     def commit(
         self,
@@ -192,26 +229,28 @@ class NewObjects:
         expected: int | None = None,
         pending: Incomplete | None = None,
     ) -> None:
-        if pending is None:
-            self.store.delete([INCOMPLETE])
-        else:
-            self.store.put(INCOMPLETE, pending.dump())
+        assert pending is None, "readers that know nothing of the mark would find fill values"
+        self.claim.check()
+        self.staged.delete([INCOMPLETE])
+        self.claim.drop()
 
     def abort(self) -> None:
         with suppress(StoreError):  # then the mark stays, and says what this is
-            _clear(self.store)
-            self.store.delete([INCOMPLETE])
+            store = self.staged
+            _clear(store, store.keys_below(""))
+            store.delete([INCOMPLETE])
+        self.claim.drop()
 
 
-def _clear(store: WritableStore) -> None:
-    """Remove what an export that failed has put; the roots first, the mark not at all."""
-    keys = dataset_keys(store.keys_below(""))
-    store.delete([key for key in keys if key in ROOT_KEYS])
-    store.delete([key for key in keys if key != INCOMPLETE])
+def _clear(store: WritableStore, keys: Iterable[str]) -> None:
+    """Remove those of `keys` that are a dataset's, but nothing private."""
+    store.delete([key for key in dataset_keys(keys) if not key.startswith(f"{PRIVATE}/")])
 
 
 _PARTIAL = re.compile(
-    r"(?P<host>.*)-(?P<pid>[0-9]+)-(?P<started>[a-z0-9]*)-[0-9a-f]{8}\.partial", re.DOTALL
+    r"(?P<host>.*)-(?P<system>[0-9a-f]*)-(?P<pid>[0-9]+)-(?P<started>[a-z0-9]*)"
+    r"-(?P<unique>[0-9a-f]{8})\.partial",
+    re.DOTALL,
 )
 
 
@@ -219,8 +258,10 @@ def partial_path(path: str) -> str:
     """A name beside `path` for something that is to replace it; it tells who made it."""
     parent, name = os.path.split(path)
     owner = Owner.here()
-    unique = f"{owner.host}-{owner.pid}-{owner.started}-{uuid.uuid4().hex[:8]}"
-    return os.path.join(parent, f".{name[:80]}.{unique}.partial")
+    unique = f"{owner.host}-{owner.system}-{owner.pid}-{owner.started}-{uuid.uuid4().hex[:8]}"
+    partial = f".{name[:80]}.{unique}.partial"
+    AT_WORK.add(partial)
+    return os.path.join(parent, partial)
 
 
 def leftovers(path: str) -> list[tuple[str, Owner]]:
@@ -232,44 +273,43 @@ def leftovers(path: str) -> list[tuple[str, Owner]]:
         for other in os.listdir(parent):
             match = _PARTIAL.fullmatch(other[len(start) :]) if other.startswith(start) else None
             if match is not None:
-                owner = Owner(match["host"], int(match["pid"]), match["started"], "")
+                host, system, pid, started, _ = match.groups()
+                owner = Owner(host, system, int(pid), started, "")
                 found.append((os.path.join(parent, other), owner))
     return found
+
+
+def _keep_out(path: str, ours: str) -> None:
+    """Raise `ConflictError` if somebody else is at work on `path`."""
+    remove_leftovers(path)
+    for other, owner in leftovers(path):
+        if other != ours:
+            raise ConflictError(
+                path,
+                f"another writer ({owner}) is exporting to it; wait for it, or, if it has died on "
+                "its machine, call nczarr_xarray.recover",
+            )
 
 
 def remove_leftovers(path: str, *, alive: bool = False) -> None:
     """Remove what writers of `path` left behind when they died (or are taken to have died)."""
     for partial, owner in leftovers(path):
-        if alive or owner.is_dead():
-            if os.path.isdir(partial):
-                shutil.rmtree(partial, ignore_errors=True)
-            else:
-                with suppress(OSError):
-                    os.unlink(partial)
+        if alive or owner.has_left(os.path.basename(partial)):
+            remove_partial(partial)
 
 
-def exchange(one: str, other: str) -> None:
-    """Let two directories change names: at once on Linux and macOS, else in two steps.
-
-    Raises
-    ------
-    OSError
-        If they cannot; both are where they were.
-    """
-    if _exchange_at_once(one, other):
-        return
-    aside = f"{one}.aside"
-    os.rename(other, aside)
-    try:
-        os.rename(one, other)
-    except OSError:
-        os.rename(aside, other)
-        raise
-    os.rename(aside, one)
+def remove_partial(partial: str) -> None:
+    """Remove what is at a `partial_path`, and say that nobody is at work there."""
+    AT_WORK.discard(os.path.basename(partial))
+    if os.path.isdir(partial):
+        shutil.rmtree(partial, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            os.unlink(partial)
 
 
-def _exchange_at_once(one: str, other: str) -> bool:
-    """Whether the system knows how to, and did."""
+def exchange(one: str, other: str) -> bool:
+    """Let two directories change names at once; whether the system can (Linux and macOS)."""
     try:
         library = ctypes.CDLL(None, use_errno=True)
         names = os.fsencode(one), os.fsencode(other)
@@ -279,6 +319,20 @@ def _exchange_at_once(one: str, other: str) -> bool:
         return bool(library.renameat2(current, names[0], current, names[1], 2) == 0)  # EXCHANGE
     except (AttributeError, OSError, TypeError):
         return False
+
+
+def can_be_renamed(path: str) -> bool:
+    """Whether a directory can come to `path` by renaming, as far as one can see."""
+    if not os.path.isdir(path):
+        return True
+    return not os.path.ismount(path) and os.access(os.path.dirname(path), os.W_OK | os.X_OK)
+
+
+def _entries(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError as error:
+        raise StoreError(path, f"cannot be listed: {error.strerror}") from error
 
 
 def refuse_foreign(url: str, keys: Iterable[str]) -> None:

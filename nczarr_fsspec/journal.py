@@ -10,7 +10,11 @@ key                                     meaning
 ``.nczarr_export/journal``              a change that *is* valid: which staged objects replace
                                         which, and what is gone. Whoever finds it may finish it.
 ``.nczarr_export/incomplete``           chunks are still to come (all, or of certain arrays)
+``.nczarr_export/root``                 the root's ``.zgroup`` while chunks of arrays are to come
 ======================================  ======================================================
+
+``staged/<id>/.nczarr_export/successors`` holds who carries out the change when its
+writer has died, and who does when that one has died, and so on.
 
 A change is valid from the moment its journal exists, which is one atomic write.
 Until its objects have been moved to their places, readers look them up through
@@ -35,6 +39,14 @@ JOURNAL = f"{PRIVATE}/journal"
 INCOMPLETE = f"{PRIVATE}/incomplete"
 WRITERS = f"{PRIVATE}/writers"
 STAGED = f"{PRIVATE}/staged"
+HELD = f"{PRIVATE}/root"
+
+#: The object that is covered up while others are moved, and what covers it. Readers that know
+#: nothing of the journal raise an error: netCDF-C 4.8.1-4.10.1 "NCZarr error", zarr-python this
+#: text. They must not find the object missing: netCDF-C 4.9.3-4.10.1 would then read whatever
+#: arrays there are, or crash.
+ROOT = ".zgroup"
+COVER = b'{"zarr_format": "an export is under way or was cut off; the next one puts that right"}'
 
 #: What a reader asks for besides the root objects.
 STATE_KEYS = (INCOMPLETE, JOURNAL)
@@ -74,15 +86,24 @@ class Journal:
         """Take a journal apart (`StoreError` if it is damaged)."""
         try:
             document = json.loads(data)
-            transaction = str(document["transaction"])
-            keys = [tuple(map(str, document[name])) for name in ("staged", "removed")]
+            transaction = document["transaction"]
+            keys = [tuple(document[name]) for name in ("staged", "removed")]
+            "".join((transaction, *keys[0], *keys[1]))  # all of it is text
         except (ValueError, KeyError, TypeError):
-            raise StoreError(f"{where}/{JOURNAL}", "is damaged") from None
+            raise StoreError(
+                f"{where}/{JOURNAL}",
+                "is damaged, so that nobody can tell which objects are valid; remove it, and "
+                'write the dataset anew with mode="w"',
+            ) from None
         return cls(transaction, Owner.parse(document.get("owner")), *keys)
 
     def staged_key(self, key: str) -> str:
         """Where the new object for `key` was put."""
         return f"{STAGED}/{self.transaction}/{key}"
+
+    def successor(self, number: int) -> str:
+        """Where it says who carries out the change after `number` others have died."""
+        return self.staged_key(f"{PRIVATE}/successors/{number}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,31 +174,37 @@ def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
     view = store
     if isinstance(journal, bytes):
         view = _view(store, Journal.parse(journal, store.url))
-        if INCOMPLETE in view.staged or INCOMPLETE in view.removed:
+        if INCOMPLETE in view.moved or INCOMPLETE in view.removed:
             (incomplete,) = view.get_many([INCOMPLETE])
     if not isinstance(incomplete, bytes):
         return State(view)
     mark = Incomplete.parse(incomplete)
     if mark.pending is None:
         raise mark.error(store.url)
+    if view is store:
+        view = _view(store)
     return State(view, {path: mark.error(f"/{path}") for path in mark.pending})
 
 
 class _Changed:
     """A store in which some keys are to be found elsewhere, and some not at all."""
 
-    def __init__(self, base: Any, journal: Journal) -> None:
+    def __init__(self, base: Any, journal: Journal | None) -> None:
         self.url = base.url
         self.base = base
-        self.staged = {key: journal.staged_key(key) for key in journal.staged}
-        self.removed = frozenset(journal.removed) - self.staged.keys()
-        self._children = child_names(self.staged)
+        staged = journal.staged if journal else ()
+        removed = journal.removed if journal else ()
+        self.moved: dict[str, tuple[str, ...]] = {}
+        if journal is not None:
+            self.moved = {key: (journal.staged_key(key), key) for key in staged}
+        self.removed = frozenset(removed) - self.moved.keys()
+        if not {ROOT, HELD} & self.removed:
+            self.moved[ROOT] = (*self.moved.get(ROOT, (ROOT,))[:-1], HELD, ROOT)
+        self._children = child_names(staged)
 
     def places(self, key: str) -> Sequence[str]:
         """Where to look for `key`, in order: an object may have been moved into place."""
-        if key in self.removed:
-            return ()
-        return (self.staged[key], key) if key in self.staged else (key,)
+        return () if key in self.removed else self.moved.get(key, (key,))
 
     def names(self, prefix: str, found: frozenset[str] | None) -> frozenset[str] | None:
         """Names below `prefix`, of which the base has `found`."""
@@ -225,7 +252,7 @@ class _ChangedRemote(_Changed, RemoteStore):
         return self.names(prefix, await self.base.list(prefix))
 
 
-def _view(store: KeyStore, journal: Journal) -> _ChangedLocal | _ChangedRemote:
+def _view(store: KeyStore, journal: Journal | None = None) -> _ChangedLocal | _ChangedRemote:
     if isinstance(store, RemoteStore):
         return _ChangedRemote(store, journal)
     return _ChangedLocal(store, journal)

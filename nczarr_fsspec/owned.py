@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from nczarr_fsspec.journal import PRIVATE
+from nczarr_fsspec.journal import HELD, INCOMPLETE, PRIVATE
 
 #: Metadata objects of Zarr 2 and 3, and of netCDF-C 4.8.0.
 METADATA = frozenset(
@@ -46,6 +46,11 @@ def _belongs(key: str, arrays: set[str]) -> bool:
         if not path:
             return False
         path = path.rpartition("/")[0]
+
+
+def removable(keys: Iterable[str]) -> list[str]:
+    """Those of `dataset_keys` that go with the dataset; changes look after the private ones."""
+    return [key for key in keys if not key.startswith(f"{PRIVATE}/") or key in (HELD, INCOMPLETE)]
 
 
 def is_chunk_of(key: str, array: str) -> bool:

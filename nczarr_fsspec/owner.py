@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
 import time
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+#: What this process is at work on. Its own claims that are not here are left over: it failed
+#: and could not take them back.
+AT_WORK: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +23,10 @@ class Owner:
 
     Parameters
     ----------
-    host, pid
-        Machine and process.
+    host, system, pid
+        Machine, the kernel that runs there with the namespace of process numbers
+        (containers may share a name, and a machine may have been started anew;
+        empty where that cannot be asked), and process.
     started
         When the process started, in a unit of the machine's own; it tells two
         processes that got the same number. Empty where the system does not say.
@@ -27,6 +35,7 @@ class Owner:
     """
 
     host: str
+    system: str
     pid: int
     started: str
     since: str
@@ -35,13 +44,14 @@ class Owner:
     def here(cls) -> Owner:
         """This process."""
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return cls(socket.gethostname(), os.getpid(), _started(os.getpid()), since)
+        pid = os.getpid()
+        return cls(socket.gethostname(), _system(), pid, _started(pid), since)
 
     @classmethod
     def parse(cls, document: Any) -> Owner:
         """Take it from JSON; what is missing or wrong makes it nobody we know."""
         found = document if isinstance(document, dict) else {}
-        text = {name: str(found.get(name, "")) for name in ("host", "started", "since")}
+        text = {name: str(found.get(name, "")) for name in ("host", "system", "started", "since")}
         pid = found.get("pid")
         return cls(pid=pid if isinstance(pid, int) else 0, **text)
 
@@ -52,7 +62,9 @@ class Owner:
 
     def is_dead(self) -> bool:
         """Whether the process is known to have ended: only its own machine can tell."""
-        if self.host != socket.gethostname() or self.pid <= 0:
+        if (self.host, self.system) != (socket.gethostname(), _system()) or self.pid <= 0:
+            return False
+        if os.name == "nt":  # there, os.kill ends the process
             return False
         try:
             os.kill(self.pid, 0)
@@ -62,8 +74,28 @@ class Owner:
             return False
         return bool(self.started) and _started(self.pid) != self.started
 
+    def has_left(self, work: str) -> bool:
+        """Whether it is known to be at `work` no more: it has ended, or it is we who are not."""
+        ours = self.pid == os.getpid() and (self.host, self.system, self.started) == (
+            socket.gethostname(),
+            _system(),
+            _started(self.pid),
+        )
+        return work not in AT_WORK if ours else self.is_dead()
+
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, writing since {self.since}"
+
+
+@cache
+def _system() -> str:
+    """What tells this kernel and namespace from others, where there is /proc; 8 characters."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        names = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - it names no path
+    except OSError:
+        return ""
+    return hashlib.sha256(f"{boot}{names}".encode()).hexdigest()[:8]
 
 
 def _started(pid: int) -> str:

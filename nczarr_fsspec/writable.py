@@ -71,7 +71,8 @@ class WritableStore(ABC):
         """Rename ``(source, target)`` keys, in place of what the targets are.
 
         A source that is missing while its target exists was moved before, so an
-        interrupted move may be repeated.
+        interrupted move may be repeated. Pairs go in any order: no target may be
+        the source of another pair.
         """
 
     @abstractmethod
@@ -80,7 +81,10 @@ class WritableStore(ABC):
 
     @abstractmethod
     def child(self, prefix: str) -> WritableStore:
-        """A store whose root is `prefix` of this one."""
+        """A store whose root is `prefix` of this one, for what nobody reads yet.
+
+        Its `put` need not be atomic.
+        """
 
     def close(self) -> None:
         """Release connections. The store connects by itself if it is used again."""

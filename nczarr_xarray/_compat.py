@@ -9,12 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import xarray as xr
 from xarray import Index, Variable
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
+from xarray.backends.common import NONE_VAR_NAME, ensure_dtype_not_object
 from xarray.backends.store import StoreBackendEntrypoint
-from xarray.coding.strings import CharacterArrayCoder, EncodedStringCoder, StackedBytesArray
+from xarray.coding.strings import (
+    CharacterArrayCoder,
+    EncodedStringCoder,
+    StackedBytesArray,
+    check_vlen_dtype,
+)
 from xarray.coding.strings import create_vlen_dtype as _create_vlen_dtype
 from xarray.coding.variables import BoolTypeArray
 from xarray.conventions import cf_encoder, encode_dataset_coordinates
@@ -85,16 +92,49 @@ def load_asynchronously(variable: Variable) -> None:
 
 
 def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[Any, Any]]:
-    """Variables and attributes as the netCDF-4 data model has them (CF; text as str or S1)."""
+    """Variables and attributes as the netCDF-4 data model has them (CF; text as str or S1).
+
+    Parameters
+    ----------
+    dataset
+        dask's arrays of objects are taken for text, and stay dask's.
+
+    Raises
+    ------
+    ValueError
+        If values have no such form; of dask's arrays of objects, when they are computed.
+    """
     variables, attributes = encode_dataset_coordinates(dataset)
     variables, attributes = cf_encoder(variables, attributes)
     text: Any = EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
     chars: Any = CharacterArrayCoder()
-    encoded = {
-        name: chars.encode(text.encode(variable, name=name), name=name)
-        for name, variable in variables.items()
-    }
+    encoded = {}
+    for name, variable in variables.items():
+        variable = text.encode(_typed(variable, name), name=name)
+        encoded[NONE_VAR_NAME if name is None else name] = chars.encode(variable, name=name)
     return encoded, dict(attributes)
+
+
+def _typed(variable: Variable, name: Any) -> Variable:
+    """Objects as text, bytes or numbers, whichever they are."""
+    if variable.dtype.kind != "O" or check_vlen_dtype(variable.dtype) is not None:  # type: ignore[no-untyped-call]
+        return variable
+    if variable.chunks is None:
+        typed: Variable = ensure_dtype_not_object(variable, name=name)
+        return typed
+    return variable.copy(data=variable.data.map_blocks(_texts, dtype=VLEN_STRING))
+
+
+def _texts(block: Any) -> Any:
+    """Objects that must be text; what is missing is empty, as xarray has it."""
+    texts = np.where(pd.isna(block), "", block).astype(VLEN_STRING)
+    for value in texts.ravel().tolist():
+        if not isinstance(value, str):
+            raise ValueError(  # noqa: TRY004 - of a value, not of an argument
+                f"dask's arrays of objects are taken for text, and this one holds {value!r:.60}: "
+                "convert it with astype"
+            )
+    return texts
 
 
 def dataarray_to_dataset(array: xr.DataArray) -> xr.Dataset:

@@ -188,7 +188,7 @@ class ZarrWriter(WritableStore):
         self._each(delete, keys, "deleted")
 
     def move(self, pairs: Iterable[tuple[str, str]]) -> None:
-        pairs = list(pairs)
+        pairs = [(source, target) for source, target in pairs if source != target]
         targets = {
             self._prefix + check_key(source): self._prefix + check_key(target)
             for source, target in pairs

@@ -345,6 +345,72 @@ def test_libdeflate_makes_chunks_no_larger_than_zlib(name: str, level: int, coun
     assert len(data) <= 1.03 * len(zlib.compress(shuffled, level))
 
 
+def packed(shuffled: np.ndarray, itemsize: int, level: int = 4) -> bytes:
+    return bytes(compress.deflate({"id": "zlib", "level": level}, itemsize)(shuffled))
+
+
+def bytes_like(kind: str, count: int, seed: int = 0) -> np.ndarray:
+    """Bytes whose values are about equally frequent."""
+    noise = np.random.default_rng(seed).integers(0, 256, count, np.uint8)
+    steps = np.arange(count)
+    return {
+        "noise": noise,
+        "repeated": np.resize(noise[:1500], count),
+        "in runs": np.repeat(noise, 3)[:count],
+        "ascending": steps.astype(np.uint8),
+        "smooth": (300 * np.sin(steps / 150)).astype("i8").astype(np.uint8),
+        "masked": np.where(steps // 700 % 2, noise, 0),
+        "few": noise % 5,
+    }[kind]
+
+
+KINDS = ["noise", "repeated", "in runs", "ascending", "smooth", "masked", "few"]
+
+
+@pytest.mark.parametrize("count", [1024, 4096, 0xFFFF, 2 * 0xFFFF, 300_000])
+@pytest.mark.parametrize("libdeflate", [True, False])
+def test_planes_of_noise_are_stored(
+    count: int, libdeflate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not libdeflate:
+        monkeypatch.setattr(compress, "_libdeflate", None)
+        monkeypatch.setattr(compress, "_adler32", zlib.adler32)
+    planes = [bytes_like("noise", count, seed=k) for k in range(2)]
+    planes += [np.sort(bytes_like("few", count)), np.zeros(count, np.uint8)]
+    shuffled = np.concatenate(planes)
+    data = packed(shuffled, 4)
+    assert zlib.decompress(data) == shuffled.tobytes()
+    assert len(data) < 1.01 * len(zlib.compress(shuffled, 4))
+    assert shuffled[: min(2 * count, 0xFFFF)].tobytes() in data
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize("count", [4096, 100_000])
+@pytest.mark.parametrize("before", [0, 1])
+def test_what_deflate_can_shrink_is_not_stored(kind: str, count: int, before: int) -> None:
+    planes = [bytes_like("noise", count, seed=1)] * before + [bytes_like(kind, count)]
+    shuffled = np.concatenate([*planes, np.zeros(count, np.uint8)])
+    data = packed(shuffled, len(planes) + 1)
+    assert zlib.decompress(data) == shuffled.tobytes()
+    assert len(data) <= 1.03 * len(zlib.compress(shuffled, 4))
+
+
+def test_equal_planes_of_noise_are_not_stored() -> None:
+    shuffled = np.tile(bytes_like("noise", 8000), 4)
+    assert len(packed(shuffled, 4)) <= 1.03 * len(zlib.compress(shuffled, 4))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 5000)), max_size=5),
+    st.sampled_from([1, 2, 3, 4, 8, 16]),
+    st.integers(-1, 9),
+)
+def test_every_stream_is_valid(parts: list[tuple[str, int]], itemsize: int, level: int) -> None:
+    pieces = [bytes_like(kind, count, seed=count) for kind, count in parts]
+    content = np.concatenate([np.empty(0, np.uint8), *pieces])
+    assert zlib.decompress(packed(content, itemsize, level)) == content.tobytes()
+
+
 def test_zlib_without_libdeflate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compress, "_libdeflate", None)
     values = FIELDS["smooth"]
@@ -517,3 +583,17 @@ def test_netcdf_reads_our_text(tmp_path: Path, name: str, kind: Any) -> None:
 @pytest.mark.parametrize("kind", ["u1", "i2"])
 def test_fletcher32_of_any_length(tmp_path: Path, kind: str, shape: tuple[int, ...]) -> None:
     assert all(check_with_netcdf(tmp_path / "x.file", kind, {"fletcher32": True}, shape, shape))
+
+
+def test_netcdf_reads_stored_noise(tmp_path: Path) -> None:
+    values = (280 + np.random.default_rng(0).normal(size=(100, 300))).astype("f4")
+    url = f"file://{tmp_path / 'x.file'}#mode=nczarr,file"
+    with netCDF4.Dataset(url, "w") as nc:
+        dimensions = [nc.createDimension(f"d{i}", n).name for i, n in enumerate(values.shape)]
+        nc.createVariable("v", "f4", dimensions, chunksizes=(100, 300), zlib=True, complevel=4)
+        nc["v"][...] = 0
+    data = Encoder(nc_array(tmp_path / "x.file")).encode(values)
+    assert 0xFFFF < len(data) < values.nbytes
+    (tmp_path / "x.file" / "v" / "0.0").write_bytes(data)
+    with netCDF4.Dataset(url) as nc:
+        assert np.array_equal(nc["v"][...], values)

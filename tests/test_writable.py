@@ -216,7 +216,7 @@ class TestContract:
         assert store.keys_below("") == sorted({*KEYS, "g1/starXX0/0"} - set(gone))
         listed, below = store.reader().list_many(["", "v"])
         assert below == frozenset()
-        if not in_place(store):  # where fsspec has directories, they stay
+        if not in_place(store) and "private" not in store.url:  # SeaweedFS has directories, too
             assert listed == {".zgroup", ".zattrs", "g1"}
 
     def test_move_replaces_and_may_be_repeated(self, store: WritableStore) -> None:
@@ -225,6 +225,7 @@ class TestContract:
         store.move(pairs[:1])  # as if it had been interrupted
         store.move(pairs)
         store.move(iter(pairs))
+        store.move([("v/0.1", "v/0.1")])
         assert read(store, *(target for _, target in pairs)) == [KEYS[old] for old, _ in pairs]
         assert read(store, *(old for old, _ in pairs)) == [None] * 3
         with pytest.raises(StoreError, match=r"nope.* cannot be moved"):
@@ -325,7 +326,7 @@ def _actions(draw: st.DrawFn) -> list[tuple[str, Any]]:
         st.tuples(st.just("put"), st.tuples(names, st.binary(max_size=4))),
         st.tuples(st.just("create"), st.tuples(names, st.binary(max_size=4))),
         st.tuples(st.just("delete"), st.lists(names, max_size=3)),
-        st.tuples(st.just("move"), st.tuples(names, names).filter(lambda pair: pair[0] != pair[1])),
+        st.tuples(st.just("move"), st.tuples(names, names)),
     )
     return draw(st.lists(action, max_size=15))
 
@@ -775,8 +776,7 @@ class TestS3:
         fs = s3fs.S3FileSystem(**s3_server.signed())
         store = FsspecWriter(fs, "absent/d")
         calls: list[Callable[[], Any]] = [
-            lambda: store.put("x", b""),
-            lambda: store.create("x", b""),
+            lambda: store.create("x", b""),  # not put, for which SeaweedFS makes a bucket
             lambda: store.delete(["x"]),
             lambda: store.move([("x", "y")]),
             lambda: store.keys_below(""),
@@ -840,7 +840,7 @@ class TestDestination:
             "~/d.zarr",
             f"file://{path}",
             f"file://{path}/",
-            f"dir::file://{path}",
+            f"dir://d.zarr::file://{tmp_path}",
             fsspec.get_mapper(path),
             DirFileSystem(str(tmp_path), LocalFileSystem()).get_mapper("d.zarr"),
         ]

@@ -101,7 +101,7 @@ def no_leftovers() -> Iterator[None]:
 @pytest.fixture
 def expected_failures(request: pytest.FixtureRequest) -> None:
     test = f"{request.cls.__name__}::{request.node.name}"
-    for name, reason in EXPECTED.items():
+    for name, reason in request.module.EXPECTED.items():
         if test == name or test.startswith((f"{name}[", name if "[" in name else f"{name}[")):
             request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
 

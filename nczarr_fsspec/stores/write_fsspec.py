@@ -100,7 +100,7 @@ class FsspecWriter(WritableStore):
             self._each(self._delete, paths)
 
     def move(self, pairs: Iterable[tuple[str, str]]) -> None:
-        pairs = list(pairs)
+        pairs = [(source, target) for source, target in pairs if source != target]
         targets = {self._path(source): self._path(target) for source, target in pairs}
         self._each(partial(self._copy, targets), targets)
         self.delete(source for source, _ in pairs)

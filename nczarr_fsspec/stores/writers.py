@@ -143,7 +143,8 @@ class DirectoryWriter(WritableStore):
         return sorted(found)
 
     def child(self, prefix: str) -> DirectoryWriter:
-        return DirectoryWriter(self._prefix + check_key(prefix), atomic=self._atomic)
+        # what is put aside is read by nobody yet, and a writer that dies leaves no temporary files
+        return DirectoryWriter(self._prefix + check_key(prefix), atomic=False)
 
     def _prune(self, folders: Iterable[str]) -> None:
         """Remove those of `folders` that are empty, and what becomes empty above them."""
@@ -212,7 +213,7 @@ def _rename(old: str, new: str) -> None:
 
 
 def _make_folder(path: str) -> None:
-    with suppress(FileNotFoundError):  # gone again between two levels
+    with suppress(FileNotFoundError, FileExistsError):  # gone again; or a file, as open will say
         os.makedirs(os.path.dirname(path), exist_ok=True)
 
 
@@ -267,7 +268,7 @@ class MappingWriter(WritableStore):
             check_key(source)
             check_key(target)
             with self._named(source, f"moved to {target}"):
-                if source in self.mapping or target not in self.mapping:
+                if source != target and (source in self.mapping or target not in self.mapping):
                     self.mapping[target] = self.mapping[source]
                     del self.mapping[source]
 

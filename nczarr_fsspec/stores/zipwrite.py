@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import is_safe_name
@@ -27,14 +27,20 @@ from nczarr_fsspec.stores._zipformat import (
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 
-_BLOCK = 4 * 1024 * 1024
+_BLOCK = 1024 * 1024
 _FILE = (stat.S_IFREG | 0o666) << 16
 _FOLDER = (stat.S_IFDIR | 0o777) << 16
 _UNIX = 3
 #: bits 1 and 2 say how a method was used, such as whether LZMA data end with a mark
 _METHOD_OPTIONS = 0x6
 
-_Read: TypeAlias = Callable[[int, int], bytes]
+
+class _Base(NamedTuple):
+    """An archive to take members from."""
+
+    url: str
+    members: Mapping[str, Member]
+    read: Callable[[int, int], bytes]
 
 
 def pack(
@@ -71,14 +77,14 @@ def pack(
     """
     if not is_safe_name(name):
         raise StoreError(archive, f"{name!r} cannot be the name of a directory in an archive")
-    read, members = _open(base)
+    old = _open(base)
     files = frozenset(DirectoryWriter(tree).keys_below(""))
-    keys = sorted(files.union(key for key in members if not removed(key)))
+    keys = sorted(files.union(key for key in old.members if not removed(key)))
     try:
         with Path(archive).open("xb") as file:
             try:
                 with zipfile.ZipFile(file, "w") as target:
-                    _fill(target, name, keys, tree, files, members, read)
+                    _fill(target, name, keys, tree, files, old)
                 file.flush()
                 os.fsync(file.fileno())  # whoever renames it may replace the only copy
             except BaseException:
@@ -92,18 +98,20 @@ def pack(
         raise StoreError(archive, f"cannot be written: {cause}") from error
 
 
-def _open(
-    base: ZipStore | RemoteZipStore | str | None,
-) -> tuple[_Read, Mapping[str, Member]]:
-    """What reads a range of an archive, and its members by key."""
+def _open(base: ZipStore | RemoteZipStore | str | None) -> _Base:
     if base is None:
-        return (lambda _start, _stop: b""), {}
-    if isinstance(base, RemoteZipStore):
-        remote = base
-        archive = remote.run(remote._open())[0]  # noqa: SLF001 - of one family
-        return (lambda start, stop: remote.run(remote._read(start, stop))), archive.members  # noqa: SLF001
-    read, archive = (ZipStore(base) if isinstance(base, str) else base)._open()  # noqa: SLF001
-    return read, archive.members
+        return _Base("", {}, lambda _start, _stop: b"")
+    store = ZipStore(base) if isinstance(base, str) else base
+    if isinstance(store, RemoteZipStore):
+        remote = store
+        members = remote.run(remote._open())[0].members  # noqa: SLF001 - of one family
+        return _Base(
+            remote.url,
+            members,
+            lambda start, stop: remote.run(remote._read(start, stop)),  # noqa: SLF001
+        )
+    read, archive = store._open()  # noqa: SLF001
+    return _Base(store.url, archive.members, read)
 
 
 def _fill(
@@ -112,25 +120,27 @@ def _fill(
     keys: Iterable[str],
     tree: str,
     files: frozenset[str],
-    members: Mapping[str, Member],
-    read: _Read,
+    base: _Base,
 ) -> None:
     """Write `keys` below the directory `name`: from `tree` if they are in `files`."""
     folders: set[str] = set()
+
+    def add_folder(path: str) -> None:
+        if path not in folders:
+            folders.add(path)
+            if "/" in path:
+                add_folder(path.rpartition("/")[0])
+            target.mkdir(_entry(f"{path}/", _FOLDER))
+
+    add_folder(name)
     for key in keys:
         path = f"{name}/{key}"
-        for end in (at for at, letter in enumerate(path) if letter == "/"):
-            folder = path[: end + 1]
-            if folder not in folders:
-                folders.add(folder)
-                target.mkdir(_entry(folder, _FOLDER))
+        add_folder(path.rpartition("/")[0])
         entry = _entry(path, _FILE)
         if key in files:
             _add(target, entry, _file_content(entry, os.path.join(tree, key)))  # noqa: PTH118
         else:
-            _add(target, entry, _member_content(entry, members[key], read))
-    if not folders:
-        target.mkdir(_entry(f"{name}/", _FOLDER))
+            _add(target, entry, _member_content(entry, key, base))
 
 
 def _entry(path: str, attributes: int) -> zipfile.ZipInfo:
@@ -160,13 +170,11 @@ def _file_content(entry: zipfile.ZipInfo, path: str) -> Iterator[bytes]:
     try:
         with Path(path).open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            crc, block = 0, file.read(_BLOCK)
-            if size <= len(block):
-                crc, size = zlib.crc32(block), len(block)
-            else:
-                while block:
+            block = file.read(min(_BLOCK, size))
+            crc = zlib.crc32(block)
+            if len(block) < size:
+                while block := file.read(_BLOCK):
                     crc = zlib.crc32(block, crc)
-                    block = file.read(_BLOCK)
                 file.seek(0)
                 block = file.read(_BLOCK)
             entry.CRC, entry.file_size, entry.compress_size = crc, size, size
@@ -184,9 +192,9 @@ def _file_content(entry: zipfile.ZipInfo, path: str) -> Iterator[bytes]:
         raise StoreError(path, f"cannot be read: {error.strerror or error}") from error
 
 
-def _member_content(entry: zipfile.ZipInfo, member: Member, read: _Read) -> Iterator[bytes]:
+def _member_content(entry: zipfile.ZipInfo, key: str, base: _Base) -> Iterator[bytes]:
     """Blocks of a member of another archive, after `entry` is set to what it is there."""
-    name = f"member {entry.filename!r}"
+    name, member, read = f"{base.url}: member {key!r}", base.members[key], base.read
     _check_readable(name, member)
     entry.compress_type, entry.flag_bits = member.method, member.flags & _METHOD_OPTIONS
     entry.CRC, entry.file_size = member.crc, member.size

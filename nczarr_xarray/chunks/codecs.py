@@ -51,7 +51,7 @@ class Decoder:
         # (Swapping all bytes of an element is right for a single number only.)
         single = array.dtype.isnative or array.dtype.kind in "iufmM"
         if self._steps and array.codecs[0]["id"] == "shuffle" and single and not self._objects:
-            size = _element_size(array.codecs[0], array)
+            size = element_size(array.codecs[0], array)
             if size == array.dtype.itemsize and 1 < size <= _WIDEST:
                 self._steps = self._steps[:-1]
                 self._fields = [f"f{i}" for i in range(size)]
@@ -161,13 +161,13 @@ def _step(config: CodecConfig, array: ChunkedArray, size: Size) -> tuple[Step, S
     if name in DECOMPRESSORS:
         return DECOMPRESSORS[name](config, size), UNKNOWN
     if name == "shuffle":
-        return _unshuffle(_element_size(config, array)), size
+        return _unshuffle(element_size(config, array)), size
     if name == "szip":
         return szip_decoder(config, array), UNKNOWN
     return filter_step(config, array, size)
 
 
-def _element_size(config: CodecConfig, array: ChunkedArray) -> int:
+def element_size(config: CodecConfig, array: ChunkedArray) -> int:
     """netCDF-C writes 0 and means its own type size, a pointer for strings (section 7)."""
     size = config.get("elementsize") or 0
     if not isinstance(size, int) or size < 0:

@@ -19,7 +19,7 @@ from nczarr_xarray.model import ChunkedArray, CodecConfig
 #: What a compressor may return where nothing tells how much it has to, as with text.
 UNKNOWN = Size(1 << 30, exact=False)
 #: Codecs that would run code found in the data.
-_UNSAFE = frozenset({"pickle"})
+UNSAFE = frozenset({"pickle"})
 _CHECKSUMS = frozenset({"fletcher32", "crc32", "crc32c", "adler32", "jenkins_lookup3"})
 
 
@@ -34,7 +34,7 @@ def filter_step(config: CodecConfig, array: ChunkedArray, size: Size) -> tuple[S
     import numcodecs
 
     name = config["id"]
-    if name in _UNSAFE:
+    if name in UNSAFE:
         raise ValueError("it could run code")
     try:
         codec = numcodecs.get_codec(dict(config))

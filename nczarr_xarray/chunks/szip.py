@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -85,10 +87,17 @@ def szip_encoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
     return encode
 
 
-def _opened(image: bytes) -> Any:
+@contextmanager
+def _opened(image: bytes) -> Iterator[Any]:
     import h5py
 
-    return h5py.File(h5py.h5f.open_file_image(image, h5py.h5f.FILE_IMAGE_OPEN_RW))
+    # netCDF4 and h5py may share one HDF5 library, which is not thread-safe; xarray's reads of
+    # netCDF files hold this lock
+    locks = sys.modules.get("xarray.backends.locks")
+    lock = getattr(locks, "HDF5_LOCK", None) or nullcontext()
+    open_image = h5py.h5f.open_file_image
+    with lock, h5py.File(open_image(image, h5py.h5f.FILE_IMAGE_OPEN_RW)) as file:
+        yield file
 
 
 def _chunk_file(config: CodecConfig, array: ChunkedArray) -> tuple[bytes, tuple[int, ...]]:

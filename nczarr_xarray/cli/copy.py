@@ -7,11 +7,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nczarr_fsspec.errors import FormatError, URLError
+from nczarr_fsspec.errors import DatasetExistsError, FormatError, URLError
 from nczarr_xarray.cli.target import add_option
 
 if TYPE_CHECKING:
-    from nczarr_xarray.export.job import Job
     from nczarr_xarray.model import CodecConfig
 
 _NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
@@ -66,15 +65,21 @@ def run(args: argparse.Namespace) -> int:
 
     shown = sys.stderr.isatty() if args.progress is None else args.progress
     with Progress("copy", shown=shown) as progress:
-        if args.target.lower().endswith(_NETCDF):
-            _to_netcdf(args, progress)
-        else:
-            _to_nczarr(args, progress)
+        try:
+            if args.target.lower().endswith(_NETCDF):
+                _to_netcdf(args, progress)
+            else:
+                _to_nczarr(args, progress)
+        except DatasetExistsError as error:
+            # in the words of the command line
+            reason = error.reason.replace(", mode='a' adds to it", "")
+            reason = reason.replace("mode='w'", "--overwrite")
+            raise DatasetExistsError(error.object, reason) from error
     return 0
 
 
 def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
-    from nczarr_xarray.export.copy import Layout, plan_copy, plan_import
+    from nczarr_xarray.export.copy import Layout, open_other, plan_copy, plan_import
     from nczarr_xarray.reader import open_hierarchy
 
     options: dict[str, Any] = {
@@ -89,8 +94,8 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
     except (URLError, FormatError):
         if not _is_other_file(args.source):
             raise
-        job: Job = plan_import(args.source, args.target, **options)
-        job.run(progress)
+        with open_other(args.source) as groups:
+            plan_import(args.source, groups, args.target, **options).run(progress)
         return
     with opened:
         plan_copy(opened, args.target, **options).run(progress)

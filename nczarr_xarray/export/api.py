@@ -165,6 +165,13 @@ def plan(
     path = "/" + (group or "").strip("/")
     groups = _groups(obj, path, write_inherited_coords=write_inherited_coords)
     tree = isinstance(obj, xr.DataTree)
+    for option in (encoding, unlimited_dims) if tree else ():
+        for name in option if isinstance(option, Mapping) else ():
+            if _joined(path, str(name)) not in groups:
+                raise ExportError(
+                    str(target),
+                    f"unexpected encoding group {name!r}: the tree has {sorted(groups)}",
+                )
     return plan_groups(
         groups,
         target,

@@ -59,6 +59,9 @@ def _array(value: Any) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"is no flat list of one kind ({error})") from None
+    texts = isinstance(value, (list, tuple)) and array.dtype.kind in "SU"
+    if texts and not all(isinstance(v, (str, bytes)) for v in value):
+        raise ValueError(f"is {value!r:.60}; a list is of text or of numbers, not of both")
     if array.ndim > 1:
         raise ValueError(f"has {array.ndim} dimensions; attributes are flat lists")
     array = array.reshape(-1)

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.export.api import make_profile, plan_groups
-from nczarr_xarray.export.dataset import Contents, Item
+from nczarr_fsspec.errors import ExportError, FormatError
+from nczarr_xarray.export.api import make_profile
+from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
 from nczarr_xarray.export.grid import default_chunk_shape
 from nczarr_xarray.export.job import Job
 from nczarr_xarray.export.new import plan_contents
 from nczarr_xarray.export.place import Place
+from nczarr_xarray.export.request import aligned_item
 from nczarr_xarray.export.source import StoredSource
+from nczarr_xarray.export.storage import shortest_text
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.formats.nczarr.limits import problems
-from nczarr_xarray.model import ChunkedArray, CodecConfig, Variable
+from nczarr_xarray.model import ChunkedArray, CodecConfig, Dimension, Group, Variable
 from nczarr_xarray.reader import Opened
 from nczarr_xarray.targets import find_destination
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+#: Options of `open_groups` to decode nothing; it ignores ``decode_cf=False`` (xarray 2026.9).
+_AS_STORED: Mapping[str, Any] = dict.fromkeys(
+    ("mask_and_scale", "decode_times", "decode_timedelta", "concat_characters", "decode_coords"),
+    False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +102,45 @@ def plan_copy(
     return plan_contents(contents, place, profile, replace_old=mode == "w", consolidated=wanted)
 
 
+@contextmanager
+def open_other(source: Any) -> Iterator[dict[str, xr.Dataset]]:
+    """Open what another of xarray's engines reads: every group, with values as they are stored.
+
+    One by one, because `open_groups` lets dask take variables of one name for the
+    same in all groups (xarray 2026.9).
+
+    Raises
+    ------
+    FormatError
+        If no engine reads it.
+    """
+    import xarray as xr
+
+    chunks: Any = {} if find_spec("dask") else None
+    with ExitStack() as opened:
+        try:
+            try:
+                groups = xr.open_groups(source, **_AS_STORED)
+            except ValueError:  # an engine without groups
+                groups = {"/": xr.open_dataset(source, **_AS_STORED)}
+        except (ValueError, OSError) as error:
+            raise FormatError(
+                str(source),
+                "is read by no engine of xarray that is installed (netCDF needs netCDF4 or "
+                f"h5netcdf): {str(error).splitlines()[0]}",
+            ) from error
+        for dataset in groups.values():
+            opened.callback(dataset.close)
+        for path in groups:
+            group: dict[str, Any] = {} if path == "/" else {"group": path}
+            dataset = xr.open_dataset(source, chunks=chunks, **_AS_STORED, **group)
+            groups[path] = opened.enter_context(dataset)
+        yield groups
+
+
 def plan_import(
     source: Any,
+    groups: Mapping[str, xr.Dataset],
     target: Any,
     *,
     mode: str = "w-",
@@ -99,41 +149,77 @@ def plan_import(
     consolidated: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Job:
-    """What copies a dataset that another of xarray's engines reads (parameters as `plan_copy`).
+    """What copies a dataset of `open_other` (parameters as `plan_copy`).
 
-    The engine tells what it tells: dimensions that no variable uses are not
-    among it, and a single text is char or string by its characters.
+    The engine tells what it tells: a single text is char or string by its
+    characters, and dimensions that no variable uses are there only if netCDF4
+    reads `source`.
     """
-    import xarray as xr
-
-    chunks: Any = {} if _has_dask() else None
-    groups = xr.open_groups(source, decode_cf=False, concat_characters=False, chunks=chunks)
-    for dataset in groups.values():
-        for variable in dataset.variables.values():
-            if "_FillValue" not in variable.attrs:
-                variable.encoding["_FillValue"] = None
-            if layout.chunks is not None:
-                variable.encoding.pop("contiguous", None)
-                variable.encoding["chunksizes"] = _chunk_shape(
-                    map(str, variable.dims), variable.shape, layout.chunks
-                )
-            if layout.codecs is not None:
-                _set_codecs(variable.encoding, layout.codecs, variable.dtype)
-    return plan_groups(
-        groups,
-        target,
-        mode=mode,
-        compat=compat,
-        consolidated=consolidated,
-        storage_options=storage_options,
-        align_chunks=True,
-    )
+    destination = find_destination(target, storage_options)
+    place = Place(destination)
+    profile = make_profile(compat, destination.mode, place.url)
+    root, order = _declared(source, unlimited=profile.generation == "G2A")
+    exporter = Exporter(profile, root)
+    for path, dataset in groups.items():
+        known = [name for name in order.get(path, ()) if name in dataset.variables]
+        rest = [name for name in dataset.variables if name not in set(known)]
+        dataset = dataset[[*known, *rest]]  # xarray has moved the index variables
+        exporter.add(path, _as_stored(dataset, layout), Options({}, encoded=True))
+    contents = exporter.contents
+    contents.items[:] = [aligned_item(i, (0,) * i.source.ndim) for i in contents.items]
+    exporter.problems += problems(contents.root, profile)
+    exporter.check(place.url)
+    wanted = consolidated or "consolidated" in destination.mode
+    return plan_contents(contents, place, profile, replace_old=mode == "w", consolidated=wanted)
 
 
-def _has_dask() -> bool:
-    from importlib.util import find_spec
+def _declared(source: Any, *, unlimited: bool) -> tuple[Group, dict[str, list[str]]]:
+    """Groups with the dimensions that they declare, and names of variables in their order.
 
-    return find_spec("dask") is not None
+    xarray knows of dimensions by their use, and not in which group they are. There
+    is nothing if netCDF4 cannot tell.
+    """
+    contents = Contents()
+    order: dict[str, list[str]] = {}
+    try:
+        import netCDF4
+
+        file = netCDF4.Dataset(source)
+    except (ImportError, OSError):
+        return contents.root, order
+    with file:
+        pending = [file]
+        while pending:
+            group = pending.pop()
+            pending.extend(reversed(group.groups.values()))
+            declared = contents.group(group.path).dimensions
+            for name, dimension in group.dimensions.items():
+                grows = unlimited and dimension.isunlimited()
+                declared[name] = Dimension(name, len(dimension), grows, group.path)
+            order[group.path] = [*group.variables]
+    return contents.root, order
+
+
+def _as_stored(dataset: xr.Dataset, layout: Layout) -> xr.Dataset:
+    """A dataset of `open_other` with what decoding took away, and a new layout."""
+    dataset = dataset.copy()
+    for name, variable in dataset.variables.items():
+        encoding = variable.encoding
+        if variable.dtype.kind == "b":  # xarray makes these whatever it is told
+            stored = variable.astype("i1")
+            stored.attrs["dtype"] = "bool"
+            stored.encoding = encoding
+            dataset[name] = stored
+        elif getattr(encoding.get("dtype"), "byteorder", "=") == ">":
+            encoding["endian"] = "big"
+        if layout.chunks is not None:
+            encoding.pop("contiguous", None)
+            encoding["chunksizes"] = _chunk_shape(
+                map(str, variable.dims), variable.shape, layout.chunks
+            )
+        if layout.codecs is not None:
+            _set_codecs(encoding, layout.codecs, variable.dtype)
+    return dataset
 
 
 def _set_codecs(
@@ -155,9 +241,11 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
         dtype, codecs, fill = array.dtype, array.codecs, array.fill
     if variable.nc_type == "string" and dtype.kind in "OU":
         # of any length in the source: only the texts themselves tell how long they are
-        dtype = np.dtype(f"S{max(1, source.longest_text())}")
+        dtype = np.dtype(f"S{max(shortest_text(profile), source.longest_text())}")
         codecs = ()
         fill = fill.encode() if isinstance(fill, str) else None
+    elif variable.nc_type == "string" and opened.hierarchy.generation != "v2":
+        dtype = np.dtype(f"S{max(shortest_text(profile), dtype.itemsize)}")
     if layout.codecs is not None:
         codecs = _fitted(layout.codecs, dtype)
     chunks = () if array is None else array.chunk_shape

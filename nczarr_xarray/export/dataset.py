@@ -23,6 +23,10 @@ from nczarr_xarray.model import NC_DTYPES, Attribute, Dimension, Group, Variable
 Rounding = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
 
 
+#: What xarray raises of values and encodings.
+_NOT_ENCODABLE = (ValueError, TypeError, OverflowError, NotImplementedError)
+
+
 class Item(NamedTuple):
     """A variable to write, and its data.
 
@@ -73,10 +77,13 @@ class Options(NamedTuple):
         By variable.
     unlimited
         Names, or None for those the data came with.
+    encoded
+        Whether values and attributes are to be stored as they are.
     """
 
     encoding: Mapping[Hashable, Mapping[str, Any]]
     unlimited: Iterable[Hashable] | None = None
+    encoded: bool = False
 
 
 class Exporter:
@@ -108,28 +115,52 @@ class Exporter:
         for name in options.encoding:
             if name not in dataset.variables:
                 self.problems.append(f"{path}: encoding is given for {name!r}: no such variable")
+            elif not isinstance(options.encoding[name], Mapping):
+                self.problems.append(
+                    f"{path}: the encoding of {name!r} is {options.encoding[name]!r:.60}; it must "
+                    "be castable to a dict"
+                )
         for name in dataset.variables:
-            if not isinstance(name, str):
+            if not (name is None or isinstance(name, str)):  # xarray has a name for None
                 self.problems.append(f"{path}: the name {name!r} is not text")
                 return
         dataset = dataset.copy()
-        for name, encoding in options.encoding.items():
-            if name in dataset.variables:
-                dataset.variables[name].encoding = dict(encoding)
-        try:
-            variables, attributes = encode_for_netcdf(dataset)
-        except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
-            self.problems.append(f"{path}: {error}")
-            return
+        for name, variable in dataset.variables.items():
+            encoding = options.encoding.get(name, variable.encoding)
+            if isinstance(encoding, Mapping):
+                variable.encoding = whole_text(variable, encoding)
+        if options.encoded:
+            variables, attributes = dict(dataset.variables), dict(dataset.attrs)
+        else:
+            variables, attributes = self.encoded(path, dataset)
         for name, value in attributes.items():
             self.attribute(group, group.path, name, value)
         for name, source in variables.items():
             explicit = name in options.encoding
             given = options.encoding.get(name, source.encoding)
             try:
-                self.variable(group, str(name), source, given, explicit, unlimited)
+                if isinstance(given, Mapping):
+                    self.variable(group, str(name), source, given, explicit, unlimited)
             except ValueError as error:
                 self.problems.append(f"{join(group.path, str(name))}: {error}")
+
+    def encoded(
+        self, path: str, dataset: xr.Dataset
+    ) -> tuple[dict[Any, xr.Variable], dict[Any, Any]]:
+        """`encode_for_netcdf`; variables that it cannot encode are noted and left out."""
+        try:
+            return encode_for_netcdf(dataset)
+        except _NOT_ENCODABLE as error:
+            problems = [f"{path}: {error}"]
+        found: dict[Any, xr.Variable] = {}
+        single = []
+        for name, variable in dataset.variables.items():
+            try:
+                found |= encode_for_netcdf(xr.Dataset({name: variable.to_base_variable()}))[0]
+            except _NOT_ENCODABLE as error:
+                single.append(f"{join(path, str(name))}: {error}")
+        self.problems += single or problems
+        return found, dict(dataset.attrs)
 
     def unlimited(self, path: str, dataset: xr.Dataset, options: Options) -> frozenset[Hashable]:
         grows = self.profile.generation == "G2A"
@@ -170,6 +201,8 @@ class Exporter:
         unlimited: frozenset[Hashable],
     ) -> None:
         path = join(group.path, name)
+        if source.dtype.kind == "S" and encoding.get("dtype") is str:
+            source = source.astype(f"U{source.dtype.itemsize}")
         nc_type = netcdf_type(source.dtype)
         if nc_type is None:
             raise ValueError(f"is of type {source.dtype}, which netCDF does not have")
@@ -245,9 +278,9 @@ class Exporter:
         decimals = encoding.get("least_significant_digit")
         digits = encoding.get("significant_digits")
         if decimals is not None:
-            if source.dtype.kind != "f":
-                raise ValueError("least_significant_digit is for floating-point numbers")
             attributes.setdefault("least_significant_digit", int(decimals))
+            if source.dtype.kind != "f":
+                return None
             return partial(round_decimals, least_significant_digit=int(decimals))
         if digits is None:
             return None
@@ -272,11 +305,30 @@ def _fill_attribute(nc_type: str, fill: Any) -> Attribute:
     return Attribute("_FillValue", nc_type, np.asarray(fill).reshape(1).astype(NC_DTYPES[nc_type]))
 
 
+def whole_text(variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, Any]:
+    """`encoding` with a dtype, if it is one of text, that no text of `variable` is too long for.
+
+    xarray cuts off what is longer than the dtype that data came with.
+    """
+    dtype = encoding.get("dtype")
+    if dtype is None or dtype is str or dtype == "S1":
+        return dict(encoding)
+    try:
+        wanted, size = np.dtype(dtype), variable.dtype.itemsize
+    except TypeError:
+        return dict(encoding)  # xarray complains of it
+    if wanted.kind not in "SU":
+        return dict(encoding)
+    if variable.dtype.kind != "S":
+        return {key: value for key, value in encoding.items() if key != "dtype"}
+    return {**encoding, "dtype": f"S{max(wanted.itemsize, size)}" if wanted.kind == "S" else str}
+
+
 def longest_text(source: xr.Variable) -> int:
     """Bytes of the longest text in UTF-8."""
     if source.chunks is not None and source.size:
         lengths = source.data.map_blocks(
-            _longest_in_block, dtype=np.intp, chunks=((1,) * n for n in source.data.numblocks)
+            _longest_in_block, dtype=np.intp, chunks=tuple((1,) * n for n in source.data.numblocks)
         )
         return int(lengths.max().compute())
     return longest(source.values)

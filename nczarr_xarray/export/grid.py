@@ -35,15 +35,14 @@ def default_chunk_shape(
             return (max(1, _RECORDS_BYTES // itemsize),)
         side = max(1, int((DEFAULT_BYTES / itemsize) ** (1 / len(shape))))
         return (side,) * len(shape)
-    fixed = [size for size, grows in zip(shape, unlimited, strict=True) if not grows]
-    total = math.prod(fixed) * itemsize
-    share = 1.0
-    if total > DEFAULT_BYTES:
-        share = (DEFAULT_BYTES / total) ** (1 / len(fixed))
-    chunks = [
-        1 if grows else max(1, min(size, int(size * share)))
-        for size, grows in zip(shape, unlimited, strict=True)
-    ]
+    fixed = sorted((max(size, 1), i) for i, size in enumerate(shape) if not unlimited[i])
+    chunks = [1] * len(shape)
+    left, total = DEFAULT_BYTES / itemsize, math.prod(size for size, _ in fixed)
+    # the shortest first, so that the longer ones make up for what cannot be cut
+    for number, (size, i) in zip(range(len(fixed), 0, -1), fixed, strict=True):
+        share = min(1.0, (left / total) ** (1 / number))
+        chunks[i] = max(1, int(size * share))
+        left, total = left / chunks[i], total // size
     # all chunks of a dimension about as long as each other, instead of a small rest
     return tuple(
         -(-size // -(-size // c)) if size else 1 for size, c in zip(shape, chunks, strict=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,9 +17,11 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.create import Change
-from nczarr_fsspec.edit import settle
+from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.journal import Incomplete
+from nczarr_fsspec.owned import is_chunk_of
 from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.recovery import settle
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.dataset import Item
 from nczarr_xarray.export.progress import Progress
@@ -26,6 +30,9 @@ from nczarr_xarray.export.source import StoredSource
 
 #: A variable, and where its data go.
 Flow = tuple[Item, Sink]
+#: The path of an array, and how many of its chunks were put by each block where they are counted:
+#: an array, or dask's array that does it when it is computed.
+Written = tuple[str, Any]
 
 
 @dataclass(slots=True)
@@ -59,8 +66,11 @@ class Job:
     after: Callable[[], None] | None = None
 
     def finish(self, pending: Mapping[str, int] | None = None) -> None:
-        """Put the metadata, and make all of it valid."""
-        put_all(self.change.staged, self.documents)
+        """Put the metadata of groups, and make all of it valid."""
+        of_arrays = frozenset(documents_of_arrays(self.documents))
+        for key, document in self.documents.items():
+            if key not in of_arrays:
+                self.change.staged.put(key, document)
         mark = Incomplete(Owner.here(), pending) if pending else None
         expected = self.staged_chunks
         if expected is not None:
@@ -71,8 +81,7 @@ class Job:
         """Write everything, now; whatever goes wrong, nothing is left behind."""
         with self.or_nothing():
             self.write_eager(progress)
-            self.write_lazy(progress)
-            self.complete()
+            self.complete(self.write_lazy(progress))
 
     def start(self, progress: Progress) -> Any:
         """Write what needs no dask, now; return the rest as a ``dask.delayed``."""
@@ -91,18 +100,43 @@ class Job:
         from dask.delayed import delayed
 
         light = self.without_data()  # they are in the blocks
-        end = light.after if done and light.after is not None else light.complete
-        return delayed(_finish_after, pure=False)(end, self.blocks())
+        end = light.settled if done else light.complete
+        return delayed(end, pure=False)(_optimized(self.writes()))
 
     def without_data(self) -> Job:
         """The same, light enough to be sent."""
         return replace(self, flows=[])
 
-    def complete(self) -> None:
+    def complete(self, written: Iterable[Written] = ()) -> None:
         """Put the metadata, make everything valid, do what comes after."""
+        self.check(written)
         self.finish()
+        self.settled()
+
+    def settled(self, _: object = None) -> None:
+        """Do what comes at the very end."""
         if self.after is not None:
             self.after()
+
+    def check(self, written: Iterable[Written]) -> None:
+        """Raise `StoreError` if chunks that dask's workers put are not there.
+
+        So it is with a mapping, which other processes have copies of, and with a
+        path that means another place on another machine.
+        """
+        staged = self.change.staged
+        counts: dict[str, int] = {}
+        for path, numbers in written:
+            counts[path] = counts.get(path, 0) + int(np.sum(numbers))
+        for path, number in counts.items():
+            there = sum(is_chunk_of(key, path) for key in staged.keys_below(path))
+            if there < number:
+                raise StoreError(
+                    f"{staged.url}/{path}",
+                    f"{number} chunks were written and {there} are there: dask's workers do not "
+                    "write to the same place; use a scheduler of this process (threads), or a "
+                    "place that all of them share",
+                )
 
     @contextmanager
     def or_nothing(self) -> Iterator[None]:
@@ -110,11 +144,16 @@ class Job:
         try:
             yield
         except BaseException:
+            # dask's threads go on with what they have begun
+            for _, sink in self.flows:
+                sink.shut()
             self.change.abort()
             raise
 
     def write_eager(self, progress: Progress) -> None:
-        """Write the data that are in memory (or come from a file when they are asked for)."""
+        """Write the metadata of arrays, and data that are in memory or in a file."""
+        # first: by them the chunks of an export that died are told from what others have there
+        put_all(self.change.staged, documents_of_arrays(self.documents))
         eager = [(item, sink) for item, sink in self.flows if not is_lazy(item)]
         for item, sink in eager:
             progress.expect(chunk_count(sink, item.source.shape))
@@ -122,55 +161,59 @@ class Job:
             for first, values in _pieces(item, sink):
                 sink.write(values, first, done=progress.advance)
 
-    def write_lazy(self, progress: Progress) -> None:
+    def write_lazy(self, progress: Progress) -> list[Written]:
         """Write dask's arrays, block by block, by whatever scheduler is in use."""
-        blocks = self.blocks()
-        if not blocks:
-            return
-        from dask.base import compute
-        from dask.callbacks import Callback
-
-        progress.expect(len(blocks))
+        writes = self.writes()
+        if not writes:
+            return []
+        progress.expect(sum(write.npartitions for _, write in writes))
         client = _distributed_client()
         if client is None:
-            written = {block.key for block in blocks}
+            return _compute(writes, progress)
+        return _compute_distributed(client, writes, progress)
 
-            def finished(key: Any, *_: Any) -> None:
-                if key in written:
-                    progress.advance()
-
-            with Callback(posttask=finished):  # type: ignore[no-untyped-call]
-                compute(*blocks)  # type: ignore[no-untyped-call]
-            return
-        from distributed import as_completed
-
-        futures = client.compute(blocks)
-        try:
-            for future in as_completed(futures):  # type: ignore[no-untyped-call]
-                future.result()
-                progress.advance()
-        finally:
-            client.cancel(futures)
-
-    def blocks(self) -> list[Any]:
-        """Delayed writes of all blocks of all of dask's arrays."""
-        lazy = [(data, sink) for item, sink in self.flows if (data := lazy_data(item)) is not None]
-        if not lazy:
-            return []
-        from dask.base import optimize
-        from dask.delayed import delayed
-
-        # together, so that what several variables are computed from is computed once
-        arrays = optimize(*(data for data, _ in lazy))  # type: ignore[no-untyped-call]
-        write = delayed(_write_block, pure=False)
+    def writes(self) -> list[Written]:
+        """dask's arrays, of which each block writes one of the data (nothing runs yet)."""
         found = []
-        for array, (_, sink) in zip(arrays, lazy, strict=True):
-            first = [np.cumsum([0, *lengths[:-1]]).tolist() for lengths in array.chunks]
-            parts = array.to_delayed(optimize_graph=False)
-            for index in np.ndindex(parts.shape):
-                start = tuple(starts[i] for starts, i in zip(first, index, strict=True))
-                found.append(write(sink, start, parts[index]))
+        for item, sink in self.flows:
+            data = lazy_data(item)
+            if data is None:
+                continue
+            write = partial(
+                _write_block,
+                sink=sink,
+                starts=[np.cumsum([0, *lengths[:-1]]).tolist() for lengths in data.chunks],
+                # blocks that share chunks come from one process, and put some several times
+                counted=not sink.shared and sink.store.url == self.change.staged.url,
+            )
+            write_all = data.map_blocks(
+                write,
+                chunks=tuple((1,) * number for number in data.numblocks),
+                dtype=np.intp,
+                meta=np.empty((0,) * data.ndim, np.intp),
+                name=f"nczarr-export-{uuid.uuid4().hex}",
+            )
+            found.append((sink.array.path, write_all))
         return found
+
+
+def _optimized(writes: list[Written]) -> list[Written]:
+    """The same with one graph, so that what several are computed from is computed once.
+
+    `dask.optimize` (2026.8) does that for each of them alone, `delayed` not at all.
+    """
+    if not writes:
+        return []
+    from dask.core import flatten
+    from dask.highlevelgraph import HighLevelGraph
+
+    arrays = [write for _, write in writes]
+    graph: Any = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
+    keys = [key for array in arrays for key in flatten(array.__dask_keys__())]  # type: ignore[no-untyped-call]
+    graph = arrays[0].__dask_optimize__(graph, keys)
+    rebuilds = (array.__dask_postpersist__() for array in arrays)
+    done = [rebuild(graph, *arguments) for rebuild, arguments in rebuilds]
+    return [(path, array) for (path, _), array in zip(writes, done, strict=True)]
 
 
 def _pieces(item: Item, sink: Sink) -> Iterator[tuple[tuple[int, ...], np.ndarray[Any, Any]]]:
@@ -194,50 +237,112 @@ def is_lazy(item: Item) -> bool:
 
 def chunk_count(sink: Sink, shape: tuple[int, ...]) -> int:
     """Chunks that data of this shape touch."""
+    if 0 in shape:
+        return 0
     return math.prod(
         -(-(start + size) // chunk) - start // chunk
         for start, size, chunk in zip(sink.start, shape, sink.array.chunk_shape, strict=True)
     )
 
 
+def documents_of_arrays(documents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Those that describe arrays."""
+    arrays = {key.rpartition("/")[0] for key in documents if key.endswith("/.zarray")}
+    return {key: data for key, data in documents.items() if key.rpartition("/")[0] in arrays}
+
+
 def put_all(store: WritableStore, documents: Mapping[str, bytes]) -> None:
-    """Put objects in order; those of arrays, which come first, side by side."""
-    arrays = [key for key in documents if key.rpartition("/")[2] == ".zarray"]
-    prefixes = {key.rpartition("/")[0] for key in arrays}
-    leading = [key for key in documents if key.rpartition("/")[0] in prefixes and "/" in key]
-    put = partial(_put, store, documents)
-    if store.parallel > 2 and len(leading) > 1:
-        with ThreadPoolExecutor(min(store.parallel, len(leading))) as pool:
-            list(pool.map(put, leading))
+    """Put objects side by side."""
+    if store.parallel > 2 and len(documents) > 1:
+        with ThreadPoolExecutor(min(store.parallel, len(documents))) as pool:
+            list(pool.map(store.put, documents.keys(), documents.values()))
     else:
-        list(map(put, leading))
-    for key in documents:
-        if key not in set(leading):
-            put(key)
+        for key, data in documents.items():
+            store.put(key, data)
 
 
-def _put(store: WritableStore, documents: Mapping[str, bytes], key: str) -> None:
-    store.put(key, documents[key])
+def _write_block(
+    values: Any,
+    sink: Sink,
+    starts: list[list[int]],
+    counted: bool,
+    block_id: tuple[int, ...] = (),
+) -> np.ndarray[Any, Any]:
+    """Write one of dask's blocks; how many chunks that put, if they are to be counted."""
+    first = tuple(axis[i] for axis, i in zip(starts, block_id, strict=True))
+    number = sink.write(np.asarray(values), first, threads=1)
+    return np.full((1,) * len(first), number if counted else 0, np.intp)
 
 
-def _write_block(sink: Sink, first: tuple[int, ...], values: Any) -> None:
-    sink.write(np.asarray(values), first, threads=1)
+def _compute(writes: list[Written], progress: Progress) -> list[Written]:
+    """Write with a scheduler of this machine."""
+    from dask.base import compute
+    from dask.callbacks import Callback
+    from dask.core import flatten
+
+    paths, arrays = zip(*writes, strict=True)
+    waiting = {key for array in arrays for key in flatten(array.__dask_keys__())}  # type: ignore[no-untyped-call]
+
+    def finished(key: Any, *_: Any) -> None:
+        if key in waiting:
+            waiting.remove(key)
+            progress.advance()
+
+    with Callback(posttask=finished):  # type: ignore[no-untyped-call]
+        numbers = compute(*arrays)  # type: ignore[no-untyped-call]
+    progress.advance(len(waiting))  # if the scheduler knows of no callbacks
+    return [*zip(paths, numbers, strict=True)]
 
 
-def _finish_after(finish: Any, _: Any) -> None:
-    finish()
+def _compute_distributed(client: Any, writes: list[Written], progress: Progress) -> list[Written]:
+    """Write on a cluster; nothing runs any more when this ends."""
+    from distributed import as_completed, futures_of
+
+    paths = {array.name: path for path, array in writes}
+    written: list[Written] = []
+    with _outside_of_tasks():
+        futures = futures_of(client.persist([array for _, array in writes]))  # type: ignore[no-untyped-call]
+        try:
+            for future in as_completed(futures):  # type: ignore[no-untyped-call]
+                written.append((paths[future.key[0]], future.result()))
+                progress.advance()
+        except BaseException:
+            client.cancel(futures)
+            # tasks that have begun go on, and would write while we clean up
+            client.run(_forgotten, {future.key for future in futures}, on_error="ignore")
+            raise
+    return written
+
+
+async def _forgotten(keys: set[Any], dask_worker: Any) -> None:
+    """Wait until a worker has done with tasks that were cancelled."""
+    while not keys.isdisjoint(dask_worker.state.tasks):  # noqa: ASYNC110 - nothing tells when
+        await asyncio.sleep(0.01)
+
+
+@contextmanager
+def _outside_of_tasks() -> Iterator[None]:
+    """If this is a task of a worker, make room for others meanwhile: it waits for them."""
+    from distributed import get_worker, rejoin, secede
+
+    try:
+        get_worker()
+    except ValueError:
+        yield
+        return
+    secede()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        rejoin()  # type: ignore[no-untyped-call]
 
 
 def _distributed_client() -> Any:
-    """The client of dask.distributed if it is the scheduler in use, else None."""
+    """The client of dask.distributed if that is the scheduler in use, else None."""
     if "distributed" not in sys.modules:
         return None
-    import dask
-    import distributed
+    from dask.base import get_scheduler
+    from distributed import Client
 
-    if dask.config.get("scheduler", None) not in (None, "dask.distributed", "distributed"):
-        return None
-    try:
-        return distributed.get_client()
-    except ValueError:
-        return None
+    client = getattr(get_scheduler(), "__self__", None)  # type: ignore[no-untyped-call]
+    return client if isinstance(client, Client) else None

@@ -13,6 +13,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.api import plan
 from nczarr_xarray.export.job import Job, lazy_data
 from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.sink import Sink
 
 
 class NetCDFTarget:
@@ -47,6 +48,7 @@ class NetCDFTarget:
         self._autoclose = autoclose
         self._group: str | None = None
         self._job: Job | None = None
+        self._sinks: list[Sink] = []
 
     def get_child_store(self, group: str) -> NetCDFTarget:
         """The same for a group."""
@@ -70,7 +72,8 @@ class NetCDFTarget:
             self._mode,
             self._group,
             explicit,
-            unlimited_dims or (),
+            # xarray has warned already of those that are gone
+            set(unlimited_dims or ()) & set(dataset.dims),
         )
         with Progress("export", shown=False) as progress:
             if self._autoclose:
@@ -82,6 +85,7 @@ class NetCDFTarget:
             data = lazy_data(item)
             if data is not None:
                 writer.add(data, sink)
+                self._sinks.append(sink)
         self._job = job.without_data()
 
     def sync(self) -> None:
@@ -93,6 +97,8 @@ class NetCDFTarget:
         if job is None:
             return
         if sys.exc_info()[0] is not None:
+            for sink in self._sinks:
+                sink.shut()
             job.change.abort()
             return
         with job.or_nothing():

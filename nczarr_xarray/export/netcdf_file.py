@@ -12,10 +12,9 @@ from typing import Any
 
 from nczarr_fsspec.create import partial_path
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
-from nczarr_xarray.encoding import variable_encoding
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.source import StoredSource
-from nczarr_xarray.model import Attribute, Group, Variable
+from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Group, Variable
 from nczarr_xarray.reader import Opened
 
 
@@ -83,25 +82,38 @@ def _write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
             target.setncattr(attribute.name, attribute.value)
 
 
+def _filters(codecs: Iterable[CodecConfig]) -> dict[str, Any]:
+    """Options of `createVariable` for codecs; those that netCDF does not have are left out."""
+    options: dict[str, Any] = {"shuffle": False}
+    for config in codecs:
+        match config["id"]:
+            case "shuffle" | "fletcher32" as name:
+                options[name] = True
+            case "zlib" | "zstd" | "bz2" as name:
+                options["compression"] = {"bz2": "bzip2"}.get(name, name)
+                options["complevel"] = config["level"]
+            case "blosc":
+                options["compression"] = f"blosc_{config['cname'].replace('blosclz', 'lz')}"
+                options["complevel"] = config["clevel"]
+                options["blosc_shuffle"] = max(0, config["shuffle"])
+            case "szip":
+                options["compression"] = "szip"
+                options["szip_coding"] = "nn" if config["mask"] & 32 else "ec"
+                options["szip_pixels_per_block"] = config["pixels-per-block"]
+    return options
+
+
 def _write_variable(target: Any, opened: Opened, variable: Variable) -> None:
     names = tuple(d.name for d in variable.dimensions)
-    encoding = variable_encoding(variable, names, "")
     text = variable.nc_type == "string"
     fill = variable.attributes.get("_FillValue")
     options: dict[str, Any] = {}
-    if variable.shape and not text:
-        kinds = ("zlib", "szip", "zstd", "bzip2")
-        kind = next((k for k in kinds if encoding.get(k)), None)
-        if kind is not None:
-            options["compression"] = kind
-        if kind in ("zlib", "zstd", "bzip2"):
-            options["complevel"] = encoding["complevel"]
-        options["shuffle"] = bool(encoding.get("shuffle"))
-        options["fletcher32"] = bool(encoding.get("fletcher32"))
-    if variable.shape and 0 not in variable.shape:
+    if isinstance(variable.array, ChunkedArray) and variable.shape and not text:
+        options |= _filters(variable.array.codecs)
+    if variable.array is not None and variable.shape:
         options["chunksizes"] = tuple(
-            c if d.unlimited else min(c, d.size)
-            for c, d in zip(encoding["chunksizes"], variable.dimensions, strict=True)
+            c if d.unlimited or d.size == 0 else min(c, d.size)
+            for c, d in zip(variable.array.chunk_shape, variable.dimensions, strict=True)
         )
     if fill is not None:
         value: Any = fill.value
@@ -109,7 +121,7 @@ def _write_variable(target: Any, opened: Opened, variable: Variable) -> None:
     big = not text and variable.dtype.byteorder == ">"
     made = target.createVariable(
         variable.name,
-        str if text else variable.dtype.newbyteorder("="),
+        str if text else (variable.dtype if big else variable.dtype.newbyteorder("=")),
         names,
         endian="big" if big else "native",
         **options,

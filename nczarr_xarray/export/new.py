@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import nczarr_xarray
 from nczarr_fsspec.create import Change
-from nczarr_fsspec.errors import DatasetExistsError, ExportError
+from nczarr_fsspec.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    ExportError,
+    IncompleteExportError,
+)
 from nczarr_fsspec.owned import dataset_keys
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.dataset import Contents, Exporter
@@ -41,7 +47,8 @@ def plan_new(request: Request, mode: Mode) -> Job:
     """What writes groups: a dataset of their own, or into one that is there."""
     existing = None
     if mode != "w" or request.path != "/":
-        existing = Existing.open(request.place)
+        with suppress(IncompleteExportError):  # a new dataset that was never complete is nothing
+            existing = Existing.open(request.place)
     if existing is None:
         return _new_dataset(request, mode)
     with existing.opened:
@@ -50,7 +57,7 @@ def plan_new(request: Request, mode: Mode) -> Job:
             raise DatasetExistsError(
                 request.url, f"holds {name}; mode='w' replaces it, mode='a' adds to it"
             )
-        return _merge(request, existing, replaced=None if mode == "a" else request.path)
+    return _merge(request, replaced=None if mode == "a" else request.path)
 
 
 def _new_dataset(request: Request, mode: Mode) -> Job:
@@ -93,7 +100,7 @@ def plan_contents(
     found = documents(root, profile, WRITER)
     if consolidated:
         found[CONSOLIDATED] = consolidate(found)
-    change, removed, foreign = place.create(replace=replace_old)
+    change, removed, foreign = place.create(replace=replace_old, template=template is not None)
     try:
         arrays = [array_of(item).path for item in items]
         check_clashes(place.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
@@ -132,7 +139,9 @@ def _flows(
     flows = []
     for item in contents.items:
         shared = shares_chunks(item, (0,) * item.source.ndim)
-        skip = skip_fill and not shared and not (but_lazy and is_lazy(item))
+        # netCDF-C 4.10.1 swaps the bytes of the fill value that it gives for missing chunks
+        swapped = array_of(item).dtype.byteorder == ">"
+        skip = skip_fill and not shared and not swapped and not (but_lazy and is_lazy(item))
         sink = Sink(
             array_of(item), change.staged, rounding=item.rounding, skip_fill=skip, shared=shared
         )
@@ -140,37 +149,49 @@ def _flows(
     return flows
 
 
-def _merge(request: Request, existing: Existing, replaced: str | None) -> Job:
+def _merge(request: Request, replaced: str | None) -> Job:
     """Add groups and variables to a dataset; the group `replaced` is written anew."""
-    profile = replace(existing.profile, array_dimensions=request.profile.array_dimensions)
-    exporter = Exporter(profile, existing.skeleton(replaced))
-    _collect(exporter, request)
     change = request.place.edit()
     try:
-        removed = _outdated(exporter, existing, request, replaced)
-        _note_changes(exporter, existing, profile, replaced)
-        final = existing.final_documents(removed, consolidated=request.wishes.consolidated)
-        flows = _flows(exporter.contents, change, skip_fill=False)
-        return Job(change, flows, final, removed)
+        existing = _still_there(request)  # as it is now that nobody else may change it
+        with existing.opened:
+            profile = replace(existing.profile, array_dimensions=request.profile.array_dimensions)
+            exporter = Exporter(profile, existing.skeleton(replaced))
+            _collect(exporter, request)
+            removed = _outdated(exporter, existing, request, replaced)
+            _note_changes(exporter, existing, profile, replaced)
+            final = existing.final_documents(removed, consolidated=request.wishes.consolidated)
+            flows = _flows(exporter.contents, change, skip_fill=False)
+            return Job(change, flows, final, removed)
     except BaseException:
         change.abort()
         raise
+
+
+def _still_there(request: Request) -> Existing:
+    existing = Existing.open(request.place)
+    if existing is None:
+        raise DatasetNotFoundError(request.url, "was removed just now; write it anew")
+    return existing
 
 
 def _outdated(
     exporter: Exporter, existing: Existing, request: Request, replaced: str | None
 ) -> list[str]:
     """Keys that go because their group or variable is replaced."""
-    keys = request.place.keys()
+
+    def below(path: str) -> list[str]:
+        return dataset_keys(request.place.keys(path), path)
+
     if replaced is not None:
-        return dataset_keys(keys, replaced.strip("/"))
+        return below(replaced.strip("/"))
     removed: list[str] = []
     for item in exporter.contents.items:
         name, group = item.variable.name, existing.group(item.variable.group)
         if group is not None and name in group.groups:
             raise ExportError(request.url, f"{item.variable.path} is a group already")
         if group is not None and name in group.variables:
-            removed += dataset_keys(keys, item.variable.path.strip("/"))
+            removed += below(array_of(item).path)
     return removed
 
 

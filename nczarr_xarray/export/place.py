@@ -5,29 +5,33 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from nczarr_fsspec.claims import Boxes
 from nczarr_fsspec.create import (
     Change,
     NewArchive,
     NewObjects,
     NewTree,
+    can_be_renamed,
     partial_path,
     refuse_foreign,
+    remove_leftovers,
+    remove_partial,
 )
 from nczarr_fsspec.destination import Destination
-from nczarr_fsspec.edit import ROOT_KEYS, Boxes, Edit
+from nczarr_fsspec.edit import Edit
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
-from nczarr_fsspec.journal import INCOMPLETE, PRIVATE
+from nczarr_fsspec.journal import INCOMPLETE, JOURNAL
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.owned import dataset_keys, is_chunk_of
+from nczarr_fsspec.owned import dataset_keys, is_chunk_of, removable
+from nczarr_fsspec.recovery import OTHER_ROOTS, pending_in
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.writable import WritableStore
 
-_ROOTS = frozenset({*ROOT_KEYS, "zarr.json", ".zarray"})
+_ROOTS = frozenset({*OTHER_ROOTS, ".zgroup", ".zattrs", ".zarray", JOURNAL})
 
 
 class Place:
@@ -73,13 +77,17 @@ class Place:
         finally:
             archive.close()
 
-    def create(self, *, replace: bool) -> tuple[Change, list[str], list[str]]:
+    def create(
+        self, *, replace: bool, template: bool = False
+    ) -> tuple[Change, list[str], list[str]]:
         """Begin to write a dataset anew.
 
         Parameters
         ----------
         replace
             Whether a dataset that is there may go.
+        template
+            Whether it is put into place before all of its chunks are there.
 
         Returns
         -------
@@ -93,28 +101,42 @@ class Place:
             If something is there and must not be replaced.
         """
         if self.destination.kind == "zip":
+            archive = self._archive(base=False)
             if not replace and self.reader() is not None:
+                archive.abort()
                 raise DatasetExistsError(self.url, _exists())
-            return self._archive(base=False), [], []
+            return archive, [], []
         keys = self.keys()
         owned = dataset_keys(keys)
         foreign = sorted(set(keys) - set(owned))
+        nobodys = self._is_nobodys(keys)
         if not replace:
-            if _ROOTS & set(owned):
+            if not nobodys and _ROOTS & set(owned):
                 raise DatasetExistsError(self.url, _exists())
-            refuse_foreign(self.url, foreign or owned)
-        removed = [key for key in owned if not key.startswith(PRIVATE) or key == INCOMPLETE]
+            refuse_foreign(self.url, foreign or (() if nobodys else removable(owned)))
         path = self.destination.path
         if self.destination.kind == "directory" and path is not None and not foreign:
-            return NewTree.begin(os.path.realpath(path)), [], []
+            path = os.path.realpath(path)
+            if can_be_renamed(path):
+                return NewTree.begin(path), [], []
         assert self.writer is not None
-        if not _ROOTS & set(owned) and not foreign:
-            return NewObjects.begin(self.writer), [], []
-        return Edit.begin(self.writer), removed, foreign
+        if not template and (nobodys or not (_ROOTS & set(owned) or foreign)):
+            return NewObjects.begin(self.writer), [], foreign
+        change = Edit.begin(self.writer)
+        return change, removable(dataset_keys(self.keys())), foreign
+
+    def _is_nobodys(self, keys: list[str]) -> bool:
+        """Whether what is there was never complete: a new dataset that was given up."""
+        if INCOMPLETE not in keys or JOURNAL in keys or self.writer is None:
+            return False
+        mark = pending_in(self.writer)
+        return mark is not None and mark.pending is None
 
     def edit(self, boxes: Boxes = None) -> Change:
         """Begin to change what is there: everything, or the chunks in `boxes`."""
         if self.writer is not None:
+            if self.destination.path is not None:
+                remove_leftovers(os.path.realpath(self.destination.path))
             return Edit.begin(self.writer, boxes)
         return self._archive(base=True)
 
@@ -153,8 +175,7 @@ def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base:
     finally:
         if old is not None:
             old.close()
-        with suppress(OSError):
-            os.unlink(new)  # noqa: PTH108
+        remove_partial(new)
 
 
 def check_clashes(

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nczarr_fsspec.create import remove_leftovers
-from nczarr_fsspec.edit import recover as recover_store
-from nczarr_fsspec.edit import settle
+from nczarr_fsspec.recovery import recover as recover_store
 from nczarr_xarray.export.place import Place
 from nczarr_xarray.targets import find_destination
 
@@ -18,8 +17,8 @@ def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> No
 
     A change that had become valid is carried out, anything else that was staged
     is removed. Every next writer does the same by itself if it can see that the
-    other one is dead; call this when that was on another machine. Nobody may be
-    writing to the dataset meanwhile.
+    other one is dead; call this when that was on another machine, or before a
+    restart of this one. Nobody may be writing to the dataset meanwhile.
 
     Parameters
     ----------
@@ -36,4 +35,3 @@ def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> No
         remove_leftovers(os.path.realpath(place.destination.path), alive=True)
     if place.writer is not None:
         recover_store(place.writer)
-        settle(place.writer)

@@ -6,14 +6,16 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.encode import Encoder
 from nczarr_xarray.chunks.engine import ChunkReader, workers
@@ -26,10 +28,8 @@ IN_FLIGHT_BYTES = 1 << 28
 #: Chunks a thread takes at a time from the common list.
 BATCH = 4
 
-Box = tuple[tuple[int, int], ...]
 
-
-class Old(NamedTuple):
+class Old:
     """The chunks that an array has already, for those that are only changed in part.
 
     Parameters
@@ -38,8 +38,110 @@ class Old(NamedTuple):
         Where they are, and the array as it was.
     """
 
-    store: KeyStore
-    array: ChunkedArray
+    def __init__(self, store: KeyStore, array: ChunkedArray) -> None:
+        self.store = store
+        self.array = array
+        self._reader = ChunkReader(array)
+
+    def __reduce__(self) -> tuple[type[Old], tuple[KeyStore, ChunkedArray]]:
+        return type(self), (self.store, self.array)
+
+    def read(self, part: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        """The values of one part."""
+        plan = plan_outer(part, self.array.shape, self.array.chunk_shape)
+        if isinstance(self.store, RemoteStore):
+            return self.store.run(self._reader.read_remote(self.store, plan))
+        assert isinstance(self.store, LocalStore)
+        return self._reader.read(self.store, plan)
+
+
+class Span(NamedTuple):
+    """One chunk along one dimension, and which values of a block lie in it.
+
+    Parameters
+    ----------
+    name
+        Its number, as in keys.
+    begin, end
+        From where to where it reaches in the array.
+    values
+        Which of the block's values lie in it.
+    inside
+        Where in the chunk they lie.
+    whole
+        Whether they are all of it.
+    """
+
+    name: str
+    begin: int
+    end: int
+    values: slice
+    inside: slice
+    whole: bool
+
+
+def spans(low: int, high: int, chunk: int, size: int) -> list[Span]:
+    """The chunks along one dimension of length `size` that values from `low` to `high` touch."""
+    found = []
+    for number in range(low // chunk, -(-high // chunk)):
+        begin, end = number * chunk, min((number + 1) * chunk, size)
+        first, last = max(low, begin), min(high, end)
+        found.append(
+            Span(
+                str(number),
+                begin,
+                end,
+                slice(first - low, last - low),
+                slice(first - begin, last - begin),
+                first == begin and last == end,
+            )
+        )
+    return found
+
+
+class Gate:
+    """What all copies of one sink in one process share: who writes, and whether anybody may.
+
+    Attributes
+    ----------
+    lock
+        Held while a chunk is changed that several blocks have a part of.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._shut = False
+
+    @classmethod
+    def called(cls, name: str) -> Gate:
+        """The gate of the sinks of this name."""
+        with _NAMING:
+            return _GATES.setdefault(name, cls())
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._shut:
+                raise StoreError("export", "was given up")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def shut(self) -> None:
+        """Let nobody in any more, and wait until all are out."""
+        with self._changed:
+            self._shut = True
+            self._changed.wait_for(lambda: not self._inside)
+
+
+_GATES: WeakValueDictionary[str, Gate] = WeakValueDictionary()
+_NAMING = threading.Lock()
+
+Position = tuple[Span, ...]
 
 
 class Sink:
@@ -83,20 +185,25 @@ class Sink:
         self.shared = shared
         self.encoder = Encoder(array)
         self._home = os.getpid()
-        self._lock = threading.Lock()
+        self._name = uuid.uuid4().hex
+        self._gate = Gate.called(self._name)
 
     def moved(self, store: WritableStore) -> Sink:
         """The same for another store."""
         return Sink(self.array, store, self.start, rounding=self.rounding, shared=self.shared)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        return {name: value for name, value in self.__dict__.items() if name != "_gate"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
+        self.__dict__.update(state, _gate=Gate.called(state["_name"]))
 
     def __dask_tokenize__(self) -> tuple[str, str]:
-        return type(self).__name__, f"{self.store.url}/{self.array.path}/{id(self)}"
+        return type(self).__name__, self._name
+
+    def shut(self) -> None:
+        """Write nothing more in this process; returns when the last write has ended."""
+        self._gate.shut()
 
     def __setitem__(self, key: Any, values: Any) -> None:
         """Write the block at `key`, slices that count from `start`: how dask stores."""
@@ -113,7 +220,7 @@ class Sink:
         *,
         threads: int | None = None,
         done: Callable[[int], None] | None = None,
-    ) -> None:
+    ) -> int:
         """Write one block.
 
         Parameters
@@ -124,44 +231,64 @@ class Sink:
             Encode in so many; None for as many as there are processors. A
             remote store gets more, for they wait.
         done
-            Told how many chunks have been written.
+            Told how many chunks have been done.
+
+        Returns
+        -------
+        int
+            How many chunks were put: all but those of nothing but the fill value.
 
         Raises
         ------
         FormatError, StoreError
             If a value cannot be encoded, or a chunk not be stored.
         """
+        if 0 in values.shape:
+            return 0
         if self.rounding is not None:
             values = self.rounding(values)
-        first = first or (0,) * values.ndim
-        low = tuple(s + f for s, f in zip(self.start, first, strict=True))
-        high = tuple(n + size for n, size in zip(low, values.shape, strict=True))
-        if 0 in values.shape:
-            return
-        positions = itertools.product(
-            *(
-                range(a // c, -(-b // c))
-                for a, b, c in zip(low, high, self.array.chunk_shape, strict=True)
+        array = self.array
+        axes = [
+            spans(s + f, s + f + size, chunk, length)
+            for s, f, size, chunk, length in zip(
+                self.start,
+                first or (0,) * values.ndim,
+                values.shape,
+                array.chunk_shape,
+                array.shape,
+                strict=True,
             )
-        )
-        count = math.prod(
-            -(-b // c) - a // c for a, b, c in zip(low, high, self.array.chunk_shape, strict=True)
-        )
-        threads = min(self._threads(threads), count)
+        ]
+        positions = itertools.product(*axes)
+        lock = threading.Lock()
+        failed = threading.Event()
 
-        def work(some: Iterator[tuple[int, ...]]) -> int:
-            number = 0
-            for position in some:
-                self._write_chunk(position, values, low, high)
-                number += 1
-            return number
+        def take() -> list[Position]:
+            with lock:
+                return [] if failed.is_set() else list(itertools.islice(positions, BATCH))
 
+        def loop() -> int:
+            put = 0
+            try:
+                while batch := take():
+                    with self._gate:
+                        for position in batch:
+                            put += self._write_chunk(position, values)
+                    if done is not None:
+                        with lock:
+                            done(len(batch))
+            except BaseException:
+                failed.set()
+                raise
+            return put
+
+        threads = min(self._threads(threads), math.prod(map(len, axes)))
         if threads < 2:
-            number = work(positions)
-            if done is not None:
-                done(number)
-            return
-        self._in_threads(threads, positions, work, done)
+            return loop()
+        with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr-export") as pool:
+            others = [pool.submit(loop) for _ in range(threads - 1)]
+            put = loop()
+        return put + sum(other.result() for other in others)
 
     def _threads(self, wanted: int | None) -> int:
         if self.store.parallel <= workers():
@@ -169,123 +296,53 @@ class Sink:
         in_flight = max(2, IN_FLIGHT_BYTES // max(1, self.encoder.nbytes))
         return min(self.store.parallel, in_flight)
 
-    def _in_threads(
-        self,
-        threads: int,
-        positions: Iterator[tuple[int, ...]],
-        work: Callable[[Iterator[tuple[int, ...]]], int],
-        done: Callable[[int], None] | None,
-    ) -> None:
-        lock = threading.Lock()
-        failed = threading.Event()
-
-        def take() -> list[tuple[int, ...]]:
-            with lock:
-                return [] if failed.is_set() else list(itertools.islice(positions, BATCH))
-
-        def loop() -> None:
-            try:
-                while batch := take():
-                    number = work(iter(batch))
-                    if done is not None:
-                        with lock:
-                            done(number)
-            except BaseException:
-                failed.set()
-                raise
-
-        with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr-export") as pool:
-            others = [pool.submit(loop) for _ in range(threads - 1)]
-            loop()
-        for other in others:
-            other.result()
-
-    def _write_chunk(
-        self,
-        position: tuple[int, ...],
-        values: np.ndarray[Any, Any],
-        low: tuple[int, ...],
-        high: tuple[int, ...],
-    ) -> None:
-        """Write what `values`, which reach from `low` to `high`, hold of one chunk."""
+    def _write_chunk(self, position: Position, values: np.ndarray[Any, Any]) -> bool:
+        """Write what `values` hold of one chunk; whether it was put."""
         array = self.array
-        source = []
-        whole = True
-        for i, chunk, size, a, b in zip(
-            position, array.chunk_shape, array.shape, low, high, strict=True
-        ):
-            begin, end = i * chunk, min((i + 1) * chunk, size)
-            whole = whole and a <= begin and end <= b
-            source.append(slice(max(a, begin) - a, min(b, end) - a))
-        key = f"{array.path}/{array.separator.join(map(str, position)) or '0'}"
-        part = values[tuple(source)] if source else values
-        if whole:
-            self._put(key, part)
-            return
-        if self.shared and os.getpid() != self._home:
-            raise StoreError(
-                f"{self.store.url}/{key}",
-                "two dask blocks share this chunk, which only one process can write; use "
-                "align_chunks=True",
-            )
-        with self._lock:
-            self._put(key, self._merged(key, position, part, low, high))
+        key = f"{array.path}/{array.separator.join([span.name for span in position]) or '0'}"
+        part = values[tuple([span.values for span in position])] if position else values
+        if all(span.whole for span in position):
+            return self._put(key, part)
+        if not self.shared:
+            return self._put(key, self._merged(position, part, self.old))
+        if os.getpid() == self._home:
+            with self._gate.lock:
+                return self._put(key, self._merged(position, part, self._seen(key)))
+        raise StoreError(
+            f"{self.store.url}/{key}",
+            "two dask blocks share this chunk, which only one process can write; use "
+            "align_chunks=True",
+        )
 
-    def _put(self, key: str, part: np.ndarray[Any, Any]) -> None:
+    def _put(self, key: str, part: np.ndarray[Any, Any]) -> bool:
         if self.skip_fill and self.encoder.is_fill(part):
-            return
+            return False
         self.store.put(key, self.encoder.encode(part))
+        return True
 
     def _merged(
-        self,
-        key: str,
-        position: tuple[int, ...],
-        part: np.ndarray[Any, Any],
-        low: tuple[int, ...],
-        high: tuple[int, ...],
+        self, position: Position, part: np.ndarray[Any, Any], seen: Old | None
     ) -> np.ndarray[Any, Any]:
         """The whole chunk: what was there, and `part` in it."""
         array = self.array
-        begin = tuple(i * c for i, c in zip(position, array.chunk_shape, strict=True))
-        end = tuple(
-            min(b + c, n) for b, c, n in zip(begin, array.chunk_shape, array.shape, strict=True)
-        )
-        shape = tuple(e - b for b, e in zip(begin, end, strict=True))
         dtype = array.dtype.newbyteorder("=")
         fill = array.fill if array.fill is not None else np.zeros((), dtype)[()]
-        chunk = np.full(shape, fill, dtype=dtype)
-        seen = self._seen(key)
+        chunk = np.full([span.end - span.begin for span in position], fill, dtype=dtype)
         if seen is not None:
-            inside = tuple(
-                slice(b, min(e, n)) for b, e, n in zip(begin, end, seen.array.shape, strict=True)
+            there = tuple(
+                slice(span.begin, min(span.end, size))
+                for span, size in zip(position, seen.array.shape, strict=True)
             )
-            if all(part.start < part.stop for part in inside):
-                plan = plan_outer(inside, seen.array.shape, seen.array.chunk_shape)
-                store = seen.store
-                reader = ChunkReader(seen.array)
-                old = read_blocking(reader, store, plan)
-                chunk[tuple(slice(0, n) for n in old.shape)] = old
-        target = tuple(
-            slice(max(a, b) - b, min(z, e) - b)
-            for a, z, b, e in zip(low, high, begin, end, strict=True)
-        )
-        chunk[target] = self.encoder.as_stored(part)
+            if all(one.start < one.stop for one in there):
+                before = seen.read(there)
+                chunk[tuple(map(slice, before.shape))] = before
+        chunk[tuple(span.inside for span in position)] = self.encoder.as_stored(part)
         return chunk
 
     def _seen(self, key: str) -> Old | None:
-        """Where the chunk is now: written by a block before, or old, or nowhere."""
-        if self.shared:
-            written = self.store.reader()
-            if written.get_many([key])[0] is not None:
-                return Old(written, self.array)
-        return self.old
-
-
-def read_blocking(reader: ChunkReader, store: KeyStore, plan: Any) -> np.ndarray[Any, Any]:
-    """Read a plan from either kind of store."""
-    from nczarr_fsspec.keystore import LocalStore, RemoteStore
-
-    if isinstance(store, RemoteStore):
-        return store.run(reader.read_remote(store, plan))
-    assert isinstance(store, LocalStore)
-    return reader.read(store, plan)
+        """Where a chunk is now: written by a block before, or old, or nowhere."""
+        written = self.store.reader()
+        found = written.get_many([key])[0]
+        if isinstance(found, StoreError):
+            raise found
+        return self.old if found is None else Old(written, self.array)

@@ -99,6 +99,11 @@ def netcdf_type(dtype: np.dtype[Any]) -> str | None:
     return NC_TYPES.get(dtype.str.lstrip("<>|="))
 
 
+def shortest_text(profile: Profile) -> int:
+    """Bytes that text has room for at least: in pure Zarr, one byte makes a char array."""
+    return 2 if profile.generation == "v2" else 1
+
+
 def storage(request: Request, profile: Profile) -> ChunkedArray:
     """Decide how a variable is stored.
 
@@ -112,6 +117,9 @@ def storage(request: Request, profile: Profile) -> ChunkedArray:
         check_keys(encoding)
     dtype = _stored_dtype(request, profile)
     chunks = _chunk_shape(request, dtype)
+    if profile.generation in ("G2L", "G2U") and not request.explicit:
+        # these releases refuse chunks that are longer than the variable
+        chunks = tuple(min(c, max(1, n)) for c, n in zip(chunks, request.shape, strict=True))
     codecs = _codecs(encoding, dtype) if request.shape else ()
     if profile.generation == "G2U" and not request.explicit:
         codecs = ()  # netCDF-C 4.8 has none
@@ -149,7 +157,7 @@ def _stored_dtype(request: Request, profile: Profile) -> np.dtype[Any]:
                 f"holds a text of {request.text_length} bytes, longer than its _nczarr_maxstrlen "
                 f"{length}; nothing is cut off"
             )
-        return np.dtype(f"S{length}")
+        return np.dtype(f"S{max(length, shortest_text(profile))}")
     endian = encoding.get("endian", "native")
     if endian not in ("native", "little", "big", None):
         raise ValueError(f"endian is {endian!r}; it is 'native', 'little' or 'big'")
@@ -210,7 +218,7 @@ def _still_fits(chunks: Any, request: Request) -> bool:
     if len(lengths) != len(request.shape) or any(length < 1 for length in lengths):
         return False
     original = request.encoding.get("original_shape")
-    if original is not None and tuple(original) != request.shape:
+    if original is None or tuple(original) != request.shape:
         too_long = (
             c > n and not u
             for c, n, u in zip(lengths, request.shape, request.unlimited, strict=True)

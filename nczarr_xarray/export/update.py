@@ -16,7 +16,7 @@ from nczarr_xarray._compat import encode_for_netcdf
 from nczarr_xarray.chunks.quantize import quantize
 from nczarr_xarray.encoding import attribute_value
 from nczarr_xarray.export.attributes import encode_attribute
-from nczarr_xarray.export.dataset import Item, Rounding, longest_text
+from nczarr_xarray.export.dataset import Item, Rounding, longest_text, whole_text
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, netcdf_type
 from nczarr_xarray.formats.nczarr import edit
@@ -103,7 +103,11 @@ class Update:
                 return slice(0, self.stored.sizes[name])
             self.problems.append(f"region: {name!r} has no labels to find it by; give a slice")
             return slice(0, 0)
-        places = pd.Index(stored.values).get_indexer(self.dataset.indexes[name])
+        labels = pd.Index(stored.values)
+        if not labels.is_unique:
+            self.problems.append(f"region: labels of {name!r} are there twice; give a slice")
+            return slice(0, 0)
+        places = labels.get_indexer(self.dataset.indexes[name])
         if (places < 0).any():
             self.problems.append(f"region: not all labels of {name!r} are in the dataset")
         elif (np.diff(places) != 1).any():
@@ -112,22 +116,33 @@ class Update:
             return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
         return slice(0, 0)
 
+    def without_labels(self, region: Region) -> None:
+        """Leave out the labels of the region, which stay what they are, as in `to_zarr`."""
+        for name in [name for name in self.dataset.indexes if name in self.dataset.variables]:
+            new, stored = self.dataset.variables[name], self.stored.variables.get(name)
+            if stored is None or not set(new.dims) & set(region):
+                continue
+            part = stored.isel({dim: region[dim] for dim in stored.dims if dim in region})
+            if not self.problems and not part.equals(new):  # type: ignore[no-untyped-call]
+                self.problems.append(
+                    f"{name}: the labels are not those stored there; correct the region, or drop "
+                    "them (drop_vars)"
+                )
+            self.dataset = self.dataset.drop_vars([name])
+
     # -- the values ------------------------------------------------------------
 
     def items(self, dataset: xr.Dataset) -> list[Item]:
         """Variables of `dataset` encoded as the stored ones are."""
-        dataset = dataset.copy()
-        for name in [*dataset.variables]:
-            if name not in self.group.variables:
-                self.problems.append(f"{name}: is not in {self.path}; write it with mode='a'")
-                dataset = dataset.drop_vars([name])
-            elif self.group.variables[str(name)].error is not None:
-                self.problems.append(f"{name}: {self.group.variables[str(name)].error}")
-                dataset = dataset.drop_vars([name])
+        misfits = {name: self._misfit(name, v) for name, v in dataset.variables.items()}
+        self.problems += [f"{name}: {found}" for name, found in misfits.items() if found]
+        dataset = dataset.drop_vars([name for name, found in misfits.items() if found])
         for name, variable in dataset.variables.items():
-            stored = self.stored.variables[name]
-            self._check_meaning(str(name), variable, stored)
-            variable.encoding = {"_FillValue": None, **stored.encoding}
+            encoding = whole_text(variable, self.stored.variables[name].encoding)
+            encoding.pop("char_dim_name", None)  # shorter text has another; see `_as_stored`
+            if self.group.variables[str(name)].nc_type == "string" and variable.dtype.kind == "S":
+                encoding["dtype"] = str  # bytes stay whole
+            variable.encoding = {"_FillValue": None, **encoding}
         try:
             encoded, _ = encode_for_netcdf(dataset)
         except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
@@ -137,52 +152,52 @@ class Update:
         found = (self._item(str(name), source, given[name]) for name, source in encoded.items())
         return [item for item in found if item is not None]
 
-    def _check_meaning(self, name: str, new: xr.Variable, stored: xr.Variable) -> None:
-        """Note a type that cannot become the stored one without loss."""
+    def _misfit(self, name: Hashable, new: xr.Variable) -> str | None:
+        """Why there is nothing that values could be stored in, or not without loss."""
+        variable = self.group.variables.get(str(name))
+        if variable is None:
+            return f"is not in {self.path}; write it with mode='a'"
+        if variable.error is not None:
+            return str(variable.error)
+        stored = self.stored.variables[name]
         ours, theirs = np.dtype(new.dtype), np.dtype(stored.dtype)
         if ours == theirs or (ours.kind == theirs.kind and ours.kind in "MmOUS"):
-            return
+            return None
         if {ours.kind, theirs.kind} <= set("OUS") or np.can_cast(ours, theirs, "safe"):
-            return
-        self.problems.append(
-            f"{name}: is of type {ours}, stored as {theirs}; convert it with astype"
-        )
+            return None
+        packed = {"scale_factor", "add_offset"} & stored.encoding.keys()
+        if packed and ours.kind == theirs.kind == "f":
+            return None  # what is stored has less digits than either
+        return f"is of type {ours}, stored as {theirs}; convert it with astype"
 
     def _item(self, name: str, source: xr.Variable, given: frozenset[Any]) -> Item | None:
         variable = self.group.variables[name]
         array = self.existing.array(variable)
         names = self._dimension_names(variable)
-        source = self._padded(variable, source)
+        if array.dtype == source.dtype == "S1":
+            variable = replace(variable, nc_type="char")  # pure Zarr tells of no difference
+        if variable.nc_type == "char":
+            hidden = len(names) > len(self.stored.variables[name].dims)
+            source = _as_stored(source, names, variable.dimensions[-1] if hidden else None)
+        whole = variable.nc_type == "string" and source.dtype.kind == "S"
+        nc_type = "string" if whole else netcdf_type(source.dtype)
         problem = None
         if source.dims != names:
             problem = f"has dimensions {source.dims}, stored with {names}"
-        elif netcdf_type(source.dtype) != variable.nc_type:
+        elif nc_type != variable.nc_type:
             problem = (
-                f"would be {netcdf_type(source.dtype) or source.dtype} when encoded, stored as "
+                f"would be {nc_type or source.dtype} when encoded, stored as "
                 f"{variable.nc_type} (do all values fit its units, scale and offset?)"
             )
-        elif variable.nc_type == "string" and longest_text(source) > array.dtype.itemsize:
-            problem = (
-                f"holds a text of {longest_text(source)} bytes, stored with {array.dtype.itemsize}"
-            )
-        else:
-            problem = self._other_attributes(variable, source.attrs, given)
+        elif nc_type == "string":
+            longest = source.dtype.itemsize if whole else longest_text(source)
+            if longest > array.dtype.itemsize:
+                problem = f"holds a text of {longest} bytes, stored with {array.dtype.itemsize}"
+        problem = problem or self._other_attributes(variable, source.attrs, given)
         if problem is not None:
             self.problems.append(f"{name}: {problem}")
             return None
         return Item(variable, source, _rounding(variable))
-
-    def _padded(self, variable: Variable, source: xr.Variable) -> xr.Variable:
-        """Text that is stored as characters, brought to the length that is stored."""
-        joined = len(self.stored.variables[variable.name].dims) < len(variable.dimensions)
-        if not (joined and variable.nc_type == "char" and source.ndim == len(variable.dimensions)):
-            return source
-        missing = variable.dimensions[-1].size - source.shape[-1]
-        if missing <= 0:
-            return source
-        nothing: Any = b""
-        padded: xr.Variable = source.pad({source.dims[-1]: (0, missing)}, constant_values=nothing)
-        return padded
 
     def _dimension_names(self, variable: Variable) -> tuple[Hashable, ...]:
         """As the dataset calls them, those that char arrays hide from it included."""
@@ -315,6 +330,35 @@ class Update:
         group = self.existing.group(dimension.group)
         assert group is not None  # some variable of it was found through it
         return group
+
+
+def _as_stored(
+    source: xr.Variable, names: tuple[Hashable, ...], hidden: Dimension | None
+) -> xr.Variable:
+    """Characters with the dimensions that are stored.
+
+    Parameters
+    ----------
+    source
+        As xarray has split texts.
+    names
+        Of those dimensions.
+    hidden
+        The last of them if the dataset shows texts.
+    """
+    *others, last = source.dims
+    if hidden is None:
+        single = source.dims != names and source.shape[-1] == 1
+        return source.isel({last: 0}) if single else source
+    if others != [*names[:-1]]:
+        return source
+    missing = hidden.size - source.shape[-1]
+    if missing > 0:
+        nothing: Any = b""
+        source = source.pad({last: (0, missing)}, constant_values=nothing)
+        if source.chunks is not None:
+            source = source.chunk({last: -1})
+    return xr.Variable(names, source.data, source.attrs)
 
 
 def _rounding(variable: Variable) -> Rounding | None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from functools import partial
 
 import xarray as xr
 
 from nczarr_fsspec.create import Change
-from nczarr_fsspec.edit import settle
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.writable import WritableStore
@@ -38,8 +36,9 @@ def plan_values(request: Request, region: RegionLike) -> Job:
         update = Update(existing, path, dataset)
         slices = update.resolve_region(region)
         if region:
-            dataset = _without_outsiders(update, dataset, slices, auto=region == "auto")
-        items = update.items(dataset)
+            update.without_labels(slices)
+            _refuse_outsiders(update, slices)
+        items = update.items(update.dataset)
         starts = [update.start(item, slices) for item in items]
         items = _ready(update, items, starts, request)
         update.check()
@@ -63,14 +62,8 @@ def plan_values(request: Request, region: RegionLike) -> Job:
                 flows.append((item, sink))
             staged = _count(flow for flow in flows if flow[1].array.path not in direct)
             final = existing.final_documents((), consolidated=False) if staged else {}
-            writer = request.place.writer
-            return Job(
-                change,
-                flows,
-                final,
-                staged_chunks=None if writer is None else staged,
-                after=partial(settle, writer) if writer is not None and existing.pending else None,
-            )
+            counted = None if request.place.writer is None else staged
+            return Job(change, flows, final, staged_chunks=counted)
         except BaseException:
             change.abort()
             raise
@@ -129,22 +122,23 @@ def _one_group(request: Request) -> tuple[str, xr.Dataset]:
         raise ExportError(
             request.url, "a DataTree of several groups is changed group by group (group=...)"
         )
-    return next(iter(request.groups.items()))
+    path, dataset = next(iter(request.groups.items()))
+    if request.options(path).encoding:
+        raise ExportError(
+            request.url, "encoding was provided, but variables that exist keep theirs: leave it out"
+        )
+    return path, dataset
 
 
-def _without_outsiders(
-    update: Update, dataset: xr.Dataset, slices: Mapping[Hashable, slice], *, auto: bool
-) -> xr.Dataset:
-    """Leave out the labels that "auto" went by; refuse variables that no slice is about."""
-    if auto:
-        dataset = dataset.drop_vars([name for name in slices if name in dataset.indexes])
-    outside = [name for name, v in dataset.variables.items() if not set(v.dims) & set(slices)]
+def _refuse_outsiders(update: Update, slices: Mapping[Hashable, slice]) -> None:
+    """Note variables that no slice is about."""
+    variables = update.dataset.variables
+    outside = [name for name, v in variables.items() if not set(v.dims) & set(slices)]
     if outside:
         update.problems.append(
             f"{', '.join(map(str, outside))}: have no dimension in the region; drop them "
             "(drop_vars), or write them with mode='a'"
         )
-    return dataset
 
 
 def _ready(update: Update, items: list[Item], starts: list[Start], request: Request) -> list[Item]:
@@ -170,8 +164,13 @@ def _unchanged(request: Request, existing: Existing, items: list[Item]) -> KeySt
     """
     paths = [array_of(item).path for item in items]
     before = {path: existing.array_documents(path) for path in paths}
+    root = existing.group_documents("")
     again = Existing.open(request.place)
-    if again is None or any(again.array_documents(path) != before[path] for path in paths):
+    if (
+        again is None
+        or again.group_documents("") != root
+        or any(again.array_documents(path) != before[path] for path in paths)
+    ):
         raise ExportError(request.url, "was changed by another writer just now; try again")
     return again.opened.store
 
@@ -222,7 +221,7 @@ def _beyond(item: Item, old: ChunkedArray, start: Start, change: Change, reader:
 def _update_attributes(
     existing: Existing, path: str, dataset: xr.Dataset, request: Request
 ) -> None:
-    """The dataset's own attributes become those of the new values, as in `to_zarr`."""
+    """The group takes the attributes of the new values; it keeps what else it has."""
     exporter = Exporter(existing.profile)
     node = Group()
     for name, value in dataset.attrs.items():

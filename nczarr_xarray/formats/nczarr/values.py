@@ -76,9 +76,16 @@ def attribute_code(nc_type: str, char: str) -> str:
 
 
 def dtype_code(array: ChunkedArray, nc_type: str | None, profile: Profile) -> JSON:
-    """``dtype`` of ``.zarray``; single bytes have ``|``, which zarr-python needs."""
+    """``dtype`` of ``.zarray``; single bytes have ``|``, which zarr-python needs.
+
+    Not so with szip, which zarr-python lacks: netCDF-C 4.10.1 asks for an order there
+    ("bad datatype endianness order") and writes ``<u1`` itself.
+    """
     if nc_type == "char" and profile.spelling is not None:
         return profile.spelling.char
+    szip = any(config["id"] == "szip" for config in array.codecs)
+    if profile.spelling is not None and szip and array.dtype.itemsize == 1:
+        return f"<{array.dtype.str[1:]}"
     return array.dtype.str if array.dtype.fields is None else _fields(array.dtype.descr)
 
 

@@ -1,0 +1,123 @@
+"""Writers of one dataset keep out of each other's way: each says first what it is to change.
+
+Of two that want the same chunks at least one finds the claim of the other, for
+both put theirs before they look. The claim of a process that has ended is no
+hindrance.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nczarr_fsspec.errors import ConflictError, StoreError
+from nczarr_fsspec.journal import STAGED, WRITERS
+from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
+from nczarr_fsspec.recovery import finish_journal, forget, read
+from nczarr_fsspec.writable import WritableStore
+
+#: Array -> first and last+1 chunk along each dimension; None claims everything.
+Boxes = Mapping[str, tuple[tuple[int, int], ...]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one writer changes. Picklable.
+
+    Attributes
+    ----------
+    store
+        The dataset.
+    transaction
+        Number of the change.
+    """
+
+    store: WritableStore
+    transaction: str
+
+    @classmethod
+    def take(cls, store: WritableStore, boxes: Boxes = None) -> Claim:
+        """Claim the chunks in `boxes`. What dead writers left is finished or removed.
+
+        Raises
+        ------
+        ConflictError
+            If another writer is at work there.
+        StoreError
+            If the store cannot be written.
+        """
+        finish_journal(store)
+        claim = cls(store, uuid.uuid4().hex[:16])
+        AT_WORK.add(claim.transaction)
+        document = {"owner": Owner.here().document, "boxes": boxes}
+        try:
+            store.put(claim.key, json.dumps(document).encode())
+            staged = _staged(store)  # before the claims, which are put before anything is staged
+            claims = {key.rpartition("/")[2] for key in store.keys_below(WRITERS)}
+            for other in claims - {claim.transaction}:
+                claim._give_way_to(other, boxes)
+            for transaction in staged - claims:
+                forget(store, transaction)
+        except BaseException:
+            claim.drop()
+            raise
+        return claim
+
+    @property
+    def key(self) -> str:
+        """Where it is announced."""
+        return f"{WRITERS}/{self.transaction}"
+
+    def _give_way_to(self, other: str, boxes: Boxes) -> None:
+        """Raise if the writer that claimed `other` and this one want the same chunks."""
+        data = read(self.store.reader(), f"{WRITERS}/{other}")
+        if data is None:
+            return  # it has finished meanwhile
+        claim = parse_json(data)
+        claim = claim if isinstance(claim, dict) else {}
+        owner = Owner.parse(claim.get("owner"))
+        if owner.has_left(other):
+            finish_journal(self.store)  # its last deed may have been to make its change valid
+            forget(self.store, other)
+        elif _overlap(boxes, claim.get("boxes")):
+            raise ConflictError(
+                self.store.url,
+                f"another writer ({owner}) is at work on the same chunks; wait for it, or, if it "
+                "has died on its machine, call nczarr_xarray.recover",
+            )
+
+    def check(self) -> None:
+        """Raise `StoreError` if somebody has taken the claim away."""
+        if read(self.store.reader(), self.key) is None:
+            raise StoreError(
+                self.store.url,
+                "this change is over already: it was carried out, or taken for that of a dead "
+                "writer and removed (nczarr_xarray.recover); look at the dataset and try again",
+            )
+
+    def drop(self) -> None:
+        """Take it back, with everything that was staged."""
+        AT_WORK.discard(self.transaction)
+        with suppress(StoreError):  # whoever comes next tidies up
+            forget(self.store, self.transaction)
+
+
+def _staged(store: WritableStore) -> frozenset[str]:
+    """Changes that objects have been staged for."""
+    (names,) = store.reader().list_many([STAGED])
+    if isinstance(names, StoreError):
+        raise names
+    return names or frozenset()
+
+
+def _overlap(one: Boxes, other: object) -> bool:
+    if one is None or not isinstance(other, dict):
+        return True
+    return any(
+        path in other
+        and all(a < d and c < b for (a, b), (c, d) in zip(box, other[path], strict=False))
+        for path, box in one.items()
+    )

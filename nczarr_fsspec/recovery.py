@@ -1,0 +1,230 @@
+"""Carrying out changes that are valid, one's own and those of writers that died."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+
+from nczarr_fsspec.errors import ConflictError, StoreError
+from nczarr_fsspec.journal import (
+    COVER,
+    HELD,
+    INCOMPLETE,
+    JOURNAL,
+    PRIVATE,
+    ROOT,
+    STAGED,
+    WRITERS,
+    Incomplete,
+    Journal,
+)
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.owned import is_chunk_of
+from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
+from nczarr_fsspec.writable import WritableStore
+
+#: Other objects by which a dataset is known: of zarr-python, of netCDF-C 4.8.0, of Zarr 3.
+OTHER_ROOTS = (".zmetadata", ".nczarr", "zarr.json")
+#: How long a writer that carries out a change may make no progress, in seconds.
+PATIENCE = 30.0
+#: Keys that are moved at a time, so that others see progress.
+BATCH = 1000
+#: What a process that could not carry out a change leaves for the next one.
+RELEASED = b"released"
+
+
+def read(reader: KeyStore, key: str) -> bytes | None:
+    """The object at `key` (`StoreError` if it cannot be read)."""
+    (data,) = reader.get_many([key])
+    if isinstance(data, StoreError):
+        raise data
+    return data
+
+
+def read_journal(reader: KeyStore) -> Journal | None:
+    """The change that is being carried out, if there is one (`StoreError` if it is damaged)."""
+    data = read(reader, JOURNAL)
+    return None if data is None else Journal.parse(data, reader.url)
+
+
+def forget(store: WritableStore, transaction: str) -> None:
+    """Remove everything that belongs to a change that is over; nothing if it is valid."""
+    journal = read_journal(store.reader())
+    if journal is None or journal.transaction != transaction:
+        store.delete([f"{WRITERS}/{transaction}"])
+        store.delete(store.keys_below(f"{STAGED}/{transaction}"))
+
+
+def finish_journal(store: WritableStore) -> None:
+    """Carry out a change whose writer died; wait for one whose writer is at it.
+
+    Raises
+    ------
+    ConflictError
+        If nothing happens for a long time.
+    StoreError
+        If the store fails, or the journal is damaged.
+    """
+    reader = store.reader()
+    seen: object = None
+    try:
+        while (journal := read_journal(reader)) is not None:
+            turn = _inherit(store, reader, journal)
+            if turn is not None:
+                with at_work(store, journal, *turn):
+                    carry_out(store, journal)
+                forget(store, journal.transaction)
+                continue
+            left = len(store.keys_below(f"{STAGED}/{journal.transaction}"))
+            if seen != (journal.transaction, left):
+                seen = journal.transaction, left
+                wait, deadline = 0.005, time.monotonic() + PATIENCE
+            elif time.monotonic() > deadline:
+                raise ConflictError(
+                    store.url,
+                    f"another writer ({journal.owner}) has got no further with its change for "
+                    f"{PATIENCE:.0f} s; if it has died on its machine, call nczarr_xarray.recover",
+                )
+            time.sleep(wait)
+            wait = min(2 * wait, 0.5)
+    finally:
+        reader.close()
+
+
+def _inherit(store: WritableStore, reader: KeyStore, journal: Journal) -> tuple[str, int] | None:
+    """Become the only one that carries out a change, if nobody else is at it.
+
+    There is a line of successors; one enters it only when the one before has
+    left. So no two are at work at the same time, whoever else looks.
+    """
+    left = journal.owner.has_left(journal.transaction)
+    for number in count():
+        data = read(reader, journal.successor(number))
+        if data is None:
+            break
+        left = data == RELEASED or _has_left(data)
+    if not left:
+        return None
+    work = uuid.uuid4().hex
+    document = {"owner": Owner.here().document, "work": work}
+    AT_WORK.add(work)
+    try:
+        if store.create(journal.successor(number), json.dumps(document).encode()):
+            now = read_journal(reader)
+            if now is not None and now.transaction == journal.transaction:
+                return work, number
+            forget(store, journal.transaction)  # it was carried out meanwhile
+    except BaseException:
+        AT_WORK.discard(work)
+        raise
+    AT_WORK.discard(work)
+    return None
+
+
+def _has_left(successor: bytes) -> bool:
+    document = parse_json(successor)
+    document = document if isinstance(document, dict) else {}
+    return Owner.parse(document.get("owner")).has_left(str(document.get("work")))
+
+
+@contextmanager
+def at_work(
+    store: WritableStore, journal: Journal, work: str | None = None, number: int = -1
+) -> Iterator[None]:
+    """Be the one that carries out a change, and let go if that fails.
+
+    Parameters
+    ----------
+    work, number
+        Of a successor: under which name it is at work, and its place in the line.
+    """
+    work = work or journal.transaction
+    AT_WORK.add(work)
+    try:
+        yield
+    except BaseException:
+        with suppress(StoreError):
+            store.create(journal.successor(number + 1), RELEASED)
+        raise
+    finally:
+        AT_WORK.discard(work)
+
+
+def carry_out(store: WritableStore, journal: Journal) -> None:
+    """Put the objects of a valid change into place. May be done again after it was cut off.
+
+    Readers that know nothing of the journal (netCDF-C, zarr-python) find an
+    error where the root group should be until everything is in place. Without
+    any root group, netCDF-C would look for arrays and read what it finds.
+    """
+    prefix = f"{STAGED}/{journal.transaction}/"
+    there = {key.removeprefix(prefix) for key in store.keys_below(prefix.rstrip("/"))}
+    waiting = [key for key in journal.staged if key in there]
+    if ROOT in waiting:
+        store.put(ROOT, COVER)
+    gone = {*waiting, *journal.removed}
+    store.delete([key for key in OTHER_ROOTS if key in gone])
+    for keys in _batches(sorted((key for key in waiting if key != ROOT), key=_rank)):
+        store.move((journal.staged_key(key), key) for key in keys)
+    store.delete(journal.removed)
+    if ROOT in waiting:
+        place = ROOT if pending_in(store) is None else HELD
+        store.move([(journal.staged_key(ROOT), place)])
+    settle(store)
+    # The claim first: where there is neither claim nor journal, a commit that is tried again
+    # knows that there is nothing left to do.
+    store.delete([f"{WRITERS}/{journal.transaction}"])
+    store.delete([JOURNAL])
+
+
+def _rank(key: str) -> tuple[int, int]:
+    """Chunks before arrays, arrays before the groups that list them, deeper groups first."""
+    name = key.rpartition("/")[2]
+    kind = 0 if not name.startswith(".z") else (2 if name in (".zgroup", ".zattrs") else 1)
+    return kind, -key.count("/")
+
+
+def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
+
+
+def pending_in(store: WritableStore) -> Incomplete | None:
+    """The mark of chunks that are still to be written, if there is one."""
+    data = read(store.reader(), INCOMPLETE)
+    return None if data is None else Incomplete.parse(data)
+
+
+def settle(store: WritableStore) -> None:
+    """Uncover the root and take the mark away if all chunks that were to come are there now."""
+    mark = pending_in(store)
+    if mark is None or mark.pending is None:
+        return
+    for path, number in mark.pending.items():
+        if sum(is_chunk_of(key, path) for key in store.keys_below(path)) < number:
+            return
+    if pending_in(store) == mark:
+        store.move([(HELD, ROOT)])
+        store.delete([INCOMPLETE])
+
+
+def recover(store: WritableStore) -> None:
+    """Finish or remove whatever any writer left; for when none is at work any more.
+
+    Raises
+    ------
+    StoreError
+        If the store cannot be written.
+    """
+    journal = read_journal(store.reader())
+    if journal is not None:
+        with at_work(store, journal):
+            carry_out(store, journal)
+    keys = store.keys_below(PRIVATE)
+    # the claims first: a writer that lives in spite of all sees that it must give up
+    store.delete([key for key in keys if key.startswith(f"{WRITERS}/")])
+    store.delete([key for key in keys if key not in (INCOMPLETE, JOURNAL, HELD)])
+    settle(store)
