@@ -53,7 +53,10 @@ class SharedFilesystem:
     @classmethod
     def like(cls, recipe: AbstractFileSystem) -> SharedFilesystem:
         """The one with the class and options of `recipe`."""
-        key = os.getpid(), type(recipe), str(getattr(recipe, "_fs_token_", id(recipe)))
+        # two in memory may hold different things, though they were made alike
+        alike = not isinstance(recipe, MemoryFileSystem) and hasattr(recipe, "_fs_token_")
+        token = recipe._fs_token_ if alike else id(recipe)
+        key = os.getpid(), type(recipe), str(token)
         shared = cls.all.get(key)
         return shared or cls.all.setdefault(key, cls(recipe))
 
@@ -62,7 +65,7 @@ class SharedFilesystem:
         """What keeps s3fs from asking for the size before it reads an object."""
         if not is_async(self.fs):
             return {}
-        accepted = inspect.signature(self.fs._cat_file).parameters  # noqa: SLF001
+        accepted = inspect.signature(self.fs._cat_file).parameters
         return {"max_concurrency": 1} if "max_concurrency" in accepted else {}
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
