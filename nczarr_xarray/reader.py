@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from nczarr_fsspec.changes.journal import PRIVATE, STATE_KEYS, State, with_changes
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
@@ -23,7 +24,6 @@ from nczarr_fsspec.errors import (
     StoreError,
     URLError,
 )
-from nczarr_fsspec.journal import PRIVATE, STATE_KEYS, State, with_changes
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.engine import gather_or_cancel
@@ -127,27 +127,28 @@ def open_store(
     return Opened(store, hierarchy, nodes.consolidated if consolidated is None else None)
 
 
-def _drive(store: KeyStore, options: Options) -> tuple[Nodes, State]:
+def _drive(store: KeyStore, options: Options, *, again: bool = True) -> tuple[Nodes, State]:
     """Answer a walk's waves from the store, with all changes that are valid."""
     walking = walk(options, store.url)
     wave = next(walking)
-    answer, state = _first_answer(store, wave)
-    if state.store is not store:  # there is a change that has not been carried out
-        answer = _answer(state.store, wave)
+    first, state = _first_answer(store, wave)
+    answer = first if state.store is store else _answer(state.store, wave)
     try:
         while True:
             wave = walking.send(answer)
             answer = _answer(state.store, wave)
-    except DatasetNotFoundError:
-        # a change takes the root objects away for a moment; its journal was there before
-        if state.store is store and isinstance(store, LocalStore) and PRIVATE in _root(store):
-            answer, state = _first_answer(store, next(walk(options, store.url)))
-            if state.store is not store:
-                return _drive(state.store, options)
-        raise
     except StopIteration as stop:
         nodes: Nodes = stop.value
         return nodes, state
+    except (DatasetNotFoundError, FormatError):
+        # A change covers the root for a moment. It may have begun when the journal had been
+        # looked for, and have ended when that was read: then it is all different now.
+        if not again or not isinstance(store, LocalStore):
+            raise
+        now, state = _first_answer(store, next(walk(options, store.url)))
+        if state.store is store and now == first:
+            raise
+        return _drive(store, options, again=False)
 
 
 def _first_answer(store: KeyStore, wave: Wave) -> tuple[Answer, State]:
@@ -168,10 +169,6 @@ def _first_answer(store: KeyStore, wave: Wave) -> tuple[Answer, State]:
     count = len(wave.keys)
     state = with_changes(store, *answer.objects[count:])
     return Answer(answer.objects[:count], answer.listings), state
-
-
-def _root(store: LocalStore) -> frozenset[str]:
-    return store.list("") or frozenset()
 
 
 def _hold_back(hierarchy: Hierarchy, state: State) -> None:

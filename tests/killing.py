@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-import nczarr_fsspec.create
+import nczarr_fsspec.changes.create
 from nczarr_fsspec.errors import DatasetNotFoundError, IncompleteExportError
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.writers import DirectoryWriter
@@ -39,7 +39,7 @@ POINTS: tuple[tuple[Any, str], ...] = (
     *((os, name) for name in ("replace", "rename", "link", "unlink", "rmdir")),
     (FsspecWriter, "upload"),
     (FsspecWriter, "_copy"),
-    (nczarr_fsspec.create, "exchange"),
+    (nczarr_fsspec.changes.create, "exchange"),
     (shutil, "rmtree"),
 )
 #: Seconds that any one process may take.

@@ -349,6 +349,33 @@ def packed(shuffled: np.ndarray, itemsize: int, level: int = 4) -> bytes:
     return bytes(compress.deflate({"id": "zlib", "level": level}, itemsize)(shuffled))
 
 
+@pytest.mark.parametrize("codecs", [(), (SHUFFLE,), (SHUFFLE, {"id": "zlib", "level": 4})])
+@pytest.mark.parametrize("dtype", ["i1", "<i2", ">i4", "<f4", ">f8", "S3"])
+@pytest.mark.parametrize("skip_fill", [True, False])
+def test_a_run_of_chunks_is_encoded_like_each_of_them(
+    codecs: tuple[dict, ...], dtype: str, skip_fill: bool
+) -> None:
+    kind = np.dtype(dtype)
+    fill = b"no" if kind.kind == "S" else kind.type(7)
+    fitted = tuple({**c, "elementsize": kind.itemsize} if c is SHUFFLE else c for c in codecs)
+    if kind.kind == "S":
+        fitted = tuple({**c, "elementsize": 8} if c["id"] == "shuffle" else c for c in fitted)
+    array = ChunkedArray("v", (4, 30), (4, 5), kind, fill=fill, codecs=fitted)
+    values = np.arange(6 * 60).reshape(6, 60) % 100
+    values = values.astype(kind) if kind.kind != "S" else values.astype("U3").astype(object)
+    block = values[1:5, 3:33]
+    block[:, 10:15] = "no" if kind.kind == "S" else 7
+    encoder = Encoder(array)
+    each = [block[:, start : start + 5] for start in range(0, 30, 5)]
+    expected = [
+        None if skip_fill and encoder.is_fill(part) else bytes(encoder.encode(part))
+        for part in each
+    ]
+    found = encoder.encode_run(block, 6, skip_fill=skip_fill)
+    assert [None if data is None else bytes(data) for data in found] == expected
+    assert (None in expected) == skip_fill
+
+
 def bytes_like(kind: str, count: int, seed: int = 0) -> np.ndarray:
     """Bytes whose values are about equally frequent."""
     noise = np.random.default_rng(seed).integers(0, 256, count, np.uint8)
@@ -367,9 +394,9 @@ def bytes_like(kind: str, count: int, seed: int = 0) -> np.ndarray:
 KINDS = ["noise", "repeated", "in runs", "ascending", "smooth", "masked", "few"]
 
 
-@pytest.mark.parametrize("count", [1024, 4096, 0xFFFF, 2 * 0xFFFF, 300_000])
+@pytest.mark.parametrize("count", [1 << 14, 0xFFFF, 2 * 0xFFFF, 300_000])
 @pytest.mark.parametrize("libdeflate", [True, False])
-def test_planes_of_noise_are_stored(
+def test_planes_of_noise_are_stored_in_chunks_of_64_kib_and_more(
     count: int, libdeflate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not libdeflate:

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from nczarr_fsspec.changes.journal import PRIVATE
+from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
-from nczarr_fsspec.journal import PRIVATE
-from nczarr_fsspec.owner import Owner
 from nczarr_xarray import recover, to_nczarr
 from tests.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample
 from tests.s3server import S3Server
@@ -429,7 +429,7 @@ def test_a_mount_point_is_filled_in_place(tmp_path: Path) -> None:
 
 def test_trees_that_cannot_change_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On NFS, for example: then the journal does it."""
-    monkeypatch.setattr("nczarr_fsspec.create.exchange", lambda *_: False)
+    monkeypatch.setattr("nczarr_fsspec.changes.create.exchange", lambda *_: False)
     target = Target(str(tmp_path / "d"))
     target.write(sample(5), encoding=CHUNKS)
     target.write(sample(3, 1), "w", encoding=CHUNKS)

@@ -14,11 +14,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from nczarr_fsspec import recovery
-from nczarr_fsspec.claims import Claim
-from nczarr_fsspec.edit import Edit
-from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreError
-from nczarr_fsspec.journal import (
+from nczarr_fsspec.changes import recovery
+from nczarr_fsspec.changes.claims import Claim
+from nczarr_fsspec.changes.edit import Edit
+from nczarr_fsspec.changes.journal import (
     INCOMPLETE,
     JOURNAL,
     PRIVATE,
@@ -29,7 +28,8 @@ from nczarr_fsspec.journal import (
     State,
     with_changes,
 )
-from nczarr_fsspec.owner import AT_WORK, Owner
+from nczarr_fsspec.changes.owner import AT_WORK, Owner
+from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreError
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 

@@ -137,7 +137,7 @@ class Existing:
     def final_documents(self, removed: Iterable[str], *, consolidated: bool) -> dict[str, bytes]:
         """Everything that changes, groups last, with ``.zmetadata`` where there is or will be one.
 
-        The root's documents are always among them: see `nczarr_fsspec.edit`.
+        The root's documents are always among them: see `nczarr_fsspec.changes.edit`.
         """
         root = self.group_documents("")
         found = dict(sorted(self.changed.items(), key=_leaves_first))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import sys
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,23 +13,21 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.create import Change
+from nczarr_fsspec.changes.create import Change
+from nczarr_fsspec.changes.journal import Incomplete
+from nczarr_fsspec.changes.owned import is_chunk_of
+from nczarr_fsspec.changes.owner import Owner
+from nczarr_fsspec.changes.recovery import settle
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.journal import Incomplete
-from nczarr_fsspec.owned import is_chunk_of
-from nczarr_fsspec.owner import Owner
-from nczarr_fsspec.recovery import settle
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.dataset import Item
+from nczarr_xarray.export.parallel import Written, compute, optimized, write_blocks
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.sink import Sink
 from nczarr_xarray.export.source import StoredSource
 
 #: A variable, and where its data go.
 Flow = tuple[Item, Sink]
-#: The path of an array, and how many of its chunks were put by each block where they are counted:
-#: an array, or dask's array that does it when it is computed.
-Written = tuple[str, Any]
 
 
 @dataclass(slots=True)
@@ -101,7 +96,7 @@ class Job:
 
         light = self.without_data()  # they are in the blocks
         end = light.settled if done else light.complete
-        return delayed(end, pure=False)(_optimized(self.writes()))
+        return delayed(end, pure=False)(optimized(self.writes()))
 
     def without_data(self) -> Job:
         """The same, light enough to be sent."""
@@ -164,56 +159,19 @@ class Job:
     def write_lazy(self, progress: Progress) -> list[Written]:
         """Write dask's arrays, block by block, by whatever scheduler is in use."""
         writes = self.writes()
-        if not writes:
-            return []
-        progress.expect(sum(write.npartitions for _, write in writes))
-        client = _distributed_client()
-        if client is None:
-            return _compute(writes, progress)
-        return _compute_distributed(client, writes, progress)
+        return compute(writes, progress) if writes else []
 
     def writes(self) -> list[Written]:
         """dask's arrays, of which each block writes one of the data (nothing runs yet)."""
+        here = self.change.staged.url
         found = []
         for item, sink in self.flows:
             data = lazy_data(item)
-            if data is None:
-                continue
-            write = partial(
-                _write_block,
-                sink=sink,
-                starts=[np.cumsum([0, *lengths[:-1]]).tolist() for lengths in data.chunks],
+            if data is not None:
                 # blocks that share chunks come from one process, and put some several times
-                counted=not sink.shared and sink.store.url == self.change.staged.url,
-            )
-            write_all = data.map_blocks(
-                write,
-                chunks=tuple((1,) * number for number in data.numblocks),
-                dtype=np.intp,
-                meta=np.empty((0,) * data.ndim, np.intp),
-                name=f"nczarr-export-{uuid.uuid4().hex}",
-            )
-            found.append((sink.array.path, write_all))
+                counted = not sink.shared and sink.store.url == here
+                found.append((sink.array.path, write_blocks(data, sink, counted=counted)))
         return found
-
-
-def _optimized(writes: list[Written]) -> list[Written]:
-    """The same with one graph, so that what several are computed from is computed once.
-
-    `dask.optimize` (2026.8) does that for each of them alone, `delayed` not at all.
-    """
-    if not writes:
-        return []
-    from dask.core import flatten
-    from dask.highlevelgraph import HighLevelGraph
-
-    arrays = [write for _, write in writes]
-    graph: Any = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
-    keys = [key for array in arrays for key in flatten(array.__dask_keys__())]  # type: ignore[no-untyped-call]
-    graph = arrays[0].__dask_optimize__(graph, keys)
-    rebuilds = (array.__dask_postpersist__() for array in arrays)
-    done = [rebuild(graph, *arguments) for rebuild, arguments in rebuilds]
-    return [(path, array) for (path, _), array in zip(writes, done, strict=True)]
 
 
 def _pieces(item: Item, sink: Sink) -> Iterator[tuple[tuple[int, ...], np.ndarray[Any, Any]]]:
@@ -259,90 +217,3 @@ def put_all(store: WritableStore, documents: Mapping[str, bytes]) -> None:
     else:
         for key, data in documents.items():
             store.put(key, data)
-
-
-def _write_block(
-    values: Any,
-    sink: Sink,
-    starts: list[list[int]],
-    counted: bool,
-    block_id: tuple[int, ...] = (),
-) -> np.ndarray[Any, Any]:
-    """Write one of dask's blocks; how many chunks that put, if they are to be counted."""
-    first = tuple(axis[i] for axis, i in zip(starts, block_id, strict=True))
-    number = sink.write(np.asarray(values), first, threads=1)
-    return np.full((1,) * len(first), number if counted else 0, np.intp)
-
-
-def _compute(writes: list[Written], progress: Progress) -> list[Written]:
-    """Write with a scheduler of this machine."""
-    from dask.base import compute
-    from dask.callbacks import Callback
-    from dask.core import flatten
-
-    paths, arrays = zip(*writes, strict=True)
-    waiting = {key for array in arrays for key in flatten(array.__dask_keys__())}  # type: ignore[no-untyped-call]
-
-    def finished(key: Any, *_: Any) -> None:
-        if key in waiting:
-            waiting.remove(key)
-            progress.advance()
-
-    with Callback(posttask=finished):  # type: ignore[no-untyped-call]
-        numbers = compute(*arrays)  # type: ignore[no-untyped-call]
-    progress.advance(len(waiting))  # if the scheduler knows of no callbacks
-    return [*zip(paths, numbers, strict=True)]
-
-
-def _compute_distributed(client: Any, writes: list[Written], progress: Progress) -> list[Written]:
-    """Write on a cluster; nothing runs any more when this ends."""
-    from distributed import as_completed, futures_of
-
-    paths = {array.name: path for path, array in writes}
-    written: list[Written] = []
-    with _outside_of_tasks():
-        futures = futures_of(client.persist([array for _, array in writes]))  # type: ignore[no-untyped-call]
-        try:
-            for future in as_completed(futures):  # type: ignore[no-untyped-call]
-                written.append((paths[future.key[0]], future.result()))
-                progress.advance()
-        except BaseException:
-            client.cancel(futures)
-            # tasks that have begun go on, and would write while we clean up
-            client.run(_forgotten, {future.key for future in futures}, on_error="ignore")
-            raise
-    return written
-
-
-async def _forgotten(keys: set[Any], dask_worker: Any) -> None:
-    """Wait until a worker has done with tasks that were cancelled."""
-    while not keys.isdisjoint(dask_worker.state.tasks):  # noqa: ASYNC110 - nothing tells when
-        await asyncio.sleep(0.01)
-
-
-@contextmanager
-def _outside_of_tasks() -> Iterator[None]:
-    """If this is a task of a worker, make room for others meanwhile: it waits for them."""
-    from distributed import get_worker, rejoin, secede
-
-    try:
-        get_worker()
-    except ValueError:
-        yield
-        return
-    secede()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        rejoin()  # type: ignore[no-untyped-call]
-
-
-def _distributed_client() -> Any:
-    """The client of dask.distributed if that is the scheduler in use, else None."""
-    if "distributed" not in sys.modules:
-        return None
-    from dask.base import get_scheduler
-    from distributed import Client
-
-    client = getattr(get_scheduler(), "__self__", None)  # type: ignore[no-untyped-call]
-    return client if isinstance(client, Client) else None

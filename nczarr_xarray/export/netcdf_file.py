@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from nczarr_fsspec.create import partial_path
+from nczarr_fsspec.changes.create import partial_path
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.source import StoredSource

@@ -6,14 +6,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 import nczarr_xarray
-from nczarr_fsspec.create import Change
+from nczarr_fsspec.changes.create import Change
+from nczarr_fsspec.changes.owned import dataset_keys
 from nczarr_fsspec.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     ExportError,
     IncompleteExportError,
 )
-from nczarr_fsspec.owned import dataset_keys
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.dataset import Contents, Exporter
 from nczarr_xarray.export.existing import Existing

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from nczarr_fsspec.claims import Boxes
-from nczarr_fsspec.create import (
+from nczarr_fsspec.changes.claims import Boxes
+from nczarr_fsspec.changes.create import (
     Change,
     NewArchive,
     NewObjects,
@@ -20,13 +20,13 @@ from nczarr_fsspec.create import (
     remove_leftovers,
     remove_partial,
 )
+from nczarr_fsspec.changes.edit import Edit
+from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL
+from nczarr_fsspec.changes.owned import dataset_keys, is_chunk_of, removable
+from nczarr_fsspec.changes.recovery import OTHER_ROOTS, pending_in
 from nczarr_fsspec.destination import Destination
-from nczarr_fsspec.edit import Edit
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
-from nczarr_fsspec.journal import INCOMPLETE, JOURNAL
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.owned import dataset_keys, is_chunk_of, removable
-from nczarr_fsspec.recovery import OTHER_ROOTS, pending_in
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.writable import WritableStore

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from nczarr_fsspec.create import remove_leftovers
-from nczarr_fsspec.recovery import recover as recover_store
+from nczarr_fsspec.changes.create import remove_leftovers
+from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_xarray.export.place import Place
 from nczarr_xarray.targets import find_destination
 

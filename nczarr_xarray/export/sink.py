@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -25,8 +25,10 @@ from nczarr_xarray.model import ChunkedArray
 
 #: Bytes of chunks that are on their way to a remote store at a time.
 IN_FLIGHT_BYTES = 1 << 28
-#: Chunks a thread takes at a time from the common list.
-BATCH = 4
+#: Small chunks are encoded so many bytes at a time.
+RUN_BYTES = 1 << 20
+#: So many times each thread takes something to do, at least, so that all end together.
+RUNS_PER_THREAD = 4
 
 
 class Old:
@@ -144,6 +146,21 @@ _NAMING = threading.Lock()
 Position = tuple[Span, ...]
 
 
+class Run(NamedTuple):
+    """Chunks that lie side by side along the last dimension.
+
+    Parameters
+    ----------
+    before
+        Along the other dimensions.
+    last
+        Along the last one, each for itself; of a scalar there is none.
+    """
+
+    before: Position
+    last: list[Position]
+
+
 class Sink:
     """Writes blocks of one array. Picklable; blocks that share no chunk may come in parallel.
 
@@ -259,30 +276,29 @@ class Sink:
                 strict=True,
             )
         ]
-        positions = itertools.product(*axes)
+        threads = min(self._threads(threads), math.prod(map(len, axes)))
+        runs = self._runs(axes, threads)
         lock = threading.Lock()
         failed = threading.Event()
 
-        def take() -> list[Position]:
+        def take() -> Run | None:
             with lock:
-                return [] if failed.is_set() else list(itertools.islice(positions, BATCH))
+                return None if failed.is_set() else next(runs, None)
 
         def loop() -> int:
             put = 0
             try:
-                while batch := take():
+                while (run := take()) is not None:
                     with self._gate:
-                        for position in batch:
-                            put += self._write_chunk(position, values)
+                        put += self._write_run(run, values)
                     if done is not None:
                         with lock:
-                            done(len(batch))
+                            done(len(run.last))
             except BaseException:
                 failed.set()
                 raise
             return put
 
-        threads = min(self._threads(threads), math.prod(map(len, axes)))
         if threads < 2:
             return loop()
         with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr-export") as pool:
@@ -295,6 +311,42 @@ class Sink:
             return workers() if wanted is None else wanted
         in_flight = max(2, IN_FLIGHT_BYTES // max(1, self.encoder.nbytes))
         return min(self.store.parallel, in_flight)
+
+    def _runs(self, axes: list[list[Span]], threads: int) -> Iterator[Run]:
+        """All chunks that a block touches, those side by side together."""
+        if not axes:
+            yield Run((), [()])
+            return
+        *outer, last = axes
+        length = 1
+        if self.store.parallel <= workers():  # else it is better that each waits by itself
+            fair = -(-math.prod(map(len, axes)) // (RUNS_PER_THREAD * threads))
+            length = max(1, min(fair, RUN_BYTES // max(1, self.encoder.nbytes)))
+        for before in itertools.product(*outer):
+            for start in range(0, len(last), length):
+                yield Run(before, [(span,) for span in last[start : start + length]])
+
+    def _write_run(self, run: Run, values: np.ndarray[Any, Any]) -> int:
+        """Write what `values` hold of some chunks; how many were put."""
+        first, last = run.last[0], run.last[-1]
+        spans_of_run = (*run.before, *first, *last)
+        lengths = (*self.array.chunk_shape, *self.array.chunk_shape[-1:])
+        if len(run.last) < 2 or not all(
+            span.whole and span.end - span.begin == length
+            for span, length in zip(spans_of_run, lengths, strict=True)
+        ):
+            return sum(self._write_chunk((*run.before, *end), values) for end in run.last)
+        along = slice(first[0].values.start, last[0].values.stop)
+        block = values[(*(span.values for span in run.before), along)]
+        separator = self.array.separator
+        start = "".join(span.name + separator for span in run.before)
+        put = 0
+        chunks = self.encoder.encode_run(block, len(run.last), skip_fill=self.skip_fill)
+        for (span,), data in zip(run.last, chunks, strict=True):
+            if data is not None:
+                self.store.put(f"{self.array.path}/{start}{span.name}", data)
+                put += 1
+        return put
 
     def _write_chunk(self, position: Position, values: np.ndarray[Any, Any]) -> bool:
         """Write what `values` hold of one chunk; whether it was put."""

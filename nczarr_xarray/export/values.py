@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 
 import xarray as xr
 
-from nczarr_fsspec.create import Change
+from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.writable import WritableStore

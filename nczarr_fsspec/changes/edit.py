@@ -1,7 +1,7 @@
 """Changing a dataset that exists: all of a change becomes valid at once, or none of it.
 
 New objects are staged where no reader looks. One atomic write, of the journal,
-makes them valid; then they are moved into place. See `nczarr_fsspec.journal`.
+makes them valid; then they are moved into place. See `nczarr_fsspec.changes.journal`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from nczarr_fsspec.claims import Boxes, Claim
+from nczarr_fsspec.changes.claims import Boxes, Claim
+from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE, STAGED, Incomplete, Journal
+from nczarr_fsspec.changes.owner import Owner
+from nczarr_fsspec.changes.recovery import at_work, carry_out, finish_journal, read_journal, settle
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.journal import INCOMPLETE, JOURNAL, PRIVATE, STAGED, Incomplete, Journal
-from nczarr_fsspec.owner import Owner
-from nczarr_fsspec.recovery import at_work, carry_out, finish_journal, read_journal, settle
 from nczarr_fsspec.writable import WritableStore
 
 

@@ -16,12 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from nczarr_fsspec.claims import Claim
-from nczarr_fsspec.edit import Edit
+from nczarr_fsspec.changes.claims import Claim
+from nczarr_fsspec.changes.edit import Edit
+from nczarr_fsspec.changes.journal import COVER, HELD, INCOMPLETE, PRIVATE, ROOT, STAGED, Incomplete
+from nczarr_fsspec.changes.owned import dataset_keys, removable
+from nczarr_fsspec.changes.owner import AT_WORK, Owner
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
-from nczarr_fsspec.journal import COVER, HELD, INCOMPLETE, PRIVATE, ROOT, STAGED, Incomplete
-from nczarr_fsspec.owned import dataset_keys, removable
-from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.writable import WritableStore
 

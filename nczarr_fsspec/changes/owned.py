@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from nczarr_fsspec.journal import HELD, INCOMPLETE, PRIVATE
+from nczarr_fsspec.changes.journal import HELD, INCOMPLETE, PRIVATE
 
 #: Metadata objects of Zarr 2 and 3, and of netCDF-C 4.8.0.
 METADATA = frozenset(

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 
-from nczarr_fsspec.errors import ConflictError, StoreError
-from nczarr_fsspec.journal import (
+from nczarr_fsspec.changes.journal import (
     COVER,
     HELD,
     INCOMPLETE,
@@ -22,9 +21,10 @@ from nczarr_fsspec.journal import (
     Incomplete,
     Journal,
 )
+from nczarr_fsspec.changes.owned import is_chunk_of
+from nczarr_fsspec.changes.owner import AT_WORK, Owner, parse_json
+from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.owned import is_chunk_of
-from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.writable import WritableStore
 
 #: Other objects by which a dataset is known: of zarr-python, of netCDF-C 4.8.0, of Zarr 3.

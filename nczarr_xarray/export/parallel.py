@@ -1,0 +1,158 @@
+"""Writing dask's arrays: one task a block, in whatever threads, processes or cluster are in use."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.sink import Sink
+
+#: The path of an array, and how many of its chunks were put by each block where they are counted:
+#: an array, or dask's array that does it when it is computed.
+Written = tuple[str, Any]
+
+
+def write_blocks(data: Any, sink: Sink, *, counted: bool) -> Any:
+    """dask's array of which each block writes one of `data`, and is how many chunks that put.
+
+    Parameters
+    ----------
+    counted
+        Whether they are counted; if not, the number is 0.
+    """
+    write = partial(
+        _write_block,
+        sink=sink,
+        starts=[np.cumsum([0, *lengths[:-1]]).tolist() for lengths in data.chunks],
+        counted=counted,
+    )
+    return data.map_blocks(
+        write,
+        chunks=tuple((1,) * number for number in data.numblocks),
+        dtype=np.intp,
+        meta=np.empty((0,) * data.ndim, np.intp),
+        name=f"nczarr-export-{uuid.uuid4().hex}",
+    )
+
+
+def compute(writes: list[Written], progress: Progress) -> list[Written]:
+    """Write; the numbers of chunks that were put come back."""
+    progress.expect(sum(write.npartitions for _, write in writes))
+    client = _distributed_client()
+    if client is None:
+        return _compute_here(writes, progress)
+    return _compute_distributed(client, writes, progress)
+
+
+def optimized(writes: list[Written]) -> list[Written]:
+    """The same with one graph, so that what several are computed from is computed once.
+
+    `dask.optimize` (2026.8) does that for each of them alone, `delayed` not at all.
+    """
+    if not writes:
+        return []
+    from dask.core import flatten
+    from dask.highlevelgraph import HighLevelGraph
+
+    arrays = [write for _, write in writes]
+    graph: Any = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
+    keys = [key for array in arrays for key in flatten(array.__dask_keys__())]  # type: ignore[no-untyped-call]
+    graph = arrays[0].__dask_optimize__(graph, keys)
+    rebuilds = (array.__dask_postpersist__() for array in arrays)
+    done = [rebuild(graph, *arguments) for rebuild, arguments in rebuilds]
+    return [(path, array) for (path, _), array in zip(writes, done, strict=True)]
+
+
+def _write_block(
+    values: Any,
+    sink: Sink,
+    starts: list[list[int]],
+    counted: bool,
+    block_id: tuple[int, ...] = (),
+) -> np.ndarray[Any, Any]:
+    """Write one of dask's blocks; how many chunks that put, if they are to be counted."""
+    first = tuple(axis[i] for axis, i in zip(starts, block_id, strict=True))
+    number = sink.write(np.asarray(values), first, threads=1)
+    return np.full((1,) * len(first), number if counted else 0, np.intp)
+
+
+def _compute_here(writes: list[Written], progress: Progress) -> list[Written]:
+    """Write with a scheduler of this machine."""
+    from dask.base import compute
+    from dask.callbacks import Callback
+    from dask.core import flatten
+
+    paths, arrays = zip(*writes, strict=True)
+    waiting = {key for array in arrays for key in flatten(array.__dask_keys__())}  # type: ignore[no-untyped-call]
+
+    def finished(key: Any, *_: Any) -> None:
+        if key in waiting:
+            waiting.remove(key)
+            progress.advance()
+
+    with Callback(posttask=finished):  # type: ignore[no-untyped-call]
+        numbers = compute(*arrays)  # type: ignore[no-untyped-call]
+    progress.advance(len(waiting))  # if the scheduler knows of no callbacks
+    return [*zip(paths, numbers, strict=True)]
+
+
+def _compute_distributed(client: Any, writes: list[Written], progress: Progress) -> list[Written]:
+    """Write on a cluster; nothing runs any more when this ends."""
+    from distributed import as_completed, futures_of
+
+    paths = {array.name: path for path, array in writes}
+    written: list[Written] = []
+    with _outside_of_tasks():
+        futures = futures_of(client.persist([array for _, array in writes]))  # type: ignore[no-untyped-call]
+        try:
+            for future in as_completed(futures):  # type: ignore[no-untyped-call]
+                written.append((paths[future.key[0]], future.result()))
+                progress.advance()
+        except BaseException:
+            client.cancel(futures)
+            # tasks that have begun go on, and would write while we clean up
+            client.run(_forgotten, {future.key for future in futures}, on_error="ignore")
+            raise
+    return written
+
+
+async def _forgotten(keys: set[Any], dask_worker: Any) -> None:
+    """Wait until a worker has done with tasks that were cancelled."""
+    while not keys.isdisjoint(dask_worker.state.tasks):  # noqa: ASYNC110 - nothing tells when
+        await asyncio.sleep(0.01)
+
+
+@contextmanager
+def _outside_of_tasks() -> Iterator[None]:
+    """If this is a task of a worker, make room for others meanwhile: it waits for them."""
+    from distributed import get_worker, rejoin, secede
+
+    try:
+        get_worker()
+    except ValueError:
+        yield
+        return
+    secede()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        rejoin()  # type: ignore[no-untyped-call]
+
+
+def _distributed_client() -> Any:
+    """The client of dask.distributed if that is the scheduler in use, else None."""
+    if "distributed" not in sys.modules:
+        return None
+    from dask.base import get_scheduler
+    from distributed import Client
+
+    client = getattr(get_scheduler(), "__self__", None)  # type: ignore[no-untyped-call]
+    return client if isinstance(client, Client) else None
