@@ -169,7 +169,6 @@ SCENARIOS: dict[str, Scenario] = {
     "smaller": Scenario(_smaller, _consolidated),
     "different tree": Scenario(_different, _plain),
     "over with dask": Scenario(_over_dask, _consolidated),
-    "template over": Scenario(_template_over, _plain, _ONE_FILE),
     "variable replaced": Scenario(_replace_variable, _plain),
     "append": Scenario(_append, _plain),
     "append consolidated": Scenario(_append, _consolidated),

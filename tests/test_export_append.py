@@ -149,7 +149,7 @@ def test_times_take_the_units_that_are_stored(target: Path) -> None:
     new = days(4, 1).assign_coords(day=[pd.Timestamp("2000-01-05T00:30")])
     with pytest.warns(UserWarning, match="can't be serialized faithfully"):  # xarray's
         found = refused(target, new)
-    assert any("day: needs the units 'minutes since 1999-12-31" in f for f in found), found
+    assert found == ["day: holds a value that would be stored as 120.5, which int32 cannot hold"]
 
 
 def test_packed_values(tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ def test_two_that_are_to_be_computed_later(target: Path) -> None:
     dask = pytest.importorskip("dask")
     new = days(3, 2).chunk()
     later = to_nczarr(new, target, append_dim="day", compute=False)
-    with pytest.raises(ConflictError, match="another writer"):
+    with pytest.raises(ConflictError, match="another export of this process"):
         to_nczarr(days(3, 2), target, append_dim="day")
     xr.testing.assert_identical(opened(target), days(0, 3))
     dask.compute(later)

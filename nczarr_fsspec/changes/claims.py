@@ -8,6 +8,7 @@ hindrance.
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -83,10 +84,16 @@ class Claim:
             finish_journal(self.store)  # its last deed may have been to make its change valid
             forget(self.store, other)
         elif _overlap(boxes, claim.get("boxes")):
+            who, advice = (
+                f"another writer ({owner})",
+                "wait for it, or, if it has died on its machine",
+            )
+            if owner.pid == os.getpid() and owner.host == Owner.here().host:
+                who = "another export of this process"
+                advice = "wait for it; or compute it, if it is delayed; or, to give it up"
             raise ConflictError(
                 self.store.url,
-                f"another writer ({owner}) is at work on the same chunks; wait for it, or, if it "
-                "has died on its machine, call nczarr_xarray.recover",
+                f"{who} is at work on the same chunks; {advice}, call nczarr_xarray.recover",
             )
 
     def check(self) -> None:

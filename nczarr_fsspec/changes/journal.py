@@ -115,14 +115,18 @@ class Incomplete:
     pending
         Array -> number of chunks it has when it is complete. None: nothing of
         the dataset is to be read.
+    name
+        Tells one template from another in the same place.
     """
 
     owner: Owner
     pending: Mapping[str, int] | None = None
+    name: str = ""
 
     def dump(self) -> bytes:
         """What `parse` takes."""
-        return json.dumps({"owner": self.owner.document, "pending": self.pending}).encode()
+        document = {"owner": self.owner.document, "pending": self.pending, "name": self.name}
+        return json.dumps(document).encode()
 
     @classmethod
     def parse(cls, data: bytes) -> Incomplete:
@@ -131,7 +135,7 @@ class Incomplete:
             document = json.loads(data)
             pending = document["pending"]
             counts = None if pending is None else {str(k): int(n) for k, n in pending.items()}
-            return cls(Owner.parse(document.get("owner")), counts)
+            return cls(Owner.parse(document.get("owner")), counts, str(document.get("name", "")))
         except (ValueError, KeyError, TypeError, AttributeError):
             return cls(Owner.parse(None))
 

@@ -77,8 +77,10 @@ def to_nczarr(
         Names of unlimited dimensions (for a tree also by group).
     compute
         False: return a ``dask.delayed`` that writes dask's arrays. A dataset
-        that is new is there at once, without those arrays; other processes may
-        write regions of it, and it can be read when all chunks are there.
+        where there was none is there at once, without those arrays; other
+        processes may write regions of it, and it can be read when all chunks
+        are there. Anything else changes when the delayed is computed; until
+        then it keeps other writers out.
     append_dim
         Append along this dimension.
     region
@@ -92,10 +94,10 @@ def to_nczarr(
         Move the borders of such blocks instead.
     write_empty_chunks
         Whether chunks that hold only the fill value are stored. None (default):
-        no, in variables that are new. Chunks that exist are always replaced.
+        no, in datasets that are new. In one that exists all chunks are.
     compat
         The netCDF-C release that must be able to read it: ``"4.9.3"``,
-        ``"4.9.2"`` or ``"4.8.1"``.
+        ``"4.9.2"`` or ``"4.8.1"``. A dataset that exists keeps its form.
     storage_options
         For fsspec.
     write_inherited_coords
@@ -177,7 +179,7 @@ def plan(
         target,
         mode=mode,
         path=path,
-        options=partial(_options, encoding or {}, unlimited_dims, path, tree),
+        options=partial(_options, groups, encoding or {}, unlimited_dims, path, tree),
         compute=compute,
         append_dim=append_dim,
         region=region,
@@ -280,7 +282,12 @@ def _joined(path: str, relative: str) -> str:
 
 
 def _options(
-    encoding: Mapping[Any, Any], unlimited: Any, top: str, tree: bool, path: str
+    groups: Mapping[str, xr.Dataset],
+    encoding: Mapping[Any, Any],
+    unlimited: Any,
+    top: str,
+    tree: bool,
+    path: str,
 ) -> Options:
     """What the user asked for the group at `path`; trees have it by group."""
     if not tree:
@@ -291,4 +298,7 @@ def _options(
         return named.get(path)
 
     own = of_group(unlimited) if isinstance(unlimited, Mapping) else unlimited
+    if own is not None and not isinstance(unlimited, Mapping):
+        own = {own} if isinstance(own, str) else set(own)
+        own &= {str(name) for name in groups[path].dims}  # not every group has all of them
     return Options(of_group(encoding) or {}, own)

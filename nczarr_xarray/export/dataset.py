@@ -339,5 +339,11 @@ def _longest_in_block(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def longest(texts: np.ndarray[Any, Any]) -> int:
-    """Bytes of the longest of `texts` in UTF-8."""
-    return max((len(str(text).encode()) for text in texts.ravel().tolist()), default=0)
+    """Bytes of the longest of `texts` in UTF-8 (ValueError if one of them cannot be stored)."""
+    length = 0
+    for text in texts.ravel().tolist():
+        data = str(text).encode()
+        if b"\0" in data:
+            raise ValueError(f"holds a text with NUL, where netCDF ends it: {text!r:.60}")
+        length = max(length, len(data))
+    return length

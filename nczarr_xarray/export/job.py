@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -60,13 +61,12 @@ class Job:
     template: WritableStore | None = None
     after: Callable[[], None] | None = None
 
-    def finish(self, pending: Mapping[str, int] | None = None) -> None:
-        """Put the metadata of groups, and make all of it valid."""
+    def finish(self, mark: Incomplete | None = None) -> None:
+        """Put the metadata of groups, and make all of it valid; `mark` says what is to come."""
         of_arrays = frozenset(documents_of_arrays(self.documents))
         for key, document in self.documents.items():
             if key not in of_arrays:
                 self.change.staged.put(key, document)
-        mark = Incomplete(Owner.here(), pending) if pending else None
         expected = self.staged_chunks
         if expected is not None:
             expected += len(self.documents)
@@ -86,8 +86,10 @@ class Job:
                 return self.rest()
             lazy = [(item, sink) for item, sink in self.flows if is_lazy(item)]
             counts = {sink.array.path: chunk_count(sink, sink.array.shape) for _, sink in lazy}
-            self.finish({path: count for path, count in counts.items() if count})
-        later = [(item, sink.moved(self.template)) for item, sink in lazy]
+            pending = {path: count for path, count in counts.items() if count}
+            mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex)
+            self.finish(mark if pending else None)
+        later = [(item, sink.for_template(self.template, mark.name)) for item, sink in lazy]
         return Job(self.change, later, after=partial(settle, self.template)).rest(done=True)
 
     def rest(self, *, done: bool = False) -> Any:

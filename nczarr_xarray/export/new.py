@@ -38,6 +38,7 @@ from nczarr_xarray.formats.nczarr.emit import (
     group_documents,
 )
 from nczarr_xarray.formats.nczarr.limits import problems
+from nczarr_xarray.model import Attribute, Group
 
 #: What ``_NCProperties`` says of us.
 WRITER = f"version=2,nczarr_xarray={nczarr_xarray.__version__},nczarr=2.0.0"
@@ -100,6 +101,8 @@ def plan_contents(
     found = documents(root, profile, WRITER)
     if consolidated:
         found[CONSOLIDATED] = consolidate(found)
+    if replace_old and place.holds_dataset():
+        template = None  # what is there stays until everything that replaces it has been written
     change, removed, foreign = place.create(replace=replace_old, template=template is not None)
     try:
         arrays = [array_of(item).path for item in items]
@@ -215,7 +218,24 @@ def _note_changes(
             edit.add_children(before, path, dimensions=dimensions, arrays=group.variables)
         )
         before = existing.group_documents(path)
-        existing.change(edit.set_attributes(before, path, group.attributes.values(), profile))
+        attributes = _with_old_coordinates(group, existing)
+        existing.change(edit.set_attributes(before, path, attributes, profile))
+
+
+def _with_old_coordinates(group: Group, existing: Existing) -> list[Attribute]:
+    """New attributes of a group; coordinates that were named stay coordinates."""
+    attributes = dict(group.attributes)
+    there = existing.group(group.path)
+    new = attributes.get("coordinates")
+    old = there.attributes.get("coordinates") if there is not None else None
+    if new is not None and old is not None:
+        words = dict.fromkeys(f"{_text(old)} {_text(new)}".split())
+        attributes["coordinates"] = replace(new, value=" ".join(words))
+    return list(attributes.values())
+
+
+def _text(attribute: Attribute) -> str:
+    return attribute.value if isinstance(attribute.value, str) else ""
 
 
 def _is_below(path: str, above: str | None) -> bool:

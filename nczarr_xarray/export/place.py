@@ -125,6 +125,11 @@ class Place:
         change = Edit.begin(self.writer)
         return change, removable(dataset_keys(self.keys())), foreign
 
+    def holds_dataset(self) -> bool:
+        """Whether a complete dataset is there."""
+        keys = self.keys()
+        return INCOMPLETE not in keys and bool(_ROOTS & set(dataset_keys(keys)))
+
     def _is_nobodys(self, keys: list[str]) -> bool:
         """Whether what is there was never complete: a new dataset that was given up."""
         if INCOMPLETE not in keys or JOURNAL in keys or self.writer is None:

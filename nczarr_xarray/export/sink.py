@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.writable import WritableStore
@@ -203,11 +204,24 @@ class Sink:
         self.encoder = Encoder(array)
         self._home = os.getpid()
         self._name = uuid.uuid4().hex
+        self._template = ""
         self._gate = Gate.called(self._name)
 
-    def moved(self, store: WritableStore) -> Sink:
-        """The same for another store."""
-        return Sink(self.array, store, self.start, rounding=self.rounding, shared=self.shared)
+    def for_template(self, store: WritableStore, name: str) -> Sink:
+        """The same for a dataset that is in place, as long as its mark has this name."""
+        sink = Sink(self.array, store, self.start, rounding=self.rounding, shared=self.shared)
+        sink._template = name
+        return sink
+
+    def _check_template(self) -> None:
+        """Raise `StoreError` if the template has been completed or replaced."""
+        mark = pending_in(self.store)
+        if mark is None or mark.name != self._template:
+            raise StoreError(
+                self.store.url,
+                "the dataset that these data were to complete is complete already or was replaced; "
+                "export them again",
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_gate"}
@@ -260,6 +274,8 @@ class Sink:
         FormatError, StoreError
             If a value cannot be encoded, or a chunk not be stored.
         """
+        if self._template:
+            self._check_template()
         if 0 in values.shape:
             return 0
         if self.rounding is not None:

@@ -140,6 +140,12 @@ def check_keys(encoding: Mapping[str, Any]) -> None:
         raise ValueError(
             f"unexpected encoding parameters {unknown}; valid ones are {sorted(VALID_KEYS)}"
         )
+    compressor = encoding.get("compressor")
+    if isinstance(compressor, str) and compressor != "auto":
+        raise ValueError(f"compressor {compressor!r} is no codec of numcodecs")
+    chunks, sizes = encoding.get("chunks"), encoding.get("chunksizes")
+    if chunks is not None and sizes is not None and tuple(chunks) != tuple(sizes):
+        raise ValueError(f"chunks {chunks} and chunksizes {sizes} differ")
     if encoding.get("shards") is not None:
         raise ValueError("'shards' exist in Zarr 3 only; NCZarr is Zarr 2")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import xarray as xr
 
-from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray._compat import encode_for_netcdf
 from nczarr_xarray.chunks.quantize import quantize
 from nczarr_xarray.encoding import attribute_value
@@ -20,7 +20,7 @@ from nczarr_xarray.export.dataset import Item, Rounding, longest_text, whole_tex
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, netcdf_type
 from nczarr_xarray.formats.nczarr import edit
-from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable
+from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Hashable, slice]
 #: What a user may give: slices, or "auto" for some dimension or for all.
@@ -137,20 +137,42 @@ class Update:
         misfits = {name: self._misfit(name, v) for name, v in dataset.variables.items()}
         self.problems += [f"{name}: {found}" for name, found in misfits.items() if found]
         dataset = dataset.drop_vars([name for name, found in misfits.items() if found])
+        packed: dict[str, bool] = {}
         for name, variable in dataset.variables.items():
             encoding = whole_text(variable, self.stored.variables[name].encoding)
             encoding.pop("char_dim_name", None)  # shorter text has another; see `_as_stored`
             if self.group.variables[str(name)].nc_type == "string" and variable.dtype.kind == "S":
                 encoding["dtype"] = str  # bytes stay whole
             variable.encoding = {"_FillValue": None, **encoding}
+            if _is_packed(variable, self.group.variables[str(name)]):
+                del variable.encoding["dtype"]  # see `_fitted`
+                packed[str(name)] = np.dtype(variable.dtype).kind != "f"
         try:
             encoded, _ = encode_for_netcdf(dataset)
         except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
             self.problems.append(str(error))
             return []
+        for name, exact in packed.items():
+            encoded[name] = self._packed(name, encoded[name], exact)
         given = {name: frozenset(v.attrs) for name, v in dataset.variables.items()}
         found = (self._item(str(name), source, given[name]) for name, source in encoded.items())
         return [item for item in found if item is not None]
+
+    def _packed(self, name: str, encoded: xr.Variable, exact: bool) -> xr.Variable:
+        """Encoded numbers as the integers that are stored; what is none is a problem."""
+        dtype = self.group.variables[name].dtype.newbyteorder("=")
+        if encoded.dtype.kind not in "fiu" or encoded.dtype == dtype:
+            return encoded
+        fit = partial(_fitted, dtype=dtype, path=join(self.path, name), exact=exact)
+        try:
+            if encoded.chunks is not None:
+                data: Any = encoded.data.map_blocks(fit, dtype=dtype)
+            else:
+                data = fit(np.asarray(encoded.data))
+        except FormatError as error:
+            self.problems.append(f"{name}: {error.reason}")
+            return encoded.copy(data=np.zeros(encoded.shape, dtype))  # nothing comes of it
+        return encoded.copy(data=data)
 
     def _misfit(self, name: Hashable, new: xr.Variable) -> str | None:
         """Why there is nothing that values could be stored in, or not without loss."""
@@ -359,6 +381,41 @@ def _as_stored(
         if source.chunks is not None:
             source = source.chunk({last: -1})
     return xr.Variable(names, source.data, source.attrs)
+
+
+def _is_packed(new: xr.Variable, stored: Variable) -> bool:
+    """Whether numbers or times become integers when they are encoded.
+
+    int64 holds all times that xarray has, and its own value for those that are missing.
+    """
+    kind, dtype = np.dtype(new.dtype).kind, stored.dtype
+    if dtype.kind not in "iu" or "dtype" not in new.encoding or "_Unsigned" in new.encoding:
+        return False
+    return kind == "f" or (kind in "Mm" and dtype.itemsize < 8)
+
+
+def _fitted(
+    values: np.ndarray[Any, Any], dtype: np.dtype[Any], path: str, exact: bool
+) -> np.ndarray[Any, Any]:
+    """Encoded values as the integers that are stored (`FormatError` if one of them is none).
+
+    xarray casts without a look: what is too large for the type becomes another
+    number, and what is missing becomes one where there is no ``_FillValue``.
+    """
+    whole = np.around(values) if values.dtype.kind == "f" else values
+    limits = np.iinfo(dtype)
+    inside = (whole >= limits.min) & (whole <= limits.max)
+    if exact:  # a fraction of a day is lost if days are stored
+        inside &= whole == values
+    if not np.all(inside):
+        worst = values[~inside].reshape(-1)[0]
+        reason = (
+            "holds missing values, and has no _FillValue to store for them"
+            if worst != worst  # noqa: PLR0124 - NaN
+            else f"holds a value that would be stored as {worst:.10g}, which {dtype} cannot hold"
+        )
+        raise FormatError(path, reason)
+    return whole.astype(dtype)
 
 
 def _rounding(variable: Variable) -> Rounding | None:

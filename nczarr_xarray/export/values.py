@@ -123,7 +123,12 @@ def _one_group(request: Request) -> tuple[str, xr.Dataset]:
             request.url, "a DataTree of several groups is changed group by group (group=...)"
         )
     path, dataset = next(iter(request.groups.items()))
-    if request.options(path).encoding:
+    options = request.options(path)
+    if options.unlimited:
+        raise ExportError(
+            request.url, "unlimited_dims was given, but dimensions that exist stay what they are"
+        )
+    if options.encoding:
         raise ExportError(
             request.url, "encoding was provided, but variables that exist keep theirs: leave it out"
         )

@@ -1,0 +1,131 @@
+"""What a sceptical reader of the documentation tried, and what must not surprise anybody."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_xarray import ConflictError, ExportError, FormatError, StoreError, to_nczarr
+
+GRID = xr.Dataset(
+    {"a": (("y", "x"), np.arange(12.0).reshape(3, 4))}, {"x": [10, 20, 30, 40], "y": [1, 2, 3]}
+)
+
+
+def opened(path: Path, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(path, engine="nczarr", **options)
+
+
+def test_what_is_there_stays_until_its_delayed_replacement_is_computed(tmp_path: Path) -> None:
+    path = tmp_path / "x.nczarr"
+    to_nczarr(GRID, path)
+    delayed = to_nczarr(opened(path, chunks={}) + 1, path, mode="w", compute=False)
+    xr.testing.assert_identical(opened(path).load(), GRID)
+    with pytest.raises(ConflictError, match=r"export of this process.*recover"):
+        to_nczarr(GRID[["a"]].drop_vars(["x", "y"]), path, region={"x": slice(0, 4)})
+    delayed.compute()
+    xr.testing.assert_equal(opened(path).load(), GRID + 1)
+
+
+def test_a_template_that_was_replaced_is_not_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "x.nczarr"
+    late = to_nczarr(GRID.chunk(x=4) * 2, path, compute=False)
+    to_nczarr(GRID * 3, path, mode="w")
+    with pytest.raises(StoreError, match="complete already or was replaced"):
+        late.compute()
+    xr.testing.assert_equal(opened(path).load(), GRID * 3)
+
+
+def test_a_delayed_export_is_computed_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.nczarr"
+    delayed = to_nczarr(GRID.chunk(x=4), path, compute=False)
+    delayed.compute()
+    to_nczarr(GRID * 5, path, mode="r+")
+    with pytest.raises(StoreError, match="complete already"):
+        delayed.compute()
+    xr.testing.assert_equal(opened(path).load(), GRID * 5)
+
+
+# xarray says so, and casts all the same
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:saving variable:xarray.SerializationWarning", "ignore:Times can't be:UserWarning"
+)
+PACKED = {"a": {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1}}
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("encoding", "value", "reason"),
+    [
+        (PACKED, 1e6, "int16 cannot hold"),
+        ({"a": {"dtype": "i2", "scale_factor": 0.1, "_FillValue": None}}, np.nan, "missing values"),
+    ],
+)
+def test_packed_values_that_do_not_fit_are_refused(
+    tmp_path: Path, encoding: dict, value: float, reason: str, chunked: bool
+) -> None:
+    path = tmp_path / "x.nczarr"
+    to_nczarr(GRID, path, unlimited_dims=["x"], encoding=encoding)
+    new = GRID.assign(a=GRID.a.where(GRID.a > 3, value)).assign_coords(x=GRID.x.values + 100)
+    with pytest.raises((ExportError, FormatError), match=reason):
+        to_nczarr(new.chunk(x=4) if chunked else new, path, append_dim="x")
+    xr.testing.assert_allclose(opened(path).load(), GRID)
+
+
+@pytest.mark.parametrize("value", ["NaT", "2000-01-01T12", "9999999-01-01"])
+def test_times_that_the_stored_type_cannot_hold_are_refused(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "x.nczarr"
+    times = xr.Dataset({"t": ("k", np.array(["2000-01-01", "2000-01-02"], "M8[s]"))})
+    to_nczarr(times, path, encoding={"t": {"dtype": "i4", "units": "days since 2000-01-01"}})
+    new = xr.Dataset({"t": ("k", np.array(["1999-12-30", value], "M8[s]"))})
+    with pytest.raises(ExportError), np.errstate(all="ignore"):
+        to_nczarr(new, path, mode="r+")
+    assert opened(path).equals(times)
+    to_nczarr(times.assign(t=times.t - np.timedelta64(3, "D")), path, mode="r+")
+    assert opened(path).t.values[0] == np.datetime64("1999-12-29")
+
+
+def test_coordinates_stay_coordinates_when_others_are_added(tmp_path: Path) -> None:
+    path = tmp_path / "x.nczarr"
+    to_nczarr(xr.Dataset(coords={"s": 5, "lat": ("q", [1, 2])}), path)
+    to_nczarr(xr.Dataset(coords={"u": 7}), path, mode="a")
+    assert set(opened(path).coords) == {"s", "lat", "u"}
+
+
+def test_unlimited_dims_are_refused_where_they_could_not_be_heeded(tmp_path: Path) -> None:
+    path = tmp_path / "x.nczarr"
+    to_nczarr(GRID, path)
+    with pytest.raises(ExportError, match="unlimited_dims"):
+        to_nczarr(GRID.assign_coords(x=GRID.x + 50), path, append_dim="x", unlimited_dims=["x"])
+
+
+def test_unlimited_dims_of_a_tree_need_not_be_in_every_group(tmp_path: Path) -> None:
+    path = tmp_path / "x.nczarr"
+    groups = {f"/{name}": xr.Dataset({name: ("time", [1, 2])}) for name in "ab"}
+    to_nczarr(xr.DataTree.from_dict(groups), path, unlimited_dims=["time"])
+    for name in groups:
+        assert opened(path, group=name).encoding["unlimited_dims"] == {"time"}
+
+
+@pytest.mark.parametrize(
+    "encoding", [{"compressor": "gzip"}, {"chunks": (1, 1), "chunksizes": (2, 2)}]
+)
+def test_encoding_that_contradicts_itself_is_refused(tmp_path: Path, encoding: dict) -> None:
+    with pytest.raises(ExportError, match=r"compressor|chunksizes"):
+        to_nczarr(GRID, tmp_path / "x.nczarr", encoding={"a": encoding})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_text_with_nul_is_refused(tmp_path: Path, chunked: bool) -> None:
+    text = xr.Dataset({"b": ("x", np.array(["a\0", "b"], object))})
+    if chunked:
+        text = text.chunk(x=1)
+    with pytest.raises((ExportError, ValueError), match="NUL"):
+        to_nczarr(text, tmp_path / "x.nczarr")
+    assert os.listdir(tmp_path) == []
