@@ -18,6 +18,7 @@ from nczarr_xarray.encoding import attribute_value
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.dataset import Item, Rounding, longest_text, whole_text
 from nczarr_xarray.export.existing import Existing
+from nczarr_xarray.export.packing import fitted, is_packed
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, netcdf_type
 from nczarr_xarray.formats.nczarr import edit
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
@@ -144,8 +145,8 @@ class Update:
             if self.group.variables[str(name)].nc_type == "string" and variable.dtype.kind == "S":
                 encoding["dtype"] = str  # bytes stay whole
             variable.encoding = {"_FillValue": None, **encoding}
-            if _is_packed(variable, self.group.variables[str(name)]):
-                del variable.encoding["dtype"]  # see `_fitted`
+            if is_packed(variable, self.group.variables[str(name)]):
+                del variable.encoding["dtype"]  # see `fitted`
                 packed[str(name)] = np.dtype(variable.dtype).kind != "f"
         try:
             encoded, _ = encode_for_netcdf(dataset)
@@ -163,7 +164,7 @@ class Update:
         dtype = self.group.variables[name].dtype.newbyteorder("=")
         if encoded.dtype.kind not in "fiu" or encoded.dtype == dtype:
             return encoded
-        fit = partial(_fitted, dtype=dtype, path=join(self.path, name), exact=exact)
+        fit = partial(fitted, dtype=dtype, path=join(self.path, name), exact=exact)
         try:
             if encoded.chunks is not None:
                 data: Any = encoded.data.map_blocks(fit, dtype=dtype)
@@ -381,41 +382,6 @@ def _as_stored(
         if source.chunks is not None:
             source = source.chunk({last: -1})
     return xr.Variable(names, source.data, source.attrs)
-
-
-def _is_packed(new: xr.Variable, stored: Variable) -> bool:
-    """Whether numbers or times become integers when they are encoded.
-
-    int64 holds all times that xarray has, and its own value for those that are missing.
-    """
-    kind, dtype = np.dtype(new.dtype).kind, stored.dtype
-    if dtype.kind not in "iu" or "dtype" not in new.encoding or "_Unsigned" in new.encoding:
-        return False
-    return kind == "f" or (kind in "Mm" and dtype.itemsize < 8)
-
-
-def _fitted(
-    values: np.ndarray[Any, Any], dtype: np.dtype[Any], path: str, exact: bool
-) -> np.ndarray[Any, Any]:
-    """Encoded values as the integers that are stored (`FormatError` if one of them is none).
-
-    xarray casts without a look: what is too large for the type becomes another
-    number, and what is missing becomes one where there is no ``_FillValue``.
-    """
-    whole = np.around(values) if values.dtype.kind == "f" else values
-    limits = np.iinfo(dtype)
-    inside = (whole >= limits.min) & (whole <= limits.max)
-    if exact:  # a fraction of a day is lost if days are stored
-        inside &= whole == values
-    if not np.all(inside):
-        worst = values[~inside].reshape(-1)[0]
-        reason = (
-            "holds missing values, and has no _FillValue to store for them"
-            if worst != worst  # noqa: PLR0124 - NaN
-            else f"holds a value that would be stored as {worst:.10g}, which {dtype} cannot hold"
-        )
-        raise FormatError(path, reason)
-    return whole.astype(dtype)
 
 
 def _rounding(variable: Variable) -> Rounding | None:

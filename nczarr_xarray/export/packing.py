@@ -1,0 +1,46 @@
+"""Numbers and times that become the integers of a variable that exists: all, or an error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.model import Variable
+
+
+def is_packed(new: xr.Variable, stored: Variable) -> bool:
+    """Whether numbers or times become integers when they are encoded.
+
+    int64 holds all times that xarray has, and its own value for those that are missing.
+    """
+    kind, dtype = np.dtype(new.dtype).kind, stored.dtype
+    if dtype.kind not in "iu" or "dtype" not in new.encoding or "_Unsigned" in new.encoding:
+        return False
+    return kind == "f" or (kind in "Mm" and dtype.itemsize < 8)
+
+
+def fitted(
+    values: np.ndarray[Any, Any], dtype: np.dtype[Any], path: str, exact: bool
+) -> np.ndarray[Any, Any]:
+    """Encoded values as the integers that are stored (`FormatError` if one of them is none).
+
+    xarray casts without a look: what is too large for the type becomes another
+    number, and what is missing becomes one where there is no ``_FillValue``.
+    """
+    whole = np.around(values) if values.dtype.kind == "f" else values
+    limits = np.iinfo(dtype)
+    inside = (whole >= limits.min) & (whole <= limits.max)
+    if exact:  # a fraction of a day is lost if days are stored
+        inside &= whole == values
+    if not np.all(inside):
+        worst = values[~inside].reshape(-1)[0]
+        reason = (
+            "holds missing values, and has no _FillValue to store for them"
+            if worst != worst  # noqa: PLR0124 - NaN
+            else f"holds a value that would be stored as {worst:.10g}, which {dtype} cannot hold"
+        )
+        raise FormatError(path, reason)
+    return whole.astype(dtype)
