@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, URLError
@@ -94,11 +96,22 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
     except (URLError, FormatError):
         if not _is_other_file(args.source):
             raise
-        with open_other(args.source) as groups:
+        # HDF5 reads one thing at a time anyway, and netCDF-C was seen to crash among threads
+        with open_other(args.source) as groups, _one_thread():
             plan_import(args.source, groups, args.target, **options).run(progress)
         return
     with opened:
         plan_copy(opened, args.target, **options).run(progress)
+
+
+def _one_thread() -> AbstractContextManager[Any]:
+    """Let dask, if there is any, work in this thread."""
+    if find_spec("dask") is None:
+        return nullcontext()
+    import dask.config
+
+    one: AbstractContextManager[Any] = dask.config.set(scheduler="synchronous")
+    return one
 
 
 def _to_netcdf(args: argparse.Namespace, progress: Any) -> None:
