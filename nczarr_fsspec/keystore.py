@@ -90,18 +90,35 @@ class LocalStore(KeyStore):
         return [_caught(self.list, prefix) for prefix in prefixes]
 
 
-class RemoteStore(KeyStore):
+class OnLoop(ABC):
+    """Something whose coroutines run on one event loop, in a thread of its own."""
+
+    url: str
+
+    @property
+    @abstractmethod
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The (background) event loop that owns the connections."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run `coroutine` on `loop` and wait for it from any other thread."""
+        loop = self.loop
+        try:
+            if asyncio.get_running_loop() is loop:
+                coroutine.close()
+                raise StoreError(self.url, "blocking read from inside the I/O event loop")
+        except RuntimeError:
+            pass
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+class RemoteStore(KeyStore, OnLoop):
     """A store whose reads wait for a network. Coroutines must run on `loop`."""
 
     #: requests in flight at most; measured best between 32 and 96 over 20-100 ms
     concurrency: int = 64
     #: whether `list` can be expected to work
     can_list: bool = True
-
-    @property
-    @abstractmethod
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The (background) event loop that owns this store's connections."""
 
     @abstractmethod
     async def get(
@@ -148,17 +165,6 @@ class RemoteStore(KeyStore):
                     return error
 
         return list(await asyncio.gather(*map(one, arguments)))
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run `coroutine` on `loop` and wait for it from any other thread."""
-        loop = self.loop
-        try:
-            if asyncio.get_running_loop() is loop:
-                coroutine.close()
-                raise StoreError(self.url, "blocking read from inside the I/O event loop")
-        except RuntimeError:
-            pass
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 
 def _caught(function: Callable[[str], T], argument: str) -> T | StoreError:

@@ -1,0 +1,1 @@
+"""Verified byte ranges of one file, wherever it is: sources, planning of requests, caches."""

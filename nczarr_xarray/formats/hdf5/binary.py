@@ -1,0 +1,110 @@
+"""Little-endian fields of HDF5 structures, read with bounds checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.waves import Read, read, read_some
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the superblock fixes for the rest of the file.
+
+    Parameters
+    ----------
+    url
+        The file, for messages.
+    base
+        Where address 0 is in the file (behind a user block, say).
+    offset_size, length_size
+        Bytes of an address and of a length.
+    end
+        The end-of-file address, relative to `base`.
+    """
+
+    url: str
+    base: int = 0
+    offset_size: int = 8
+    length_size: int = 8
+    end: int = (1 << 63) - 1
+
+    @property
+    def undefined(self) -> int:
+        """The address that stands for none."""
+        return (1 << (8 * self.offset_size)) - 1
+
+    def read(self, address: int, length: int) -> Read:
+        """Await `length` bytes at an address."""
+        return read(self.base + address, length)
+
+    def read_some(self, address: int, length: int, least: int = 1) -> Read:
+        """Await up to `length` bytes at an address; fewer only at the end of the file."""
+        return read_some(self.base + address, length, least)
+
+    def error(self, what: str, reason: str) -> FormatError:
+        """An error about a structure of this file (``"B-tree at 1234"``)."""
+        return FormatError(self.url, f"{what}: {reason}")
+
+
+class Cursor:
+    """Walks over the fields of one structure.
+
+    Parameters
+    ----------
+    data
+        The bytes of the structure.
+    frame
+        Of its file.
+    what
+        The structure's name, for messages: ``"object header at 96"``.
+    """
+
+    __slots__ = ("data", "frame", "position", "what")
+
+    def __init__(self, data: bytes | memoryview, frame: Frame, what: str) -> None:
+        self.data = memoryview(data)
+        self.frame = frame
+        self.what = what
+        self.position = 0
+
+    @property
+    def remaining(self) -> int:
+        """Bytes that have not been taken."""
+        return len(self.data) - self.position
+
+    def take(self, count: int) -> memoryview:
+        """The next `count` bytes."""
+        start, stop = self.position, self.position + count
+        if count < 0 or stop > len(self.data):
+            raise self.error(f"ends after {len(self.data)} bytes, {stop} were expected")
+        self.position = stop
+        return self.data[start:stop]
+
+    def uint(self, size: int) -> int:
+        """An unsigned number of `size` bytes."""
+        return int.from_bytes(self.take(size), "little")
+
+    def address(self) -> int | None:
+        """An address; None if it is the undefined one."""
+        value = self.uint(self.frame.offset_size)
+        return None if value == self.frame.undefined else value
+
+    def length(self) -> int:
+        """A length."""
+        return self.uint(self.frame.length_size)
+
+    def expect(self, signature: bytes) -> None:
+        """Take a signature, or raise `FormatError`."""
+        found = bytes(self.take(len(signature)))
+        if found != signature:
+            raise self.error(f"begins with {found!r}, not {signature!r}")
+
+    def align(self, size: int) -> None:
+        """Skip to the next multiple of `size`."""
+        self.take(-self.position % size)
+
+    def error(self, reason: str) -> FormatError:
+        """An error about this structure."""
+        return self.frame.error(self.what, reason)

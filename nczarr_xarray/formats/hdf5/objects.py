@@ -1,0 +1,230 @@
+"""What the metadata of an HDF5 file say, before anybody asks what netCDF makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from nczarr_fsspec.errors import NCZarrError
+
+#: An address of HDF5, relative to the base address; None where the file says "undefined".
+Address: TypeAlias = "int | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A field of a compound type (`value` is its offset in bytes), or a name of an enum's value."""
+
+    name: str
+    value: int
+    type: Datatype | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Datatype:
+    """A datatype (specification IV.A.2.d).
+
+    Parameters
+    ----------
+    kind
+        The class.
+    size
+        Bytes of one element as stored.
+    numpy
+        The equal of numpy, with its byte order: integers, IEEE floats (also two
+        bytes), ``S<size>`` for fixed strings, ``V<size>`` for opaque, references
+        and variable-length types, a structure for compounds of such, the base's
+        for enums, a sub-array for arrays. None if numpy has no equal.
+    base
+        Of enum, vlen and array.
+    members
+        Of compound and enum.
+    shape
+        Of array.
+    text
+        Whether a vlen is a string.
+    padding, utf8
+        Of strings.
+    tag
+        Of opaque.
+    committed
+        Address of the named type this is, if it is one.
+    """
+
+    kind: Literal[
+        "integer", "float", "time", "string", "bitfield", "opaque", "compound",
+        "reference", "enum", "vlen", "array", "complex", "unknown",
+    ]  # fmt: skip
+    size: int
+    numpy: np.dtype[Any] | None = None
+    base: Datatype | None = None
+    members: tuple[Member, ...] = ()
+    shape: tuple[int, ...] = ()
+    text: bool = False
+    padding: Literal["null-terminated", "null-padded", "space-padded"] = "null-terminated"
+    utf8: bool = False
+    tag: str = ""
+    committed: Address = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dataspace:
+    """A dataspace: `shape` is None for a null one, ``()`` for a scalar.
+
+    `maxshape` has None where a dimension has no limit.
+    """
+
+    shape: tuple[int, ...] | None
+    maxshape: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class H5Attribute:
+    """An attribute with its value as stored (`data`; vlen elements are heap references)."""
+
+    name: str
+    type: Datatype
+    space: Dataspace
+    data: bytes | memoryview
+    order: int | None = None  # of creation, if the file keeps it
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One filter of a pipeline, in the order of encoding."""
+
+    id: int
+    name: str
+    optional: bool
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactLayout:
+    """The data are in the object header."""
+
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class ContiguousLayout:
+    """The data are at `address`, or nothing has been written (None)."""
+
+    address: Address
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedLayout:
+    """The data are in chunks that an index finds.
+
+    Parameters
+    ----------
+    chunk_shape
+        In elements, without the dimension for the element size.
+    element_size
+        In bytes.
+    index
+        Which kind of index.
+    address
+        Of the index; of the chunk itself for "single"; None if nothing has been written.
+    single_size, single_mask
+        Stored size and filter mask of a filtered single chunk.
+    unfiltered_edges
+        Whether chunks that reach over the edge of the dataset are stored
+        unfiltered (flag 1 of layout version 4).
+    parameters
+        Of the index, as the layout message gives them, by the names of the
+        specification (``page_bits``, ``max_bits``, ``index_elements``,
+        ``min_pointers``, ``min_elements``, ``node_size``, ``split_percent``,
+        ``merge_percent``).
+    wide
+        Whether the layout message is version 5, in which the stored size of a
+        chunk takes as many bytes as a length does.
+    """
+
+    chunk_shape: tuple[int, ...]
+    element_size: int
+    index: Literal["btree1", "single", "implicit", "fixed", "extensible", "btree2"]
+    address: Address
+    single_size: int | None = None
+    single_mask: int = 0
+    unfiltered_edges: bool = False
+    parameters: dict[str, int] = field(default_factory=dict)
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OtherLayout:
+    """Data in external files, or a virtual dataset: not read by our own code."""
+
+    reason: str
+
+
+Layout: TypeAlias = CompactLayout | ContiguousLayout | ChunkedLayout | OtherLayout
+
+
+@dataclass(slots=True)
+class H5Dataset:
+    """A dataset.
+
+    Parameters
+    ----------
+    address
+        Of its object header, which identifies it.
+    fill
+        Bytes of one element; None where the file defines no fill value (zeros are read).
+    problems
+        What of the header could not be understood; the rest holds.
+    order
+        Of creation in its group, if the file keeps it.
+    """
+
+    name: str
+    address: int
+    type: Datatype
+    space: Dataspace
+    layout: Layout
+    fill: bytes | None = None
+    filters: tuple[Filter, ...] = ()
+    attributes: dict[str, H5Attribute] = field(default_factory=dict)
+    problems: tuple[NCZarrError, ...] = ()
+    order: int | None = None
+
+
+@dataclass(slots=True)
+class H5NamedType:
+    """A committed datatype."""
+
+    name: str
+    address: int
+    type: Datatype
+    order: int | None = None
+
+
+@dataclass(slots=True)
+class H5Broken:
+    """A member of a group that cannot be read, or that is elsewhere (a link that leads nowhere)."""
+
+    name: str
+    error: NCZarrError
+    order: int | None = None
+
+
+@dataclass(slots=True)
+class H5Group:
+    """A group. `members` are in the order netCDF-C lists them: of creation if kept, else of name.
+
+    `loaded` is False for a group that nobody asked for: then it has no members.
+    """
+
+    name: str
+    address: int
+    attributes: dict[str, H5Attribute] = field(default_factory=dict)
+    members: dict[str, H5Group | H5Dataset | H5NamedType | H5Broken] = field(default_factory=dict)
+    order: int | None = None
+    tracks_order: bool = False
+    loaded: bool = True
+    problems: tuple[NCZarrError, ...] = ()
