@@ -18,6 +18,9 @@ if TYPE_CHECKING:
         URLError,
     )
     from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+    from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem
+    from nczarr_fsspec.ranges.open import open_file_object, open_local, open_source
+    from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
     from nczarr_fsspec.resolve import open_keystore
     from nczarr_fsspec.stores.directory import DirectoryStore
     from nczarr_fsspec.stores.fsspec import FsspecStore
@@ -26,21 +29,28 @@ if TYPE_CHECKING:
     from nczarr_fsspec.url import NetCDFURL, parse_url, redact
 
 __all__ = [
+    "ByteRangeFileSystem",
+    "ByteSource",
     "DatasetNotFoundError",
     "DirectoryStore",
     "FormatError",
     "FsspecStore",
     "KeyStore",
+    "LocalBytes",
     "LocalStore",
     "MappingStore",
     "NCZarrError",
     "NetCDFURL",
+    "RemoteBytes",
     "RemoteStore",
     "RemoteZipStore",
     "StoreError",
     "URLError",
     "ZipStore",
+    "open_file_object",
     "open_keystore",
+    "open_local",
+    "open_source",
     "parse_url",
     "redact",
     "storage_options",
@@ -50,6 +60,9 @@ _MODULES = {
     "aws": ["storage_options"],
     "errors": ["DatasetNotFoundError", "FormatError", "NCZarrError", "StoreError", "URLError"],
     "keystore": ["KeyStore", "LocalStore", "RemoteStore"],
+    "ranges.filesystem": ["ByteRangeFileSystem"],
+    "ranges.open": ["open_file_object", "open_local", "open_source"],
+    "ranges.source": ["ByteSource", "LocalBytes", "RemoteBytes"],
     "resolve": ["open_keystore"],
     "stores.directory": ["DirectoryStore"],
     "stores.fsspec": ["FsspecStore"],

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.resolve import (
-    _CLASSIC,
-    _HDF5,
     _ZIP,
     exists,
     innermost,
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
     from nczarr_fsspec.stores.fsspec import FsspecFiles
 
 _NO_MODE: frozenset[str] = frozenset()
+_CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 @dataclass(frozen=True, slots=True)

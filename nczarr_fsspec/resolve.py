@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError, URLError
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.ranges.open import (
+    MAX_WHOLE,
+    open_file_object,
+    open_local,
+    open_source,
+    split_options,
+)
+from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
 from nczarr_fsspec.stores.directory import OPEN_FLAGS, DirectoryStore
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
@@ -19,12 +31,16 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
-_HDF5 = b"\x89HDF\r\n\x1a\n"
+#: a URL that ends so names one file; others are asked for a tree first
+_FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5)\Z", re.IGNORECASE)
 
 
-def open_keystore(target: object, storage_options: Mapping[str, Any] | None = None) -> KeyStore:
-    """Open the store at `target`; what is there is found from its content.
+def open_data(
+    target: object,
+    storage_options: Mapping[str, Any] | None = None,
+    index_cache: Path | None = None,
+) -> KeyStore | ByteSource:
+    """Open what is at `target`; what is there is found from its content.
 
     Parameters
     ----------
@@ -34,21 +50,26 @@ def open_keystore(target: object, storage_options: Mapping[str, Any] | None = No
         - a netCDF URL, an fsspec URL, a chain of them;
         - an fsspec mapper, or anything else with a filesystem ``fs`` and a path;
         - a mapping from keys to bytes;
-        - a binary file with a zip archive in it;
-        - a `KeyStore`, which is returned.
+        - a binary file: a zip archive, a classic or an HDF5 file;
+        - a `KeyStore` or a `ByteSource`, which is returned.
     storage_options
-        Options of the fsspec filesystem that a URL names.
+        Options of the fsspec filesystem that a URL names. ``max_whole`` is ours:
+        bytes of a file that may be kept in memory if its server does not serve ranges.
+    index_cache
+        Folder in which the metadata of remote files are remembered, besides the
+        memory of this process.
+
+    Returns
+    -------
+    A `KeyStore` of a tree or an archive, the `ByteSource` of any other file.
 
     Raises
     ------
     DatasetNotFoundError
         If there is nothing. (A remote tree is not asked until it is read.)
     URLError
-        If `target` or its fragment cannot be understood, if `storage_options`
-        are given where no filesystem takes them, or if it is one classic or
-        HDF5 file.
-    FormatError
-        If it is a file of some other kind.
+        If `target` or its fragment cannot be understood, or if `storage_options`
+        are given where no filesystem takes them.
     StoreError
         If it cannot be read.
     ImportError
@@ -56,7 +77,7 @@ def open_keystore(target: object, storage_options: Mapping[str, Any] | None = No
     """
     text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
     if text is not None and is_url(text) and not exists(text):
-        return _open_url(parse_url(text), storage_options)
+        return _open_url(parse_url(text), storage_options, index_cache)
     if storage_options:
         raise URLError(
             text or f"{type(target).__name__} object",
@@ -64,11 +85,11 @@ def open_keystore(target: object, storage_options: Mapping[str, Any] | None = No
         )
     if text is not None:
         return _open_path(text, text, frozenset())
-    if isinstance(target, KeyStore):
+    if isinstance(target, (KeyStore, ByteSource)):
         return target
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
         path = target.root if hasattr(target, "root") else getattr(target, "path", "")
-        return _open_in_filesystem(target.fs, path, frozenset(), None)
+        return _open_in_filesystem(_Place(target.fs, path), frozenset(), None, index_cache)
     if isinstance(target, Mapping):
         return MappingStore(target)
     if hasattr(target, "read") and hasattr(target, "seek"):
@@ -79,16 +100,87 @@ def open_keystore(target: object, storage_options: Mapping[str, Any] | None = No
     )
 
 
-def _open_url(url: NetCDFURL, options: Mapping[str, Any] | None) -> KeyStore:
+def open_keystore(target: object, storage_options: Mapping[str, Any] | None = None) -> KeyStore:
+    """`open_data` of what must be a tree or a zip archive.
+
+    Raises
+    ------
+    URLError, StoreError, ImportError
+        As `open_data`.
+    FormatError
+        If it is any other file.
+    """
+    opened = open_data(target, storage_options)
+    if isinstance(opened, ByteSource):
+        opened.close()
+        raise FormatError(
+            opened.url,
+            "is neither a directory nor a zip archive; "
+            f"its first bytes are {bytes(opened.head[:8])!r}",
+        )
+    return opened
+
+
+def open_file_at(
+    target: object,
+    storage_options: Mapping[str, Any] | None = None,
+    index_cache: Path | None = None,
+) -> ByteSource | None:
+    """The one file at a URL that `open_data` took for a tree; None if there is none."""
+    if not isinstance(target, str) or not is_url(target):
+        return None
+    url = parse_url(target)
+    if url.protocol == "file" or url.mode & {"nczarr", "zarr", "zip"}:
+        return None
+    try:
+        return _place(url, storage_options).open(url.text.partition("#")[0], index_cache)
+    except StoreError:  # what a server says of a directory is worth no more than what the tree said
+        return None
+
+
+def _open_url(
+    url: NetCDFURL, options: Mapping[str, Any] | None, index_cache: Path | None
+) -> KeyStore | ByteSource:
     shown = url.text.partition("#")[0]
-    if "bytes" in url.mode:
-        raise _single_file(shown, "mode=bytes names one classic or HDF5 file")
     if url.protocol == "file":
         if options:
             raise URLError(shown, "storage_options do not apply to local files; leave them out")
         return _open_path(url.path, shown, url.mode)
-    fs, path = open_filesystem(url, options)
-    return _open_in_filesystem(fs, path, url.mode, shown)
+    return _open_in_filesystem(_place(url, options), url.mode, shown, index_cache)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A path in a filesystem, and our own option for reading one file there."""
+
+    fs: AbstractFileSystem
+    path: str
+    max_whole: int = MAX_WHOLE
+
+    @property
+    def identity(self) -> str:
+        """Tells what is here from all else; free of secrets, the same in other processes."""
+        from nczarr_fsspec.stores._shared import arguments
+
+        args, options = arguments(self.fs)
+        text = repr((type(self.fs).__name__, args, sorted(options.items()), self.path))
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def open(self, shown: str | None, index_cache: Path | None) -> ByteSource:
+        """The file here; errors as `nczarr_fsspec.ranges.open.open_source`."""
+        from nczarr_fsspec.ranges.memory import memory
+
+        identity = self.identity
+        known = memory.known(identity, index_cache)
+        source = open_source(self.fs, self.path, shown, known=known, max_whole=self.max_whole)
+        if isinstance(source, RemoteBytes):
+            source.identity = identity
+        return source
+
+
+def _place(url: NetCDFURL, options: Mapping[str, Any] | None) -> _Place:
+    max_whole, options = split_options(options, url.text.partition("#")[0])
+    return _Place(*innermost(*open_filesystem(url, options)), max_whole)
 
 
 def open_filesystem(
@@ -125,31 +217,40 @@ def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, st
 
 
 def _open_in_filesystem(
-    fs: AbstractFileSystem, path: str, mode: frozenset[str], shown: str | None
-) -> KeyStore:
+    place: _Place, mode: frozenset[str], shown: str | None, index_cache: Path | None
+) -> KeyStore | ByteSource:
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem
 
     from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore, remote_files
 
-    fs, path = innermost(fs, path)
+    fs, path = innermost(place.fs, place.path)
     if isinstance(fs, LocalFileSystem):
         return _open_path(path, shown or path, mode)
-    is_zip = says_zip(urlsplit(path).path if "://" in path else path, mode)
+    name = urlsplit(path).path if "://" in path else path
+    if says_zip(name, mode):
+        return _checked(RemoteZipStore(remote_files(fs), path, shown))
     if isinstance(fs, MemoryFileSystem):
         shown = shown or redact(fs.unstrip_protocol(path))
         if not fs.exists(path):
             raise DatasetNotFoundError(shown, "there is no such file or directory")
         if not fs.isfile(path):
             return SyncFsspecStore(fs, path, shown)
-        _check_is_zip(shown, fs.cat_file(path, 0, 8), is_zip)
-        is_zip = True
-    if is_zip:
+    elif "bytes" not in mode and not _FILE_NAME.search(name):
+        return FsspecStore(fs, path, shown)
+    try:
+        source = _Place(fs, path, place.max_whole).open(shown, index_cache)
+    except (DatasetNotFoundError, IsADirectoryError):
+        if "bytes" in mode:
+            raise
+        return FsspecStore(fs, path, shown)
+    if bytes(source.head[:4]) in _ZIP:
+        source.close()
         return _checked(RemoteZipStore(remote_files(fs), path, shown))
-    return FsspecStore(fs, path, shown)
+    return source
 
 
-def _open_path(path: str, shown: str, mode: frozenset[str]) -> KeyStore:
+def _open_path(path: str, shown: str, mode: frozenset[str]) -> KeyStore | ByteSource:
     try:
         if path.startswith("~") and not exists(path):
             path = os.path.expanduser(path)  # noqa: PTH111 - leaves an unknown ~user alone
@@ -167,11 +268,12 @@ def _open_path(path: str, shown: str, mode: frozenset[str]) -> KeyStore:
         raise StoreError(shown, f"cannot be opened: {reason}") from error
     if stat.S_ISDIR(kind):
         return DirectoryStore(path)
-    _check_is_zip(shown, start, says_zip(path, mode))
-    return _checked(ZipStore(path))
+    if start.startswith(_ZIP) or says_zip(path, mode):
+        return _checked(ZipStore(path))
+    return open_local(path)
 
 
-def _open_file(file: Any) -> KeyStore:
+def _open_file(file: Any) -> KeyStore | ByteSource:
     shown = str(getattr(file, "name", None) or f"{type(file).__name__} object")
     try:
         file.seek(0)
@@ -180,33 +282,14 @@ def _open_file(file: Any) -> KeyStore:
         raise StoreError(shown, f"cannot be read: {error}") from error
     if not isinstance(start, bytes):
         raise URLError(shown, "is a text file; open it in binary mode")
-    _check_is_zip(shown, start, is_zip=False)
-    return _checked(ZipStore(file, shown))
+    if start.startswith(_ZIP):
+        return _checked(ZipStore(file, shown))
+    return open_file_object(file)
 
 
 def says_zip(path: str, mode: frozenset[str]) -> bool:
     """Whether a target is named as a zip archive."""
     return "zip" in mode or (path.lower().endswith(".zip") and "file" not in mode)
-
-
-def _check_is_zip(shown: str, start: bytes, is_zip: bool) -> None:
-    """Raise what a file is if it is not a zip; one that is said to be a zip may start otherwise."""
-    if start.startswith(_ZIP):
-        return
-    if start.startswith((*_CLASSIC, _HDF5)):
-        raise _single_file(shown, f"is one {'HDF5' if start == _HDF5 else 'classic'} file")
-    if not is_zip:
-        raise FormatError(
-            shown, f"is neither a directory nor a zip archive; its first bytes are {start!r}"
-        )
-
-
-def _single_file(shown: str, what: str) -> URLError:
-    return URLError(
-        shown,
-        f"{what}; classic and HDF5 files are not read by this version: "
-        "use engine='h5netcdf' (HDF5) or engine='scipy' (classic)",
-    )
 
 
 def _checked(store: KeyStore) -> KeyStore:

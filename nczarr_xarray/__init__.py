@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.accessor import register
     from nczarr_xarray.export import recover, to_nczarr
     from nczarr_xarray.reader import Opened, open_hierarchy
+    from nczarr_xarray.views.store import open_store
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,7 @@ _MODULES = {
     "nczarr_xarray.accessor": ["register"],
     "nczarr_xarray.export": ["recover", "to_nczarr"],
     "nczarr_xarray.reader": ["Opened", "open_hierarchy"],
+    "nczarr_xarray.views.store": ["open_store"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -62,6 +64,7 @@ __all__ = [
     "StoreError",
     "URLError",
     "open_hierarchy",
+    "open_store",
     "recover",
     "register",
     "to_nczarr",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -37,6 +38,7 @@ def open_groups(
     consolidated: bool | None = None,
     use_zarr_fill_value_as_mask: bool | None = None,
     anonymous_dimension_prefix: str = "_Anonymous_Dim_",
+    index_cache: str | os.PathLike[str] | None = None,
     drop_variables: str | Iterable[str] | None = None,
     **decoding: Any,
 ) -> dict[str, xr.Dataset]:
@@ -51,6 +53,7 @@ def open_groups(
         storage_options=storage_options,
         consolidated=consolidated,
         anonymous_prefix=anonymous_dimension_prefix,
+        index_cache=index_cache,
     )
     with ExitStack() as cleanup:
         cleanup.callback(opened.close)
@@ -217,7 +220,8 @@ class NCZarrDataStore(AbstractDataStore):
             attributes["_FillValue"] = variable.array.fill
         if variable.dtype.kind == "S" and isinstance(attributes.get("_FillValue"), str):
             attributes["_FillValue"] = np.bytes_(attributes["_FillValue"].encode())
-        encoding = variable_encoding(variable, names, self.opened.store.url)
+        classic = self.opened.hierarchy.generation.startswith("CDF-")
+        encoding = variable_encoding(variable, names, self.opened.store.url, classic=classic)
         if "least_significant_digit" in attributes:  # an argument of netCDF4's createVariable
             encoding["least_significant_digit"] = attributes.pop("least_significant_digit")
         return xr.Variable(names, data, attributes, encoding)

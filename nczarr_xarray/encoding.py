@@ -7,10 +7,20 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray._compat import TO_ZARR_IGNORES_COMPRESSOR
-from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Variable
+from nczarr_xarray.formats.hdf5.fallback import H5pyArray
+from nczarr_xarray.model import (
+    Attribute,
+    ChunkedArray,
+    CodecConfig,
+    FileChunks,
+    FileStrides,
+    Variable,
+)
 
 #: Along one dimension; dask makes a tuple of their lengths, and an enormous shape may be a lie.
 _DASK_CHUNKS = 1_000_000
+#: Number of the filter.
+_HDF5_SZIP = 4
 #: Codecs that netCDF's keys, or the dtype, tell of.
 _TOLD = {"shuffle", "fletcher32", "zlib", "szip", "zstd", "bz2", "blosc", "vlen-utf8"}
 
@@ -26,7 +36,7 @@ def attribute_value(attribute: Attribute) -> Any:
 
 
 def variable_encoding(
-    variable: Variable, dimension_names: tuple[str, ...], source: str
+    variable: Variable, dimension_names: tuple[str, ...], source: str, *, classic: bool = False
 ) -> dict[str, Any]:
     """``Variable.encoding``: netCDF's keys, and zarr's ``compressor`` and ``filters``.
 
@@ -36,17 +46,22 @@ def variable_encoding(
         As the dataset calls the variable's dimensions.
     source
         Name of the dataset.
+    classic
+        Whether it is a classic file, of whose storage there is nothing to tell.
     """
-    text = variable.dtype.kind == "O" and variable.nc_type == "string"
     encoding: dict[str, Any] = {
-        "dtype": str if text else variable.dtype,
+        "dtype": _dtype(variable),
         "source": source,
         "original_shape": variable.shape,
     }
     array = variable.array
-    if array is None:
+    if array is None or (isinstance(array, FileStrides) and classic):
         return encoding
-    if variable.shape:
+    if isinstance(array, H5pyArray):
+        chunked = array.chunked
+    else:
+        chunked = bool(variable.shape) and not isinstance(array, FileStrides)
+    if chunked:
         chunks = array.chunk_shape
         encoding["contiguous"] = False
         encoding["chunksizes"] = chunks
@@ -57,7 +72,10 @@ def variable_encoding(
     else:
         encoding["contiguous"] = True
         encoding["chunksizes"] = None
-    if isinstance(array, ChunkedArray):
+    if isinstance(array, (FileChunks, FileStrides, H5pyArray)):
+        codecs = array.codecs if isinstance(array, FileChunks) else ()
+        encoding.update(_netcdf_filters(codecs))
+    elif isinstance(array, ChunkedArray):
         encoding.update(_filters(array.codecs))
         if array.dtype.itemsize > 1 and array.dtype.kind in "iuf":
             order = array.dtype.newbyteorder("=").byteorder
@@ -66,27 +84,44 @@ def variable_encoding(
     return encoding
 
 
+def _dtype(variable: Variable) -> Any:
+    """What `dtype` means for writing: ``str`` for text, the names of an enum in the metadata."""
+    if variable.dtype.kind == "O" and variable.nc_type == "string":
+        return str
+    enum = variable.enum
+    if enum is None:
+        return variable.dtype
+    metadata = {"enum": dict(enum.members), "enum_name": enum.name}
+    # numpy's types do not know of this argument
+    return np.dtype(variable.dtype, metadata=metadata)  # type: ignore[call-overload]
+
+
 def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     """What ``netCDF4.Variable.filters()`` says, then Zarr v2's ``compressor`` and ``filters``.
 
     ``filters`` is None if netCDF's keys say all, and left out otherwise. What would
     keep xarray from writing the variable elsewhere is left out as well.
     """
+    filters = _netcdf_filters(codecs)
+    # What follows `to_zarr` hands to zarr-python, and codecs of Zarr v2 would keep it from
+    # writing v3, its default: it gets to see that there is nothing else, or it sees nothing.
+    if TO_ZARR_IGNORES_COMPRESSOR or not codecs:
+        filters["compressor"] = dict(codecs[-1]) if codecs else None
+    if all(config["id"] in _TOLD for config in codecs[:-1]):
+        filters["filters"] = None
+    return filters
+
+
+def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
+    """What ``netCDF4.Variable.filters()`` says."""
     by_id = {config["id"]: config for config in codecs}
-    szip: Any = False
-    if "szip" in by_id:
-        config = by_id["szip"]
-        szip = {
-            "coding": "nn" if _number(config, "mask") & 32 else "ec",
-            "pixels_per_block": config.get("pixels-per-block"),
-        }
     level = 0
     for name, key in (("zlib", "level"), ("zstd", "level"), ("bz2", "level"), ("blosc", "clevel")):
         if name in by_id:
             level = _number(by_id[name], key)
     filters: dict[str, Any] = {
         "zlib": "zlib" in by_id,
-        "szip": szip,
+        "szip": next((found for found in map(_szip, codecs) if found), False),
         "zstd": "zstd" in by_id,
         "bzip2": "bz2" in by_id,
         "shuffle": "shuffle" in by_id,
@@ -96,13 +131,18 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     if "blosc" not in by_id:
         # else `to_netcdf` would fail: xarray asks netCDF4 for "blosc", which takes "blosc_lz4" ...
         filters["blosc"] = False
-    # What follows `to_zarr` hands to zarr-python, and codecs of Zarr v2 would keep it from
-    # writing v3, its default: it gets to see that there is nothing else, or it sees nothing.
-    if TO_ZARR_IGNORES_COMPRESSOR or not codecs:
-        filters["compressor"] = dict(codecs[-1]) if codecs else None
-    if all(config["id"] in _TOLD for config in codecs[:-1]):
-        filters["filters"] = None
     return filters
+
+
+def _szip(config: CodecConfig) -> dict[str, Any] | None:
+    """netCDF's parameters of szip, if a codec is that."""
+    if config["id"] == "szip":
+        mask, pixels = _number(config, "mask"), config.get("pixels-per-block")
+    elif config["id"] == "hdf5" and config["filter"] == _HDF5_SZIP:
+        mask, pixels, *_ = [*config["values"], 0, 0]
+    else:
+        return None
+    return {"coding": "nn" if mask & 32 else "ec", "pixels_per_block": pixels}
 
 
 def _number(config: CodecConfig, key: str) -> int:

@@ -30,11 +30,12 @@ _OPENING = (
     "consolidated",
     "use_zarr_fill_value_as_mask",
     "anonymous_dimension_prefix",
+    "index_cache",
 )
 
 
 class NCZarrBackendEntrypoint(BackendEntrypoint):
-    """Open NCZarr of every netCDF-C release, Zarr v2 and Zarr v3.
+    """Open NCZarr of every netCDF-C release, Zarr v2 and v3, classic and HDF5 files.
 
     Parameters of `open_dataset`, `open_datatree` and `open_groups` besides
     xarray's own:
@@ -57,6 +58,10 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         Unnamed dimensions of Zarr v2 are called this plus their length. The
         default is that of netCDF-C 4.9.3 and later; earlier releases used
         ``_zdim_`` (4.9.0-4.9.2), ``.zdim_`` (4.8.1) and ``.zdim`` (4.8.0).
+    index_cache : path, optional
+        Folder in which the metadata of remote classic and HDF5 files are kept, so
+        that other processes open them with one conditional request. (This process
+        remembers them by itself.)
     """
 
     description = "Open NCZarr of every netCDF-C release, and Zarr, in Xarray"
@@ -91,6 +96,7 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         consolidated: bool | None = None,
         use_zarr_fill_value_as_mask: bool | None = None,
         anonymous_dimension_prefix: str = "_Anonymous_Dim_",
+        index_cache: str | os.PathLike[str] | None = None,
     ) -> Dataset:
         """Open one group as a Dataset (see the class)."""
         from nczarr_xarray.backend import open_groups
@@ -103,6 +109,7 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
             consolidated=consolidated,
             use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             anonymous_dimension_prefix=anonymous_dimension_prefix,
+            index_cache=index_cache,
             mask_and_scale=mask_and_scale,
             decode_times=decode_times,
             concat_characters=concat_characters,

@@ -11,7 +11,7 @@ from nczarr_fsspec.errors import NCZarrError
 def is_ours(target: str) -> bool:
     """Whether a path or URL is one that only this engine reads right.
 
-    True for a URL whose fragment names the mode ``nczarr`` or ``zarr``, for the
+    True for a URL whose fragment names the mode ``nczarr``, ``zarr`` or ``bytes``, for the
     suffix ``.nczarr``, and for a local tree or zip whose root carries NCZarr
     keys. Everything else is left to other engines. No network is touched.
     """
@@ -20,7 +20,7 @@ def is_ours(target: str) -> bool:
 
         path, _, fragment = target.partition("#")
         try:
-            if fragment and parse_url(target).mode & {"nczarr", "zarr"}:
+            if fragment and parse_url(target).mode & {"nczarr", "zarr", "bytes"}:
                 return True
         except NCZarrError:
             return False

@@ -229,6 +229,14 @@ class FileStrides:
         return self.shape
 
 
+@dataclass(frozen=True, slots=True)
+class EnumType:
+    """Names of the values of an integer variable (netCDF's user-defined enum)."""
+
+    name: str
+    members: Mapping[str, int]
+
+
 @dataclass(slots=True)
 class Variable:
     """A variable: netCDF's view of an `Array`.
@@ -242,7 +250,13 @@ class Variable:
         Of the values a reader gets: `NC_DTYPES` with the stored byte order,
         object (of ``str``) for strings.
     array
-        The data; None if `error` is set and nothing is known of it.
+        The data; None if `error` is set and nothing is known of it. Its shape
+        may differ from the variable's: what lies beyond the length of a dimension
+        is not seen, what a dimension is longer than the array reads as `padding`.
+    padding
+        See `array`; None if the array has the shape of the variable.
+    enum
+        What the values are called, if they have names.
     error
         Why the variable cannot be read, if so. Its `dimensions` may then be ().
     """
@@ -255,6 +269,8 @@ class Variable:
     attributes: dict[str, Attribute] = field(default_factory=dict)
     array: Array | None = None
     error: NCZarrError | None = None
+    padding: Any = None
+    enum: EnumType | None = None
 
     @property
     def path(self) -> str:
@@ -308,8 +324,8 @@ class Hierarchy:
     ----------
     generation
         ``"G1"``, ``"G2U"``, ``"G2L"``, ``"G2A"`` (NCZarr of netCDF-C 4.8.0,
-        4.8.1/4.9.0, 4.9.1/4.9.2, 4.9.3 and later), ``"v2"`` (pure Zarr 2) or
-        ``"v3"`` (Zarr 3).
+        4.8.1/4.9.0, 4.9.1/4.9.2, 4.9.3 and later), ``"v2"`` (pure Zarr 2),
+        ``"v3"`` (Zarr 3), ``"hdf5"``, or a classic format.
     writer
         Text of ``_NCProperties`` if netCDF-C wrote the dataset, else None.
     consolidated

@@ -8,11 +8,13 @@ xarray, the command line and tests are views of these two.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -24,15 +26,27 @@ from nczarr_fsspec.errors import (
     StoreError,
     URLError,
 )
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore, OnLoop, RemoteStore
+from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.engine import gather_or_cancel
+from nczarr_xarray.chunks.files import FileChunkReader, FileStridesReader
+from nczarr_xarray.chunks.fit import Fitted, fit
+from nczarr_xarray.files import DataFile
 from nczarr_xarray.formats import v3
+from nczarr_xarray.formats.hdf5.fallback import H5pyArray, H5pyReader
 from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, Options, Wave, build, walk
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated, same
 from nczarr_xarray.formats.nczarr.jsontext import loads
-from nczarr_xarray.model import ChunkedArray, Hierarchy, Variable
-from nczarr_xarray.targets import open_target
+from nczarr_xarray.model import (
+    ChunkedArray,
+    Conversion,
+    FileChunks,
+    FileStrides,
+    Hierarchy,
+    Variable,
+)
+from nczarr_xarray.targets import open_file_at, open_target
 
 T = TypeVar("T")
 
@@ -45,6 +59,7 @@ def open_hierarchy(
     storage_options: Mapping[str, Any] | None = None,
     consolidated: bool | None = None,
     anonymous_prefix: str = "_Anonymous_Dim_",
+    index_cache: str | os.PathLike[str] | None = None,
 ) -> Opened:
     """Open a dataset and read its metadata.
 
@@ -64,6 +79,9 @@ def open_hierarchy(
         the root objects, and each variable is checked when it is read.
     anonymous_prefix
         See `nczarr_xarray.formats.nczarr.Naming`.
+    index_cache
+        Folder in which the metadata of remote classic and HDF5 files are kept for
+        other processes; made if it is not there.
 
     Raises
     ------
@@ -74,18 +92,50 @@ def open_hierarchy(
     """
     if not (group is None or isinstance(group, str)):
         raise URLError("group", f"must be a string or None, not {group!r}")
-    store, mode = open_target(target, storage_options)
-    return open_store(
-        store,
-        mode,
-        group=group,
-        tree=tree,
-        consolidated=consolidated,
-        anonymous_prefix=anonymous_prefix,
-    )
+    folder = None if index_cache is None else Path(index_cache).expanduser()
+    source, mode = open_target(target, storage_options, folder)
+    if isinstance(source, ByteSource):
+        return open_file(source, group=group, tree=tree, index_cache=folder)
+    try:
+        return open_keys(
+            source,
+            mode,
+            group=group,
+            tree=tree,
+            consolidated=consolidated,
+            anonymous_prefix=anonymous_prefix,
+        )
+    except DatasetNotFoundError:
+        # a URL need not tell by its name whether it is that of a tree or of one file
+        file = open_file_at(target, storage_options, folder)
+        if file is None:
+            raise
+        return open_file(file, group=group, tree=tree, index_cache=folder)
 
 
-def open_store(
+def open_file(
+    source: ByteSource,
+    *,
+    group: str | None = None,
+    tree: bool = True,
+    index_cache: Path | None = None,
+) -> Opened:
+    """`open_hierarchy` of one classic or HDF5 file; it is closed if that fails.
+
+    Raises
+    ------
+    FormatError
+        If it is neither.
+    """
+    file = DataFile(source)
+    try:
+        return Opened(file, file.hierarchy((group or "").strip("/"), tree, index_cache))
+    except BaseException:
+        file.close()
+        raise
+
+
+def open_keys(
     store: KeyStore,
     mode: frozenset[str] = frozenset(),
     *,
@@ -206,9 +256,15 @@ class Opened:
         Consolidated metadata that each array is still to be compared with.
     """
 
-    store: KeyStore
+    store: KeyStore | DataFile
     hierarchy: Hierarchy
     unchecked: Consolidated | None = None
+
+    @property
+    def keys(self) -> KeyStore:
+        """The store of a dataset that is made of objects with keys, not one file."""
+        assert isinstance(self.store, KeyStore)
+        return self.store
 
     def reader(self, variable: Variable) -> VariableReader:
         """A reader of one variable (cheap; it may outlive this object)."""
@@ -228,9 +284,10 @@ class Opened:
         Errors stand in the place of values.
         """
         readers = [(self.reader(variable), key) for variable, key in wanted]
-        if isinstance(self.store, RemoteStore) and readers:
+        remote = _remote(self.store)
+        if remote is not None and readers:
             reads = [reader.read_remote(key) for reader, key in readers]
-            return self.store.run(_gather_caught(reads))
+            return remote.run(_gather_caught(reads))
         return [_caught(partial(reader.read, key)) for reader, key in readers]
 
     def close(self) -> None:
@@ -253,24 +310,28 @@ class VariableReader:
     """Reads selections of one variable. Picklable and safe in threads."""
 
     def __init__(
-        self, store: KeyStore, variable: Variable, unchecked: Consolidated | None = None
+        self,
+        store: KeyStore | DataFile,
+        variable: Variable,
+        unchecked: Consolidated | None = None,
     ) -> None:
         self.store = store
         self.path = variable.path
         self.array = variable.array
         self.error = variable.error
         self.shape = variable.shape
+        self.padding = variable.padding
         self.dtype = variable.dtype.newbyteorder("=")
-        self._chunks: ChunkReader | v3.ZarrReader | None = None
+        self._reader: _ArrayReader | _WholeReader | None = None
         # what .zmetadata says of the array, until it has been compared with the array's own
         self._expected: Any = None
         if unchecked is not None and isinstance(self.array, ChunkedArray):
             self._expected = unchecked.documents.get(f"{self.array.path}/.zarray")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_chunks": None}
+        return {**self.__dict__, "_reader": None}
 
-    def prepare(self) -> ChunkReader | v3.ZarrReader:
+    def prepare(self) -> _ArrayReader | _WholeReader:
         """Find out whether the variable can be read, as far as its metadata tell.
 
         Raises
@@ -280,13 +341,24 @@ class VariableReader:
         """
         if self.error is not None:
             raise self.error
-        if self._chunks is None:
-            if isinstance(self.array, ChunkedArray):
-                self._chunks = ChunkReader(self.array)
-            else:
-                assert isinstance(self.array, v3.ZarrArray)
-                self._chunks = v3.ZarrReader(self.store, self.array)
-        return self._chunks
+        if self._reader is None:
+            self._reader = self._make_reader()
+        return self._reader
+
+    def _make_reader(self) -> _ArrayReader | _WholeReader:
+        array, store = self.array, self.store
+        if isinstance(array, ChunkedArray):
+            return ChunkReader(array)
+        if isinstance(array, FileChunks):
+            return FileChunkReader(array)
+        if isinstance(array, FileStrides):
+            return FileStridesReader(array)
+        if isinstance(array, H5pyArray):
+            assert isinstance(store, DataFile)
+            return H5pyReader(store.source, array)
+        assert isinstance(array, v3.ZarrArray)
+        assert isinstance(store, KeyStore)
+        return v3.ZarrReader(store, array)
 
     def read(
         self, key: tuple[Index, ...] | None = None, *, points: bool = False
@@ -305,39 +377,51 @@ class VariableReader:
         NCZarrError
             Naming the object that cannot be read or decoded.
         """
-        chunks = self.prepare()
+        reader = self.prepare()
         key = self._full(key)
-        if isinstance(chunks, v3.ZarrReader):
-            return chunks.read(key, points=points)
-        if isinstance(self.store, RemoteStore):
-            return self.store.run(self.read_remote(key, points=points))
-        assert isinstance(self.store, LocalStore)
-        return self._values(chunks.read(self.store, self._plan(key, points)))
+        if isinstance(reader, _WholeReader):
+            return reader.read(key, points=points)
+        remote = _remote(self.store)
+        if remote is not None:
+            return remote.run(self.read_remote(key, points=points))
+        fitted = self._fit(key, points)
+        data = reader.read(self.store, self._plan(fitted.key, points))
+        if isinstance(self.store, DataFile) and (conversion := self._conversion()):
+            return fitted.finish(self.store.parse(conversion(data)))
+        return fitted.finish(self._values(data))
 
     async def read_async(
         self, key: tuple[Index, ...] | None = None, *, points: bool = False
     ) -> np.ndarray[Any, Any]:
         """`read`, from any event loop without blocking it."""
-        if isinstance(self.store, RemoteStore):
-            remote = self.read_remote(key, points=points)
-            return await asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(remote, self.store.loop)
-            )
+        remote = _remote(self.store)
+        if remote is not None:
+            reading = self.read_remote(key, points=points)
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(reading, remote.loop))
         return await asyncio.to_thread(self.read, key, points=points)
 
     async def read_remote(
         self, key: tuple[Index, ...] | None = None, *, points: bool = False
     ) -> np.ndarray[Any, Any]:
         """`read`, on the loop of the (remote) store."""
-        chunks = self.prepare()
+        reader = self.prepare()
         key = self._full(key)
-        if isinstance(chunks, v3.ZarrReader):
-            return await asyncio.to_thread(chunks.read, key, points=points)
-        assert isinstance(self.store, RemoteStore)
+        if isinstance(reader, _WholeReader):
+            return await asyncio.to_thread(reader.read, key, points=points)
+        fitted = self._fit(key, points)
         data, _ = await gather_or_cancel(
-            chunks.read_remote(self.store, self._plan(key, points)), self._compare(self.store)
+            reader.read_remote(self.store, self._plan(fitted.key, points)), self._compare()
         )
-        return self._values(data)
+        if isinstance(self.store, DataFile) and (conversion := self._conversion()):
+            return fitted.finish(await self.store.parse_remote(conversion(data)))
+        return fitted.finish(self._values(data))
+
+    def _conversion(self) -> Conversion | None:
+        return self.array.conversion if isinstance(self.array, (FileChunks, FileStrides)) else None
+
+    def _fit(self, key: tuple[Any, ...], points: bool) -> Fitted:
+        assert self.array is not None
+        return fit(key, self.shape, self.array.shape, self.padding, points=points)
 
     def _full(self, key: tuple[Index, ...] | None) -> tuple[Index, ...]:
         return (slice(None),) * len(self.shape) if key is None else key
@@ -345,13 +429,17 @@ class VariableReader:
     def _plan(self, key: tuple[Any, ...], points: bool) -> Plan:
         assert self.array is not None
         plan = plan_points if points else plan_outer
-        return plan(key, self.shape, self.array.chunk_shape)
+        # a dimension without length has no chunks either
+        chunks = [max(1, length) for length in self.array.chunk_shape]
+        return plan(key, self.array.shape, chunks)
 
-    async def _compare(self, store: RemoteStore) -> None:
+    async def _compare(self) -> None:
         """Refuse data whose ``.zarray`` is not what ``.zmetadata`` said it was."""
         if self._expected is None:
             return
+        store = self.store
         assert isinstance(self.array, ChunkedArray)
+        assert isinstance(store, RemoteStore)
         key = f"{self.array.path}/.zarray"
         async with store.gate():
             data = await store.get(key)
@@ -368,6 +456,24 @@ class VariableReader:
         # netCDF-C cuts long strings at a byte, possibly inside a character
         values[:] = [text.decode("utf-8", "replace") for text in data.ravel().tolist()]
         return values.reshape(data.shape)
+
+
+class _ArrayReader(Protocol):
+    """Reads what a plan selects, of a store (or file) of the kind it was made for."""
+
+    def read(self, store: Any, plan: Any) -> np.ndarray[Any, Any]: ...
+
+    async def read_remote(self, store: Any, plan: Any) -> np.ndarray[Any, Any]: ...
+
+
+#: What brings its own ways to the data, and reads selections by itself.
+_WholeReader = v3.ZarrReader | H5pyReader
+
+
+def _remote(store: KeyStore | DataFile) -> OnLoop | None:
+    """What has the event loop on which `store` is read, if one does."""
+    source = store.source if isinstance(store, DataFile) else store
+    return source if isinstance(source, OnLoop) else None
 
 
 async def _gather_caught(

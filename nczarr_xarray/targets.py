@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from nczarr_fsspec import open_keystore, parse_url
+from nczarr_fsspec import parse_url
 from nczarr_fsspec.destination import Destination, open_destination
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.resolve import open_data, open_file_at
+
+__all__ = ["find_destination", "open_file_at", "open_target"]
 
 
 def open_target(
-    target: Any, storage_options: Mapping[str, Any] | None = None
-) -> tuple[KeyStore, frozenset[str]]:
+    target: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    index_cache: Path | None = None,
+) -> tuple[KeyStore | ByteSource, frozenset[str]]:
     """Open a target for reading.
 
     Parameters
     ----------
     target
-        Whatever `nczarr_fsspec.open_keystore` takes, or a zarr-python Store.
-    storage_options
-        For fsspec.
+        Whatever `nczarr_fsspec.open_data` takes, or a zarr-python Store.
+    storage_options, index_cache
+        As `nczarr_fsspec.resolve.open_data`.
 
     Returns
     -------
@@ -38,7 +45,7 @@ def open_target(
     mode: frozenset[str] = frozenset()
     if isinstance(target, str) and "://" in target and "#" in target:
         mode = parse_url(target).mode
-    return open_keystore(target, storage_options), mode
+    return open_data(target, storage_options, index_cache), mode
 
 
 def find_destination(target: Any, storage_options: Mapping[str, Any] | None = None) -> Destination:

@@ -19,7 +19,7 @@ import fsspec
 import pytest
 
 from nczarr_fsspec import FsspecStore, StoreError, ZipStore, open_keystore
-from nczarr_fsspec.stores import http
+from nczarr_fsspec.stores import _retry
 from tests.httpserver import Server
 
 CONTENT = bytes(range(256)) * 100
@@ -27,7 +27,7 @@ CONTENT = bytes(range(256)) * 100
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(_retry, "FIRST_WAIT", 0.0)
 
 
 @pytest.fixture
@@ -242,18 +242,18 @@ class TestRetries:
         server.relent = False
         error = failure(store)
         assert reason in error.reason
-        assert f"tried {http.ATTEMPTS} times" in error.reason
+        assert f"tried {_retry.ATTEMPTS} times" in error.reason
         # aiohttp itself repeats a request once where a kept connection was closed
-        assert http.ATTEMPTS <= len(server.requests) <= 2 * http.ATTEMPTS
+        assert _retry.ATTEMPTS <= len(server.requests) <= 2 * _retry.ATTEMPTS
 
     def test_waits_double_and_vary(
         self, server: Server, store: FsspecStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         waits = record_waits(monkeypatch)
-        monkeypatch.setattr(http, "FIRST_WAIT", 1.0)
+        monkeypatch.setattr(_retry, "FIRST_WAIT", 1.0)
         server.unavailable_every, server.relent = 1, False
         failure(store)
-        assert len(waits) == http.ATTEMPTS - 1
+        assert len(waits) == _retry.ATTEMPTS - 1
         for attempt, wait in enumerate(waits):
             assert 2**attempt / 2 <= wait <= 2**attempt
 
@@ -285,7 +285,7 @@ def record_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         waits.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr(http.asyncio, "sleep", fake)  # type: ignore[attr-defined]
+    monkeypatch.setattr(_retry.asyncio, "sleep", fake)  # type: ignore[attr-defined]
     return waits
 
 

@@ -43,6 +43,8 @@ from nczarr_fsspec import (
     open_keystore,
 )
 from nczarr_fsspec.keystore import check_key, is_safe_name
+from nczarr_fsspec.ranges.source import LocalBytes
+from nczarr_fsspec.resolve import open_data
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from tests.httpserver import Server
 from tests.s3server import S3Server, s3_server  # noqa: F401  # the fixture
@@ -569,24 +571,19 @@ class TestResolve:
     @pytest.mark.parametrize(
         "start", [b"CDF\x01....", b"CDF\x02....", b"CDF\x05....", b"\x89HDF\r\n\x1a\n"]
     )
-    def test_single_files_name_the_engine_that_reads_them(
-        self, tmp_path: Path, start: bytes
-    ) -> None:
+    def test_single_files_are_no_stores_of_keys(self, tmp_path: Path, start: bytes) -> None:
         path = tmp_path / "x.nc"
         path.write_bytes(start + bytes(100))
-        targets = (path, f"file://{path}", io.BytesIO(path.read_bytes()))
-        for target in targets:
-            with pytest.raises(URLError, match="engine='h5netcdf'"):
-                open_keystore(target)
         fs = fsspec.filesystem("memory")
         fs.pipe_file("/single.nc", path.read_bytes())
-        with pytest.raises(URLError, match="engine='scipy'"):
-            open_keystore("memory://single.nc")
+        opened = io.BytesIO(path.read_bytes())
+        for target in (path, f"file://{path}", opened, "memory://single.nc"):
+            source = open_data(target)
+            assert isinstance(source, LocalBytes)
+            assert bytes(source.read(0, len(start))) == start
+            with pytest.raises(FormatError, match="neither a directory nor a zip"):
+                open_keystore(target)
         fs.rm("/single.nc")
-
-    def test_mode_bytes(self) -> None:
-        with pytest.raises(URLError, match="classic and HDF5 files are not read"):
-            open_keystore("https://127.0.0.1/x.nc#mode=bytes")
 
     def test_other_content(self, tmp_path: Path) -> None:
         path = tmp_path / "x"
@@ -595,7 +592,7 @@ class TestResolve:
             with pytest.raises(FormatError, match="neither a directory nor a zip"):
                 open_keystore(path)
         os.mkfifo(tmp_path / "fifo")
-        with pytest.raises(FormatError):
+        with pytest.raises(StoreError, match="not a regular file"):
             open_keystore(tmp_path / "fifo")
         with pytest.raises(URLError, match="binary mode"):
             open_keystore(io.StringIO("text"))

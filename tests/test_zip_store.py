@@ -610,9 +610,9 @@ class TestRemote:
         fs.rm("/any", recursive=True)
 
     def test_survives_faults_of_the_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from nczarr_fsspec.stores import http
+        from nczarr_fsspec.stores import _retry
 
-        monkeypatch.setattr(http, "FIRST_WAIT", 0.0)
+        monkeypatch.setattr(_retry, "FIRST_WAIT", 0.0)
         for fault in ("cut_every", "unavailable_every", "reset_every"):
             archive = make_zip(self.MANY, zipfile.ZIP_DEFLATED)
             with Server({"/d.zip": archive}, **{fault: 3}) as server:  # type: ignore[arg-type]

@@ -27,6 +27,13 @@ class Extent(NamedTuple):
     stop: int
 
 
+class Known(NamedTuple):
+    """A version of a file that was opened before: its ``size`` and ``validator``."""
+
+    size: int
+    validator: str
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What is known of the way to a file; the planner of requests goes by it.
@@ -92,7 +99,16 @@ class LocalBytes(ByteSource):
 
 
 class RemoteBytes(ByteSource, OnLoop):
-    """A file whose reads wait for a network. Coroutines must run on `loop`."""
+    """A file whose reads wait for a network. Coroutines must run on `loop`.
+
+    Attributes
+    ----------
+    identity : str
+        Tells this file from all others, whatever its version; free of secrets.
+        ``""`` if that cannot be told.
+    """
+
+    identity: str = ""
 
     @property
     @abstractmethod

@@ -91,8 +91,7 @@ class SyncFsspecStore(LocalStore):
 
 def remote_files(fs: AbstractFileSystem) -> FsspecFiles:
     """The way to read files of `fs`: plain HTTP has one of its own."""
-    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
-    if "https" in protocols and is_async(fs):
+    if _is_http(fs):
         from nczarr_fsspec.stores.http import HTTPFiles
 
         return HTTPFiles(fs)
@@ -220,6 +219,11 @@ def _fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
             'public data none: storage_options={"anon": True}'
         )
     raise StoreError(_describe(fs, path), reason) from None
+
+
+def _is_http(fs: AbstractFileSystem) -> bool:
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    return "https" in protocols and is_async(fs)
 
 
 def _is_s3(fs: AbstractFileSystem) -> bool:

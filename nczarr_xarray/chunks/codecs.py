@@ -15,9 +15,10 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.decompress import DECOMPRESSORS, Buffer, Size, Step
 from nczarr_xarray.chunks.filters import UNKNOWN, filter_step
+from nczarr_xarray.chunks.hdf5 import HDF5_CODECS
 from nczarr_xarray.chunks.plan import ChunkTask
 from nczarr_xarray.chunks.szip import szip_decoder
-from nczarr_xarray.model import ChunkedArray, CodecConfig
+from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks
 
 #: Elements up to this many bytes are unshuffled plane by plane.
 _WIDEST = 16
@@ -30,6 +31,8 @@ class Decoder:
     ----------
     array
         Its codecs are undone from the last to the first.
+    mask
+        Bit i is set if codec i was not applied to the chunks that are decoded.
 
     Raises
     ------
@@ -37,39 +40,44 @@ class Decoder:
         If a codec is not known or cannot be used.
     """
 
-    __slots__ = ("_array", "_count", "_fields", "_objects", "_steps", "nbytes")
+    __slots__ = ("_array", "_codecs", "_count", "_fields", "_objects", "_order", "_steps", "nbytes")
 
-    def __init__(self, array: ChunkedArray) -> None:
+    def __init__(self, array: ChunkedArray | FileChunks, mask: int = 0) -> None:
         self._array = array
+        self._codecs = [config for i, config in enumerate(array.codecs) if not mask >> i & 1]
+        self._order = array.order if isinstance(array, ChunkedArray) else "C"
         self._count = math.prod(array.chunk_shape)
         self._objects = array.dtype.kind == "O"
         self.nbytes = self._count * array.dtype.itemsize
-        self._steps = self._plan(array)
+        self._steps = self._plan()
         # The last step is mostly to unshuffle: bytes then go straight to where they belong in
         # the result, and only those that are wanted.
         self._fields: list[str] = []
         # (Swapping all bytes of an element is right for a single number only.)
         single = array.dtype.isnative or array.dtype.kind in "iufmM"
-        if self._steps and array.codecs[0]["id"] == "shuffle" and single and not self._objects:
-            size = element_size(array.codecs[0], array)
+        if self._steps and self._codecs[0]["id"] == "shuffle" and single and not self._objects:
+            size = element_size(self._codecs[0], array)
             if size == array.dtype.itemsize and 1 < size <= _WIDEST:
                 self._steps = self._steps[:-1]
                 self._fields = [f"f{i}" for i in range(size)]
 
-    def _plan(self, array: ChunkedArray) -> tuple[Step, ...]:
-        if self._objects and not array.codecs:
+    def _plan(self) -> tuple[Step, ...]:
+        array = self._array
+        if self._objects and not self._codecs:
             reason = "dtype '|O' needs an object codec in 'filters'"
-            raise FormatError(f"{array.path}/.zarray", reason)
+            raise FormatError(_described(array), reason)
         steps: list[Step] = []
         size = UNKNOWN if self._objects else Size(self.nbytes)
-        for config in array.codecs:
+        for config in self._codecs:
             try:
                 step, size = _step(config, array, size)
-            except FormatError:
-                raise
+            except FormatError as error:
+                if error.object:
+                    raise
+                raise FormatError(_described(array), error.reason) from None
             except Exception as error:
                 reason = f"codec {config['id']!r:.80} cannot be used ({error})"
-                raise FormatError(f"{array.path}/.zarray", reason) from error
+                raise FormatError(_described(array), reason) from error
             steps.insert(0, step)
         return tuple(steps)
 
@@ -119,7 +127,7 @@ class Decoder:
         self, flat: np.ndarray[Any, Any], task: ChunkTask, axes: tuple[int, ...] | None
     ) -> Any:
         """What `task` wants of a chunk (or of one byte plane of it)."""
-        chunk = flat.reshape(self._array.chunk_shape, order=self._array.order)
+        chunk = flat.reshape(self._array.chunk_shape, order=self._order)
         return (chunk if axes is None else chunk.transpose(axes))[task.source]
 
     def _decode(self, data: Buffer, key: str) -> np.ndarray[Any, Any]:
@@ -155,23 +163,30 @@ class Decoder:
         return data
 
 
-def _step(config: CodecConfig, array: ChunkedArray, size: Size) -> tuple[Step, Size]:
+def _described(array: ChunkedArray | FileChunks) -> str:
+    """What describes an array, for messages: the key of its metadata, or the variable."""
+    return f"{array.path}/.zarray" if isinstance(array, ChunkedArray) else array.path
+
+
+def _step(config: CodecConfig, array: ChunkedArray | FileChunks, size: Size) -> tuple[Step, Size]:
     """How to undo one codec that has to return `size`, and the size it takes."""
     name = config["id"]
     if name in DECOMPRESSORS:
         return DECOMPRESSORS[name](config, size), UNKNOWN
     if name == "shuffle":
         return _unshuffle(element_size(config, array)), size
-    if name == "szip":
+    if name == "szip" and isinstance(array, ChunkedArray):
         return szip_decoder(config, array), UNKNOWN
+    if name in HDF5_CODECS and isinstance(array, FileChunks):
+        return HDF5_CODECS[name](config, size)
     return filter_step(config, array, size)
 
 
-def element_size(config: CodecConfig, array: ChunkedArray) -> int:
+def element_size(config: CodecConfig, array: ChunkedArray | FileChunks) -> int:
     """netCDF-C writes 0 and means its own type size, a pointer for strings (section 7)."""
     size = config.get("elementsize") or 0
     if not isinstance(size, int) or size < 0:
-        raise FormatError(f"{array.path}/.zarray", f"shuffle elementsize is {size!r}")
+        raise FormatError(_described(array), f"shuffle elementsize is {size!r}")
     if size:
         return size
     return 8 if array.dtype.kind == "S" and array.dtype.itemsize > 1 else array.dtype.itemsize

@@ -12,9 +12,9 @@ import asyncio
 import itertools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import LocalStore, RemoteStore
 from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask, Plan
-from nczarr_xarray.model import ChunkedArray
+from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides
+
+T = TypeVar("T")
 
 #: Below this many bytes a second thread costs more than it saves (a hand-over takes 30 us).
 INLINE_BYTES = 1 << 18
@@ -71,10 +73,7 @@ class ChunkReader:
     def __init__(self, array: ChunkedArray) -> None:
         self._array = array
         self._decoder = Decoder(array)
-        fill = array.fill
-        if fill is None:
-            fill = "" if array.dtype.kind == "O" else np.zeros((), dtype=array.dtype)[()]
-        self._fill = fill
+        self._fill = fill_element(array)
 
     def read(self, store: LocalStore, plan: Plan) -> np.ndarray[Any, Any]:
         """Read what `plan` selects, in the calling thread and the pool.
@@ -84,14 +83,14 @@ class ChunkReader:
         FormatError, StoreError
             Naming the chunk that cannot be decoded or read.
         """
-        result = self._allocate(plan)
-        tasks = plan.tasks()
-        if plan.count > 1 and plan.count * self._decoder.nbytes > INLINE_BYTES:
-            self._read_threaded(store, plan, tasks, result)
-        else:
-            for task in tasks:
+        result = allocate(self._array, plan)
+
+        def place(batch: Sequence[ChunkTask]) -> None:
+            for task in batch:
                 key = self._key(task)
                 self._place(task, key, store.get(key), plan, result)
+
+        share(place, plan.tasks(), plan.count, self._decoder.nbytes)
         return plan.finish(result)
 
     async def read_remote(self, store: RemoteStore, plan: Plan) -> np.ndarray[Any, Any]:
@@ -102,7 +101,7 @@ class ChunkReader:
         FormatError, StoreError
             Naming the chunk that cannot be decoded or read.
         """
-        result = self._allocate(plan)
+        result = allocate(self._array, plan)
         tasks = plan.tasks()
         nbytes = self._decoder.nbytes
         in_flight = min(plan.count, store.concurrency, max(4, IN_FLIGHT_BYTES // max(nbytes, 1)))
@@ -124,15 +123,6 @@ class ChunkReader:
         await gather_or_cancel(*(work() for _ in range(in_flight)))
         return plan.finish(result)
 
-    def _allocate(self, plan: Plan) -> np.ndarray[Any, Any]:
-        try:
-            # placing chunks swaps bytes on the way: the result is always native
-            return np.empty(plan.shape, dtype=self._array.dtype.newbyteorder("="))
-        except (MemoryError, ValueError) as error:
-            raise FormatError(
-                self._array.path, f"a selection of shape {plan.shape} does not fit ({error})"
-            ) from None
-
     def _key(self, task: ChunkTask) -> str:
         array = self._array
         return f"{array.path}/{array.separator.join(map(str, task.position)) or '0'}"
@@ -150,39 +140,100 @@ class ChunkReader:
             return
         self._decoder.place(data, key, task, plan.axes, result)
 
-    def _read_threaded(
-        self,
-        store: LocalStore,
-        plan: Plan,
-        tasks: Iterator[ChunkTask],
-        result: np.ndarray[Any, Any],
-    ) -> None:
-        lock = threading.Lock()
-        failed = threading.Event()
 
-        def take() -> list[ChunkTask]:
-            with lock:
-                return [] if failed.is_set() else list(itertools.islice(tasks, BATCH))
+def fill_element(array: ChunkedArray | FileChunks | FileStrides) -> Any:
+    """What elements that are not stored read as."""
+    if array.fill is not None:
+        return array.fill
+    return "" if array.dtype.kind == "O" else np.zeros((), dtype=array.dtype)[()]
 
-        def work() -> None:
-            try:
-                while batch := take():
-                    for task in batch:
-                        key = self._key(task)
-                        self._place(task, key, store.get(key), plan, result)
-            except BaseException:
-                failed.set()
-                raise
 
-        batches = -(-plan.count // BATCH)
-        helpers = [_pool.get().submit(work) for _ in range(min(workers(), batches) - 1)]
+def allocate(array: ChunkedArray | FileChunks | FileStrides, plan: Plan) -> np.ndarray[Any, Any]:
+    """Room for the result of `plan`.
+
+    Raises
+    ------
+    FormatError
+        If there is none.
+    """
+    try:
+        # placing chunks swaps bytes on the way: the result is always native
+        return np.empty(plan.shape, dtype=array.dtype.newbyteorder("="))
+    except (MemoryError, ValueError) as error:
+        raise FormatError(
+            array.path, f"a selection of shape {plan.shape} does not fit ({error})"
+        ) from None
+
+
+def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, nbytes: int) -> None:
+    """Call `function` on batches of `items`, in this thread and, if it pays, in the pool.
+
+    Parameters
+    ----------
+    count
+        Number of items.
+    nbytes
+        Bytes that one item is about.
+    """
+    if count <= 1 or count * nbytes <= INLINE_BYTES:
+        function(list(items))
+        return
+    remaining = iter(items)
+    lock = threading.Lock()
+    failed = threading.Event()
+
+    def take() -> list[T]:
+        with lock:
+            return [] if failed.is_set() else list(itertools.islice(remaining, BATCH))
+
+    def work() -> None:
         try:
-            work()  # the caller works too: no progress ever depends on a free thread
-        finally:
-            wait([helper for helper in helpers if not helper.cancel()])
-        for helper in helpers:
-            if not helper.cancelled():
-                helper.result()
+            while batch := take():
+                function(batch)
+        except BaseException:
+            failed.set()
+            raise
+
+    batches = -(-count // BATCH)
+    helpers = [_pool.get().submit(work) for _ in range(min(workers(), batches) - 1)]
+    try:
+        work()  # the caller works too: no progress ever depends on a free thread
+    finally:
+        wait([helper for helper in helpers if not helper.cancel()])
+    for helper in helpers:
+        if not helper.cancelled():
+            helper.result()
+
+
+def in_threads(
+    place: Callable[[Any, list[memoryview]], None], nbytes: int
+) -> Callable[[np.ndarray[Any, Any], list[memoryview]], Awaitable[None]]:
+    """What takes pieces on an event loop, and has the pool place them.
+
+    Parameters
+    ----------
+    place
+        Takes numbers of pieces and their bytes.
+    nbytes
+        Bytes that one piece becomes.
+    """
+
+    async def receive(numbers: np.ndarray[Any, Any], data: list[memoryview]) -> None:
+        count = len(numbers)
+        if count * nbytes <= INLINE_BYTES // 8:
+            place(numbers, data)
+            return
+        shares = max(1, min(workers(), count, count * nbytes // INLINE_BYTES))
+        bounds = [count * i // shares for i in range(shares + 1)]
+        loop, pool = asyncio.get_running_loop(), _pool.get()
+        await gather_or_cancel(
+            *(
+                loop.run_in_executor(pool, place, numbers[a:b], data[a:b])
+                for a, b in itertools.pairwise(bounds)
+            )
+        )
+
+    return receive
 
 
 async def gather_or_cancel(*coroutines: Any) -> list[Any]:

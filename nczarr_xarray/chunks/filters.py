@@ -14,7 +14,7 @@ from typing import Any
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.decompress import Buffer, Size, Step
-from nczarr_xarray.model import ChunkedArray, CodecConfig
+from nczarr_xarray.model import Array, CodecConfig
 
 #: What a compressor may return where nothing tells how much it has to, as with text.
 UNKNOWN = Size(1 << 30, exact=False)
@@ -23,7 +23,7 @@ UNSAFE = frozenset({"pickle"})
 _CHECKSUMS = frozenset({"fletcher32", "crc32", "crc32c", "adler32", "jenkins_lookup3"})
 
 
-def filter_step(config: CodecConfig, array: ChunkedArray, size: Size) -> tuple[Step, Size]:
+def filter_step(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
     """How to undo a filter that has to return `size`, and the size it takes.
 
     Raises
@@ -46,7 +46,7 @@ def filter_step(config: CodecConfig, array: ChunkedArray, size: Size) -> tuple[S
     return _sized(codec.decode, encoded), encoded
 
 
-def _encoded_size(name: str, codec: Any, array: ChunkedArray, size: Size) -> Size:
+def _encoded_size(name: str, codec: Any, array: Array, size: Size) -> Size:
     if name in _CHECKSUMS:
         return Size(size.most + 4, size.exact)
     if name == "bitround":
@@ -81,7 +81,7 @@ def _sized(decode: Step, size: Size) -> Step:
 
 
 def _declared(
-    decode: Step, declaration: Callable[[bytes], tuple[str, list[int]]], array: ChunkedArray
+    decode: Step, declaration: Callable[[bytes], tuple[str, list[int]]], array: Array
 ) -> Step:
     """Undo a codec that says in the chunk itself what array to make of it."""
     count = math.prod(array.chunk_shape)

@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import math
 import struct
-import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.chunks.libhdf5 import opened
 from nczarr_xarray.model import ChunkedArray, CodecConfig
 
 _BLOCKS_PER_SCANLINE = 128
@@ -47,7 +46,7 @@ def szip_decoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
     def decode(data: Any) -> Any:
         if len(data) < 4 or int.from_bytes(bytes(data[:4]), "little") != size:
             raise FormatError("", f"the szip size is not {size}")
-        with _opened(image) as file:
+        with opened(image) as file:
             dataset = file["chunk"]
             dataset.id.write_direct_chunk(corner, bytes(data))
             return np.ascontiguousarray(dataset[...]).view(np.uint8).reshape(-1)
@@ -75,7 +74,7 @@ def szip_encoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
     shape = array.chunk_shape or (1,)
 
     def encode(data: Any) -> Any:
-        with _opened(image) as file:
+        with opened(image) as file:
             dataset = file["chunk"]
             dataset[...] = np.frombuffer(data, array.dtype).reshape(shape)
             file.flush()
@@ -85,19 +84,6 @@ def szip_encoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
         return stored
 
     return encode
-
-
-@contextmanager
-def _opened(image: bytes) -> Iterator[Any]:
-    import h5py
-
-    # netCDF4 and h5py may share one HDF5 library, which is not thread-safe; xarray's reads of
-    # netCDF files hold this lock
-    locks = sys.modules.get("xarray.backends.locks")
-    lock = getattr(locks, "HDF5_LOCK", None) or nullcontext()
-    open_image = h5py.h5f.open_file_image
-    with lock, h5py.File(open_image(image, h5py.h5f.FILE_IMAGE_OPEN_RW)) as file:
-        yield file
 
 
 def _chunk_file(config: CodecConfig, array: ChunkedArray) -> tuple[bytes, tuple[int, ...]]:

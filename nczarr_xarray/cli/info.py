@@ -12,6 +12,7 @@ from nczarr_xarray.cli.target import add_arguments, open_target
 
 if TYPE_CHECKING:
     from nczarr_fsspec.keystore import KeyStore
+    from nczarr_xarray.files import DataFile
 
 #: What a store is to a user, by the name of its class.
 _STORES = {
@@ -20,6 +21,7 @@ _STORES = {
     "RemoteZipStore": "zip archive, read by byte ranges",
     "FsspecStore": "objects",
     "SyncFsspecStore": "objects",
+    "DataFile": "one file",
 }
 
 
@@ -52,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if errors else 0
 
 
-def store_kind(store: KeyStore) -> str:
+def store_kind(store: KeyStore | DataFile) -> str:
     """What kind of store it is, in words: ``"objects over https"``."""
     kind = _STORES.get(type(store).__name__, type(store).__name__)
     protocol, separator, _ = store.url.partition("://")

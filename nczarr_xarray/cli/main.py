@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray import __version__
-from nczarr_xarray.cli import copy, demo, dump, info
+from nczarr_xarray.cli import copy, demo, dump, info, refs
 from nczarr_xarray.cli.text import report
 
 
@@ -22,7 +22,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nczarr {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (info, dump, copy, demo):
+    for command in (info, dump, copy, refs, demo):
         command.add_parser(subparsers)
     return parser
 

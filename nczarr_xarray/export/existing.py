@@ -19,7 +19,7 @@ from nczarr_xarray.formats.nczarr import edit, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import Profile, consolidate
 from nczarr_xarray.model import ChunkedArray, Group, Variable
-from nczarr_xarray.reader import Opened, open_store
+from nczarr_xarray.reader import Opened, open_keys
 
 
 class Existing:
@@ -64,7 +64,7 @@ class Existing:
         if store is None:
             return None
         try:
-            opened = open_store(store, consolidated=False)
+            opened = open_keys(store, consolidated=False)
         except DatasetNotFoundError:
             return None
         return cls(place, opened)
@@ -108,7 +108,7 @@ class Existing:
             for file in (".zgroup", ".zarray", ".zattrs")
         ]
         keys = [key for key in keys if key not in self._documents]
-        for key, data in zip(keys, self.opened.store.get_many(keys), strict=True):
+        for key, data in zip(keys, self.opened.keys.get_many(keys), strict=True):
             if isinstance(data, StoreError):
                 raise data
             if data is not None:
@@ -143,7 +143,7 @@ class Existing:
         found = dict(sorted(self.changed.items(), key=_leaves_first))
         for key, data in root.items():
             found[key] = found.pop(key, data)
-        (old,) = self.opened.store.get_many([CONSOLIDATED])
+        (old,) = self.opened.keys.get_many([CONSOLIDATED])
         if consolidated or isinstance(old, bytes):
             found[CONSOLIDATED] = consolidate(self._everything(removed))
         return found

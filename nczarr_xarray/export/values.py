@@ -177,7 +177,7 @@ def _unchanged(request: Request, existing: Existing, items: list[Item]) -> KeySt
         or any(again.array_documents(path) != before[path] for path in paths)
     ):
         raise ExportError(request.url, "was changed by another writer just now; try again")
-    return again.opened.store
+    return again.opened.keys
 
 
 def _fresh(

@@ -21,7 +21,9 @@ class Frame:
     offset_size, length_size
         Bytes of an address and of a length.
     end
-        The end-of-file address, relative to `base`.
+        Where the file ends, relative to `base`.
+    extension
+        Address of the superblock extension, an object header, if there is one.
     """
 
     url: str
@@ -29,6 +31,7 @@ class Frame:
     offset_size: int = 8
     length_size: int = 8
     end: int = (1 << 63) - 1
+    extension: int | None = None
 
     @property
     def undefined(self) -> int:
@@ -42,6 +45,13 @@ class Frame:
     def read_some(self, address: int, length: int, least: int = 1) -> Read:
         """Await up to `length` bytes at an address; fewer only at the end of the file."""
         return read_some(self.base + address, length, least)
+
+    def within(self, address: int | None, length: int, what: str) -> int:
+        """`address`, if `length` bytes from there are in the file; else `FormatError`."""
+        if address is None or address + length > self.end:
+            where = "nowhere" if address is None else f"at {address}"
+            raise self.error(what, f"{length} bytes {where}, in a file that ends at {self.end}")
+        return address
 
     def error(self, what: str, reason: str) -> FormatError:
         """An error about a structure of this file (``"B-tree at 1234"``)."""
@@ -84,7 +94,12 @@ class Cursor:
 
     def uint(self, size: int) -> int:
         """An unsigned number of `size` bytes."""
-        return int.from_bytes(self.take(size), "little")
+        start = self.position
+        stop = start + size
+        if stop > len(self.data):
+            self.take(size)
+        self.position = stop
+        return int.from_bytes(self.data[start:stop], "little")  # as `take`, without the call
 
     def address(self) -> int | None:
         """An address; None if it is the undefined one."""

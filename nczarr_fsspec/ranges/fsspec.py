@@ -1,0 +1,113 @@
+"""One file behind any fsspec filesystem that has to be waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Self
+
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Limits, RemoteBytes
+from nczarr_fsspec.stores._retry import TransientError, retried
+from nczarr_fsspec.stores.fsspec import _MISSING, FsspecFiles, _fail
+
+#: what filesystems call what changes with a file; the first that is there counts
+_VERSIONS = (
+    *("ETag", "etag", "e_tag", "generation", "md5Hash", "content_md5", "version_id"),
+    *("mtime", "modified", "last_modified", "LastModified", "updated", "created"),
+)
+#: what other people's filesystems raise when a connection goes
+_BROKEN = (ConnectionError, TimeoutError, EOFError)
+
+
+class FsspecBytes(RemoteBytes):
+    """A file of a filesystem of which nothing is known. Made by `open`.
+
+    Its answers name no version, so that a file that changes while it is read is noticed only
+    if it becomes too short; the validator is what the filesystem said when it was opened.
+
+    Parameters
+    ----------
+    files
+        The connections.
+    path
+        In the filesystem.
+    url
+        How messages name the file.
+    """
+
+    size = -1
+    head: bytes = b""
+    limits = Limits()
+
+    def __init__(self, files: FsspecFiles, path: str, url: str) -> None:
+        self._files = files
+        self._path = path
+        self.url = url
+        self.validator = ""
+
+    @classmethod
+    def open(cls, files: FsspecFiles, path: str, url: str) -> Self:
+        """Ask for size and first bytes, from any thread; errors as `open_source`."""
+        source = cls(files, path, url)
+        try:
+            source.run(source._begin())
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._files.loop
+
+    async def fetch(self, extents: Sequence[Extent]) -> list[bytes | memoryview]:
+        return list(await asyncio.gather(*map(self._one, extents)))
+
+    def close(self) -> None:
+        self._files.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "head"}
+
+    async def _begin(self) -> None:
+        shared = self._files.shared
+        info, head = await asyncio.gather(
+            retried(partial(self._call, "info"), self.url),
+            retried(
+                partial(self._call, "cat_file", start=0, end=HEAD_BYTES, **shared.one_request),
+                self.url,
+            ),
+        )
+        if info.get("type") == "directory":
+            raise DatasetNotFoundError(self.url, "is a directory, not a file")
+        if info.get("size") is None:
+            raise StoreError(self.url, "its size cannot be found out")
+        self.size = int(info["size"])
+        if len(head) == min(HEAD_BYTES, self.size):
+            self.head = bytes(head)
+        stated = [f"{name}={info[name]}" for name in _VERSIONS if info.get(name) is not None]
+        if stated:
+            self.validator = f"{stated[0]};{self.size}"
+
+    async def _one(self, extent: Extent) -> bytes:
+        return await retried(partial(self._read, extent), self.url)
+
+    async def _read(self, extent: Extent) -> bytes:
+        start, stop = extent
+        options = self._files.shared.one_request
+        data: bytes = await self._call("cat_file", start=start, end=stop, **options)
+        if len(data) != stop - start:
+            raise TransientError(f"{len(data)} bytes came of {start}-{stop - 1}")
+        return data
+
+    async def _call(self, method: str, **options: Any) -> Any:
+        try:
+            return await self._files.shared.call(method, self._path, **options)
+        except _MISSING:
+            raise DatasetNotFoundError(self.url, "there is no such file") from None
+        except _BROKEN as error:
+            raise TransientError(f"{type(error).__name__}: {error}") from None
+        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
+            _fail(self._files.recipe, self._path, error)

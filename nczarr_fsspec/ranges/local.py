@@ -1,0 +1,203 @@
+"""Byte sources that answer at once: files on this machine, binary file objects, memory."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from typing import Any, BinaryIO
+
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes
+from nczarr_fsspec.stores.directory import OPEN_FLAGS, read_at
+
+CHANGED = "the file has changed since it was opened; open it again"
+
+
+class LocalFileBytes(LocalBytes):
+    """A regular file of this machine.
+
+    Reads need neither a lock nor a file position, so threads do not wait for each other. An
+    unpickled source opens the path again and insists on the same size, time and inode.
+
+    Parameters
+    ----------
+    path
+        Of the file; made absolute.
+    url
+        How messages name it; by default the path.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such file, or it is a directory.
+    StoreError
+        If it is not a regular file, or cannot be opened.
+    """
+
+    head = b""
+
+    def __init__(self, path: str | os.PathLike[str], url: str | None = None) -> None:
+        self._path = os.path.abspath(os.fspath(path))
+        self.url = url or self._path
+        self._opened: _Descriptor | None = None
+        opened = self._open()
+        self.size, self.validator = opened.size, opened.validator
+        self._opened = opened
+        self.head = self.read(0, min(HEAD_BYTES, self.size))
+
+    @property
+    def path(self) -> str:
+        """Where the file is, absolute."""
+        return self._path
+
+    def read(self, start: int, stop: int) -> bytes:
+        opened = self._opened
+        if opened is None:
+            opened = self._open()
+            if opened.validator != self.validator:
+                raise StoreError(self.url, CHANGED)
+            self._opened = opened
+        try:
+            data = read_at(opened.number, start, stop)
+            current = _validator(os.fstat(opened.number))
+        except OSError as error:
+            raise StoreError(self.url, f"cannot be read: {error.strerror or error}") from error
+        if current != self.validator:
+            raise StoreError(self.url, CHANGED)
+        if len(data) != stop - start:
+            raise _too_short(self, start, stop)
+        return data
+
+    def close(self) -> None:
+        self._opened = None  # the descriptor closes with the last read that is under way
+
+    def _open(self) -> _Descriptor:
+        try:
+            opened = _Descriptor(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise DatasetNotFoundError(self.url, "there is no such file") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise StoreError(self.url, f"cannot be opened: {reason}") from error
+        if stat.S_ISDIR(opened.kind):
+            raise DatasetNotFoundError(self.url, "is a directory, not a file")
+        if not stat.S_ISREG(opened.kind):
+            raise StoreError(self.url, "is not a regular file")
+        return opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        volatile = ("_opened", "head")
+        return {name: value for name, value in self.__dict__.items() if name not in volatile}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _opened=None)
+
+
+class FileObjectBytes(LocalBytes):
+    """An open binary file; it stays open when the source is closed, for it is the caller's.
+
+    Parameters
+    ----------
+    file
+        Seekable and opened in binary mode. Its position is ours from now on.
+    url
+        How messages name it; by default by its ``name`` or its type.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be read, or is a text file.
+    """
+
+    validator = ""
+
+    def __init__(self, file: BinaryIO, url: str | None = None) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self.url = url or str(getattr(file, "name", None) or f"{type(file).__name__} object")
+        try:
+            # some files (zip members, say) return nothing from seek
+            file.seek(0, os.SEEK_END)
+            self.size = file.tell()
+        except (OSError, ValueError, AttributeError) as error:
+            raise StoreError(self.url, f"cannot be read: {error}") from error
+        self.head = self.read(0, min(HEAD_BYTES, self.size))
+
+    def read(self, start: int, stop: int) -> bytes:
+        parts = []
+        at = start
+        try:
+            with self._lock:
+                self._file.seek(start)
+                while at < stop and (part := self._file.read(stop - at)):
+                    parts.append(part)
+                    at += len(part)
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+        except (OSError, ValueError) as error:
+            raise StoreError(self.url, f"cannot be read: {error}") from error
+        except TypeError:
+            raise StoreError(self.url, "is a text file; open it in binary mode") from None
+        if not isinstance(data, bytes):
+            raise StoreError(self.url, "is a text file; open it in binary mode")
+        if at != stop:
+            raise _too_short(self, start, stop)
+        return data
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._file, self.url)
+
+
+class MemoryBytes(LocalBytes):
+    """Bytes in memory; what is read is a view of them.
+
+    Parameters
+    ----------
+    data
+        The whole file.
+    url
+        How messages name it.
+    validator
+        See `ByteSource`.
+    """
+
+    def __init__(self, data: bytes, url: str, validator: str = "") -> None:
+        self._data = data
+        self.url = url
+        self.size = len(data)
+        self.validator = validator
+        self.head = data[:HEAD_BYTES]
+
+    def read(self, start: int, stop: int) -> memoryview:
+        if stop > self.size:
+            raise _too_short(self, start, stop)
+        return memoryview(self._data)[start:stop]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._data, self.url, self.validator)
+
+
+class _Descriptor:
+    """An open file that closes when the last reference to it goes, not under a reader."""
+
+    def __init__(self, path: str) -> None:
+        self.number = -1
+        self.number = os.open(path, OPEN_FLAGS)
+        status = os.fstat(self.number)
+        self.kind = status.st_mode
+        self.size = status.st_size
+        self.validator = _validator(status)
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+
+def _validator(status: os.stat_result) -> str:
+    return f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+
+
+def _too_short(source: LocalBytes, start: int, stop: int) -> StoreError:
+    return StoreError(
+        source.url, f"bytes {start}-{stop - 1} are wanted, but the file has {source.size}"
+    )

@@ -1,0 +1,133 @@
+"""What is remembered of remote files: the bytes of their metadata, by place and version.
+
+A file that is opened again costs one conditional request, or, if its server
+has no such, the first one; the rest of its metadata is here. What is remembered
+is bytes and not what was made of them, so it means the same to every version of
+this package, also on disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nczarr_fsspec.ranges.source import Known, RemoteBytes
+from nczarr_fsspec.ranges.sparse import SparseBytes
+
+#: Bytes of metadata of all files together.
+MOST_BYTES = 1 << 28
+#: Files, whose parsed metadata take memory too.
+MOST_FILES = 256
+
+
+@dataclass(slots=True, eq=False)
+class Remembered:
+    """What is known of one version of a file.
+
+    Attributes
+    ----------
+    known
+        The version.
+    sparse
+        Bytes of its metadata.
+    parsed
+        What was made of them, by whoever did it; stays in this process.
+    stored
+        How many bytes the disk has.
+    """
+
+    known: Known
+    sparse: SparseBytes = field(default_factory=SparseBytes)
+    parsed: dict[Any, Any] = field(default_factory=dict)
+    stored: int = 0
+
+
+class IndexMemory:
+    """The files of this process that were opened last. Safe in threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, Remembered] = OrderedDict()
+
+    def known(self, identity: str, folder: Path | None = None) -> Known | None:
+        """The version of a file that was seen last, in this process or by the disk cache."""
+        with self._lock:
+            if (found := self._files.get(identity)) is not None:
+                return found.known
+        loaded = _load(folder, identity) if folder is not None else None
+        if loaded is None:
+            return None
+        with self._lock:
+            return self._files.setdefault(identity, loaded).known
+
+    def of(self, source: RemoteBytes) -> Remembered:
+        """What is known of the version that `source` reads; nothing yet for a new one."""
+        known = Known(source.size, source.validator)
+        if not source.validator or not source.identity:
+            return Remembered(known)  # nothing would tell when to forget it
+        with self._lock:
+            found = self._files.get(source.identity)
+            if found is None or found.known != known:
+                found = self._files[source.identity] = Remembered(known)
+            self._files.move_to_end(source.identity)
+            total = sum(file.sparse.nbytes for file in self._files.values())
+            while len(self._files) > 1 and (total > MOST_BYTES or len(self._files) > MOST_FILES):
+                _, oldest = self._files.popitem(last=False)
+                total -= oldest.sparse.nbytes
+            return found
+
+    def clear(self) -> None:
+        """Forget everything (the disk does not)."""
+        with self._lock:
+            self._files.clear()
+
+
+#: The memory of this process.
+memory = IndexMemory()
+
+
+def store(folder: Path, source: RemoteBytes) -> None:
+    """Write what is known of a file to `folder`, for other processes and other days.
+
+    Raises
+    ------
+    OSError
+        If that cannot be done.
+    """
+    found = memory.of(source)
+    if not source.validator or found.stored == found.sparse.nbytes:
+        return
+    nbytes = found.sparse.nbytes
+    header = {"size": found.known.size, "validator": found.known.validator, "url": source.url}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{source.identity}.index"
+    part = path.with_suffix(f".{uuid.uuid4().hex}")  # others may write the same one
+    try:
+        part.write_bytes(json.dumps(header).encode() + b"\n" + found.sparse.dump())
+        os.replace(part, path)  # noqa: PTH105 - the same on all systems
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
+    found.stored = nbytes
+
+
+def _load(folder: Path, identity: str) -> Remembered | None:
+    """What `store` wrote; None if there is nothing, or nothing that can be used."""
+    try:
+        header, _, body = (folder / f"{identity}.index").read_bytes().partition(b"\n")
+        fields = json.loads(header)
+        size, validator = fields["size"], fields["validator"]
+        sparse = SparseBytes.load(body)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not (isinstance(size, int) and isinstance(validator, str)):
+        return None
+    return Remembered(Known(size, validator), sparse, stored=sparse.nbytes)

@@ -1,0 +1,242 @@
+"""From pieces of a file to requests: merge what is near, split what is long, pack what is small.
+
+Pure arithmetic on arrays. What a request costs is the model behind the rules:
+`Limits.latency` before its first byte, once more if it has to open a
+connection, then its bytes at `Limits.bandwidth`; connections share the line.
+
+The rules, which the tests check as properties:
+
+- Every wanted byte is in exactly one extent; no byte is asked for twice.
+- Two wanted pieces become one extent if the gap between them is at most
+  `SMALL_GAP`, or a quarter of the second and no more than what one connection
+  carries in ``latency / concurrency``: the part of a round trip that a request
+  costs when all connections are busy. So the bytes that nobody wants are less
+  than ``SMALL_GAP * (pieces - 1) + wanted / 4``.
+- If one request can name several extents, a gap saves no request but only the
+  header of a part: only gaps up to `PART_GAP` are read.
+- No extent and no request is longer than `longest` says, 4 MiB at most. Extents
+  end where pieces end, if these are not longer themselves.
+- Requests of several extents are made so that they fit on the connections that
+  are open already, unless the bytes keep these busy for longer than it takes to
+  open more.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nczarr_fsspec.ranges.source import Extent, Limits
+
+Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+#: Gaps up to this many bytes are read rather than skipped by a request more.
+SMALL_GAP = 1 << 14
+#: The same where skipping costs a part's header and its parsing, about 150 bytes and 20 us.
+PART_GAP = 1 << 12
+#: Bounds for the length of one request, in bytes.
+LEAST_PART, MOST_PART = 1 << 20, 1 << 22
+#: Requests are not made shorter than this to use more connections.
+LEAST_SHARE = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requests:
+    """What to ask for, and where each wanted piece then is. All arrays are int64.
+
+    Parameters
+    ----------
+    starts, stops
+        The extents, ascending and apart from each other.
+    first
+        Request i asks for extents ``first[i]`` up to ``first[i + 1]``.
+    whole
+        Numbers of the pieces that lie in one extent, ordered by it.
+    bounds
+        Request i brings ``whole[bounds[i]:bounds[i + 1]]``.
+    within
+        The extent of each piece in `whole`.
+    split
+        Numbers of the pieces that lie in several extents, ascending by start.
+    spans
+        Their first and last extents, of shape ``(len(split), 2)``.
+    """
+
+    starts: Integers
+    stops: Integers
+    first: Integers
+    whole: Integers
+    bounds: Integers
+    within: Integers
+    split: Integers
+    spans: Integers
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def extents(self, request: int) -> list[Extent]:
+        """What one request asks for."""
+        part = slice(self.first[request], self.first[request + 1])
+        pairs = zip(self.starts[part].tolist(), self.stops[part].tolist(), strict=True)
+        return [Extent(start, stop) for start, stop in pairs]
+
+
+def longest(limits: Limits) -> int:
+    """The most bytes of one request: what a connection carries in one round trip, within bounds.
+
+    Then it waits half of the time, and a handful of connections still fill the line.
+    """
+    carried = limits.latency * limits.bandwidth
+    return int(min(max(carried, LEAST_PART), MOST_PART))
+
+
+def plan_requests(
+    starts: Integers, stops: Integers, limits: Limits, connections: int = 1
+) -> Requests:
+    """Plan the requests for pieces of a file.
+
+    Parameters
+    ----------
+    starts, stops
+        The pieces ``[start, stop)`` in bytes, in any order; they may touch,
+        overlap or repeat. Empty ones are in none of the result's lists.
+    limits
+        What is known of the way to the file.
+    connections
+        That are open, so that using them costs no extra round trip.
+    """
+    kept = np.flatnonzero(stops > starts)
+    if not _ascends(starts[kept]):
+        kept = kept[np.argsort(starts[kept], kind="stable")]
+    low, high = starts[kept], stops[kept]
+    atom_starts, atom_stops = _union(low, high)
+    total = int((atom_stops - atom_starts).sum())
+    most, share = longest(limits), _share(limits)
+    part = min(most, max(share, -(-total // max(1, connections))))
+    atom_starts, atom_stops = _cut(atom_starts, atom_stops, part)
+    extent_starts, extent_stops = _merge(atom_starts, atom_stops, limits, part)
+    sizes = extent_stops - extent_starts
+    if limits.ranges > 1 and len(sizes) > 1:
+        count = _count(len(sizes), int(sizes.sum()), limits, connections)
+        touching = np.flatnonzero(extent_starts[1:] == extent_stops[:-1]) + 1
+        # parts of one run go by requests of their own: a server may join them in its answer
+        first = np.union1d(_pack(sizes, limits.ranges, most, count), touching)
+    else:
+        first = np.arange(len(sizes) + 1)
+    begin = np.searchsorted(extent_starts, low, side="right") - 1
+    end = np.searchsorted(extent_starts, high, side="left") - 1
+    one = begin == end
+    several = ~one
+    return Requests(
+        starts=extent_starts,
+        stops=extent_stops,
+        first=first,
+        whole=kept[one],
+        bounds=np.searchsorted(begin[one], first),
+        within=begin[one],
+        split=kept[several],
+        spans=np.stack([begin[several], end[several]], axis=1),
+    )
+
+
+def _ascends(values: Integers) -> bool:
+    return bool(np.all(values[1:] >= values[:-1]))
+
+
+def _share(limits: Limits) -> int:
+    """Bytes of which a request of several extents should have at least: a quarter round trip."""
+    return int(min(max(limits.latency * limits.bandwidth / 4, LEAST_SHARE), LEAST_PART))
+
+
+def _union(low: Integers, high: Integers) -> tuple[Integers, Integers]:
+    """Join pieces that overlap; those that only touch stay apart. `low` ascends."""
+    if not len(low):
+        return low, high
+    reach = np.maximum.accumulate(high)
+    fresh = np.flatnonzero(low[1:] >= reach[:-1]) + 1
+    return low[np.concatenate(([0], fresh))], reach[np.concatenate((fresh - 1, [len(low) - 1]))]
+
+
+def _cut(starts: Integers, stops: Integers, part: int) -> tuple[Integers, Integers]:
+    """Cut what is longer than `part` into equal pieces."""
+    sizes = stops - starts
+    if not np.any(sizes > part):
+        return starts, stops
+    counts = -(-sizes // part)
+    which = np.repeat(np.arange(len(sizes)), counts)
+    number = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    each, rest = np.divmod(sizes[which], counts[which])  # no product: sizes may be near 2**63
+    low = starts[which] + number * each + np.minimum(number, rest)
+    return low, low + each + (number < rest)
+
+
+def _merge(
+    starts: Integers, stops: Integers, limits: Limits, part: int
+) -> tuple[Integers, Integers]:
+    """Join neighbours over small gaps, up to `part` bytes."""
+    if len(starts) < 2:
+        return starts, stops
+    gaps = starts[1:] - stops[:-1]
+    if limits.ranges > 1:
+        near = gaps <= PART_GAP
+    else:
+        worth = int(limits.latency * limits.bandwidth / limits.concurrency)
+        near = gaps <= np.maximum(SMALL_GAP, np.minimum(worth, (stops[1:] - starts[1:]) // 4))
+    fresh = np.flatnonzero(~near) + 1
+    begins = np.concatenate(([0], fresh))
+    ends = np.concatenate((fresh, [len(starts)]))
+    long = np.flatnonzero(stops[ends - 1] - starts[begins] > part)
+    if len(long):
+        cuts = [
+            cut
+            for begin, end in zip(begins[long].tolist(), ends[long].tolist(), strict=True)
+            for cut in _parts(starts, stops, begin, end, part)
+        ]
+        begins = np.sort(np.concatenate((begins, np.asarray(cuts, dtype=np.int64))))
+        ends = np.concatenate((begins[1:], [len(starts)]))
+    return starts[begins], stops[ends - 1]
+
+
+def _parts(starts: Integers, stops: Integers, begin: int, end: int, part: int) -> list[int]:
+    """Where to cut a run of neighbours into about equal parts of at most `part` bytes."""
+    cuts: list[int] = []
+    last = int(stops[end - 1])
+    while True:
+        low = int(starts[begin])
+        left = last - low
+        if left <= part:
+            return cuts
+        goal = low + -(-left // -(-left // part))
+        begin = max(begin + 1, int(np.searchsorted(stops, goal, side="right")))
+        cuts.append(begin)
+
+
+def _count(extents: int, nbytes: int, limits: Limits, connections: int) -> int:
+    """How many requests to make of small extents."""
+    least = -(-extents // limits.ranges)
+    count = max(least, -(-nbytes // _share(limits)))
+    # as long as the open connections need for all of it no longer than a new one to open
+    if least <= connections and nbytes <= connections * limits.latency * limits.bandwidth:
+        count = max(least, min(count, connections))
+    return count
+
+
+def _pack(sizes: Integers, ranges: int, most: int, count: int) -> Integers:
+    """Group neighbours into about `count` requests of about equal bytes."""
+    ends = np.cumsum(sizes).tolist()
+    total, first, done = ends[-1], [0], 0
+    while first[-1] < len(ends):
+        begin = first[-1]
+        goal = done + min(most, math.ceil((total - done) / max(1, count)))
+        end = max(bisect_right(ends, goal, begin), begin + 1)
+        if end < len(ends) and ends[end] - goal < goal - ends[end - 1] and ends[end] - done <= most:
+            end += 1  # nearer to the goal
+        end = min(end, begin + ranges)
+        first.append(end)
+        done = ends[end - 1]
+        count -= 1
+    return np.asarray(first, dtype=np.int64)

@@ -1,0 +1,372 @@
+"""Reading one remote file: metadata by waves, data while what came before is decoded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.ranges.delivery import Delivery
+from nczarr_fsspec.ranges.planner import LEAST_SHARE, Integers, longest, plan_requests
+from nczarr_fsspec.ranges.source import Extent, RemoteBytes
+from nczarr_fsspec.ranges.sparse import SparseBytes
+from nczarr_fsspec.ranges.traffic import Budget, Flight, Flights
+
+T = TypeVar("T")
+
+#: Metadata are asked for in no smaller pieces: the next ones are often near.
+LEAST_METADATA = 1 << 12
+#: Bytes of metadata that are remembered; beyond, they are forgotten and begun anew.
+MOST_METADATA = 1 << 28
+#: Bytes of data that are being fetched or that `receive` has not finished with.
+HELD_BYTES = 1 << 26
+#: Requests of full length that are in flight at the same time; more as long as the line is not
+#: full. All at once would share it, end together and leave nothing to overlap decoding with.
+LONG_REQUESTS = 12
+#: A transfer that takes less than this many times what it would alone does not share the line.
+_ALONE = 1.4
+#: What a request counts at least, so that tiny ones do not pile up either.
+_LEAST_HELD = 1 << 16
+#: Pieces known already that are handed over at a time.
+_KNOWN_AT_A_TIME = 1 << 10
+
+#: Takes the numbers of some pieces and their bytes.
+Receive: TypeAlias = Callable[[Integers, list[memoryview]], Awaitable[None]]
+
+
+@dataclass(slots=True, eq=False)
+class _Wish:
+    """Metadata that somebody waits for; `sent` is done once all of it is on its way."""
+
+    extents: list[Extent]
+    sent: asyncio.Future[None]
+    flights: list[Flight] = field(default_factory=list)
+
+
+class RangeReader:
+    """Reads a file by byte ranges. Cheap to make; its coroutines run on the source's loop.
+
+    All reads of one file go through one of these: they share connections,
+    metadata and the bounds for what is in flight.
+
+    Parameters
+    ----------
+    source
+        The file.
+    sparse
+        What is known of it already; `RemoteBytes.head` is added.
+
+    Attributes
+    ----------
+    source : RemoteBytes
+    sparse : SparseBytes
+        The metadata so far.
+    """
+
+    def __init__(self, source: RemoteBytes, sparse: SparseBytes | None = None) -> None:
+        self.source = source
+        self.sparse = SparseBytes() if sparse is None else sparse
+        self.sparse.add(0, source.head)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._begin(None)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Start with nothing under way: at first, and on the new loop after a fork."""
+        self._loop = loop
+        self._connections = 1  # opening the file took one
+        self._requests = Budget(self.source.limits.concurrency)
+        self._window = Budget(0)  # bytes of data being fetched
+        self._held = Budget(HELD_BYTES)
+        self._wishes: list[_Wish] = []
+        self._waiting = 0  # reads of metadata that have not ended
+        self._coming = Flights()
+
+    def _on_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        if self._loop is not None:  # the fork may have come in the middle of `add`
+            self._forget()
+        self._begin(loop)
+
+    def _forget(self) -> None:
+        self.sparse = SparseBytes()
+        self.sparse.add(0, self.source.head)
+
+    async def read_metadata(self, wanted: Sequence[Extent]) -> list[memoryview]:
+        """The bytes of each extent, one wave of a parser.
+
+        What is wanted in the same turn of the event loop, by whomever, goes out
+        together; what is on its way already is waited for. (As for data, small
+        gaps are read rather than skipped, even if they are known.)
+
+        Parameters
+        ----------
+        wanted
+            In any order; they may overlap.
+
+        Raises
+        ------
+        StoreError
+            If an extent is not inside the file, or cannot be read.
+        """
+        for start, stop in wanted:
+            if not 0 <= start <= stop <= self.source.size:
+                raise StoreError(self.source.url, f"bytes {start}-{stop} are not in the file")
+        self._on_loop()
+        self._waiting += 1
+        try:
+            while True:
+                answers = [self.sparse.get(start, stop) for start, stop in wanted]
+                known = [answer for answer in answers if answer is not None]
+                if len(known) == len(answers):
+                    return known
+                await self._bring(self.sparse.missing(wanted))
+        finally:
+            self._waiting -= 1
+
+    async def read_data(
+        self,
+        starts: np.ndarray[Any, Any],
+        stops: np.ndarray[Any, Any],
+        receive: Receive,
+    ) -> None:
+        """Read many pieces and hand each over as soon as it is there.
+
+        A piece is handed over whole: whoever wants a long run of plain bytes
+        asks for it in pieces of a few MB.
+
+        Parameters
+        ----------
+        starts, stops
+            Integers: the pieces ``[start, stop)``, in any order. They may touch,
+            overlap, repeat and be empty; each byte is fetched once.
+        receive
+            Awaited with the numbers of some pieces and their bytes, in no
+            particular order and several times at once. The bytes may be kept,
+            which keeps those of the whole request. It must not read data of
+            this reader itself, for it holds what the next read waits for.
+
+        Raises
+        ------
+        StoreError
+            If a piece is not inside the file, or cannot be read. This, and any
+            error of `receive`, ends the whole read; nothing is left running.
+        """
+        self._on_loop()
+        low, high = self._checked(starts, stops)
+        known = self.sparse.covers(low, high)
+        numbers = np.flatnonzero(~known)
+        try:
+            async with asyncio.TaskGroup() as group:
+                if len(numbers):
+                    self._fetch_all(group, low[numbers], high[numbers], numbers, receive)
+                if np.any(known):
+                    group.create_task(self._hand_known(np.flatnonzero(known), low, high, receive))
+        except BaseExceptionGroup as errors:
+            error = errors.exceptions[0]
+            raise error from error.__cause__
+
+    def _checked(
+        self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]
+    ) -> tuple[Integers, Integers]:
+        low = np.asarray(starts, dtype=np.int64)
+        high = np.asarray(stops, dtype=np.int64)
+        wrong = (low < 0) | (high < low) | (high > self.source.size)
+        if np.any(wrong):
+            at = int(np.argmax(wrong))
+            raise StoreError(self.source.url, f"bytes {low[at]}-{high[at]} are not in the file")
+        return low, high
+
+    # data
+
+    async def _hand_known(
+        self, numbers: Integers, low: Integers, high: Integers, receive: Receive
+    ) -> None:
+        for at in range(0, len(numbers), _KNOWN_AT_A_TIME):
+            part = numbers[at : at + _KNOWN_AT_A_TIME]
+            views = []
+            for start, stop in zip(low[part].tolist(), high[part].tolist(), strict=True):
+                view = self.sparse.get(start, stop)
+                if view is None:  # forgotten meanwhile
+                    (view,) = await self.read_metadata([Extent(start, stop)])
+                views.append(view)
+            await receive(part, views)
+
+    def _fetch_all(
+        self,
+        group: asyncio.TaskGroup,
+        low: Integers,
+        high: Integers,
+        numbers: Integers,
+        receive: Receive,
+    ) -> None:
+        limits = self.source.limits
+        plan = plan_requests(low, high, limits, self._connections)
+        self._requests.limit = limits.concurrency
+        self._window.limit = max(self._window.limit, LONG_REQUESTS * longest(limits))
+        delivery = Delivery(plan, low, high)
+        left = iter(range(len(plan)))
+
+        async def work() -> None:
+            for request in left:
+                extents = plan.extents(request)
+                held = max(_LEAST_HELD, sum(stop - start for start, stop in extents))
+                await self._held.take(held)
+                try:
+                    await self._window.take(held)
+                    try:
+                        views = await self._fetch(extents)
+                    finally:
+                        self._window.give(held)
+                except BaseException:
+                    self._held.give(held)
+                    raise
+                task = group.create_task(hand_over(request, views))
+                # not by the task itself, which may be cancelled before it begins
+                task.add_done_callback(partial(_give_back, self._held, held))
+
+        async def hand_over(request: int, views: list[memoryview]) -> None:
+            for which, parts, own in delivery.landed(request, views):
+                self._held.take_now(own)
+                try:
+                    await receive(numbers[which], parts)
+                finally:
+                    self._held.give(own)
+
+        for _ in range(min(len(plan), limits.concurrency)):
+            group.create_task(work())
+
+    async def _fetch(self, extents: list[Extent]) -> list[memoryview]:
+        """One request, whenever it is its turn; more if the server has ceased to take so many."""
+        ranges = self.source.limits.ranges
+        if len(extents) > ranges:
+            parts = [extents[at : at + ranges] for at in range(0, len(extents), ranges)]
+            return list(chain.from_iterable(await _all(self._fetch(part) for part in parts)))
+        await self._requests.take(1)
+        try:
+            self._connections = max(self._connections, self._requests.used)
+            begun = asyncio.get_running_loop().time()
+            answers = await self.source.fetch(extents)
+            took = asyncio.get_running_loop().time() - begun
+        finally:
+            self._requests.give(1)
+        views = [memoryview(answer) for answer in answers]
+        if [len(view) for view in views] != [stop - start for start, stop in extents]:
+            raise StoreError(self.source.url, "an answer is not as long as what was asked for")
+        self._adapt(sum(map(len, views)), took)
+        return views
+
+    def _adapt(self, nbytes: int, seconds: float) -> None:
+        """Let more data be in flight while the connections do not slow each other down."""
+        limits, window = self.source.limits, self._window
+        least = LONG_REQUESTS * longest(limits)
+        if nbytes < LEAST_SHARE or 2 * window.used < window.limit:
+            window.limit = max(window.limit, least)
+        elif seconds - limits.latency < _ALONE * nbytes / limits.bandwidth:
+            window.limit = max(least, min(window.limit + nbytes, HELD_BYTES))
+        else:
+            window.limit = max(least, window.limit - nbytes)
+
+    # metadata
+
+    async def _bring(self, missing: list[Extent]) -> None:
+        """Wait until `missing` has been added to what is known."""
+        loop = asyncio.get_running_loop()
+        wish = _Wish(missing, loop.create_future())
+        self._wishes.append(wish)
+        if len(self._wishes) == 1:
+            loop.call_soon(self._send)  # behind all that is ready to run in this turn
+        try:
+            await wish.sent
+            if wish.flights:
+                tasks = [flight.task for flight in wish.flights]
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+                for task in done:
+                    task.result()
+        finally:
+            unwanted = []
+            for flight in wish.flights:
+                flight.waiters -= 1
+                if not flight.waiters and flight.task.cancel():
+                    self._coming.remove(flight)
+                    unwanted.append(flight.task)
+            if unwanted:
+                await asyncio.wait(unwanted)
+
+    def _send(self) -> None:
+        """Send requests for all that is wished for and neither known nor on its way."""
+        wishes = [wish for wish in self._wishes if not wish.sent.done()]
+        self._wishes = []
+        try:
+            if self.sparse.nbytes > MOST_METADATA and self._waiting == len(wishes):
+                self._forget()
+            self._plan_metadata([extent for wish in wishes for extent in wish.extents])
+            for wish in wishes:
+                wish.flights = self._coming.bringing(self.sparse.missing(wish.extents))
+                for flight in wish.flights:
+                    flight.waiters += 1
+                wish.sent.set_result(None)
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+            for wish in wishes:
+                if not wish.sent.done():
+                    wish.sent.set_exception(error)
+
+    def _plan_metadata(self, wanted: list[Extent]) -> None:
+        limits, size = self.source.limits, self.source.size
+        fresh = [
+            Extent(start, max(stop, min(size, start + LEAST_METADATA)))
+            for start, stop in self._unsent(wanted)
+        ]
+        fresh = self._unsent(fresh)
+        if not fresh:
+            return
+        bounds = np.asarray(fresh, dtype=np.int64)
+        plan = plan_requests(bounds[:, 0], bounds[:, 1], limits, self._connections)
+        self._requests.limit = limits.concurrency
+        for request in range(len(plan)):
+            extents = plan.extents(request)
+            task = asyncio.get_running_loop().create_task(self._fly(extents))
+            task.add_done_callback(_heard)
+            flight = Flight(task)
+            task.add_done_callback(partial(_landed, self._coming, flight))
+            self._coming.add(flight, extents)
+
+    def _unsent(self, wanted: list[Extent]) -> list[Extent]:
+        return self._coming.missing(self.sparse.missing(wanted))
+
+    async def _fly(self, extents: list[Extent]) -> None:
+        for extent, view in zip(extents, await self._fetch(extents), strict=True):
+            self.sparse.add(extent.start, view)
+
+
+async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """`asyncio.gather` that leaves nothing running when one of them fails."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _give_back(budget: Budget, amount: int, _task: asyncio.Task[None]) -> None:
+    budget.give(amount)
+
+
+def _landed(coming: Flights, flight: Flight, _task: asyncio.Task[None]) -> None:
+    coming.remove(flight)
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """Look at the error of a task whose waiters may all have gone."""
+    if not task.cancelled():
+        task.exception()

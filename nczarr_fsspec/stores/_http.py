@@ -1,0 +1,210 @@
+"""Requests over fsspec's HTTP session: redirects without leaks, and what answers say.
+
+fsspec's ``HTTPFileSystem`` neither retries nor compares what it got with what
+it asked for; its session is used here, with the user's headers, credentials
+and client options.
+
+Source: RFC 9110 (ranges, redirects, retries), aiohttp 3.12 to 3.14, observed
+behaviour of nginx, Apache, S3.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import weakref
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import aiohttp
+from yarl import URL
+
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.stores._retry import TransientError
+from nczarr_fsspec.stores._shared import SharedFilesystem
+from nczarr_fsspec.url import redact
+
+#: no total limit, for large chunks over slow lines are fine; silence is not
+TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
+#: answers that say there is no such file
+MISSING = frozenset({404, 410})
+
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_CONTENT_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
+_UNSATISFIED = re.compile(r"bytes\s+\*/(\d+)", re.IGNORECASE)
+_HINTS = {
+    401: "; it wants credentials: put user:password@ before the host or give storage_options",
+    403: "; access is denied (some servers say so of files that do not exist, too)",
+}
+#: already legal in a URL, so that what is percent-encoded stays as it is
+_LEGAL = "%/:?#[]@!$&'()*+,;=-._~"
+#: options of a request that are meant for the host that the user named
+_PRIVATE = ("auth", "cookies", "server_hostname")
+#: for each session of a user one that has its connections but none of its secrets
+_strangers: weakref.WeakKeyDictionary[aiohttp.ClientSession, aiohttp.ClientSession]
+_strangers = weakref.WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def get(
+    shared: SharedFilesystem, url: str, headers: Mapping[str, str], via: str | None = None
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """GET `url`, following redirects; uncompressed unless the user's headers say otherwise.
+
+    What the user gave (headers, credentials, cookies, of each request and of the session)
+    goes to the origin of `url` only. aiohttp sends all but three headers on to wherever a
+    redirect leads, also the ``auth`` and ``cookies`` of a session. netrc knows its hosts.
+
+    Parameters
+    ----------
+    shared
+        An HTTP filesystem.
+    url
+        May hold user and password.
+    headers
+        Of this request, such as ``Range``; none of them secret.
+    via
+        Where `url` is known to lead: it is asked instead.
+    """
+    fs = shared.fs
+    options: dict[str, Any] = dict(fs.kwargs)
+    given = options.pop("headers", None) or {}
+    follow = options.pop("allow_redirects", True)
+    hops = int(options.pop("max_redirects", 10)) if follow else 0
+    session = await fs.set_session()
+    if "timeout" not in options and "timeout" not in fs.client_kwargs:
+        options["timeout"] = TIMEOUT
+    first = _legal(url).extend_query(options.pop("params", None) or {})
+    target = first if via is None else _legal(via)
+    public = {name: value for name, value in options.items() if name not in _PRIVATE}
+    headers = {"Accept-Encoding": "identity", **headers}
+    while True:
+        if target.origin() == first.origin():
+            if first.raw_user is not None and target.raw_user is None:
+                target = target.with_user(first.user).with_password(first.password)
+            request = session.get(
+                target, headers={**headers, **given}, allow_redirects=False, **options
+            )
+        else:
+            request = _stranger(session, given).get(
+                target, headers=headers, allow_redirects=False, **public
+            )
+        async with request as response:
+            location = response.headers.get("Location")
+            if response.status not in _REDIRECTS or location is None or hops == 0:
+                yield response
+                return
+            target = response.url.join(_legal(location))
+        hops -= 1
+
+
+@contextmanager
+def translated(shown: str) -> Iterator[None]:
+    """Turn the exceptions of aiohttp into `TransientError`, or `StoreError` if they will stay."""
+    try:
+        yield
+    except (TransientError, StoreError):
+        raise
+    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
+        reason = f"{type(error).__name__}: {redact(str(error))}"
+        if _is_final(error):
+            raise StoreError(shown, f"cannot connect: {reason}") from None
+        raise TransientError(reason) from None
+    except (aiohttp.ClientError, ValueError) as error:
+        reason = f"{type(error).__name__}: {redact(str(error))}"
+        raise StoreError(shown, f"cannot be read: {reason}") from None
+
+
+def failure(shown: str, response: aiohttp.ClientResponse) -> StoreError | TransientError:
+    """What to raise for an answer that is of no use."""
+    status = response.status
+    said = f"HTTP status {status} {response.reason or ''}".rstrip()
+    if status in _TRANSIENT:
+        return TransientError(said, _retry_after(response.headers.get("Retry-After")))
+    if status in MISSING:
+        return DatasetNotFoundError(shown, f"there is no such file ({said})")
+    if status in _REDIRECTS:
+        return StoreError(shown, f"{said}: there are too many redirects, or one to nowhere")
+    said += _HINTS.get(status, "")
+    if status in (401, 403) and response.host not in shown:
+        said += f"; it was redirected to {response.host}, which gets no credentials but netrc's"
+    return StoreError(shown, said)
+
+
+class ContentRange(NamedTuple):
+    """Bytes ``[start, stop)`` of a file of `size` bytes (None if the server does not say)."""
+
+    start: int
+    stop: int
+    size: int | None
+
+
+def content_range(header: str | None) -> ContentRange | None:
+    """Parse ``Content-Range``; None if it is missing or makes no sense."""
+    stated = _CONTENT_RANGE.fullmatch((header or "").strip())
+    if stated is None:
+        return None
+    size = None if stated[3] == "*" else int(stated[3])
+    found = ContentRange(int(stated[1]), int(stated[2]) + 1, size)
+    sensible = found.start < found.stop and (size is None or found.stop <= size)
+    return found if sensible else None
+
+
+def unsatisfied_size(header: str | None) -> int | None:
+    """The size of the file, from ``Content-Range`` of the answer 416."""
+    stated = _UNSATISFIED.fullmatch((header or "").strip())
+    return None if stated is None else int(stated[1])
+
+
+def is_encoded(response: aiohttp.ClientResponse) -> bool:
+    """Whether the body was compressed on its way."""
+    return response.headers.get("Content-Encoding", "identity").lower() != "identity"
+
+
+def address(url: str) -> str:
+    """How `url` is asked for: legally encoded, without user and password."""
+    return str(_legal(url).with_user(None))
+
+
+def _legal(url: str) -> URL:
+    return URL(quote(url, safe=_LEGAL), encoded=True)
+
+
+def _stranger(session: aiohttp.ClientSession, given: Mapping[str, str]) -> aiohttp.ClientSession:
+    """A session for hosts that the user did not name."""
+    stranger = _strangers.get(session)
+    if stranger is None or stranger.closed:
+        agents = [*given.items(), *session.headers.items()]
+        stranger = aiohttp.ClientSession(
+            connector=session.connector,
+            connector_owner=False,
+            headers={name: value for name, value in agents[::-1] if name.lower() == "user-agent"},
+            timeout=session.timeout,
+            trust_env=session.trust_env,
+        )
+        _strangers[session] = stranger
+        weakref.finalize(session, stranger.detach)  # or it complains that it was not closed
+    return stranger
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether there is no such host, nobody listening there, or a bad certificate."""
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return False
+    return not isinstance(error.os_error, (ConnectionResetError, TimeoutError))
+
+
+def _retry_after(header: str | None) -> float | None:
+    """Seconds to wait, from either form of ``Retry-After``; None if it says nothing sensible."""
+    if header is None:
+        return None
+    try:
+        if header.strip().isdigit():
+            return float(header)
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return None

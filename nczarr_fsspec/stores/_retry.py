@@ -1,0 +1,55 @@
+"""Trying again what fails for a while, with waits that double and vary."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from nczarr_fsspec.errors import StoreError
+
+T = TypeVar("T")
+
+#: requests for one range at most, and the first of the doubling waits between them, in seconds
+ATTEMPTS = 6
+FIRST_WAIT = 0.25
+#: a server that wants a longer wait than this, in seconds, is believed and not asked again
+LONGEST_WAIT = 60.0
+
+
+class TransientError(Exception):
+    """Worth another try, after `wait` seconds if the server said so."""
+
+    def __init__(self, reason: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+async def retried(attempt: Callable[[], Awaitable[T]], shown: str) -> T:
+    """Await `attempt` until it does not raise `TransientError`.
+
+    Parameters
+    ----------
+    attempt
+        Called for every try.
+    shown
+        What it is about, for the message.
+
+    Raises
+    ------
+    StoreError
+        If `ATTEMPTS` tries failed, or the server wants to be left alone for long.
+    """
+    wait, tries = FIRST_WAIT, 0
+    while True:
+        tries += 1
+        try:
+            return await attempt()
+        except TransientError as error:
+            reason, asked = str(error), error.wait
+        if tries == ATTEMPTS or (asked is not None and asked > LONGEST_WAIT):
+            raise StoreError(shown, f"{reason} (tried {tries} times)")
+        jitter = random.uniform(0.5, 1)  # noqa: S311 - no secret
+        await asyncio.sleep(wait * jitter if asked is None else asked)
+        wait *= 2

@@ -1,0 +1,218 @@
+"""The chunk engine for one file: find the byte ranges of a selection, fetch, decode, place.
+
+Chunks of a file have an index to be asked first, and many of them arrive with
+one request; everything else is as for stores with a key for each chunk.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.ranges.source import LocalBytes
+from nczarr_xarray.chunks.codecs import Decoder
+from nczarr_xarray.chunks.engine import allocate, fill_element, in_threads, share
+from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, PointPlan
+from nczarr_xarray.chunks.strides import Runs, plan_runs
+from nczarr_xarray.files import DataFile
+from nczarr_xarray.model import ChunkTable, FileChunks, FileStrides
+
+#: Chunks that are looked up, fetched and decoded together: bounds what a huge read remembers.
+WINDOW = 1 << 16
+
+
+class FileChunkReader:
+    """Reads selections of one array of chunks. Made once per array and process."""
+
+    def __init__(self, array: FileChunks) -> None:
+        self._array = array
+        self._grid = tuple(-(-n // c) for n, c in zip(array.shape, array.chunk_shape, strict=True))
+        #: by filter mask: which codecs some chunks were stored without
+        self._decoders: dict[int, Decoder] = {0: Decoder(array)}
+        self._nbytes = self._decoders[0].nbytes
+
+    def read(self, file: DataFile, plan: OuterPlan | PointPlan) -> np.ndarray[Any, Any]:
+        """Read what `plan` selects of a local file, in the calling thread and the pool.
+
+        Raises
+        ------
+        FormatError, StoreError
+            Naming the variable and the chunk that cannot be found, read or decoded.
+        """
+        source = file.source
+        assert isinstance(source, LocalBytes)
+        result = allocate(self._array, plan)
+        for tasks, ids in self._windows(plan):
+            wanted, where = np.unique(ids, return_inverse=True)
+            table = file.parse(self._array.index.locate(wanted))
+            there = self._missing(tasks, table, where, result)
+
+            def place(batch: Sequence[int], table: ChunkTable = table, where: Any = where,
+                      tasks: list[ChunkTask] = tasks) -> None:  # fmt: skip
+                for number in batch:
+                    at = where[number]
+                    start = int(table.start[at])
+                    data = source.read(start, start + int(table.size[at]))
+                    self._place(tasks[number], data, int(table.mask[at]), plan, result)
+
+            share(place, there, len(there), self._nbytes)
+        return plan.finish(result)
+
+    async def read_remote(
+        self, file: DataFile, plan: OuterPlan | PointPlan
+    ) -> np.ndarray[Any, Any]:
+        """Read what `plan` selects of a remote file; must run on its loop.
+
+        Raises
+        ------
+        FormatError, StoreError
+            Naming the variable and the chunk that cannot be found, read or decoded.
+        """
+        assert file.ranges is not None
+        result = allocate(self._array, plan)
+        for tasks, ids in self._windows(plan):
+            wanted, where = np.unique(ids, return_inverse=True)
+            table = await file.parse_remote(self._array.index.locate(wanted))
+            there = np.asarray(self._missing(tasks, table, where, result), dtype=np.intp)
+            at = where[there]
+            starts, masks = table.start[at], table.mask[at]
+
+            def place(numbers: Sequence[int], data: Sequence[Any], tasks: list[ChunkTask] = tasks,
+                      there: Any = there, masks: Any = masks) -> None:  # fmt: skip
+                for number, stored in zip(numbers, data, strict=True):
+                    task = tasks[there[number]]
+                    self._place(task, stored, int(masks[number]), plan, result)
+
+            receive = in_threads(place, self._nbytes)
+            await file.ranges.read_data(starts, starts + table.size[at], receive)
+        return plan.finish(result)
+
+    def _windows(
+        self, plan: OuterPlan | PointPlan
+    ) -> Iterator[tuple[list[ChunkTask], np.ndarray[Any, Any]]]:
+        """The chunks of a selection and their numbers in the chunk grid, so many at a time."""
+        tasks = plan.tasks()
+        while window := list(itertools.islice(tasks, WINDOW)):
+            positions = np.array([task.position for task in window], dtype=np.int64)
+            if not self._grid:
+                yield window, np.zeros(len(window), dtype=np.int64)
+            else:
+                yield window, np.ravel_multi_index(tuple(positions.T), self._grid)
+
+    def _missing(
+        self,
+        tasks: list[ChunkTask],
+        table: ChunkTable,
+        where: np.ndarray[Any, Any],
+        result: np.ndarray[Any, Any],
+    ) -> list[int]:
+        """Fill what no chunk is stored for; which tasks have one."""
+        there = table.start[where] >= 0
+        if not there.all():
+            fill = fill_element(self._array)
+            for number in np.flatnonzero(~there).tolist():
+                result[tasks[number].target] = fill
+        numbers: list[int] = np.flatnonzero(there).tolist()
+        return numbers
+
+    def _place(
+        self,
+        task: ChunkTask,
+        data: Any,
+        mask: int,
+        plan: OuterPlan | PointPlan,
+        result: np.ndarray[Any, Any],
+    ) -> None:
+        decoder = self._decoders.get(mask)
+        if decoder is None:
+            decoder = self._decoders[mask] = Decoder(self._array, mask)
+        name = f"{self._array.path} chunk {task.position}"
+        decoder.place(data, name, task, plan.axes, result)
+
+
+class FileStridesReader:
+    """Reads selections of plain elements. Made once per array and process."""
+
+    def __init__(self, array: FileStrides) -> None:
+        self._array = array
+
+    def read(self, file: DataFile, plan: OuterPlan | PointPlan) -> np.ndarray[Any, Any]:
+        """Read what `plan` selects of a local file, in the calling thread and the pool.
+
+        Raises
+        ------
+        StoreError
+            Naming the file, if it ends before the data do.
+        """
+        result = allocate(self._array, plan)
+        start = self._start(result)
+        read: Callable[[int, int], bytes | memoryview] = self._read_inline
+        if self._array.inline is None:
+            assert isinstance(file.source, LocalBytes)
+            read = file.source.read
+        for runs in self._plan(plan) if start is not None else ():
+            starts = (runs.starts + start).tolist()
+            length = runs.length
+
+            def place(batch: Sequence[int], runs: Runs = runs, starts: Any = starts,
+                      length: int = length) -> None:  # fmt: skip
+                data = [read(starts[n], starts[n] + length) for n in batch]
+                runs.place(batch, data, result)
+
+            share(place, range(len(starts)), len(starts), length)
+        return plan.finish(result)
+
+    async def read_remote(
+        self, file: DataFile, plan: OuterPlan | PointPlan
+    ) -> np.ndarray[Any, Any]:
+        """Read what `plan` selects of a remote file; must run on its loop.
+
+        Raises
+        ------
+        StoreError
+            Naming the file, if it ends before the data do.
+        """
+        assert file.ranges is not None
+        if self._array.inline is not None:
+            return self.read(file, plan)
+        result = allocate(self._array, plan)
+        start = self._start(result)
+        parts = self._plan(plan) if start is not None else []
+        if parts and start is not None:
+            first = np.cumsum([0, *(len(runs.starts) for runs in parts)])
+            starts = np.concatenate([runs.starts for runs in parts]) + start
+            lengths = np.repeat([runs.length for runs in parts], np.diff(first))
+
+            def place(numbers: Sequence[int], data: Sequence[Any]) -> None:
+                chosen = np.asarray(numbers)
+                which = np.searchsorted(first, chosen, side="right") - 1
+                for part in np.unique(which).tolist():
+                    members = np.flatnonzero(which == part)
+                    parts[part].place(
+                        chosen[members] - first[part], [data[i] for i in members.tolist()], result
+                    )
+
+            receive = in_threads(place, int(lengths.max()))
+            await file.ranges.read_data(starts, starts + lengths, receive)
+        return plan.finish(result)
+
+    def _read_inline(self, start: int, stop: int) -> memoryview:
+        assert self._array.inline is not None
+        if stop > len(self._array.inline):
+            raise FormatError(
+                self._array.path, f"holds {len(self._array.inline)} bytes, {stop} were expected"
+            )
+        return memoryview(self._array.inline)[start:stop]
+
+    def _start(self, result: np.ndarray[Any, Any]) -> int | None:
+        """Where the data begin; None if there are none, and then all is filled."""
+        if self._array.start is None:
+            result[...] = fill_element(self._array)
+        return self._array.start
+
+    def _plan(self, plan: OuterPlan | PointPlan) -> list[Runs]:
+        return plan_runs(plan, self._array.strides, self._array.dtype)

@@ -1,0 +1,107 @@
+"""Selections of a variable whose data are shorter or longer than its dimensions.
+
+In netCDF-4 files variables that share an unlimited dimension may each have been
+written up to a length of their own. A variable is as long as the dimension; what
+its data lack reads as the fill value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A selection of what is stored, and how to make that of the whole variable of it.
+
+    Parameters
+    ----------
+    key
+        Of the stored array.
+    shape
+        Of the selection of the variable, integers counted as length 1; None if
+        `key` is all there is to do.
+    there
+        Which positions of each axis of `shape` are stored, as a key of numpy.
+    squeeze
+        Axes that integers select.
+    padding
+        What the others read as.
+    """
+
+    key: tuple[Any, ...]
+    shape: tuple[int, ...] | None = None
+    there: tuple[Any, ...] = ()
+    squeeze: tuple[int, ...] = ()
+    padding: Any = None
+
+    def finish(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The selection of the variable."""
+        if self.shape is None:
+            return stored
+        result: np.ndarray[Any, Any] = np.full(self.shape, self.padding, dtype=stored.dtype)
+        result[self.there] = stored
+        return result.squeeze(axis=self.squeeze)
+
+
+def fit(
+    key: Sequence[Any],
+    shape: Sequence[int],
+    stored: Sequence[int],
+    padding: Any,
+    *,
+    points: bool,
+) -> Fitted:
+    """Fit a selection of a variable of `shape` to data of shape `stored`.
+
+    Parameters
+    ----------
+    key
+        One index per dimension: an integer, a slice, an array of integers.
+    padding
+        What is not stored reads as.
+    points
+        Whether arrays select single points together.
+    """
+    if tuple(shape) == tuple(stored):
+        return Fitted(tuple(key))
+    positions = [np.arange(length)[index] for index, length in zip(key, shape, strict=True)]
+    if not points:
+        squeeze = tuple(axis for axis, index in enumerate(positions) if index.ndim == 0)
+        axes = [np.atleast_1d(index) for index in positions]
+        there = [index < length for index, length in zip(axes, stored, strict=True)]
+        return Fitted(
+            tuple(index[mask] for index, mask in zip(axes, there, strict=True)),
+            tuple(map(len, axes)),
+            np.ix_(*there),
+            squeeze,
+            padding,
+        )
+    arrays = [axis for axis, index in enumerate(key) if not isinstance(index, slice)]
+    sliced = [axis for axis in range(len(key)) if axis not in arrays]
+    pointwise = dict(zip(arrays, np.broadcast_arrays(*(positions[a] for a in arrays)), strict=True))
+    known = np.logical_and.reduce([pointwise[axis] < stored[axis] for axis in arrays])
+    inside = {axis: positions[axis] < stored[axis] for axis in sliced}
+    # stored slices of a dimension are ascending or descending runs from its beginning
+    reduced = tuple(
+        pointwise[axis][known] if axis in pointwise else _as_slice(positions[axis][inside[axis]])
+        for axis in range(len(key))
+    )
+    chosen = (known, *(_as_slice(np.flatnonzero(inside[axis])) for axis in sliced))
+    return Fitted(
+        reduced, (*known.shape, *(len(positions[axis]) for axis in sliced)), chosen, (), padding
+    )
+
+
+def _as_slice(positions: np.ndarray[Any, Any]) -> slice:
+    """Evenly spaced positions as a slice."""
+    if not positions.size:
+        return slice(0, 0)
+    first, last = int(positions[0]), int(positions[-1])
+    step = int(positions[1]) - first if positions.size > 1 else 1
+    stop = last + (1 if step > 0 else -1)
+    return slice(first, None if stop < 0 else stop, step)

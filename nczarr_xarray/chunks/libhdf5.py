@@ -1,0 +1,97 @@
+"""Decoding with libhdf5 itself: a chunk of a file in memory is written raw and read decoded."""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+from nczarr_fsspec.errors import FormatError
+
+#: Stands in while a file is made, as it keeps whatever parameters it is given.
+_DEFLATE = 1
+
+
+@contextmanager
+def opened(image: bytes) -> Iterator[Any]:
+    """The HDF5 file whose bytes are `image`, to be read and changed in memory."""
+    import h5py
+
+    # netCDF4 and h5py may share one HDF5 library, which is not thread-safe; xarray's reads of
+    # netCDF files hold this lock
+    locks = sys.modules.get("xarray.backends.locks")
+    lock = getattr(locks, "HDF5_LOCK", None) or nullcontext()
+    open_image = h5py.h5f.open_file_image
+    with lock, h5py.File(open_image(image, h5py.h5f.FILE_IMAGE_OPEN_RW)) as file:
+        yield file
+
+
+def can_decode(filter_id: int) -> bool:
+    """Whether h5py is there and has a filter, by itself or with the help of hdf5plugin."""
+    try:
+        import h5py
+    except ImportError:
+        return False
+    if not h5py.h5z.filter_avail(filter_id):
+        with suppress(ImportError):
+            importlib.import_module("hdf5plugin")  # which makes its filters known to h5py
+    return bool(h5py.h5z.filter_avail(filter_id))
+
+
+def filter_decoder(filter_id: int, values: Sequence[int], size: int) -> Callable[[Any], Any]:
+    """A function that undoes one filter of HDF5.
+
+    Parameters
+    ----------
+    filter_id, values
+        The filter and its parameters, as the pipeline of a dataset states them.
+    size
+        Bytes that the filter has to return.
+
+    Raises
+    ------
+    FormatError
+        If h5py cannot do that.
+    """
+    if not can_decode(filter_id):
+        raise FormatError("", f"filter {filter_id} needs an h5py that has it")
+    image = _chunk_file(filter_id, values, size)
+
+    def decode(data: Any) -> Any:
+        with opened(image) as file:
+            dataset = file["chunk"]
+            dataset.id.write_direct_chunk((0,), bytes(data))
+            return dataset[...]
+
+    return decode
+
+
+def _chunk_file(filter_id: int, values: Sequence[int], size: int) -> bytes:
+    """The bytes of an HDF5 file with one empty chunk of `size` bytes.
+
+    Most filters replace their parameters by what fits the dataset when it is
+    created. So it is created with a filter that does not, whose number is changed
+    in the bytes of the file.
+    """
+    import h5py
+
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk((size,))
+    properties.set_filter(_DEFLATE, 0, tuple(values))
+    # the earliest version of the file format has no checksums over what is changed
+    with h5py.File(
+        uuid.uuid4().hex, "w", driver="core", backing_store=False, libver="earliest"
+    ) as file:
+        space = h5py.h5s.create_simple((size,))
+        h5py.h5d.create(file.id, b"chunk", h5py.h5t.STD_U8LE, space, properties)
+        file.flush()
+        image: bytes = file.id.get_file_image()
+    rest = struct.pack(f"<3H8s{len(values)}I", 8, 0, len(values), b"deflate", *values)
+    old, new = (struct.pack("<H", number) + rest for number in (_DEFLATE, filter_id))
+    if image.count(old) != 1:
+        raise FormatError("", f"filter {filter_id} does not work with this version of h5py")
+    return image.replace(old, new)

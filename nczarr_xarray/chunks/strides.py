@@ -1,0 +1,190 @@
+"""From a selection of plain elements in a file to the byte runs that hold it: pure arithmetic.
+
+Contiguous data and the records of classic files need no index: where an element
+is follows from its position. A selection becomes *runs* of equal length, each as
+long as reads little that is not wanted; placing them is a few numpy operations
+for as many runs as arrive together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.chunks.plan import OuterPlan, Part, PointPlan
+
+#: A run reads over what nobody asked for while it is at most this long, ...
+SHORT_RUN = 1 << 14
+#: ... or while this share of it is wanted, ...
+WANTED_SHARE = 0.8
+#: (a slice that takes one element of so many is not read in one go)
+SPARSE_STEP = 8
+#: and while it is at most this long, that runs can be placed while others are still fetched.
+LONG_RUN = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One axis of the result: which positions it takes along a dimension of the file.
+
+    `first` and `span` are the bounds of the positions, `part` selects them
+    counted from `first`, `stride` is in bytes.
+    """
+
+    first: int
+    span: int
+    count: int
+    part: Part
+    stride: int
+
+    @classmethod
+    def of(cls, part: Part, stride: int) -> _Axis:
+        if isinstance(part, slice):
+            first, step = part.start, part.step or 1
+            count = len(range(first, part.stop, step))
+            last = first + (count - 1) * step
+            return cls(first, last - first + 1, count, slice(0, last - first + 1, step), stride)
+        first = int(part.min())
+        return cls(first, int(part.max()) - first + 1, part.size, part - first, stride)
+
+    def offsets(self) -> np.ndarray[Any, Any]:
+        """Bytes from the beginning of the array to each position."""
+        positions = np.arange(self.span, dtype=np.int64)[self.part] + self.first
+        return positions * self.stride
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Runs of equal length that fill one part of a result.
+
+    Parameters
+    ----------
+    starts
+        Of each run, in bytes from the beginning of the array (int64), in C order
+        over the outer axes.
+    length
+        Of each run in bytes.
+    target
+        The part of the result.
+    outer
+        Lengths of the leading axes of the result, which the runs enumerate.
+    inner
+        The axes within one run.
+    dtype
+        Of the elements as stored.
+    """
+
+    starts: np.ndarray[Any, Any]
+    length: int
+    target: tuple[Any, ...]
+    outer: tuple[int, ...]
+    inner: tuple[_Axis, ...]
+    dtype: np.dtype[Any]
+
+    def place(
+        self, numbers: Sequence[int], data: Sequence[Any], result: np.ndarray[Any, Any]
+    ) -> None:
+        """Put the bytes of the runs `numbers` (ascending) where they belong in `result`."""
+        stored = data[0] if len(data) == 1 else b"".join(data)
+        grid: np.ndarray[Any, Any] = np.ndarray(
+            (len(data), *(axis.span for axis in self.inner)),
+            self.dtype,
+            stored,
+            strides=(self.length, *(axis.stride for axis in self.inner)),
+        )
+        for position, axis in enumerate(self.inner, start=1):
+            grid = grid[(*[slice(None)] * position, axis.part)]
+        part = result[self.target]
+        # swaps bytes on the way where that is needed
+        if part.flags.c_contiguous and int(numbers[-1]) - int(numbers[0]) == len(data) - 1:
+            rows = part.reshape(-1, *part.shape[len(self.outer) :])
+            rows[int(numbers[0]) : int(numbers[-1]) + 1] = grid
+        else:
+            part[np.unravel_index(np.asarray(numbers), self.outer)] = grid
+
+
+def plan_runs(
+    plan: OuterPlan | PointPlan, strides: Sequence[int], dtype: np.dtype[Any]
+) -> list[Runs]:
+    """Find the runs of a selection.
+
+    Parameters
+    ----------
+    plan
+        Of the array as a single chunk.
+    strides
+        Of the array in bytes.
+    dtype
+        Of the elements as stored.
+    """
+    if not math.prod(plan.shape):
+        return []
+    if isinstance(plan, PointPlan):
+        count = len(plan.axes) - len(plan.pieces)  # of indexed dimensions
+        ((_, within, order),) = plan.groups
+        points = np.zeros(len(order), dtype=np.int64)  # type: ignore[arg-type]
+        for dimension, positions in zip(plan.axes[:count], within, strict=True):
+            points[order] += np.asarray(positions, dtype=np.int64) * strides[dimension]
+        outer = [points]
+        dimensions = plan.axes[count:]
+    else:
+        outer = []
+        dimensions = tuple(range(len(strides)))
+    axes = []
+    for dimension, pieces in zip(dimensions, plan.pieces, strict=True):
+        (piece,) = pieces
+        axes.append(_Axis.of(piece.source, strides[dimension]))
+    inner = len(axes)
+    wanted = span = dtype.itemsize
+    while inner:
+        axis = axes[inner - 1]
+        wanted *= axis.count
+        span += (axis.span - 1) * axis.stride
+        if span > LONG_RUN or (span > SHORT_RUN and wanted < WANTED_SHARE * span):
+            break
+        inner -= 1
+    outer += [axis.offsets() for axis in axes[:inner]]
+    cut = inner == len(axes) and inner > 0 and _cut(axes[-1], dtype.itemsize)
+    if not cut:
+        return [_runs(outer, (slice(None),), tuple(axes[inner:]), dtype)]
+    # a single row is too long for one run
+    return [
+        _runs(outer[:-1], (*[slice(None)] * (len(outer) - 1), part), (axis,), dtype)
+        for part, axis in cut
+    ]
+
+
+def _runs(
+    outer: list[np.ndarray[Any, Any]],
+    target: tuple[Any, ...],
+    inner: tuple[_Axis, ...],
+    dtype: np.dtype[Any],
+) -> Runs:
+    starts = np.array([sum(axis.first * axis.stride for axis in inner)], dtype=np.int64)
+    for offsets in outer:
+        starts = np.add.outer(starts, offsets).reshape(-1)
+    length = dtype.itemsize + sum((axis.span - 1) * axis.stride for axis in inner)
+    return Runs(starts, length, target, tuple(map(len, outer)), inner, dtype)
+
+
+def _cut(axis: _Axis, itemsize: int) -> list[tuple[slice, _Axis]]:
+    """Parts of an axis short enough for one run each, if it is a dense slice."""
+    if not isinstance(axis.part, slice):
+        return []
+    step = axis.part.step or 1
+    if step * axis.stride > SPARSE_STEP * itemsize:
+        return []
+    most = max(1, LONG_RUN // (step * axis.stride))
+    parts = []
+    for start in range(0, axis.count, most):
+        stop = min(start + most, axis.count)
+        span = (stop - start - 1) * step + 1
+        piece = _Axis(
+            axis.first + start * step, span, stop - start, slice(0, span, step), axis.stride
+        )
+        parts.append((slice(start, stop), piece))
+    return parts

@@ -1,0 +1,41 @@
+"""``nczarr refs``: where in a file the chunks are, for kerchunk's readers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from nczarr_xarray.cli.target import add_arguments
+from nczarr_xarray.cli.text import report
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the ``refs`` command to the parsers of ``nczarr``."""
+    parser = subparsers.add_parser(
+        "refs",
+        help="write kerchunk references to the chunks of a classic or HDF5 file",
+        description="Write references to the chunks of a classic or HDF5 file as JSON, by which "
+        "kerchunk, fsspec and their users read it as Zarr.",
+    )
+    add_arguments(parser)
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", type=Path, help="where to write; else standard output"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the references; return 1 if a variable is not among them."""
+    from nczarr_xarray.views.references import find_references
+
+    found, problems = find_references(args.target, dict(args.options) or None)
+    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    if args.file is None:
+        sys.stdout.write(text + "\n")
+    else:
+        args.file.write_text(text, encoding="utf-8")
+    for problem in problems:
+        report(problem)
+    return 1 if problems else 0

@@ -1,0 +1,150 @@
+"""One open classic or HDF5 file: bytes for the parsers of its format and for the chunk engine."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
+from nczarr_fsspec.ranges.memory import memory, store
+from nczarr_fsspec.ranges.reader import RangeReader
+from nczarr_fsspec.ranges.source import ByteSource, Extent, LocalBytes, RemoteBytes
+from nczarr_xarray.formats.classic import hierarchy as classic
+from nczarr_xarray.formats.hdf5 import netcdf as hdf5
+from nczarr_xarray.formats.waves import Parsing, Read, read_some, waves
+from nczarr_xarray.model import Hierarchy
+
+T = TypeVar("T")
+
+
+class DataFile:
+    """Runs parsers over one file. Picklable and safe in threads.
+
+    Parameters
+    ----------
+    source
+        The bytes of the file.
+    """
+
+    def __init__(self, source: ByteSource) -> None:
+        self.source = source
+        self.url = source.url
+        #: what merges and bounds the requests of a remote file
+        self.ranges: RangeReader | None = None
+        if isinstance(source, RemoteBytes):
+            self.ranges = RangeReader(source, memory.of(source).sparse)
+
+    def hierarchy(self, group: str, tree: bool, index_cache: Path | None = None) -> Hierarchy:
+        """The metadata; of a remote file they are remembered.
+
+        Parameters
+        ----------
+        group
+            Path of the group wanted, without outer slashes.
+        tree
+            Whether the groups below it are wanted too.
+        index_cache
+            Folder to remember them in, besides the memory of this process.
+
+        Raises
+        ------
+        NCZarrError
+            If it is neither a classic nor an HDF5 file, or damaged.
+        """
+        source = self.source
+        if not isinstance(source, RemoteBytes):
+            return self.parse(_read_hierarchy(source.url, source.size, group, tree))
+        parsed = memory.of(source).parsed
+        hierarchy: Hierarchy | None = parsed.get((group, tree))
+        if hierarchy is None:
+            hierarchy = self.parse(_read_hierarchy(source.url, source.size, group, tree))
+            parsed[group, tree] = hierarchy
+        if index_cache is not None:
+            try:
+                store(index_cache, source)
+            except OSError as error:
+                warnings.warn(
+                    f"{index_cache}: the index cannot be kept there ({error})",
+                    NCZarrWarning,
+                    stacklevel=2,
+                )
+        return hierarchy
+
+    def parse(self, parsing: Parsing[T]) -> T:
+        """Run a parser and wait for it.
+
+        Raises
+        ------
+        NCZarrError
+            What the parser raises, or why bytes it needs cannot be read.
+        """
+        if isinstance(self.source, RemoteBytes):
+            return self.source.run(self.parse_remote(parsing))
+        assert isinstance(self.source, LocalBytes)
+        source = self.source
+        running = waves(parsing)
+        try:
+            wishes = next(running)
+            while True:
+                wishes = running.send([self._read(source, wish) for wish in wishes])
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    async def parse_remote(self, parsing: Parsing[T]) -> T:
+        """`parse` a remote file, on its loop."""
+        assert self.ranges is not None
+        running = waves(parsing)
+        try:
+            wishes = next(running)
+            while True:
+                wishes = running.send(await self._read_wave(self.ranges, wishes))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            running.close()
+
+    def close(self) -> None:
+        """Release the source, which reopens if it is used again."""
+        self.source.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return DataFile, (self.source,)
+
+    def _extent(self, wish: Read) -> Extent | FormatError:
+        """The bytes that are there of those wished for, or why they are too few."""
+        stop = min(wish.start + wish.length, self.source.size)
+        if wish.start < 0 or stop - wish.start < wish.least:
+            return FormatError(
+                self.url,
+                f"the file has {self.source.size} bytes; its metadata refer to "
+                f"{wish.start} to {wish.start + wish.length} (truncated?)",
+            )
+        return Extent(wish.start, max(wish.start, stop))
+
+    def _read(self, source: LocalBytes, wish: Read) -> memoryview | NCZarrError:
+        extent = self._extent(wish)
+        if isinstance(extent, FormatError):
+            return extent
+        try:
+            return memoryview(source.read(*extent))
+        except NCZarrError as error:
+            return error
+
+    async def _read_wave(
+        self, ranges: RangeReader, wishes: Sequence[Read]
+    ) -> list[memoryview | NCZarrError]:
+        extents = [self._extent(wish) for wish in wishes]
+        there = [extent for extent in extents if isinstance(extent, Extent)]
+        found = iter(await ranges.read_metadata(there) if there else [])
+        return [next(found) if isinstance(extent, Extent) else extent for extent in extents]
+
+
+async def _read_hierarchy(url: str, size: int, group: str, tree: bool) -> Hierarchy:
+    """The metadata of a file, whose first bytes tell its format."""
+    if bytes(await read_some(0, 3, least=0)) == b"CDF":
+        return await classic.read_hierarchy(url, size, group)
+    return await hdf5.read_hierarchy(url, size, group, tree)

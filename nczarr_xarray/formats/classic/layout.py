@@ -1,0 +1,148 @@
+"""Where the data of a classic netCDF file are.
+
+A variable without the record dimension lies in the file as a whole. Those with
+it take turns: one record of each, padded to four bytes, again and again. If
+there is only one of them, its records are not padded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.classic.header import Header, VariableEntry
+
+#: What numpy allows.
+_MOST_DIMENSIONS = 64
+
+
+class Place(NamedTuple):
+    """Where the elements of a variable are.
+
+    Parameters
+    ----------
+    shape
+        With the number of records.
+    strides
+        In bytes.
+    stop
+        Where the last element ends.
+    error
+        Why the data cannot be where the header says, if so.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    stop: int
+    error: FormatError | None
+
+
+class Layout(NamedTuple):
+    """The number of records, and where the variables are, in the order of the header."""
+
+    records: int
+    places: tuple[Place, ...]
+
+
+class _Extent(NamedTuple):
+    start: int
+    stop: int
+    variables: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A variable, or one record of it: bytes that lie one behind the other."""
+
+    variable: VariableEntry
+    shape: tuple[int, ...]
+    repeats: bool
+
+    @property
+    def size(self) -> int:
+        """In bytes, without padding."""
+        return math.prod(self.shape) * self.variable.dtype.itemsize
+
+    def extent(self, shift: int = 0) -> _Extent:
+        start = self.variable.begin + shift
+        return _Extent(start, start + self.size, (self.variable.name,))
+
+
+def lay_out(header: Header, url: str, size: int) -> Layout:
+    """Find the data of all variables in a file of `size` bytes.
+
+    Raises
+    ------
+    FormatError
+        If a variable has dimensions that the format does not allow.
+    """
+    blocks = [_block(variable, header, url) for variable in header.variables]
+    turns = [block for block in blocks if block.repeats]
+    period = turns[0].size if len(turns) == 1 else sum(-(-turn.size // 4) * 4 for turn in turns)
+    first = min((turn.variable.begin for turn in turns), default=0)
+    records = header.records
+    if records is None:
+        records = max(0, size - first) // period if turns else 0
+
+    extents = [_Extent(0, header.size, ())]
+    extents += [block.extent() for block in blocks if not block.repeats]
+    if turns:
+        names = tuple(turn.variable.name for turn in turns)
+        extents.append(_Extent(first, first + records * period, names))
+    mixed = _overlapping(extents)
+    if records:
+        mixed |= _overlapping(turn.extent(shift) for turn in turns for shift in (0, period))
+    return Layout(records, tuple(_place(block, records, period, mixed) for block in blocks))
+
+
+def _block(variable: VariableEntry, header: Header, url: str) -> _Block:
+    """What the header says of a variable, checked."""
+    where = f"{url}: variable {variable.name!r}"
+    if len(variable.dimensions) > _MOST_DIMENSIONS:
+        raise FormatError(
+            where, f"has {len(variable.dimensions)} dimensions; numpy allows {_MOST_DIMENSIONS}"
+        )
+    unknown = [number for number in variable.dimensions if number >= len(header.dimensions)]
+    if unknown:
+        raise FormatError(
+            where, f"has dimension number {unknown[0]}, the file has {len(header.dimensions)}"
+        )
+    shape = tuple(header.dimensions[number][1] for number in variable.dimensions)
+    if 0 in shape[1:]:
+        raise FormatError(where, "has the record dimension in another place than the first")
+    repeats = shape[:1] == (0,)
+    return _Block(variable, shape[1:] if repeats else shape, repeats)
+
+
+def _place(block: _Block, records: int, period: int, mixed: set[str]) -> Place:
+    variable = block.variable
+    shape = block.shape
+    strides = tuple(
+        math.prod(shape[axis + 1 :]) * variable.dtype.itemsize for axis in range(len(shape))
+    )
+    stop = block.extent().stop
+    if block.repeats:
+        shape, strides = (records, *shape), (period, *strides)
+        stop += max(0, records - 1) * period
+    error = None
+    if variable.name in mixed:
+        # netCDF-C refuses the whole file
+        error = FormatError(f"/{variable.name}", "shares bytes with the header or another variable")
+    elif stop >> 63:
+        error = FormatError(f"/{variable.name}", f"reaches to byte {stop}, which no file has")
+    return Place(shape, strides, stop, error)
+
+
+def _overlapping(extents: Iterable[_Extent]) -> set[str]:
+    """The variables of extents that overlap with others."""
+    found: set[str] = set()
+    last = _Extent(0, 0, ())
+    for extent in sorted(extent for extent in extents if extent.stop > extent.start):
+        if extent.start < last.stop:
+            found.update(extent.variables, last.variables)
+        if extent.stop > last.stop:
+            last = extent
+    return found

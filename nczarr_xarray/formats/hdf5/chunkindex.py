@@ -1,0 +1,111 @@
+"""Where the chunks of an HDF5 dataset are: one index for each kind that the layout can name."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.formats.hdf5.binary import Frame
+from nczarr_xarray.formats.hdf5.chunkindex_arrays import linear_strides
+from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
+from nczarr_xarray.formats.hdf5.chunkindex_extensible import ExtensibleArrayIndex
+from nczarr_xarray.formats.hdf5.chunkindex_fixed import FixedArrayIndex
+from nczarr_xarray.formats.hdf5.chunkindex_trees import BTree1Index, BTree2Index
+from nczarr_xarray.formats.hdf5.objects import ChunkedLayout, H5Dataset
+from nczarr_xarray.model import ChunkIndex
+
+
+class NoIndex(HDF5ChunkIndex):
+    """Nothing has been written: no chunk exists."""
+
+    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return self.pick(np.empty(0, dtype=CHUNK), ids)
+
+
+class SingleIndex(HDF5ChunkIndex):
+    """The dataset is one chunk; `size` and `mask` are stated where there are filters."""
+
+    def __init__(self, grid: ChunkGrid, address: int, size: int | None, mask: int) -> None:
+        super().__init__(grid, address)
+        self._size = grid.chunk_bytes if size is None else size
+        self._mask = mask
+
+    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        chunk = (0, min(self.address, 1 << 61), min(self._size, 1 << 61), self._mask)
+        return np.full(len(ids), np.array(chunk, dtype=CHUNK))
+
+
+class ImplicitIndex(HDF5ChunkIndex):
+    """All chunks of the largest shape, one behind the other."""
+
+    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        grid = self.grid
+        strides = linear_strides(grid)
+        last = sum((count - 1) * stride for count, stride in zip(grid.counts, strides, strict=True))
+        if self.address + (last + 1) * grid.chunk_bytes > grid.frame.end:
+            raise grid.error("its chunks are not all within the file")
+        chunks = np.zeros(len(ids), dtype=CHUNK)
+        for at, stride in zip(grid.positions(ids), strides, strict=True):
+            chunks["address"] += at * stride * grid.chunk_bytes
+        chunks["address"] += self.address
+        chunks["size"] = grid.chunk_bytes
+        return chunks
+
+
+def chunk_index(frame: Frame, dataset: H5Dataset, path: str = "") -> ChunkIndex:
+    """The chunk index of a dataset; reads nothing.
+
+    Parameters
+    ----------
+    path
+        How messages name the dataset; its name if empty.
+
+    Raises
+    ------
+    FormatError
+        If the dataset is not chunked, or its shapes contradict each other.
+    """
+    layout, space = dataset.layout, dataset.space
+    path = path or dataset.name
+    if not isinstance(layout, ChunkedLayout) or not space.shape:
+        raise frame.error(path, "is not stored in chunks")
+    maxshape = space.maxshape or space.shape
+    rank = len(space.shape)
+    if len(layout.chunk_shape) != rank or len(maxshape) != rank:
+        raise frame.error(path, f"its chunks {layout.chunk_shape} are not for {space.shape}")
+    if min(layout.chunk_shape) < 1 or layout.element_size < 1:
+        reason = f"its chunks are {layout.chunk_shape} of {layout.element_size} bytes"
+        raise frame.error(path, reason)
+    limits = zip(space.shape, maxshape, strict=True)
+    if any(longest is not None and longest < length for length, longest in limits):
+        raise frame.error(path, f"its shape {space.shape} is beyond its largest {maxshape}")
+    grid = ChunkGrid(
+        frame=frame,
+        path=path,
+        shape=space.shape,
+        maxshape=maxshape,
+        chunk_shape=layout.chunk_shape,
+        element_size=layout.element_size,
+        filters=len(dataset.filters),
+        unfiltered_edges=layout.unfiltered_edges,
+    )
+    if math.prod(grid.counts) >= 1 << 63:
+        raise frame.error(path, f"it has {math.prod(grid.counts)} chunks")
+    if layout.address is None:
+        return NoIndex(grid, 0)
+    if layout.index == "single":
+        if math.prod(grid.counts) > 1:
+            raise frame.error(path, f"it has {math.prod(grid.counts)} chunks, but one was stored")
+        return SingleIndex(grid, layout.address, layout.single_size, layout.single_mask)
+    return _INDEXES[layout.index](grid, layout.address)
+
+
+_INDEXES: dict[str, type[HDF5ChunkIndex]] = {
+    "implicit": ImplicitIndex,
+    "fixed": FixedArrayIndex,
+    "extensible": ExtensibleArrayIndex,
+    "btree1": BTree1Index,
+    "btree2": BTree2Index,
+}

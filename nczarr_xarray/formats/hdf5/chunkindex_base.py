@@ -1,0 +1,226 @@
+"""What all chunk indexes of HDF5 share: the grid, the table that comes out, nodes kept in mind.
+
+Positions of chunks are "scaled" offsets (specification: offsets divided by the
+chunk's shape). The chunks of a dataset are numbered in C order over the grid of
+its *current* shape; indexes order them by other rules, each in its own module.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.hdf5.binary import Frame
+from nczarr_xarray.model import ChunkTable
+
+#: A chunk as an index lists it: `number` is what the index is asked by, `address`
+#: is -1 if the chunk does not exist.
+CHUNK = np.dtype([("number", "<i8"), ("address", "<i8"), ("size", "<i8"), ("mask", "<u4")])
+#: Bytes of parsed nodes that one index keeps.
+MEMORY = 1 << 26
+#: Stands for all numbers as large: sums of two stay within int64, no file is as long.
+_HUGE = np.uint64(1 << 61)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGrid:
+    """The chunks of a dataset as it is now.
+
+    Parameters
+    ----------
+    frame, path
+        File and dataset, for messages.
+    shape, maxshape, chunk_shape
+        In elements; `maxshape` has None where there is no limit.
+    element_size
+        In bytes.
+    filters
+        How many there are in the pipeline.
+    unfiltered_edges
+        Whether chunks that reach over the edge are stored unfiltered.
+    """
+
+    frame: Frame
+    path: str
+    shape: tuple[int, ...]
+    maxshape: tuple[int | None, ...]
+    chunk_shape: tuple[int, ...]
+    element_size: int
+    filters: int = 0
+    unfiltered_edges: bool = False
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a chunk before filters."""
+        return math.prod(self.chunk_shape) * self.element_size
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Chunks along each dimension."""
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk_shape, strict=True))
+
+    def error(self, reason: str) -> FormatError:
+        """An error about the chunks of this dataset."""
+        return self.frame.error(self.path, reason)
+
+    def positions(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Scaled offsets of chunks, one row for each dimension."""
+        return np.stack(np.unravel_index(ids, self.counts))
+
+    def numbers(
+        self, scaled: np.ndarray[Any, Any]
+    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """How many chunks come before each position, and whether a chunk is there.
+
+        Parameters
+        ----------
+        scaled
+            uint64 offsets, one row for each position; they may lie outside of the
+            grid, and are then between two chunks in C order.
+        """
+        numbers = np.zeros(len(scaled), dtype=np.int64)
+        inside = np.ones(len(scaled), dtype=bool)
+        stride = math.prod(self.counts)
+        for axis, count in enumerate(self.counts):
+            stride //= max(count, 1)
+            at = np.minimum(scaled[:, axis], count).astype(np.int64)
+            numbers += np.where(inside, at, 0) * stride
+            inside &= at < count
+        return numbers, inside
+
+    def partial(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Whether chunks reach over the edge of the dataset."""
+        edges = np.zeros(len(ids), dtype=bool)
+        grid = zip(self.positions(ids), self.counts, self.shape, self.chunk_shape, strict=True)
+        for at, count, length, chunk in grid:
+            if length % chunk:
+                edges |= at == count - 1
+        return edges
+
+    def chunks(
+        self,
+        numbers: np.ndarray[Any, Any],
+        addresses: np.ndarray[Any, Any],
+        sizes: np.ndarray[Any, Any] | None = None,
+        masks: np.ndarray[Any, Any] | None = None,
+    ) -> np.ndarray[Any, Any]:
+        """Chunks as `CHUNK`; addresses and sizes are uint64, unfiltered chunks need no sizes."""
+        missing = addresses == self.frame.undefined
+        chunks = np.zeros(len(numbers), dtype=CHUNK)
+        chunks["number"] = numbers
+        chunks["address"] = np.where(missing, -1, np.minimum(addresses, _HUGE).astype(np.int64))
+        chunks["size"] = self.chunk_bytes if sizes is None else np.minimum(sizes, _HUGE)
+        if masks is not None:
+            chunks["mask"] = masks
+        return chunks
+
+
+class Memory:
+    """Parsed nodes by address, so that no node is read twice. Forgotten on pickling.
+
+    Full, it begins anew: then a lookup needs more nodes than are worth keeping.
+    """
+
+    __slots__ = ("_lock", "_nodes", "_size")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._nodes: dict[Any, Any] = {}
+        self._size = 0
+
+    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
+        return Memory, ()
+
+    def get(self, key: Any) -> Any:
+        """What was kept for `key`, or None."""
+        return self._nodes.get(key)
+
+    def keep(self, key: Any, node: Any, nbytes: int) -> None:
+        """Keep `node`, of about `nbytes`."""
+        with self._lock:
+            if key in self._nodes:
+                return
+            if self._size + nbytes > MEMORY:
+                self._nodes, self._size = {}, 0
+            self._nodes[key] = node
+            self._size += nbytes
+
+
+class HDF5ChunkIndex(ABC):
+    """A `nczarr_xarray.model.ChunkIndex` over one of HDF5's structures.
+
+    Parameters
+    ----------
+    grid
+        The chunks of the dataset.
+    address
+        Where the structure is.
+    """
+
+    def __init__(self, grid: ChunkGrid, address: int) -> None:
+        self.grid = grid
+        self.address = address
+        self.memory = Memory()
+
+    @abstractmethod
+    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The chunks `ids`, as `CHUNK`, one each, in order; `number` is not looked at."""
+
+    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+        """Find chunks; see `nczarr_xarray.model.ChunkIndex`.
+
+        Raises
+        ------
+        FormatError
+            If the index is damaged, or says that a chunk lies outside of the file.
+        """
+        grid, frame = self.grid, self.grid.frame
+        ids = np.asarray(ids, dtype=np.int64)
+        chunks = await self.find(ids) if len(ids) else np.empty(0, dtype=CHUNK)
+        address, size = chunks["address"], chunks["size"]
+        missing = address < 0
+        outside = np.flatnonzero(~missing & (address + size > frame.end))
+        if outside.size:
+            first = outside[0]
+            where = tuple(grid.positions(ids[first : first + 1])[:, 0].tolist())
+            raise grid.error(
+                f"chunk {where} has {size[first]} bytes at {address[first]}, "
+                f"but the file ends at {frame.end}"
+            )
+        mask = chunks["mask"] & np.uint32((1 << grid.filters) - 1 & 0xFFFFFFFF)
+        if grid.unfiltered_edges and len(ids):
+            mask[grid.partial(ids)] = (1 << grid.filters) - 1 & 0xFFFFFFFF
+        return ChunkTable(
+            np.where(missing, -1, address + frame.base), np.where(missing, 0, size), mask
+        )
+
+    def pick(
+        self, chunks: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]
+    ) -> np.ndarray[Any, Any]:
+        """Of `chunks`, in any order, those with `numbers`; what is not there is missing.
+
+        Raises
+        ------
+        FormatError
+            If a chunk is there twice.
+        """
+        picked = np.zeros(len(numbers), dtype=CHUNK)
+        picked["address"] = -1
+        if not len(chunks):
+            return picked
+        known = chunks["number"]
+        if np.any(known[1:] <= known[:-1]):
+            chunks = chunks[np.argsort(known, kind="stable")]
+            known = chunks["number"]
+            if np.any(known[1:] == known[:-1]):
+                raise self.grid.error("its chunk index lists a chunk twice")
+        at = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+        hit = known[at] == numbers
+        picked[hit] = chunks[at[hit]]
+        return picked

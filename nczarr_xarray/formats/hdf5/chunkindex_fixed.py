@@ -1,0 +1,93 @@
+"""Fixed arrays as chunk indexes (specification VII.C): no dimension is unlimited."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.formats.hdf5.chunkindex_arrays import (
+    BLOCK_BYTES,
+    ArrayIndex,
+    Block,
+    is_set,
+    joined,
+)
+from nczarr_xarray.formats.waves import together
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    entry: np.dtype[Any]
+    page: int  # elements of a page, and of a block that is not in pages
+    count: int
+    block: int | None
+
+
+class FixedArrayIndex(ArrayIndex):
+    """A fixed array: a header, and one block that may be in pages."""
+
+    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        header = await self._header()
+        numbers = self.numbers(ids)
+        if header.block is None:
+            return self.pick(joined([]), numbers)
+        if numbers.max() >= header.count:
+            raise self.grid.error(f"its chunk index has {header.count} elements")
+        head = 6 + self.grid.frame.offset_size
+        if header.count <= header.page:
+            block = Block(header.block, 0, header.count, b"FADB", head)
+            return self.pick(joined(await self.blocks([block], header.entry)), numbers)
+        return self.pick(await self._pages(header, head, numbers), numbers)
+
+    async def _header(self) -> _Header:
+        known: _Header | None = self.memory.get("header")
+        if known is not None:
+            return known
+        frame = self.grid.frame
+        size = 12 + frame.length_size + frame.offset_size
+        data = await frame.read(self.address, size)
+        cursor = self.cursor(data, self.address, b"FAHD")
+        entry = self.entry(cursor.uint(1))
+        bits, count = cursor.uint(1), cursor.length()
+        if bits > 32:
+            raise cursor.error(f"has pages of 2**{bits} elements")
+        header = _Header(entry, 1 << bits, count, cursor.address())
+        self.memory.keep("header", header, BLOCK_BYTES)
+        return header
+
+    async def _pages(
+        self, header: _Header, head: int, numbers: np.ndarray[Any, Any]
+    ) -> np.ndarray[Any, Any]:
+        """The elements of all pages that hold `numbers`.
+
+        Whether a page was ever written is known only with the head of the block;
+        not to wait for it, pages are read with it, and believed after it.
+        """
+        assert header.block is not None
+        entry, page, start = header.entry, header.page, header.block
+        pages = (header.count + page - 1) // page
+        head += (pages + 7) // 8
+        stride = page * entry.itemsize + 4
+        wanted = [
+            Block(start + head + 4 + n * stride, n * page, min(page, header.count - n * page))
+            for n in np.unique(numbers // page).tolist()
+        ]
+        known = [self.memory.get(block.address) for block in wanted]
+        unknown = [block for block, part in zip(wanted, known, strict=True) if part is None]
+        written: bytes | None = self.memory.get("written")
+        front = [Block(start, 0, 0, b"FADB", head)] if written is None else []
+        datas = await together(self.fetch(block, entry) for block in [*front, *unknown])
+        if written is None:
+            data = datas.pop(0)
+            self.cursor(data, start, b"FADB")
+            written = bytes(data[6 + self.grid.frame.offset_size : head])
+            self.memory.keep("written", written, len(written))
+        read = [
+            (block, data)
+            for block, data in zip(unknown, datas, strict=True)
+            if is_set(written, block.first // page)
+        ]
+        fresh = self.parse([block for block, _ in read], [data for _, data in read], entry)
+        return joined([*(part for part in known if part is not None), *fresh])

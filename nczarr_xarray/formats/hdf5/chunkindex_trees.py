@@ -1,0 +1,244 @@
+"""Chunk indexes that are B-trees: version 1 (III.A.1) and version 2 (III.A.2, types 10 and 11).
+
+Both order chunks by position, which is C order over any grid. Only nodes whose
+range holds a chunk that is asked for are read, all nodes of a level in one wave;
+what a wave brings is parsed as one array.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nczarr_xarray.formats.hdf5.binary import Cursor
+from nczarr_xarray.formats.hdf5.btree2 import BTree2, Child, read_tree2, unsigned
+from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
+from nczarr_xarray.formats.waves import together
+
+#: Children of a version 1 node, unless the superblock says otherwise: what a node is read for.
+_USUAL_CHILDREN = 64
+#: A node takes this much more than its arrays.
+_NODE_BYTES = 500
+
+
+class _Pointer(NamedTuple):
+    """A node to read: `level` counts from the leaves, `low` and `high` bound its chunk numbers.
+
+    `size` is the number of its records, known in version 2 only; the level of a
+    version 1 root is in the root itself (-1).
+    """
+
+    address: int
+    level: int
+    low: int
+    high: int
+    size: int = 0
+
+
+class _Node(NamedTuple):
+    """The chunks that a node lists, and its children with the numbers ``[low, high)`` of each."""
+
+    chunks: np.ndarray[Any, Any]
+    level: int
+    addresses: list[int]
+    sizes: list[int]
+    lows: np.ndarray[Any, Any]
+    highs: np.ndarray[Any, Any]
+
+    def touching(self, ids: np.ndarray[Any, Any]) -> list[_Pointer]:
+        """The children where some of `ids` would be."""
+        if not self.addresses:
+            return []
+        wanted = np.searchsorted(ids, self.highs) > np.searchsorted(ids, self.lows)
+        return [
+            _Pointer(
+                self.addresses[i], self.level - 1, int(self.lows[i]), int(self.highs[i]),
+                self.sizes[i] if self.sizes else 0,
+            )
+            for i in np.flatnonzero(wanted).tolist()
+        ]  # fmt: skip
+
+
+_LEAF = np.empty(0, dtype=np.int64)
+
+
+class _TreeIndex(HDF5ChunkIndex):
+    @abstractmethod
+    async def root(self) -> _Pointer | None:
+        """The uppermost node; None if there is none."""
+
+    @abstractmethod
+    async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
+        """Read nodes, all in one wave."""
+
+    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        found: list[np.ndarray[Any, Any]] = [np.empty(0, dtype=CHUNK)]
+        root = await self.root()
+        wanted = [] if root is None else [root]
+        seen: set[int] = set()
+        count = 0
+        while wanted:
+            seen.update(pointer.address for pointer in wanted)
+            count += len(wanted)
+            if len(seen) < count:
+                raise self.grid.error("a node is in its chunk index twice")
+            nodes = await self._nodes(wanted)
+            found.extend(node.chunks for node in nodes)
+            wanted = [pointer for node in nodes for pointer in node.touching(ids)]
+        return self.pick(np.concatenate(found), ids)
+
+    async def _nodes(self, pointers: list[_Pointer]) -> list[_Node]:
+        known = [self.memory.get(pointer.address) for pointer in pointers]
+        unknown = [p for p, node in zip(pointers, known, strict=True) if node is None]
+        if not unknown:
+            return known
+        fresh = await self.read(unknown)
+        for pointer, node in zip(unknown, fresh, strict=True):
+            nbytes = node.chunks.nbytes + 40 * len(node.addresses) + _NODE_BYTES
+            self.memory.keep(pointer.address, node, nbytes)
+        new = iter(fresh)
+        return [next(new) if node is None else node for node in known]
+
+    def parent(
+        self,
+        pointer: _Pointer,
+        chunks: np.ndarray[Any, Any],
+        children: tuple[list[int], list[int]],
+        bounds: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]],
+    ) -> _Node:
+        """An internal node, checked: chunks behind children out of order would go missing."""
+        lows, highs = bounds
+        if np.any(lows > highs) or np.any(highs[:-1] > lows[1:]):
+            reason = f"the node at {pointer.address} of its chunk index is out of order"
+            raise self.grid.error(reason)
+        if max(children[0], default=0) >= self.grid.frame.end:
+            reason = f"a child of the node at {pointer.address} of its chunk index is at "
+            raise self.grid.error(f"{reason}{max(children[0])}, behind the end of the file")
+        return _Node(chunks, pointer.level, *children, lows, highs)
+
+
+class BTree1Index(_TreeIndex):
+    """A version 1 B-tree: leaves list chunks by the offset of their first element."""
+
+    def __init__(self, grid: ChunkGrid, address: int) -> None:
+        super().__init__(grid, address)
+        # a key and the child to its right; the last offset is one inside an element
+        self._entry = np.dtype(
+            [
+                ("size", "<u4"),
+                ("mask", "<u4"),
+                ("offset", "<u8", (len(grid.shape) + 1,)),
+                ("child", "u1", (grid.frame.offset_size,)),
+            ]
+        )
+
+    async def root(self) -> _Pointer | None:
+        return _Pointer(self.address, -1, 0, 0)
+
+    async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
+        grid = self.grid
+        parts = await together(self._node(pointer) for pointer in pointers)
+        entries = np.frombuffer(b"".join(part for _, part in parts), dtype=self._entry)
+        chunk_shape = np.array(grid.chunk_shape, dtype=np.uint64)
+        scaled, rest = np.divmod(entries["offset"][:, :-1], chunk_shape)
+        if rest.any():
+            raise grid.error("a key of its chunk index is not the offset of a chunk")
+        numbers, inside = grid.numbers(scaled)
+        # a key that points into the elements of a chunk is behind it
+        bounds = numbers + (inside & (entries["offset"][:, -1] > 0))
+        children = unsigned(entries["child"])
+        chunks = grid.chunks(numbers, children, entries["size"], entries["mask"])
+        nodes = []
+        stop = 0
+        for pointer, (level, part) in zip(pointers, parts, strict=True):
+            # the last key has no child: the byte string has zeros there
+            start, stop = stop, stop + len(part) // self._entry.itemsize
+            listed = slice(start, max(start, stop - 1))
+            if level:
+                pointers_to = children[listed].tolist()
+                within = (bounds[listed], bounds[start + 1 : stop])
+                here = pointer._replace(level=level)
+                nodes.append(self.parent(here, chunks[:0], (pointers_to, []), within))
+            else:
+                own = chunks[listed][inside[listed]]
+                nodes.append(_Node(own, 0, [], [], _LEAF, _LEAF))
+        return nodes
+
+    async def _node(self, pointer: _Pointer) -> tuple[int, bytes]:
+        """Level of a node, and its entries with the last key as one more."""
+        frame, size = self.grid.frame, self._entry.itemsize
+        head = 8 + 2 * frame.offset_size
+        usual = head + (_USUAL_CHILDREN + 1) * size - frame.offset_size
+        data = await frame.read_some(pointer.address, usual, head)
+        what = f"{self.grid.path}, node at {pointer.address} of its chunk index"
+        cursor = Cursor(data, frame, what)
+        cursor.expect(b"TREE")
+        kind, level, count = cursor.uint(1), cursor.uint(1), cursor.uint(2)
+        if kind != 1 or pointer.level not in (-1, level):
+            raise cursor.error(f"is of type {kind} and level {level}")
+        end = head + (count + 1) * size - frame.offset_size
+        if end > len(data):
+            data = await frame.read(pointer.address, end)
+        return level, bytes(data[head:end]) + bytes(frame.offset_size)
+
+
+class BTree2Index(_TreeIndex):
+    """A version 2 B-tree: all nodes list chunks, by scaled offset."""
+
+    async def _tree(self) -> tuple[BTree2, np.dtype[Any]]:
+        known: tuple[BTree2, np.dtype[Any]] | None = self.memory.get("tree")
+        if known is not None:
+            return known
+        grid = self.grid
+        tree = await read_tree2(grid.frame, self.address, grid.path)
+        rank, width = len(grid.shape), grid.frame.offset_size
+        fields: list[Any] = [("address", "u1", (width,)), ("scaled", "<u8", (rank,))]
+        if tree.type == 11:
+            size = tree.record_size - width - 4 - 8 * rank
+            if not 1 <= size <= 8:
+                raise grid.error(f"its chunk index has records of {tree.record_size} bytes")
+            fields[1:1] = [("size", "u1", (size,)), ("mask", "<u4")]
+        record = np.dtype(fields)
+        if tree.type != (11 if grid.filters else 10) or record.itemsize != tree.record_size:
+            reason = f"its chunk index has records of type {tree.type}, {tree.record_size} bytes"
+            raise grid.error(reason)
+        self.memory.keep("tree", (tree, record), _NODE_BYTES)
+        return tree, record
+
+    async def root(self) -> _Pointer | None:
+        tree, _ = await self._tree()
+        if tree.root is None:
+            return None
+        chunks = math.prod(self.grid.counts)
+        return _Pointer(tree.root.address, tree.depth, 0, chunks, tree.root.size)
+
+    async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
+        tree, record = await self._tree()
+        grid, level = self.grid, pointers[0].level
+        parts = await tree.nodes([Child(p.address, p.size) for p in pointers], level)
+        records = np.frombuffer(b"".join(part.records for part in parts), dtype=record)
+        numbers, inside = grid.numbers(records["scaled"])
+        addresses = unsigned(records["address"])
+        if tree.type == 11:
+            chunks = grid.chunks(numbers, addresses, unsigned(records["size"]), records["mask"])
+        else:
+            chunks = grid.chunks(numbers, addresses)
+        nodes = []
+        stop = 0
+        for pointer, part in zip(pointers, parts, strict=True):
+            start, stop = stop, stop + len(part.records) // record.itemsize
+            own = slice(start, stop)
+            listed = chunks[own][inside[own]]
+            if not level:
+                nodes.append(_Node(listed, 0, [], [], _LEAF, _LEAF))
+                continue
+            # a record stands between two children: they are for the numbers before and behind it
+            lows = np.append(pointer.low, numbers[own] + inside[own])
+            highs = np.append(numbers[own], pointer.high)
+            children = [c.address for c in part.children], [c.size for c in part.children]
+            nodes.append(self.parent(pointer, listed, children, (lows, highs)))
+        return nodes

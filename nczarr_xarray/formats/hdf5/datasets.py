@@ -1,0 +1,127 @@
+"""What the header of a dataset or of a committed datatype says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.formats.hdf5 import header as oh
+from nczarr_xarray.formats.hdf5.attributes import Attributes
+from nczarr_xarray.formats.hdf5.binary import Cursor
+from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
+from nczarr_xarray.formats.hdf5.layouts import decode_layout
+from nczarr_xarray.formats.hdf5.messages import (
+    decode_dataspace,
+    decode_fill,
+    decode_filters,
+    decode_old_fill,
+)
+from nczarr_xarray.formats.hdf5.objects import Datatype, H5Dataset, Layout, OtherLayout
+from nczarr_xarray.formats.hdf5.shared import SharedMessages
+
+_OF_DATASETS = (
+    oh.DATASPACE,
+    oh.DATATYPE,
+    oh.OLD_FILL,
+    oh.FILL,
+    oh.EXTERNAL,
+    oh.LAYOUT,
+    oh.FILTERS,
+)
+
+
+class Fields:
+    """The messages of a dataset, with those that it shares with others.
+
+    Parameters
+    ----------
+    header
+        Of the dataset.
+    shared
+        Where to find what is not there.
+    """
+
+    def __init__(self, header: oh.Header, shared: SharedMessages) -> None:
+        self.header = header
+        self._shared = shared
+        self._bodies: dict[oh.Shared, memoryview | NCZarrError] = {}
+
+    async def read(self) -> None:
+        """Read the messages that are elsewhere."""
+        messages = self.header.messages
+        wanted = {
+            one.body
+            for one in messages
+            if one.type in _OF_DATASETS and isinstance(one.body, oh.Shared)
+        }
+        if wanted:
+            self._bodies = await self._shared.find(wanted)
+
+    def cursor(self, type_: int, name: str) -> Cursor | None:
+        """Walks over the first message of a type; None if there is none."""
+        message = self.header.first(type_)
+        if message is None:
+            return None
+        body = message.body
+        if isinstance(body, oh.Shared):
+            found = self._bodies[body]
+            if isinstance(found, NCZarrError):
+                raise found
+            body = found
+        return Cursor(body, self.header.frame, f"{self.header.what}, {name}")
+
+    def datatype(self) -> Datatype:
+        """The datatype, which knows whether it is a committed one."""
+        message = self.header.first(oh.DATATYPE)
+        cursor = self.cursor(oh.DATATYPE, "datatype")
+        if message is None or cursor is None:
+            raise self.header.frame.error(self.header.what, "it has no datatype")
+        type_ = decode_datatype(cursor)
+        if isinstance(message.body, oh.Shared):
+            type_ = replace(type_, committed=message.body.address)
+        return type_
+
+    def dataset(self, attributes: Attributes) -> H5Dataset:
+        """The dataset, still without a name.
+
+        Raises
+        ------
+        FormatError
+            If it cannot be understood enough to read its data.
+        """
+        type_ = self.datatype()
+        cursor = self.cursor(oh.DATASPACE, "dataspace")
+        if cursor is None:
+            raise self.header.frame.error(self.header.what, "it has no dataspace")
+        space = decode_dataspace(cursor)
+        layout: Layout
+        if self.header.first(oh.EXTERNAL):
+            layout = OtherLayout("its data are in external files")
+        elif cursor := self.cursor(oh.LAYOUT, "layout"):
+            layout = decode_layout(cursor, space, type_)
+        else:
+            raise self.header.frame.error(self.header.what, "it has no data layout")
+        cursor = self.cursor(oh.FILTERS, "filter pipeline")
+        return H5Dataset(
+            "",
+            self.header.address,
+            type_,
+            space,
+            layout,
+            fill=self._fill(type_),
+            filters=decode_filters(cursor) if cursor else (),
+            attributes=attributes.found,
+            problems=tuple(attributes.problems),
+        )
+
+    def _fill(self, type_: Datatype) -> bytes | None:
+        if cursor := self.cursor(oh.FILL, "fill value"):
+            fill = decode_fill(cursor)
+        elif cursor := self.cursor(oh.OLD_FILL, "fill value"):
+            fill = decode_old_fill(cursor)
+        else:
+            fill = None
+        if fill is not None and len(fill) != type_.size:
+            reason = f"a fill value of {len(fill)} bytes, elements of {type_.size}"
+            raise self.header.frame.error(self.header.what, reason)
+        return fill

@@ -1,0 +1,253 @@
+"""Dimensions of netCDF in HDF5: scales, who uses them, and names for what has none.
+
+netCDF-C 4.10.1 does this (read and observed): datasets of class DIMENSION_SCALE
+are dimensions, their numbers are in ``_Netcdf4Dimid``. A variable's dimensions
+are, in this order, those whose numbers its ``_Netcdf4Coordinates`` lists;
+itself; the scales attached to it, if its first dimension has any; else any
+dimension of its group that has the length, or a new one, ``phony_dim_<number>``.
+Numbers run through the whole file, children before their parents.
+
+Where netCDF-C gives up (an attached scale in another branch, a first dimension
+with a scale and a second without) we take the scale, or a phony dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nczarr_xarray.formats.hdf5.objects import Datatype, H5Attribute, H5Dataset
+from nczarr_xarray.model import Dimension
+
+_WITHOUT_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+#: Per dimension of a dataset the addresses of the scales attached to it.
+Attached = list[list[int]]
+
+
+@dataclass(slots=True, eq=False)
+class Scale:
+    """A dimension in the making.
+
+    Parameters
+    ----------
+    group, name, unlimited
+        See `nczarr_xarray.model.Dimension`.
+    length
+        Of the scale itself; what counts for an unlimited one is how far its variables reach.
+    number
+        netCDF's, of the dimension.
+    address
+        Of the scale; None for a phony dimension.
+    reach
+        Length of the longest variable along it.
+    """
+
+    group: str
+    name: str
+    length: int
+    unlimited: bool
+    number: int
+    address: int | None = None
+    reach: int = 0
+
+    def dimension(self) -> Dimension:
+        """The dimension, when all its variables are known."""
+        size = self.reach if self.unlimited else self.length
+        return Dimension(self.name, size, self.unlimited, self.group)
+
+
+class Dimensions:
+    """The dimensions of a file.
+
+    Attributes
+    ----------
+    groups : dict of lists
+        By group path, in order.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[str, list[Scale]] = {}
+        self._by_number: dict[int, list[Scale]] = {}
+        self._by_address: dict[int, list[Scale]] = {}
+        self._by_length: dict[tuple[str, int, bool], list[Scale]] = {}
+        self._next = 0
+
+    def add(self, group: str, dataset: H5Dataset) -> None:
+        """Note the dimension that a dataset is, if it is one. Parents come before children."""
+        shape, maxshape = dataset.space.shape, dataset.space.maxshape
+        if not shape or not is_scale(dataset):
+            return
+        assigned = _integers(dataset.attributes.get("_Netcdf4Dimid"))
+        number = assigned[0] if assigned else self._next
+        self._next = max(self._next, number + 1)
+        unlimited = None in maxshape[:1] or not shape[0]  # so netCDF-C has it
+        self._note(Scale(group, dataset.name, shape[0], unlimited, number, dataset.address))
+
+    def of(self, group: str, dataset: H5Dataset, attached: Attached | None) -> list[Scale]:
+        """The dimensions of a variable. Children come before their parents.
+
+        Parameters
+        ----------
+        attached
+            The scales attached to it, if it is known that there are some.
+        """
+        shape = dataset.space.shape or ()
+        scales = self._listed(group, dataset) or []
+        if len(scales) != len(shape):
+            own = is_scale(dataset)
+            if own or attached is None or not attached[0]:
+                attached = [[] for _ in shape]
+            if own:
+                attached[0] = [dataset.address]
+            scales = []
+            for axis, addresses in enumerate(attached):
+                # netCDF-C goes through all of them and remembers the last
+                scale = (
+                    _nearest(group, self._by_address.get(addresses[-1], ())) if addresses else None
+                )
+                scales.append(scale or self._phony(group, dataset, axis, scales))
+        for scale, length in zip(scales, shape, strict=True):
+            scale.reach = max(scale.reach, length)
+        return scales
+
+    def _note(self, scale: Scale) -> None:
+        self.groups.setdefault(scale.group, []).append(scale)
+        self._by_number.setdefault(scale.number, []).append(scale)
+        if scale.address is not None:
+            self._by_address.setdefault(scale.address, []).append(scale)
+        same = (scale.group, scale.length, scale.unlimited)
+        self._by_length.setdefault(same, []).append(scale)
+
+    def _listed(self, group: str, dataset: H5Dataset) -> list[Scale] | None:
+        """The dimensions that ``_Netcdf4Coordinates`` lists, if all of them exist."""
+        scales = []
+        for number in _integers(dataset.attributes.get("_Netcdf4Coordinates")):
+            scale = _nearest(group, self._by_number.get(number, ()))
+            if scale is None:
+                return None
+            scales.append(scale)
+        return scales
+
+    def _phony(self, group: str, dataset: H5Dataset, axis: int, used: Sequence[Scale]) -> Scale:
+        shape, maxshape = dataset.space.shape or (), dataset.space.maxshape
+        unlimited = None in maxshape[axis : axis + 1]
+        for scale in self._by_length.get((group, shape[axis], unlimited), ()):
+            if scale not in used:
+                return scale
+        unlimited = unlimited or not shape[axis]
+        scale = Scale(group, f"phony_dim_{self._next}", shape[axis], unlimited, self._next)
+        self._next += 1
+        self._note(scale)
+        return scale
+
+
+def _nearest(group: str, scales: Iterable[Scale]) -> Scale | None:
+    """The scale of the group, else of the next above it, else of any other."""
+
+    def distance(scale: Scale) -> tuple[bool, int]:
+        above = f"{group.rstrip('/')}/".startswith(f"{scale.group.rstrip('/')}/")
+        return (not above, -len(scale.group.rstrip("/")))
+
+    return min(scales, key=distance, default=None)
+
+
+def is_scale(dataset: H5Dataset) -> bool:
+    """Whether HDF5 would call the dataset a dimension scale."""
+    class_ = dataset.attributes.get("CLASS")
+    return class_ is not None and _text(class_) == b"DIMENSION_SCALE"
+
+
+def is_variable(dataset: H5Dataset) -> bool:
+    """Whether a dataset is more than a dimension."""
+    name = dataset.attributes.get("NAME")
+    return not (
+        is_scale(dataset) and name is not None and _text(name).startswith(_WITHOUT_VARIABLE)
+    )
+
+
+class References:
+    """Which scale is attached where, as the scales have it (``REFERENCE_LIST``).
+
+    That is at hand where the datasets' own ``DIMENSION_LIST`` is in the global
+    heap; it does not tell the order of several scales of one dimension.
+    """
+
+    def __init__(self) -> None:
+        self._scales: dict[tuple[int, int], list[int]] = {}
+
+    def add(self, scale: H5Dataset, offset_size: int) -> None:
+        """Note the ``REFERENCE_LIST`` of a scale."""
+        attribute = scale.attributes.get("REFERENCE_LIST")
+        if attribute is None or len(attribute.type.members) != 2:
+            return
+        dataset, axis = attribute.type.members
+        if not _is_reference(dataset.type, offset_size) or axis.type is None:
+            return
+        if axis.type.kind != "integer" or axis.type.numpy is None:
+            return
+        row = np.dtype(
+            {
+                "names": ["dataset", "axis"],
+                "formats": [f"<u{offset_size}", axis.type.numpy],
+                "offsets": [dataset.value, axis.value],
+                "itemsize": attribute.type.size,
+            }
+        )
+        count = len(attribute.data) // row.itemsize
+        rows = np.frombuffer(attribute.data, row, count)
+        for address, number in zip(rows["dataset"].tolist(), rows["axis"].tolist(), strict=True):
+            self._scales.setdefault((address, number), []).append(scale.address)
+
+    def attached(self, dataset: H5Dataset) -> Attached | None:
+        """The scales of each dimension; None if the dataset's own list must be asked.
+
+        It must if it has several scales for a dimension, or another number of them.
+        """
+        lengths = list_lengths(dataset)
+        attached = [self._scales.get((dataset.address, axis), []) for axis in range(len(lengths))]
+        if max(lengths, default=0) > 1 or lengths != [len(scales) for scales in attached]:
+            return None
+        return attached
+
+
+def list_lengths(dataset: H5Dataset) -> list[int]:
+    """How many scales ``DIMENSION_LIST`` has for each dimension; empty if it is not there."""
+    attribute = dataset.attributes.get("DIMENSION_LIST")
+    rank = len(dataset.space.shape or ())
+    if attribute is None or attribute.type.kind != "vlen" or attribute.space.shape != (rank,):
+        return []
+    size = attribute.type.size
+    if len(attribute.data) < rank * size:
+        return []
+    starts = range(0, rank * size, size)
+    return [int.from_bytes(attribute.data[at : at + 4], "little") for at in starts]
+
+
+def decode_list(elements: Sequence[memoryview | bytes], offset_size: int) -> Attached:
+    """The addresses in the elements of a ``DIMENSION_LIST``."""
+    addresses = np.dtype(f"<u{offset_size}")
+    return [np.frombuffer(e, addresses, len(e) // addresses.itemsize).tolist() for e in elements]
+
+
+def _is_reference(type_: Datatype | None, offset_size: int) -> bool:
+    return type_ is not None and type_.kind == "reference" and type_.size == offset_size
+
+
+def _integers(attribute: H5Attribute | None) -> list[int]:
+    """The values of an attribute of integers, [] if it is none."""
+    if attribute is None or attribute.type.kind != "integer" or attribute.type.numpy is None:
+        return []
+    dtype = attribute.type.numpy
+    values: list[int] = np.frombuffer(
+        attribute.data, dtype, len(attribute.data) // dtype.itemsize
+    ).tolist()
+    return values
+
+
+def _text(attribute: H5Attribute) -> bytes:
+    """The bytes of an attribute of fixed text, b"" if it is none."""
+    if attribute.type.kind != "string":
+        return b""
+    return bytes(attribute.data).partition(b"\0")[0]

@@ -1,0 +1,114 @@
+"""Filter pipelines of HDF5 (specification IV.A.2.l) as codecs of `nczarr_xarray.chunks`.
+
+Each filter becomes one codec, so that bit i of a chunk's filter mask is about codec i.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.chunks.libhdf5 import can_decode
+from nczarr_xarray.formats.hdf5.objects import Filter
+from nczarr_xarray.model import CodecConfig
+
+_NBIT = 5
+#: Names of registered filters, for messages: the file may not give any.
+_NAMES = {
+    4: "szip",
+    5: "n-bit",
+    305: "LZO",
+    32008: "bitshuffle",
+    32013: "ZFP",
+    32017: "SZ",
+    32018: "FCIDECOMP",
+    32019: "JPEG",
+    32024: "SZ3",
+    32026: "Blosc2",
+    32028: "FLAC/SPERR",
+}
+_BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+
+
+def codecs_of(
+    filters: tuple[Filter, ...], dtype: np.dtype[Any], chunk_shape: tuple[int, ...]
+) -> tuple[CodecConfig, ...]:
+    """The codecs of a pipeline, one for each filter.
+
+    Parameters
+    ----------
+    filters
+        In the order of encoding.
+    dtype, chunk_shape
+        Of the chunks before the first filter.
+
+    Raises
+    ------
+    FormatError
+        If nothing that is installed can undo a filter; names the filter and what to install.
+    """
+    nbytes = math.prod(chunk_shape) * dtype.itemsize
+    return tuple(_codec(one, nbytes) for one in filters)
+
+
+def _codec(one: Filter, nbytes: int) -> CodecConfig:
+    known = _CODECS.get(one.id)
+    if known is not None:
+        try:
+            return known(one.values)
+        except (IndexError, ValueError):
+            reason = f"cannot have the parameters {one.values!r:.80}"
+            raise FormatError(f"filter {name_of(one)}", reason) from None
+    if one.id == _NBIT and one.values[1:2] == (1,):
+        return {"id": "hdf5-quantize"}  # all bits of the type are used: the bytes are as they are
+    if not 0 < nbytes < 1 << 32 or not can_decode(one.id):
+        reason = (
+            "cannot be undone: libhdf5 does not have it either. "
+            "If it is one of hdf5plugin's: pip install h5py hdf5plugin"
+        )
+        raise FormatError(f"filter {name_of(one)}", reason)
+    return {"id": "hdf5", "filter": one.id, "values": list(one.values)}
+
+
+def name_of(one: Filter) -> str:
+    """Number and name of a filter, for messages: ``"32026 (Blosc2)"``."""
+    name = one.name or _NAMES.get(one.id, "")
+    return f"{one.id} ({name:.60})" if name else str(one.id)
+
+
+def _shuffle(values: tuple[int, ...]) -> CodecConfig:
+    (size,) = values
+    if not size:
+        raise ValueError
+    return {"id": "shuffle", "elementsize": size}
+
+
+def _blosc(values: tuple[int, ...]) -> CodecConfig:
+    given = dict(enumerate(values))
+    return {
+        "id": "blosc",
+        "cname": _BLOSC_COMPRESSORS[given.get(6, 0)],
+        "clevel": given.get(4, 5),
+        "shuffle": given.get(5, 1),
+        "blocksize": 0,
+    }
+
+
+_CODECS: dict[int, Callable[[tuple[int, ...]], CodecConfig]] = {
+    1: lambda values: {"id": "zlib", "level": values[0]},
+    2: _shuffle,
+    3: lambda _: {"id": "fletcher32"},
+    6: lambda values: {"id": "hdf5-scaleoffset", "values": list(values)},
+    307: lambda values: {"id": "bz2", "level": values[0] if values else 9},
+    32000: lambda _: {"id": "hdf5-lzf"},
+    32001: _blosc,
+    32004: lambda _: {"id": "hdf5-lz4"},
+    32015: lambda values: {"id": "zstd", "level": values[0] if values else 3},
+    # BitGroom and granular bit rounding: what they took away is gone
+    32022: lambda _: {"id": "hdf5-quantize"},
+    32023: lambda _: {"id": "hdf5-quantize"},
+}

@@ -1,0 +1,291 @@
+"""Fractal heaps (specification III.G): many links, many attributes, shared messages.
+
+All objects are wanted, so that all blocks are read, a level of them in a wave.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field
+
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
+from nczarr_xarray.formats.hdf5.btree2 import read_records
+from nczarr_xarray.formats.hdf5.checksum import lookup3, verify
+from nczarr_xarray.formats.waves import together
+
+#: Longer than the header of any heap without filters.
+_FIRST_READ = 256
+_MANAGED, _HUGE, _TINY = range(3)
+_HUGE_BY_KEY = 1  # type of B-tree records
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The doubling table: how large the blocks of each row are.
+
+    Parameters
+    ----------
+    width
+        Blocks in a row.
+    start, largest
+        Bytes of the first and of the largest direct block, powers of 2.
+    bits
+        Of an offset in the heap.
+    """
+
+    width: int
+    start: int
+    largest: int
+    bits: int
+
+    @property
+    def offset_size(self) -> int:
+        """Bytes of an offset in the heap."""
+        return (self.bits + 7) // 8
+
+    @property
+    def direct_rows(self) -> int:
+        """Rows of direct blocks; those behind them are of indirect blocks."""
+        return self.largest.bit_length() - self.start.bit_length() + 2
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of a root block that spans the largest heap."""
+        return self.bits - (self.start * self.width).bit_length() + 2
+
+    def block_size(self, row: int) -> int:
+        """Bytes of heap in a block of a row."""
+        return self.start << max(0, row - 1)
+
+    def rows_of(self, size: int) -> int:
+        """Rows of an indirect block that spans `size` bytes."""
+        return size.bit_length() - (self.start * self.width).bit_length() + 1
+
+
+@dataclass(slots=True)
+class FractalHeap:
+    """A heap: its blocks by ascending offset, and where its huge objects are."""
+
+    frame: Frame
+    what: str
+    address: int
+    id_size: int
+    table: _Table
+    checked: bool
+    most_managed: int
+    huge_index: int | None
+    blocks: list[tuple[int, memoryview]] = field(default_factory=list)
+    used: int = 0
+
+    @property
+    def length_size(self) -> int:
+        """Bytes of the length of an object in an identifier."""
+        largest = self.table.largest.bit_length() - 1
+        return (min(largest, self.most_managed.bit_length()) + 7) // 8
+
+    async def objects(self, ids: Sequence[bytes | memoryview]) -> list[memoryview]:
+        """The objects that have these heap identifiers, huge ones in some more waves.
+
+        Raises
+        ------
+        FormatError
+            If one of them is not in the heap.
+        """
+        found: list[memoryview | None] = [self._near(bytes(id_)) for id_ in ids]
+        far = {i: bytes(ids[i]) for i, one in enumerate(found) if one is None}
+        if far:
+            extents = await self._huge(list(far.values()))
+            if sum(length for _, length in set(extents)) > self.frame.end:
+                raise self.frame.error(self.what, "its huge objects are larger than the file")
+            for i, data in zip(far, await together(map(self._read, extents)), strict=True):
+                found[i] = data
+        return [one for one in found if one is not None]
+
+    async def _read(self, extent: tuple[int, int]) -> memoryview:
+        self.frame.within(*extent, self.what)
+        return await self.frame.read(*extent)
+
+    def _near(self, id_: bytes) -> memoryview | None:
+        """An object of a block, or of the identifier itself; None for a huge one."""
+        cursor = Cursor(id_, self.frame, f"{self.what}, object {id_.hex()}")
+        head = cursor.uint(1)
+        kind = head >> 4 & 0x03
+        if head >> 6 or kind > _TINY:
+            raise cursor.error("an identifier of unknown version or type")
+        if kind == _HUGE:
+            return None
+        if kind == _TINY:
+            length = head & 0x0F
+            if self.id_size > 17:  # then the length has 12 bits
+                length = length << 8 | cursor.uint(1)
+            return cursor.take(length + 1)
+        offset = cursor.uint(self.table.offset_size)
+        length = cursor.uint(min(self.length_size, cursor.remaining))
+        place = bisect.bisect_right(self.blocks, offset, key=lambda block: block[0]) - 1
+        if place >= 0:
+            start, block = self.blocks[place]
+            if offset - start + length <= len(block):
+                return block[offset - start : offset - start + length]
+        raise cursor.error(f"{length} bytes at {offset} are not in the heap")
+
+    async def _huge(self, ids: Sequence[bytes]) -> list[tuple[int, int]]:
+        """Address and length of huge objects."""
+        frame = self.frame
+        if frame.offset_size + frame.length_size < self.id_size:
+            cursors = [Cursor(id_[1:], frame, self.what) for id_ in ids]
+            return [(cursor.address() or 0, cursor.length()) for cursor in cursors]
+        if self.huge_index is None:
+            raise frame.error(self.what, "no index of its huge objects")
+        kind, records = await read_records(frame, self.huge_index, self.what)
+        if kind != _HUGE_BY_KEY:
+            raise frame.error(self.what, f"an index of huge objects with records of type {kind}")
+        extents: dict[int, tuple[int, int]] = {}
+        for record in records:
+            cursor = Cursor(record, frame, self.what)
+            address, length = cursor.address() or 0, cursor.length()
+            extents[cursor.length()] = (address, length)
+        key_size = min(self.id_size - 1, frame.length_size)
+        try:
+            return [extents[int.from_bytes(id_[1 : 1 + key_size], "little")] for id_ in ids]
+        except KeyError as error:
+            raise frame.error(self.what, f"no huge object {error}") from None
+
+    async def read_direct(self, address: int, offset: int, size: int) -> None:
+        """Read a direct block."""
+        what = f"{self.what}, block at {address}"
+        block = await self._block(address, size, what)
+        cursor = self._open(block, b"FHDB", offset, what)
+        if self.checked:
+            stored = cursor.uint(4)
+            end = cursor.position
+            whole = b"".join((block[: end - 4], b"\0\0\0\0", block[end:]))
+            if lookup3(whole) != stored:
+                raise cursor.error("its checksum is wrong (damaged, or changed while it was read)")
+        self.blocks.append((offset, block))
+
+    async def read_indirect(self, address: int, offset: int, rows: int) -> None:
+        """Read an indirect block of some rows, and all blocks below it."""
+        what = f"{self.what}, block at {address}"
+        frame, table = self.frame, self.table
+        count = rows * table.width
+        size = 9 + frame.offset_size + table.offset_size + count * frame.offset_size
+        block = await self._block(address, size, what)
+        verify(block, frame, what)
+        cursor = self._open(block, b"FHIB", offset, what)
+        children = []
+        for row in range(rows):
+            span = table.block_size(row)
+            for _ in range(table.width):
+                child = cursor.address()
+                if child is None:
+                    pass
+                elif row < table.direct_rows:
+                    children.append(self.read_direct(child, offset, span))
+                else:
+                    children.append(self.read_indirect(child, offset, table.rows_of(span)))
+                offset += span
+        await together(children)
+
+    async def _block(self, address: int, size: int, what: str) -> memoryview:
+        self.frame.within(address, size, what)
+        self.used += size
+        if self.used > self.frame.end:
+            raise self.frame.error(self.what, "its blocks are larger than the file: some overlap")
+        return await self.frame.read(address, size)
+
+    def _open(self, block: memoryview, signature: bytes, offset: int, what: str) -> Cursor:
+        cursor = Cursor(block, self.frame, what)
+        cursor.expect(signature)
+        version, heap = cursor.uint(1), cursor.address()
+        stated = cursor.uint(self.table.offset_size)
+        if version or heap != self.address or stated != offset:
+            reason = f"version {version}, of the heap at {heap}, offset {stated}"
+            raise cursor.error(f"{reason}, where 0, {self.address}, {offset} were expected")
+        return cursor
+
+
+async def read_heap(frame: Frame, address: int, what: str) -> FractalHeap:
+    """Read a heap with all its blocks.
+
+    Parameters
+    ----------
+    what
+        Whose it is, for messages (``"links of /g"``).
+
+    Raises
+    ------
+    FormatError
+        If it is damaged, or filtered.
+    """
+    what = f"{what}, fractal heap at {address}"
+    size = 26 + 12 * frame.length_size + 3 * frame.offset_size
+    frame.within(address, size, what)
+    block = await frame.read_some(address, _FIRST_READ)
+    cursor = Cursor(block, frame, what)
+    cursor.expect(b"FRHP")
+    version, id_size, filtered, flags = (cursor.uint(n) for n in (1, 2, 2, 1))
+    if version:
+        raise cursor.error(f"has version {version}, known is 0")
+    if filtered:
+        raise cursor.error("is compressed, which is not supported")
+    verify(block[:size], frame, what)
+    most_managed = cursor.uint(4)
+    cursor.length()
+    huge_index = cursor.address()
+    cursor.length()
+    cursor.address()
+    for _ in range(8):  # sizes and numbers of objects
+        cursor.length()
+    table = _Table(cursor.uint(2), cursor.length(), cursor.length(), cursor.uint(2))
+    cursor.take(2)
+    root, rows = cursor.address(), cursor.uint(2)
+    powers = (table.width, table.start, table.largest)
+    if (
+        any(not number or number & (number - 1) for number in powers)
+        or not table.start <= table.largest <= 1 << 32
+        or table.bits > 64
+        or rows > max(0, table.most_rows)
+        or id_size < 2
+    ):
+        raise cursor.error(f"an impossible {table} of {rows} rows")
+    heap = FractalHeap(
+        frame, what, address, id_size, table, bool(flags & 2), most_managed, huge_index
+    )
+    if root is not None:
+        read = heap.read_indirect(root, 0, rows) if rows else heap.read_direct(root, 0, table.start)
+        await read
+    heap.blocks.sort(key=lambda block: block[0])
+    return heap
+
+
+async def read_dense(
+    frame: Frame, heap: int, index: int, types: Container[int], what: str
+) -> tuple[FractalHeap, int, list[memoryview]]:
+    """Read a heap and the B-tree that lists its objects, side by side.
+
+    Parameters
+    ----------
+    heap, index
+        Addresses of both.
+    types
+        Of records that the tree may have.
+
+    Returns
+    -------
+    The heap, the type of the records, and the records in the order of the tree.
+    """
+    heaps: list[FractalHeap] = []
+    trees: list[tuple[int, list[memoryview]]] = []
+
+    async def blocks() -> None:
+        heaps.append(await read_heap(frame, heap, what))
+
+    async def records() -> None:
+        trees.append(await read_records(frame, index, what))
+
+    await together([blocks(), records()])
+    kind, listed = trees[0]
+    if kind not in types:
+        raise frame.error(what, f"an index with records of type {kind}")
+    return heaps[0], kind, listed

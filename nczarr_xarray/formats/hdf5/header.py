@@ -1,0 +1,227 @@
+"""Object headers (specification IV.A.1): the messages that say what an object is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
+from nczarr_xarray.formats.hdf5.checksum import verify
+from nczarr_xarray.formats.waves import together
+
+# Types of messages.
+NIL = 0x00
+DATASPACE = 0x01
+LINK_INFO = 0x02
+DATATYPE = 0x03
+OLD_FILL = 0x04
+FILL = 0x05
+LINK = 0x06
+EXTERNAL = 0x07
+LAYOUT = 0x08
+FILTERS = 0x0B
+ATTRIBUTE = 0x0C
+SHARED_TABLE = 0x0F
+CONTINUATION = 0x10
+SYMBOL_TABLE = 0x11
+ATTRIBUTE_INFO = 0x15
+#: All that version 3.0 of the specification knows, but "bogus", which is there to be unknown.
+_KNOWN = frozenset(range(0x19)) - {0x09}
+
+# Flags of messages.
+_IS_SHARED = 0x02
+_FAIL_IF_UNKNOWN = 0x80
+
+#: Most headers are not longer; the rest of one that is takes another wave.
+_FIRST_READ = 2048
+
+
+class Shared(NamedTuple):
+    """Where a message is that several objects share (specification IV.A.2, shared message).
+
+    It is the message of type `type` in the object header at `address`, or the
+    object `heap_id` of the file's heap of shared messages.
+    """
+
+    type: int
+    address: int | None
+    heap_id: bytes = b""
+
+
+class Message(NamedTuple):
+    """A message: its bytes, or where they are, and the order of creation if the header keeps it."""
+
+    type: int
+    body: memoryview | Shared
+    order: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The messages of one object, in their order.
+
+    Parameters
+    ----------
+    what
+        The object's name, for messages to users: ``"/v, object header at 96"``.
+    """
+
+    frame: Frame
+    what: str
+    address: int
+    messages: list[Message]
+
+    def all(self, type_: int) -> list[Message]:
+        """The messages of a type."""
+        return [message for message in self.messages if message.type == type_]
+
+    def first(self, type_: int) -> Message | None:
+        """The first message of a type."""
+        return next((message for message in self.messages if message.type == type_), None)
+
+    def cursor(self, message: Message, name: str) -> Cursor:
+        """Walks over the fields of a message that is not shared."""
+        what = f"{self.what}, {name}"
+        if isinstance(message.body, Shared):
+            raise self.frame.error(what, "is a shared message, and must not be")
+        return Cursor(message.body, self.frame, what)
+
+
+class _Extent(NamedTuple):
+    address: int
+    length: int
+
+
+async def read_header(frame: Frame, address: int, name: str) -> Header:
+    """Read an object header with all its continuation blocks.
+
+    Parameters
+    ----------
+    name
+        Of the object, for messages (``"/g/v"``).
+
+    Raises
+    ------
+    FormatError
+        If it is damaged, or has a message that must be understood and is not known.
+    """
+    what = f"{name}, object header at {address}"
+    frame.within(address, 16, what)
+    block = await frame.read_some(address, _FIRST_READ)
+    new = bytes(block[:4]) == b"OHDR"
+    cursor = Cursor(block, frame, what)
+    size, flags = _prefix_new(cursor) if new else _prefix_old(cursor)
+    start = cursor.position
+    total = start + size + (4 if new else 0)
+    frame.within(address, total, what)
+    if total > len(block):
+        block = await frame.read(address, total)
+    block = block[:total]
+    if new:
+        verify(block, frame, what)
+    parse = _Messages(frame, what, new, bool(flags & 0x04))
+    parse.add(block[start : start + size])
+    seen, used = {address}, total
+    while wanted := parse.continuations:
+        parse.continuations = []
+        used += sum(extent.length for extent in wanted)
+        seen.update(extent.address for extent in wanted)
+        parse.blocks += len(wanted)
+        if len(seen) != parse.blocks or used > frame.end:
+            raise frame.error(what, "its continuation blocks overlap")
+        for block in await together(_continuation(frame, extent, what, new) for extent in wanted):
+            parse.add(block)
+    return Header(frame, what, address, parse.messages)
+
+
+def _prefix_old(cursor: Cursor) -> tuple[int, int]:
+    version = cursor.uint(1)
+    if version != 1:
+        raise cursor.error(f"there is none (it would begin with 1 or 'OHDR', not {version})")
+    cursor.take(7)  # number of messages, of links to the object
+    size = cursor.uint(4)
+    cursor.align(8)
+    return size, 0
+
+
+def _prefix_new(cursor: Cursor) -> tuple[int, int]:
+    cursor.take(4)
+    version, flags = cursor.uint(1), cursor.uint(1)
+    if version != 2:
+        raise cursor.error(f"has version {version}, known are 1 and 2")
+    cursor.take((16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0))  # times, phase change
+    return cursor.uint(1 << (flags & 0x03)), flags
+
+
+async def _continuation(frame: Frame, extent: _Extent, what: str, new: bool) -> memoryview:
+    """The messages of a continuation block."""
+    what = f"{what}, continuation at {extent.address}"
+    frame.within(extent.address, extent.length, what)
+    block = await frame.read(*extent)
+    if not new:
+        return block
+    Cursor(block, frame, what).expect(b"OCHK")
+    verify(block, frame, what)
+    return block[4:-4]
+
+
+class _Messages:
+    """Collects the messages of the blocks of a header, and where further blocks are."""
+
+    def __init__(self, frame: Frame, what: str, new: bool, ordered: bool) -> None:
+        self.frame = frame
+        self.what = what
+        self.new = new
+        self.ordered = ordered
+        self.blocks = 1
+        self.messages: list[Message] = []
+        self.continuations: list[_Extent] = []
+
+    def add(self, block: memoryview) -> None:
+        cursor = Cursor(block, self.frame, self.what)
+        head = (6 if self.ordered else 4) if self.new else 8
+        while cursor.remaining >= head:  # behind the last one there may be a gap
+            order = None
+            if self.new:
+                type_, size, flags = cursor.uint(1), cursor.uint(2), cursor.uint(1)
+                if self.ordered:
+                    order = cursor.uint(2)
+            else:
+                type_, size, flags = cursor.uint(2), cursor.uint(2), cursor.uint(1)
+                cursor.take(3)
+            body = cursor.take(size)
+            if type_ == NIL:
+                continue
+            if type_ == CONTINUATION:
+                self._continue(body)
+            elif type_ in _KNOWN:
+                shared = flags & _IS_SHARED
+                location = shared_location(self._cursor(body), type_) if shared else body
+                self.messages.append(Message(type_, location, order))
+            elif flags & _FAIL_IF_UNKNOWN:
+                reason = f"has a message of type {type_}, which is not known but must be"
+                raise self.frame.error(self.what, reason)
+
+    def _cursor(self, body: memoryview) -> Cursor:
+        return Cursor(body, self.frame, self.what)
+
+    def _continue(self, body: memoryview) -> None:
+        cursor = self._cursor(body)
+        address, length = cursor.address(), cursor.length()
+        self.continuations.append(_Extent(self.frame.within(address, length, self.what), length))
+
+
+def shared_location(cursor: Cursor, type_: int) -> Shared:
+    """Decode where a shared message of a type is."""
+    version, kind = cursor.uint(1), cursor.uint(1)
+    if version == 1:
+        cursor.take(6)
+        cursor.length()  # a symbol table entry, of which only the address is used
+    elif version == 3 and kind == 1:
+        return Shared(type_, None, bytes(cursor.take(8)))
+    elif version not in (2, 3):
+        raise cursor.error(f"a shared message of version {version}, known are 1 to 3")
+    address = cursor.address()
+    if address is None:
+        raise cursor.error("a shared message is nowhere")
+    return Shared(type_, address)

@@ -1,0 +1,350 @@
+"""The netCDF-4 data model of an HDF5 file.
+
+Source: netCDF-C 4.10.1 and netCDF4-python, observed (tests/test_hdf5_corpus.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_xarray.formats.hdf5.binary import Frame
+from nczarr_xarray.formats.hdf5.dimensions import (
+    Attached,
+    Dimensions,
+    References,
+    Scale,
+    decode_list,
+    is_scale,
+    is_variable,
+    list_lengths,
+)
+from nczarr_xarray.formats.hdf5.netcdf_storage import array_of, padding_of
+from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, ValueType, value_type
+from nczarr_xarray.formats.hdf5.objects import (
+    H5Attribute,
+    H5Broken,
+    H5Dataset,
+    H5Group,
+    H5NamedType,
+)
+from nczarr_xarray.formats.hdf5.superblock import read_superblock
+from nczarr_xarray.formats.hdf5.tree import read_tree
+from nczarr_xarray.formats.hdf5.values import (
+    HIDDEN,
+    count_of,
+    decode_attribute,
+    in_heap,
+    lenient_text,
+    read_heap_values,
+)
+from nczarr_xarray.model import Attribute, Dimension, Group, Hierarchy, Variable, join
+
+_log = logging.getLogger("nczarr_xarray.hdf5")
+#: A variable that is called as a dimension which it is not the coordinate of.
+_NON_COORDINATE = "_nc4_non_coord_"
+
+
+async def read_hierarchy(url: str, size: int, group: str = "", tree: bool = True) -> Hierarchy:
+    """Read the metadata of an HDF5 file as netCDF-4.
+
+    Parameters
+    ----------
+    url, size
+        Of the file; `url` is for messages, `size` is in bytes.
+    group
+        Path of the group wanted; groups on other branches may be left out.
+    tree
+        Whether the groups below it are wanted too.
+
+    Returns
+    -------
+    Hierarchy
+        Its `generation` is ``"hdf5"``. What is wrong with one variable is its
+        `Variable.error`, what is wrong with anything smaller is in `problems`.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such group.
+    FormatError
+        If the file is no HDF5 file, or the group cannot be read.
+    """
+    frame, address = await read_superblock(url, size)
+    root = await read_tree(frame, address, group, tree)
+    nodes = list(_walk(root))
+    if any(not node.group.loaded for node in nodes) and _depends_on_all(nodes):
+        root = await read_tree(frame, address)
+        nodes = list(_walk(root))
+    builder = _Builder(frame, [node for node in nodes if node.group.loaded])
+    await builder.read_heap()
+    return builder.hierarchy()
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A group at its path, with its datasets."""
+
+    path: str
+    group: H5Group
+    datasets: list[H5Dataset]
+
+
+def _walk(root: H5Group) -> Iterator[_Node]:
+    """All groups, parents first."""
+    pending = [("/", root)]
+    while pending:
+        path, group = pending.pop()
+        members = group.members.values()
+        yield _Node(path, group, [m for m in members if isinstance(m, H5Dataset)])
+        below = [(join(path, m.name), m) for m in members if isinstance(m, H5Group)]
+        pending.extend(reversed(below))
+
+
+def _children_first(nodes: list[_Node]) -> Iterator[_Node]:
+    """The groups of a walk in the order in which netCDF-C looks for dimensions."""
+    pending: list[_Node] = []
+    for node in nodes:
+        while pending and not node.path.startswith(f"{pending[-1].path.rstrip('/')}/"):
+            yield pending.pop()
+        pending.append(node)
+    yield from reversed(pending)
+
+
+def _depends_on_all(nodes: list[_Node]) -> bool:
+    """Whether groups that have not been read may matter for the dimensions of those that have.
+
+    The longest variable, wherever it is, makes the length of an unlimited
+    dimension, and phony dimensions are numbered through the file.
+    """
+    for dataset in (dataset for node in nodes for dataset in node.datasets):
+        if is_scale(dataset):
+            if None in dataset.space.maxshape[:1] or len(dataset.space.shape or ()) > 1:
+                return True
+        elif dataset.space.shape and "_Netcdf4Coordinates" not in dataset.attributes:
+            lengths = list_lengths(dataset)
+            if not lengths or 0 in lengths:
+                return True
+    return False
+
+
+def _number(scale: Scale) -> int:
+    return scale.number
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Makes the model of the groups of a walk."""
+
+    frame: Frame
+    nodes: list[_Node]
+    problems: list[NCZarrError] = field(default_factory=list)
+    names: TypeNames = field(default_factory=TypeNames)
+    #: by identity of the attribute: its elements, if they are in the heap
+    heap: dict[int, list[memoryview] | FormatError] = field(default_factory=dict)
+    #: by address of the dataset: its fill value, if that is in the heap
+    fill_texts: dict[int, str] = field(default_factory=dict)
+    #: by address of the dataset: the scales of its dimensions
+    attached: dict[int, Attached] = field(default_factory=dict)
+
+    async def read_heap(self) -> None:
+        """Read all that is in global heaps and needed to open the file, in one wave."""
+        attributes: list[tuple[H5Attribute, str]] = []
+        lists: list[H5Dataset] = []
+        references = References()
+        for node in self.nodes:
+            for dataset in node.datasets:
+                if is_scale(dataset):
+                    references.add(dataset, self.frame.offset_size)
+        for node in self.nodes:
+            holders = [(node.path, node.group.attributes)]
+            for dataset in node.datasets:
+                path = join(node.path, dataset.name)
+                holders.append((path, dataset.attributes))
+                lengths = list_lengths(dataset)
+                if any(lengths):
+                    attached = references.attached(dataset)
+                    if attached is not None:
+                        self.attached[dataset.address] = attached
+                    elif dataset.address not in self.attached:
+                        lists.append(dataset)
+            attributes += [
+                (attribute, path)
+                for path, named in holders
+                for attribute in named.values()
+                if in_heap(attribute) and attribute.type.text and attribute.name not in HIDDEN
+            ]
+        await self._resolve(attributes, lists, self._with_fill_text())
+
+    def _with_fill_text(self) -> list[H5Dataset]:
+        """Datasets whose fill value may be seen where a dimension is longer than they are."""
+        return [
+            dataset
+            for node in self.nodes
+            for dataset in node.datasets
+            if dataset.type.text and dataset.fill is not None and None in dataset.space.maxshape
+        ]
+
+    async def _resolve(
+        self,
+        attributes: list[tuple[H5Attribute, str]],
+        lists: list[H5Dataset],
+        fills: list[H5Dataset],
+    ) -> None:
+        wanted: list[tuple[bytes | memoryview, int]] = []
+        sound = []
+        for attribute, path in attributes:
+            try:
+                wanted.append((attribute.data, count_of(attribute)))
+                sound.append(attribute)
+            except FormatError as error:
+                self.heap[id(attribute)] = FormatError(path, error.reason)
+        for dataset in lists:
+            attribute = dataset.attributes["DIMENSION_LIST"]
+            wanted.append((attribute.data, count_of(attribute)))
+        wanted += [(dataset.fill or b"", 1) for dataset in fills]
+        if not wanted:
+            return
+        found = await read_heap_values(self.frame, wanted)
+        for attribute, elements in zip(sound, found, strict=False):
+            self.heap[id(attribute)] = elements
+        for dataset, elements in zip(lists, found[len(sound) :], strict=False):
+            if isinstance(elements, list):
+                decoded = decode_list(elements, self.frame.offset_size)
+                self.attached[dataset.address] = decoded
+            else:
+                self.problems.append(elements)
+        for dataset, elements in zip(fills, found[len(sound) + len(lists) :], strict=True):
+            if isinstance(elements, list):
+                self.fill_texts[dataset.address] = lenient_text(bytes(elements[0]))
+
+    def hierarchy(self) -> Hierarchy:
+        """The model of all that has been read."""
+        types = self.value_types()
+        dimensions, scales = self.dimensions(types)
+        made: dict[int, Dimension] = {}
+        groups: dict[str, Group] = {}
+        for node in self.nodes:
+            group = groups[node.path] = Group(node.path)
+            if node.path != "/":
+                groups[node.path.rpartition("/")[0] or "/"].groups[group.name] = group
+            for scale in sorted(dimensions.groups.get(node.path, ()), key=_number):
+                made[id(scale)] = group.dimensions[scale.name] = scale.dimension()
+        for node in self.nodes:
+            group = groups[node.path]
+            self.problems.extend(node.group.problems)
+            for member in node.group.members.values():
+                if isinstance(member, H5Broken):
+                    self.problems.append(member.error)
+            group.attributes.update(self.attributes(node.group.attributes, node.path))
+            for dataset in node.datasets:
+                value = types.get((node.path, dataset.name))
+                if value is None or not is_variable(dataset):
+                    continue
+                used = tuple(made[id(s)] for s in scales[node.path, dataset.name])
+                variable = self.variable(group, dataset, value, used)
+                if variable.name in group.variables:
+                    reason = "is there twice; the first one is taken"
+                    self.problems.append(FormatError(variable.path, reason))
+                else:
+                    group.variables[variable.name] = variable
+        return Hierarchy(groups["/"], "hdf5", self.writer(), problems=tuple(self.problems))
+
+    def value_types(self) -> dict[tuple[str, str], ValueType]:
+        """By group and name: how the datasets are read that netCDF shows."""
+        for node in self.nodes:
+            for member in node.group.members.values():
+                if isinstance(member, H5NamedType):
+                    self.names.add(member.type, member.name)
+        types = {}
+        for node in self.nodes:
+            for dataset in node.datasets:
+                value = value_type(dataset.type, self.names.note(dataset.type))
+                if value is not None:
+                    types[node.path, dataset.name] = value
+                else:
+                    path = join(node.path, dataset.name)
+                    _log.debug("%s: %s is left out: netCDF has no type for its %s",
+                               self.frame.url, path, dataset.type.kind)  # fmt: skip
+        return types
+
+    def dimensions(
+        self, types: Mapping[tuple[str, str], ValueType]
+    ) -> tuple[Dimensions, dict[tuple[str, str], list[Scale]]]:
+        """All dimensions, and by group and name those of each variable."""
+        dimensions = Dimensions()
+        for node in self.nodes:
+            for dataset in node.datasets:
+                dimensions.add(node.path, dataset)
+        used = {}
+        for node in _children_first(self.nodes):
+            for dataset in node.datasets:
+                key = node.path, dataset.name
+                if key in types and is_variable(dataset):
+                    attached = self.attached.get(dataset.address)
+                    used[key] = dimensions.of(node.path, dataset, attached)
+        return dimensions, used
+
+    def variable(
+        self,
+        group: Group,
+        dataset: H5Dataset,
+        value: ValueType,
+        dimensions: tuple[Dimension, ...],
+    ) -> Variable:
+        """One variable; what is wrong with it is its `Variable.error`."""
+        name = dataset.name
+        if len(name) > len(_NON_COORDINATE):
+            name = name.removeprefix(_NON_COORDINATE)
+        variable = Variable(name, group.path, dimensions, value.nc_type, value.dtype)
+        variable.enum = value.enum
+        path, h5_path = variable.path, join(group.path, dataset.name)
+        variable.attributes = self.attributes(dataset.attributes, path)
+        self.problems.extend(dataset.problems)
+        try:
+            array = array_of(self.frame, dataset, value, path, h5_path)
+            for dimension, length in zip(dimensions, array.shape, strict=True):
+                if length < dimension.size and not dimension.unlimited:
+                    reason = f"has length {length} along {dimension.path!r}, not {dimension.size}"
+                    raise FormatError(path, reason)
+            if array.shape != variable.shape:
+                text = self.fill_texts.get(dataset.address)
+                variable.padding = padding_of(dataset, value, text, path)
+            variable.array = array
+        except NCZarrError as error:
+            variable.error = error
+        return variable
+
+    def attributes(self, attributes: Mapping[str, H5Attribute], path: str) -> dict[str, Attribute]:
+        """The attributes of one object that netCDF shows."""
+        listed = list(attributes.values())
+        if all(attribute.order is not None for attribute in listed):
+            listed.sort(key=lambda attribute: attribute.order or 0)
+        shown = {}
+        for attribute in listed:
+            if attribute.name in HIDDEN:
+                continue
+            heap = self.heap.get(id(attribute))
+            try:
+                if isinstance(heap, FormatError):
+                    raise heap
+                decoded = decode_attribute(attribute, heap, self.names)
+            except FormatError as error:
+                reason = f"attribute {attribute.name!r}: {error.reason}"
+                self.problems.append(FormatError(path, reason))
+                continue
+            if decoded is not None:
+                shown[attribute.name] = decoded
+            else:
+                _log.debug("%s: attribute %r of %s is left out: netCDF has no type for its %s",
+                           self.frame.url, attribute.name, path, attribute.type.kind)  # fmt: skip
+        return shown
+
+    def writer(self) -> str | None:
+        """The text of ``_NCProperties``."""
+        attribute = self.nodes[0].group.attributes.get("_NCProperties")
+        if attribute is None or attribute.type.kind != "string":
+            return None
+        return lenient_text(bytes(attribute.data))

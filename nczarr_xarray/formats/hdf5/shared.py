@@ -1,0 +1,105 @@
+"""Messages that several objects share: committed datatypes, and the file's heap of messages.
+
+Specification III.H (shared object header message table) and IV.A.2 (shared message).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.formats.hdf5 import header as oh
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
+from nczarr_xarray.formats.hdf5.checksum import verify
+from nczarr_xarray.formats.hdf5.fractal import FractalHeap, read_heap
+from nczarr_xarray.formats.waves import caught, together
+
+#: The table has a line for each combination of types at most.
+_MOST_INDEXES = 8
+
+
+class SharedMessages:
+    """Finds shared messages, each once."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self._found: dict[oh.Shared, memoryview | NCZarrError] = {}
+        self._heaps: dict[int, int] | None = None
+
+    async def find(self, wanted: Iterable[oh.Shared]) -> dict[oh.Shared, memoryview | NCZarrError]:
+        """The messages, or why there are none; all in the same waves."""
+        missing = {one for one in wanted if one not in self._found}
+        if missing:
+            committed = [one for one in missing if one.address is not None]
+            types = sorted({one.type for one in missing if one.address is None})
+            parts = [self._committed(one) for one in committed]
+            parts += [
+                self._from_heap(type_, [one for one in missing if one[:2] == (type_, None)])
+                for type_ in types
+            ]
+            await together(parts)
+        return self._found
+
+    async def _committed(self, shared: oh.Shared) -> None:
+        """Find a message of another object header."""
+        assert shared.address is not None
+        name = f"shared message of type {shared.type}"
+        header = await caught(oh.read_header(self.frame, shared.address, name))
+        if isinstance(header, NCZarrError):
+            self._found[shared] = header
+            return
+        message = header.first(shared.type)
+        if message is None or isinstance(message.body, oh.Shared):
+            self._found[shared] = self.frame.error(header.what, "it is not there")
+        else:
+            self._found[shared] = message.body
+
+    async def _from_heap(self, type_: int, wanted: list[oh.Shared]) -> None:
+        """Find messages of one type in the heap."""
+        bodies = await caught(self._bodies(type_, wanted))
+        if isinstance(bodies, NCZarrError):
+            self._found.update(dict.fromkeys(wanted, bodies))
+        else:
+            self._found.update(zip(wanted, bodies, strict=True))
+
+    async def _bodies(self, type_: int, wanted: list[oh.Shared]) -> list[memoryview]:
+        if self._heaps is None:
+            self._heaps = await self._read_table()
+        address = self._heaps.get(type_)
+        if address is None:
+            reason = f"no heap for shared messages of type {type_}"
+            raise self.frame.error("table of shared messages", reason)
+        heap: FractalHeap = await read_heap(self.frame, address, "shared messages")
+        return await heap.objects([one.heap_id for one in wanted])
+
+    async def _read_table(self) -> dict[int, int]:
+        """Addresses of the heaps, by type of message."""
+        frame = self.frame
+        what = "table of shared messages"
+        if frame.extension is None:
+            raise frame.error(what, "the file has none")
+        header = await oh.read_header(frame, frame.extension, "superblock extension")
+        message = header.first(oh.SHARED_TABLE)
+        if message is None:
+            raise frame.error(what, "the file has none")
+        cursor = header.cursor(message, what)
+        cursor.take(1)
+        address, count = cursor.address(), cursor.uint(1)
+        size = 8 + count * (14 + 2 * frame.offset_size)
+        address = frame.within(address, size, what)
+        if not 0 < count <= _MOST_INDEXES:
+            raise cursor.error(f"{count} indexes, at most {_MOST_INDEXES} are possible")
+        block = await frame.read(address, size)
+        verify(block, frame, what)
+        cursor = Cursor(block, frame, what)
+        cursor.expect(b"SMTB")
+        heaps: dict[int, int] = {}
+        for _ in range(count):
+            cursor.take(2)  # version, whether the index is a list or a tree
+            types = cursor.uint(2)
+            cursor.take(10)  # smallest message, when the index changes, number of messages
+            cursor.address()  # of the index, which only writers need
+            heap = cursor.address()
+            if heap is not None:
+                heaps.update((bit, heap) for bit in range(16) if types >> bit & 1)
+        return heaps

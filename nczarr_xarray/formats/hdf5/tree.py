@@ -1,0 +1,319 @@
+"""The objects of an HDF5 file: groups, their datasets and datatypes, read side by side.
+
+Every object is read once, however many links lead to it; afterwards the links
+are followed again to build the tree, in which it then is under each name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrError
+from nczarr_xarray.formats.hdf5 import header as oh
+from nczarr_xarray.formats.hdf5.attributes import Attributes, read_attributes
+from nczarr_xarray.formats.hdf5.binary import Frame
+from nczarr_xarray.formats.hdf5.datasets import Fields
+from nczarr_xarray.formats.hdf5.groups import read_links
+from nczarr_xarray.formats.hdf5.messages import Link
+from nczarr_xarray.formats.hdf5.objects import H5Broken, H5Dataset, H5Group, H5NamedType
+from nczarr_xarray.formats.hdf5.shared import SharedMessages
+from nczarr_xarray.formats.hdf5.superblock import read_superblock
+from nczarr_xarray.formats.waves import together
+
+__all__ = ["read_superblock", "read_tree"]
+
+#: Groups within groups.
+_DEEPEST = 500
+#: Soft links on the way of a soft link; libhdf5 has the same limit.
+_MOST_LINKS = 16
+#: Objects that are in the tree under a further name.
+_MOST_REPEATED = 100_000
+
+
+async def read_tree(frame: Frame, root: int, path: str = "", tree: bool = True) -> H5Group:
+    """Read the groups along a path with their datasets, and what is below the last.
+
+    Parameters
+    ----------
+    frame, root
+        As `read_superblock` returns them.
+    path
+        Of the group wanted (``"g1/g2"``); ``""`` for the root.
+    tree
+        Whether everything below that group is wanted too.
+
+    Returns
+    -------
+    The root group. Groups that nobody asked for have ``loaded=False``. What
+    cannot be read is there as `H5Broken`.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such group.
+    FormatError
+        If a group along the path is damaged.
+    """
+    names = tuple(name for name in path.split("/") if name and name != ".")
+    reading = _Reading(frame, root)
+    await reading.visit(root, "/", names, tree, 0)
+    group = reading.build()
+    found: object = group
+    for depth, name in enumerate(names):
+        assert isinstance(found, H5Group)
+        found = found.members.get(name)
+        if isinstance(found, H5Broken):
+            raise found.error
+        if not isinstance(found, H5Group):
+            which = "/" + "/".join(names[: depth + 1])
+            is_what = "is not a group" if found else "does not exist"
+            raise DatasetNotFoundError(frame.url, f"group {which} {is_what}")
+    return group
+
+
+@dataclass(slots=True)
+class _Child:
+    """A link of a group, and the object that it leads to."""
+
+    link: Link
+    name: str
+    found: int | NCZarrError
+
+
+@dataclass(slots=True)
+class _Group:
+    """A group as read; `children` is None if its links have not been asked for."""
+
+    address: int
+    attributes: Attributes = field(default_factory=lambda: Attributes({}, []))
+    children: list[_Child] | None = None
+    tracks_order: bool = False
+
+
+class _Reading:
+    """Reads objects by their addresses, and builds the tree of them."""
+
+    def __init__(self, frame: Frame, root: int) -> None:
+        self.frame = frame
+        self.root = root
+        self.shared = SharedMessages(frame)
+        self.objects: dict[int, _Group | H5Dataset | H5NamedType | NCZarrError] = {}
+        self._links: dict[int, tuple[list[Link], bool]] = {}
+        self._started: set[tuple[int, tuple[str, ...] | None, bool]] = set()
+
+    async def visit(
+        self, address: int, path: str, ahead: tuple[str, ...] | None, tree: bool, depth: int
+    ) -> None:
+        """Read an object, and what is wanted below it, into `objects`.
+
+        Parameters
+        ----------
+        path
+            For messages.
+        ahead
+            Names of the groups to go down to from here; ``()`` if this is the
+            one that was asked for, None if this is beside the way.
+        """
+        key = (address, ahead, tree)
+        if key in self._started:
+            return
+        self._started.add(key)
+        try:
+            if depth > _DEEPEST:
+                raise self.frame.error(path, f"groups within groups, more than {_DEEPEST} deep")
+            header = await oh.read_header(self.frame, address, path)
+            if header.first(oh.LINK_INFO) or header.first(oh.SYMBOL_TABLE):
+                await self._visit_group(header, path, ahead, tree, depth)
+            elif header.first(oh.DATATYPE):
+                self.objects[address] = await self._dataset(header)
+            else:
+                raise self.frame.error(header.what, "neither a group nor a dataset nor a datatype")
+        except NCZarrError as error:
+            self.objects[address] = error
+
+    async def _dataset(self, header: oh.Header) -> H5Dataset | H5NamedType:
+        fields = Fields(header, self.shared)
+        if not header.first(oh.DATASPACE):
+            await fields.read()
+            type_ = replace(fields.datatype(), committed=header.address)
+            return H5NamedType("", header.address, type_)
+        attributes = Attributes({}, [])
+
+        async def read() -> None:
+            found = await read_attributes(header, self.shared)
+            attributes.found.update(found.found)
+            attributes.problems.extend(found.problems)
+
+        await together([fields.read(), read()])
+        return fields.dataset(attributes)
+
+    async def _visit_group(
+        self,
+        header: oh.Header,
+        path: str,
+        ahead: tuple[str, ...] | None,
+        tree: bool,
+        depth: int,
+    ) -> None:
+        if ahead is None:
+            self.objects.setdefault(header.address, _Group(header.address))
+            return
+        group = _Group(header.address, children=[])
+        self.objects[header.address] = group
+
+        async def attributes() -> None:
+            group.attributes = await read_attributes(header, self.shared)
+
+        async def members() -> None:
+            links, group.tracks_order = await self._read_links(header)
+            group.children = _children(links, header)
+            await together(
+                self._member(header.address, child, path, ahead, tree, depth)
+                for child in group.children
+            )
+
+        await together([attributes(), members()])
+
+    async def _member(
+        self,
+        group: int,
+        child: _Child,
+        path: str,
+        ahead: tuple[str, ...],
+        tree: bool,
+        depth: int,
+    ) -> None:
+        path = f"{path.rstrip('/')}/{child.name}"
+        try:
+            child.found = await self._follow(group, child.link, path)
+        except NCZarrError as error:
+            child.found = error
+            return
+        further = ahead[1:] if ahead and ahead[0] == child.name else None
+        if further is None and tree and not ahead:
+            further = ()
+        await self.visit(child.found, path, further, tree, depth + 1)
+
+    async def _read_links(self, header: oh.Header) -> tuple[list[Link], bool]:
+        if header.address not in self._links:
+            self._links[header.address] = await read_links(header)
+        return self._links[header.address]
+
+    async def _follow(self, group: int, link: Link, path: str) -> int:
+        """The address of the object that a link of `group` leads to."""
+        steps = 0
+        ahead: list[bytes] = []
+        address = group
+        while True:
+            if link.elsewhere:
+                raise self.frame.error(path, link.elsewhere)
+            if link.target is None:
+                if link.address is None:
+                    raise self.frame.error(path, "a link that leads nowhere")
+                address = link.address
+            else:
+                steps += 1
+                if steps > _MOST_LINKS:
+                    raise self.frame.error(path, f"more than {_MOST_LINKS} links in a row")
+                if link.target.startswith(b"/"):
+                    address = self.root
+                names = [name for name in link.target.split(b"/") if name not in (b"", b".")]
+                ahead = names + ahead
+            if not ahead:
+                return address
+            name = ahead.pop(0)
+            link = await self._link(address, name, path)
+
+    async def _link(self, group: int, name: bytes, path: str) -> Link:
+        """The link of a name in a group."""
+        if group not in self._links:
+            header = await oh.read_header(self.frame, group, path)
+            await self._read_links(header)
+        for link in self._links[group][0]:
+            if link.name == name:
+                return link
+        where = name.decode("utf-8", "backslashreplace")
+        raise self.frame.error(path, f"a link that leads nowhere: there is no {where!r}")
+
+    def build(self) -> H5Group:
+        """The tree of what has been read."""
+        root = self.objects[self.root]
+        if isinstance(root, NCZarrError):
+            raise root
+        if not isinstance(root, _Group):
+            raise self.frame.error("root group", "it is not a group")
+        top = _group("/", root, None)
+        pending: list[tuple[H5Group, tuple[int, ...]]] = [(top, (self.root,))]
+        seen: set[int] = {self.root}
+        repeated = 0
+        while pending:  # not recursive: groups may be nested deeper than Python calls
+            parent, above = pending.pop()
+            node = self.objects[parent.address]
+            assert isinstance(node, _Group)
+            for child, order in _in_order(node):
+                found = child.found
+                if isinstance(found, int):
+                    repeated += found in seen
+                    seen.add(found)
+                member = self._member_of(child.name, found, above, order, repeated)
+                parent.members[child.name] = member
+                if isinstance(member, H5Group):
+                    pending.append((member, (*above, member.address)))
+        return top
+
+    def _member_of(
+        self,
+        name: str,
+        found: int | NCZarrError,
+        above: tuple[int, ...],
+        order: int | None,
+        repeated: int,
+    ) -> H5Group | H5Dataset | H5NamedType | H5Broken:
+        node = self.objects[found] if isinstance(found, int) else found
+        if isinstance(node, NCZarrError):
+            return H5Broken(name, node, order)
+        if isinstance(node, _Group):
+            if found in above:
+                return H5Broken(name, self.frame.error(name, "a group that contains itself"), order)
+            if repeated > _MOST_REPEATED:
+                reason = f"more than {_MOST_REPEATED} objects have several names"
+                return H5Broken(name, self.frame.error(name, reason), order)
+            return _group(name, node, order)
+        return replace(node, name=name, order=order)
+
+
+def _children(links: list[Link], header: oh.Header) -> list[_Child]:
+    children = []
+    names = set()
+    nowhere = header.frame.error(header.what, "not read")
+    for link in links:
+        name = link.name.decode("utf-8", "surrogateescape")
+        if not name or "/" in name or name in names:
+            raise header.frame.error(header.what, f"two members called {name!r}, or no good name")
+        names.add(name)
+        children.append(_Child(link, name, nowhere))
+    return children
+
+
+def _in_order(group: _Group) -> Iterator[tuple[_Child, int | None]]:
+    """The members in the order of netCDF-C: of creation if the group keeps it, else of name."""
+    children = group.children or []
+    if group.tracks_order and all(child.link.order is not None for child in children):
+        for child in sorted(children, key=lambda child: child.link.order or 0):
+            yield child, child.link.order
+    else:
+        for child in sorted(children, key=lambda child: child.link.name):
+            yield child, None
+
+
+def _group(name: str, group: _Group, order: int | None) -> H5Group:
+    return H5Group(
+        name,
+        group.address,
+        attributes=group.attributes.found,
+        order=order,
+        tracks_order=group.tracks_order,
+        loaded=group.children is not None,
+        problems=tuple(group.attributes.problems),
+    )

@@ -1,0 +1,127 @@
+"""Runs of plain elements against numpy: every selection equals that of the whole array."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nczarr_xarray.chunks import plan_outer, plan_points, strides
+
+Layout = tuple[np.ndarray[Any, Any], bytes, tuple[int, ...]]
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Values, the bytes that hold them, and their strides: contiguous, or records with others."""
+    rank = draw(st.integers(1, 4))
+    shape = tuple(draw(st.integers(1, 9)) for _ in range(rank))
+    dtype = np.dtype(draw(st.sampled_from(["<i4", ">i4", ">f8", ">i2", "S1"])))
+    values = np.arange(np.prod(shape)).astype("u1" if dtype.kind == "S" else dtype)
+    values = values.view(dtype).reshape(shape) if dtype.kind == "S" else values.reshape(shape)
+    between = draw(st.sampled_from([0, 0, 1, 4, 40, 30_000]))
+    rows = [values[i : i + 1].tobytes() + b"\xee" * between for i in range(shape[0])]
+    first = len(rows[0])
+    stride = [dtype.itemsize]
+    for length in shape[:0:-1]:
+        stride.insert(0, stride[0] * length)
+    return values, b"".join(rows), (first, *stride[1:])
+
+
+def selections(data: st.DataObject, shape: tuple[int, ...]) -> tuple[Any, ...]:
+    key: list[Any] = []
+    for length in shape:
+        kind = data.draw(st.sampled_from(["all", "slice", "slice", "int", "array"]))
+        if kind == "all":
+            key.append(slice(None))
+        elif kind == "slice":
+            bound = st.none() | st.integers(-length - 2, length + 2)
+            step = data.draw(st.sampled_from([None, 1, 2, 3, -1, -2]))
+            key.append(slice(data.draw(bound), data.draw(bound), step))
+        elif kind == "int":
+            key.append(data.draw(st.integers(-length, length - 1)))
+        else:
+            index = st.lists(st.integers(-length, length - 1), max_size=6)
+            key.append(np.array(data.draw(index), dtype=int))
+    return tuple(key)
+
+
+def fill(plan: Any, layout: Layout, data: st.DataObject) -> np.ndarray[Any, Any]:
+    """Read the runs of a plan in a random order, in random groups."""
+    values, stored, stride = layout
+    result = np.full(plan.shape, 77).astype(values.dtype)
+    for runs in strides.plan_runs(plan, stride, values.dtype):
+        assert len(runs.starts) == np.prod(runs.outer, dtype=int)
+        numbers = list(range(len(runs.starts)))
+        if data.draw(st.booleans()):
+            numbers = data.draw(st.permutations(numbers))
+        size = data.draw(st.integers(1, len(numbers)))
+        for at in range(0, len(numbers), size):
+            group = sorted(numbers[at : at + size])
+            starts = [int(runs.starts[n]) for n in group]
+            assert all(s >= 0 and s + runs.length <= len(stored) for s in starts)
+            runs.place(group, [stored[s : s + runs.length] for s in starts], result)
+    return plan.finish(result)
+
+
+def orthogonal(values: np.ndarray[Any, Any], key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+    for axis in reversed(range(len(key))):
+        values = values[(*[slice(None)] * axis, key[axis])]
+    return values
+
+
+@pytest.mark.parametrize("long", [strides.LONG_RUN, 64])
+@given(layout=layouts(), data=st.data())
+def test_boxes(long: int, layout: Layout, data: st.DataObject) -> None:
+    values = layout[0]
+    key = selections(data, values.shape)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strides, "LONG_RUN", long)
+        got = fill(plan_outer(key, values.shape, values.shape), layout, data)
+    np.testing.assert_array_equal(got, orthogonal(values, key))
+
+
+@given(layout=layouts(), data=st.data())
+def test_points(layout: Layout, data: st.DataObject) -> None:
+    values = layout[0]
+    shape = values.shape
+    count = data.draw(st.integers(0, 6))
+    axes = data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
+    key = tuple(
+        np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=count, max_size=count)), int)
+        if axis in axes
+        else slice(None, None, data.draw(st.sampled_from([1, 2, -1])))
+        for axis, n in enumerate(shape)
+    )
+    got = fill(plan_points(key, shape, shape), layout, data)
+    order = sorted(axes)
+    moved = np.moveaxis(values, order, range(len(order)))
+    rest = [key[axis] for axis in range(len(shape)) if axis not in axes]
+    expected = moved[tuple(key[axis] for axis in order)][(slice(None), *rest)]
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_runs_are_few_and_waste_little() -> None:
+    shape, dtype = (365, 180, 360), np.dtype(">f4")
+    stride = (180 * 360 * 4, 360 * 4, 4)
+
+    def runs(*key: Any) -> list[strides.Runs]:
+        return strides.plan_runs(plan_outer(key, shape, shape), stride, dtype)
+
+    everything = slice(None)
+    (series,) = runs(everything, 3, 5)
+    assert (len(series.starts), series.length) == (365, 4)
+    (box,) = runs(everything, slice(10, 20), slice(5, 50))
+    assert len(box.starts) == 365
+    assert box.length < strides.SHORT_RUN
+    (step,) = runs(7, everything, everything)
+    assert (len(step.starts), step.length) == (1, 180 * 360 * 4)
+    (full,) = runs(everything, everything, everything)
+    assert full.length <= strides.LONG_RUN
+    assert full.length * len(full.starts) == 365 * 180 * 360 * 4
+    line = strides.plan_runs(plan_outer((everything,), (10**7,), (10**7,)), (4,), dtype)
+    assert sum(part.length for part in line) == 4 * 10**7
+    assert all(part.length <= strides.LONG_RUN for part in line)
