@@ -100,6 +100,7 @@ class Worker:
     def __init__(self, name: str, server: Server, folder: Path) -> None:
         self.name, self.server, self.folder = name, server, folder
         self.process: subprocess.Popen[str] | None = None
+        self.warmed: set[str] = set()
         self.answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
@@ -116,11 +117,16 @@ class Worker:
     def read(self, file: str, operation: str) -> dict[str, Any]:
         if self.process is None:
             self._start()
-            warm = "warm_classic.nc" if file.startswith("c") else "warm_hdf5.nc"
+        warm = "warm_classic.nc" if file.startswith("c") else "warm_hdf5.nc"
+        if warm not in self.warmed:
+            self.warmed.add(warm)
             self._ask(warm, "full")
+            if self.process is None:
+                self._start()
         return self._ask(file, operation)
 
     def _start(self) -> None:
+        self.warmed.clear()
         script = str(HERE / "remote_readers.py")
         process = self.process = subprocess.Popen(
             [sys.executable, script, self.name, str(self.folder)],

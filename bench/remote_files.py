@@ -41,10 +41,12 @@ class BenchFile:
 def field() -> Field:
     """Temperatures with two decimals, shape (time, lat, lon): they compress like observed ones."""
     generator = np.random.default_rng(0)
-    base = 280 + 15 * np.cos(np.deg2rad(LAT))[:, None] + 3 * np.sin(np.deg2rad(LON) * 3)
+    waves = 3 * np.sin(np.deg2rad(LON) * 3)
+    base = (280 + 15 * np.cos(np.deg2rad(LAT))[:, None] + waves).astype("f4")
     data = np.empty((TIMES, LATS, LONS), "f4")
     for t, step in enumerate(data):
-        step[:] = np.round(base + 5 * np.sin(t / 58) + generator.normal(size=base.shape), 2)
+        values = base + 5 * np.sin(t / 58) + generator.normal(size=base.shape)
+        step[:] = np.round(values * 100) / 100
     return data
 
 

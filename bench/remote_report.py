@@ -58,7 +58,9 @@ def table(rows: Rows) -> str:
         ours, peer, limit = row["readers"]["nczarr"], best_peer(row), row["limit"]
         fine = not ours["error"]
         cells = [name, _time(ours, spread=True) if fine else ours["error"], _traffic(ours)]
-        cells += [f"{limit:.2f} s", f"{ours['seconds'] / limit:.2f}" if fine else "–"]
+        # Without latency the limit of a small read is next to nothing, and says nothing.
+        comparable = fine and limit >= 0.05
+        cells += [f"{limit:.2f} s", f"{ours['seconds'] / limit:.2f}" if comparable else "–"]
         if peer is None:
             cells += ["none" if len(row["readers"]) > 1 else "not asked", "–", "–"]
         else:
@@ -174,7 +176,7 @@ def waterfall(logs: dict[str, list[dict[str, Any]]], path: Path) -> None:
             fontsize=10,
         )
         axes.yaxis.get_major_locator().set_params(integer=True)
-        axes.invert_yaxis()
+        axes.set_ylim(len(requests) + 0.6, 0.4)
         axes.set_xlabel("seconds")
         axes.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_ylabel("requests")
@@ -183,6 +185,8 @@ def waterfall(logs: dict[str, list[dict[str, Any]]], path: Path) -> None:
 
 
 def _pieces(request: dict[str, Any]) -> str:
+    if request["m"] == "HEAD":
+        return "HEAD"
     count = (request["range"] or "").count(",") + 1
     size = (
         f"{request['sent'] / 1e6:.1f} MB"

@@ -55,7 +55,10 @@ def variable_encoding(
         "original_shape": variable.shape,
     }
     array = variable.array
-    if array is None or (isinstance(array, FileStrides) and classic):
+    if classic:
+        encoding["dtype"] = variable.dtype.newbyteorder("=")
+        return encoding
+    if array is None:
         return encoding
     if isinstance(array, H5pyArray):
         chunked = array.chunked
@@ -73,7 +76,7 @@ def variable_encoding(
         encoding["contiguous"] = True
         encoding["chunksizes"] = None
     if isinstance(array, (FileChunks, FileStrides, H5pyArray)):
-        codecs = array.codecs if isinstance(array, FileChunks) else ()
+        codecs = () if isinstance(array, FileStrides) else array.codecs
         encoding.update(_netcdf_filters(codecs))
     elif isinstance(array, ChunkedArray):
         encoding.update(_filters(array.codecs))
@@ -92,8 +95,7 @@ def _dtype(variable: Variable) -> Any:
     if enum is None:
         return variable.dtype
     metadata = {"enum": dict(enum.members), "enum_name": enum.name}
-    # numpy's types do not know of this argument
-    return np.dtype(variable.dtype, metadata=metadata)  # type: ignore[call-overload]
+    return np.dtype(variable.dtype, metadata=metadata)
 
 
 def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def _szip(config: CodecConfig) -> dict[str, Any] | None:
     if config["id"] == "szip":
         mask, pixels = _number(config, "mask"), config.get("pixels-per-block")
     elif config["id"] == "hdf5" and config["filter"] == _HDF5_SZIP:
-        mask, pixels, *_ = [*config["values"], 0, 0]
+        mask, pixels = (*config["values"], 0, 0)[:2]
     else:
         return None
     return {"coding": "nn" if mask & 32 else "ec", "pixels_per_block": pixels}

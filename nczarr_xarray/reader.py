@@ -421,7 +421,7 @@ class VariableReader:
 
     def _fit(self, key: tuple[Any, ...], points: bool) -> Fitted:
         assert self.array is not None
-        return fit(key, self.shape, self.array.shape, self.padding, points=points)
+        return fit(key, self.shape, self.array.shape, self.padding, points=points, path=self.path)
 
     def _full(self, key: tuple[Index, ...] | None) -> tuple[Index, ...]:
         return (slice(None),) * len(self.shape) if key is None else key

@@ -1,4 +1,4 @@
-"""Small HDF5 and netCDF-4 files of many kinds, one function each; the oracles say what is in them."""
+"""Small HDF5 and netCDF-4 files of many kinds; oracles say what is in them."""
 
 from __future__ import annotations
 
@@ -150,13 +150,16 @@ def nc_fill(path: Path) -> None:
 def nc_endian(path: Path) -> None:
     with nc(path) as ds:
         ds.createDimension("x", 3)
-        for endian in ("big", "little", "native"):
+        for endian, order in (("big", ">"), ("little", "<"), ("native", "=")):
             for dtype in ("i2", "i4", "u8", "f4", "f8", "i1"):
                 for chunked in (True, False):
+                    name, stored = (
+                        f"{endian}_{dtype}_{chunked}",
+                        np.dtype(dtype).newbyteorder(order),
+                    )
                     v = ds.createVariable(
-                        f"{endian}_{dtype}_{chunked}", dtype, ("x",), endian=endian,
-                        contiguous=not chunked,
-                    )  # fmt: skip
+                        name, stored, ("x",), endian=endian, contiguous=not chunked
+                    )
                     v[:] = [1, 2, 3]
         ds.createVariable("fill", ">i4", ("x",), endian="big", fill_value=77)[0] = 5
 
@@ -308,6 +311,19 @@ def nc_enum(path: Path) -> None:
 
 
 @case
+def nc_enum_unlimited(path: Path) -> None:
+    with nc(path) as ds:
+        ds.createDimension("t", None)
+        ds.createVariable("t", "f8", ("t",))[:] = range(4)
+        kinds = ds.createEnumType("i2", "kind_t", {"none": 0, "some": 7})
+        ds.createVariable("filled", kinds, ("t",), fill_value=7)[:2] = [0, 0]
+        ds.createVariable("plain", kinds, ("t",))[:2] = [7, 7]
+        pair = ds.createCompoundType(np.dtype([("a", "i4"), ("b", "f8")]), "pair_t")
+        v = ds.createVariable("pairs", pair, ("t",))
+        v[:2] = np.array([(1, 2), (3, 4)], [("a", "i4"), ("b", "f8")])
+
+
+@case
 def nc_user_types(path: Path) -> None:
     with nc(path) as ds:
         ds.createDimension("x", 3)
@@ -316,7 +332,9 @@ def nc_user_types(path: Path) -> None:
         compound = ds.createCompoundType(pair, "pair_t")
         v = ds.createVariable("compound", compound, ("x",))
         v[:] = np.array([(1, 2.0), (3, 4.0), (5, 6.0)], pair)
+        ds.createVariable("zlib", compound, ("x",), zlib=True)[:] = v[:]
         vlen = ds.createVLType("i2", "ragged_t")
+        ds.createVariable("zlib_ragged", vlen, ("x",), zlib=True, fletcher32=True)
         w = ds.createVariable("ragged", vlen, ("x",))
         for row in range(3):
             w[row] = np.arange(row + 1, dtype="i2")
@@ -407,8 +425,8 @@ def h5_phony(path: Path) -> None:
         f["square"] = np.zeros((3, 3))
         f["cube"] = np.zeros((3, 3, 3))
         f["new"] = np.zeros((3, 7))
-        f.create_dataset("unlimited", (3, 4), maxshape=(None, 4))
-        f.create_dataset("both", (4, 4), maxshape=(None, None))
+        f.create_dataset("unlimited", (3, 4), "f4", maxshape=(None, 4))
+        f.create_dataset("both", (4, 4), "f4", maxshape=(None, None))
         g = f.create_group("g")
         g["a"] = np.zeros((3, 4))
         g["other"] = np.zeros((9,))
@@ -670,9 +688,10 @@ def _reserved_attribute(path: Path, name: str) -> None:
 
 for _name in (
     "CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LABELS", "_NCProperties", "_Format",
-    "_IsNetcdf4", "_SuperblockVersion", "_nc3_strict", "_NCCOPY", "_ARRAY_DIMENSIONS", "_nczarr_attr",
-    "_Codecs", "_Storage", "_ChunkSizes", "_Endianness", "_Filter", "_NoFill", "TITLE",
-    "_NCZARR_ATTR", "_nczarr_superblock", "_Netcdf4Coordinates_", "_NCZARR_DEFAULT_MAXSTRLEN",
+    "_IsNetcdf4", "_SuperblockVersion", "_nc3_strict", "_NCCOPY", "_ARRAY_DIMENSIONS",
+    "_nczarr_attr", "_Codecs", "_Storage", "_ChunkSizes", "_Endianness", "_Filter", "_NoFill",
+    "TITLE", "_NCZARR_ATTR", "_nczarr_superblock", "_Netcdf4Coordinates_",
+    "_NCZARR_DEFAULT_MAXSTRLEN",
 ):  # fmt: skip
     CASES[f"h5_reserved_{_name}"] = lambda path, name=_name: _reserved_attribute(path, name)
 
@@ -726,7 +745,9 @@ def h5_layouts(path: Path) -> None:
         h5py.Dataset(dataset)[:] = ["in", "header"]
         f["contiguous"] = np.arange(6).reshape(3, 2)
         f.create_dataset("chunked", data=np.arange(6).reshape(3, 2), chunks=(2, 2))
-        f.create_dataset("bigger_chunk", data=np.arange(6).reshape(3, 2), chunks=(3, 2), maxshape=(9, None))
+        f.create_dataset(
+            "bigger_chunk", data=np.arange(6).reshape(3, 2), chunks=(3, 2), maxshape=(9, None)
+        )
 
 
 @case
@@ -785,7 +806,9 @@ def h5_text_unlimited(path: Path) -> None:
     with h5py.File(path, "w") as f:
         f.create_dataset("t", data=np.arange(4.0), maxshape=(None,), chunks=(2,))
         f["t"].make_scale("t")
-        f.create_dataset("vlen", data=["ab", "cd"], maxshape=(None,), chunks=(1,), dtype=h5py.string_dtype())
+        f.create_dataset(
+            "vlen", data=["ab", "cd"], maxshape=(None,), chunks=(1,), dtype=h5py.string_dtype()
+        )
         f["vlen"].dims[0].attach_scale(f["t"])
 
 
@@ -826,7 +849,6 @@ def h5_committed_vlen(path: Path) -> None:
         f["a_ragged"] = h5py.vlen_dtype("i4")
         f.create_dataset("v", (2,), f["a_ragged"])
         f["v"][0] = [1, 2]
-        f.attrs.create("ragged", np.arange(3, dtype="i4"), (), f["a_ragged"])
 
 
 @case

@@ -83,9 +83,15 @@ class Prepared(ByteRangeFileSystem):
         return self.fs.rm(path, *args, **options)
 
 
+class Get(AbstractFixtures, AbstractGetTests):  # type: ignore[misc]
+    @pytest.fixture
+    def local_fs(self) -> LocalFileSystem:  # that of fsspec before 2026 has a scope of its own
+        return LocalFileSystem(auto_mkdir=True)
+
+
 # Of fsspec's abstract classes, those for copy, put and pipe are about writing, and the one test
 # of the class for open is that of mode "xb".
-class TestGetFromMemory(AbstractFixtures, AbstractGetTests):  # type: ignore[misc]
+class TestGetFromMemory(Get):
     @pytest.fixture
     def fs(self) -> Iterator[Prepared]:
         memory = MemoryFileSystem()
@@ -102,7 +108,7 @@ class TestGetFromMemory(AbstractFixtures, AbstractGetTests):  # type: ignore[mis
         return lambda *parts: "/".join(parts)
 
 
-class TestGetFromDisk(AbstractFixtures, AbstractGetTests):  # type: ignore[misc]
+class TestGetFromDisk(Get):
     @pytest.fixture
     def fs(self) -> Prepared:
         return Prepared(fs=LocalFileSystem(auto_mkdir=True))

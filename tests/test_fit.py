@@ -1,76 +1,86 @@
-"""What lies beyond the stored part of a variable reads as padding; numpy says what is where."""
+"""Variables shorter or longer than their dimensions, against numpy's padding."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nczarr_fsspec import FormatError
+from nczarr_xarray.chunks import plan_outer, plan_points
 from nczarr_xarray.chunks.fit import fit
 
 
+def read(stored: np.ndarray[Any, Any], key: tuple[Any, ...], *, points: bool) -> Any:
+    """Read `key` of an array as the engine does: planned, as one chunk."""
+    chunks = [max(1, n) for n in stored.shape]
+    plan = (plan_points if points else plan_outer)(key, stored.shape, chunks)
+    result = np.empty(plan.shape, stored.dtype)
+    for task in plan.tasks():
+        chunk = stored if plan.axes is None else stored.transpose(plan.axes)
+        result[task.target] = chunk[task.source]
+    return plan.finish(result)
+
+
 @st.composite
-def _cases(draw: Any, points: bool) -> tuple[tuple[int, ...], tuple[int, ...], list[Any]]:
-    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
-    stored = tuple(draw(st.integers(0, length)) for length in shape)
-    count = draw(st.integers(0, 5))
+def cases(draw: st.DrawFn) -> tuple[tuple[int, ...], np.ndarray[Any, Any]]:
+    rank = draw(st.integers(1, 3))
+    shape = tuple(draw(st.integers(1, 6)) for _ in range(rank))
+    stored = tuple(draw(st.integers(0, 7)) for _ in range(rank))
+    return shape, np.arange(np.prod(stored, dtype=int)).reshape(stored)
+
+
+def whole(shape: tuple[int, ...], stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    full = np.full(shape, -9)
+    part = tuple(slice(min(n, m)) for n, m in zip(shape, stored.shape, strict=True))
+    full[part] = stored[part]
+    return full
+
+
+@given(case=cases(), data=st.data())
+def test_boxes(case: Any, data: st.DataObject) -> None:
+    shape, stored = case
     key: list[Any] = []
-    for length in shape:
-        kind = draw(st.sampled_from(["slice", "array"] if points else ["slice", "array", "int"]))
-        if kind == "slice":
-            key.append(draw(st.slices(length)))
-        elif kind == "int":
-            key.append(draw(st.integers(-length, length - 1)))
-        else:
-            values = st.lists(st.integers(-length, length - 1), min_size=count, max_size=count)
-            array = np.array(draw(values), dtype=np.int64)
-            # two axes that are broadcast against each other
-            key.append(array[:, np.newaxis] if points and draw(st.booleans()) else array)
-    return shape, stored, key
-
-
-def _padded(shape: tuple[int, ...], stored: tuple[int, ...]) -> tuple[Any, Any]:
-    inner = np.arange(1, 1 + int(np.prod(stored))).reshape(stored)
-    whole = np.full(shape, -7)
-    whole[tuple(slice(0, n) for n in stored)] = inner
-    return inner, whole
-
-
-def _outer(array: Any, key: list[Any]) -> Any:
+    for n in shape:
+        bound = st.none() | st.integers(-n - 1, n + 1)
+        step = st.sampled_from([None, 1, 2, -1, -2])
+        key.append(
+            data.draw(
+                st.builds(slice, bound, bound, step)
+                | st.integers(-n, n - 1)
+                | st.lists(st.integers(-n, n - 1), max_size=5).map(lambda x: np.array(x, dtype=int))
+            )
+        )
+    fitted = fit(key, shape, stored.shape, -9, points=False, path="/v")
+    got = fitted.finish(read(stored, fitted.key, points=False))
+    expected = whole(shape, stored)
     for axis in reversed(range(len(key))):
-        array = array[(*[slice(None)] * axis, key[axis])]
-    return array
+        expected = expected[(*[slice(None)] * axis, key[axis])]
+    np.testing.assert_array_equal(got, expected)
 
 
-def _pointwise(array: Any, key: list[Any]) -> Any:
-    arrays = [axis for axis, index in enumerate(key) if not isinstance(index, slice)]
-    slices = [axis for axis in range(len(key)) if axis not in arrays]
-    moved = array.transpose([*arrays, *slices])
-    return moved[tuple(key[axis] for axis in (*arrays, *slices))]
+@given(case=cases(), data=st.data())
+def test_points(case: Any, data: st.DataObject) -> None:
+    shape, stored = case
+    count = data.draw(st.integers(0, 5))
+    axes = data.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1))
+    key = tuple(
+        np.array(data.draw(st.lists(st.integers(0, n - 1), min_size=count, max_size=count)), int)
+        if axis in axes
+        else slice(None, None, data.draw(st.sampled_from([1, 2, -1])))
+        for axis, n in enumerate(shape)
+    )
+    fitted = fit(key, shape, stored.shape, -9, points=True, path="/v")
+    got = fitted.finish(read(stored, fitted.key, points=True))
+    order = sorted(axes)
+    moved = np.moveaxis(whole(shape, stored), order, range(len(order)))
+    rest = [key[axis] for axis in range(len(shape)) if axis not in axes]
+    np.testing.assert_array_equal(got, moved[tuple(key[a] for a in order)][(slice(None), *rest)])
 
 
-@given(_cases(points=False))
-def test_boxes(case: Any) -> None:
-    shape, stored, key = case
-    inner, whole = _padded(shape, stored)
-    fitted = fit(key, shape, stored, -7, points=False)
-    found = fitted.finish(_outer(inner, list(fitted.key)))
-    np.testing.assert_array_equal(found, _outer(whole, key), strict=True)
-
-
-@given(_cases(points=True))
-def test_points(case: Any) -> None:
-    shape, stored, key = case
-    if all(isinstance(index, slice) for index in key):
-        return  # there are no points
-    inner, whole = _padded(shape, stored)
-    fitted = fit(key, shape, stored, -7, points=True)
-    found = fitted.finish(_pointwise(inner, list(fitted.key)))
-    np.testing.assert_array_equal(found, _pointwise(whole, key), strict=True)
-
-
-def test_longer_data_are_cut_off() -> None:
-    fitted = fit((slice(None),), (3,), (5,), -7, points=False)
-    np.testing.assert_array_equal(fitted.finish(_outer(np.arange(5), list(fitted.key))), range(3))
+def test_what_no_memory_holds_is_refused() -> None:
+    with pytest.raises(FormatError, match="/v: a selection of"):
+        fit((slice(None),), (1 << 40,), (3,), 0, points=False, path="/v")

@@ -487,7 +487,7 @@ def test_damage_ends_in_an_error_or_in_chunks_of_the_file(
 def test_a_file_that_was_cut_off(index: str, tmp_path: Path) -> None:
     loaded = small(tmp_path / "cut.h5", index)
     ids = np.arange(math.prod(loaded.grid))
-    for start, length in structures(loaded):
+    for start, _ in structures(loaded):
         with pytest.raises(FormatError):
             drive(loaded.index.locate(ids), loaded.data[: start + 20])
 

@@ -125,3 +125,21 @@ def test_runs_are_few_and_waste_little() -> None:
     line = strides.plan_runs(plan_outer((everything,), (10**7,), (10**7,)), (4,), dtype)
     assert sum(part.length for part in line) == 4 * 10**7
     assert all(part.length <= strides.LONG_RUN for part in line)
+
+
+def test_a_scalar_and_nothing() -> None:
+    dtype = np.dtype(">f8")
+    (runs,) = strides.plan_runs(plan_outer((), (), ()), (), dtype)
+    result = np.empty(())
+    runs.place([0], [np.array(2.5, dtype).tobytes()], result)
+    assert result == 2.5
+    empty = plan_outer((slice(None), slice(0, 0)), (4, 5), (4, 5))
+    assert strides.plan_runs(empty, (40, 8), dtype) == []
+
+
+@given(layout=layouts(), data=st.data())
+def test_the_end_is_known_beforehand(layout: Layout, data: st.DataObject) -> None:
+    values, _, stride = layout
+    plan = plan_outer(selections(data, values.shape), values.shape, values.shape)
+    ends = [int(r.starts.max()) + r.length for r in strides.plan_runs(plan, stride, values.dtype)]
+    assert strides.end_of(plan, stride, values.dtype.itemsize) == max(ends, default=0)

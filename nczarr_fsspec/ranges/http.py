@@ -87,14 +87,8 @@ class HTTPBytes(RemoteBytes):
         self.url = url
         self._max_whole = max_whole
         self._version = Version(url)
-
-    @property
-    def size(self) -> int:  # type: ignore[override]
-        return self._version.size
-
-    @property
-    def validator(self) -> str:  # type: ignore[override]
-        return self._version.validator
+        self.size = -1
+        self.validator = ""
 
     @classmethod
     def open(
@@ -145,14 +139,16 @@ class HTTPBytes(RemoteBytes):
     async def _begin(self, known: Known | None) -> None:
         """Ask for the first bytes; from the answer come size and validator, too."""
         headers = {"Range": f"bytes=0-{HEAD_BYTES - 1}", **condition(known)}
-        if not await self._request(headers, partial(self._first, known=known)):
+        version = self._version
+        if await self._request(headers, partial(self._first, known=known)):
+            if version.size < 0:
+                await self._request({}, self._only_size)
+            if not min(version.size, HEAD_BYTES) <= len(self.head) <= version.size:
+                self.head = b""  # cut, by a server that did not say how long it would be
+        else:
             assert known is not None
-            self._version.resume(known)
-            return
-        if self.size < 0:
-            await self._request({}, self._only_size)
-        if len(self.head) > self.size or len(self.head) < min(self.size, HEAD_BYTES):
-            self.head = b""  # cut, by a server that did not say how long it would be
+            version.resume(known)
+        self.size, self.validator = version.size, version.validator
         connector = getattr(await self._files.shared.fs.set_session(), "connector", None)
         for name in ("limit", "limit_per_host"):  # 0 is none
             self._concurrency = min(self._concurrency, getattr(connector, name, 0) or CONCURRENCY)
@@ -197,6 +193,7 @@ class HTTPBytes(RemoteBytes):
         self, headers: dict[str, str], answered: _Answered[T], via: str | None
     ) -> T:
         with translated(self.url):
+            await self._files.shared.fs.set_session()  # which the wait below is not about
             began = time.perf_counter()
             async with get(self._files.shared, self._path, headers, via) as response:
                 waited = time.perf_counter() - began
@@ -327,12 +324,13 @@ class HTTPBytes(RemoteBytes):
 
     async def _download(self, response: aiohttp.ClientResponse) -> bytes:
         length = _length(response)
-        if self.size >= 0:
+        known = self._version.size
+        if known >= 0:
             self._version.check(response.headers, length)
         if (length or 0) <= self._max_whole:
             body = await self._up_to(response, self._max_whole)
             if len(body) <= self._max_whole:
-                expected = self.size if length is None and self.size >= 0 else length
+                expected = known if length is None and known >= 0 else length
                 if expected is not None and len(body) != expected:
                     raise TransientError(f"the body has {len(body)} of {expected} bytes")
                 self._version.size = len(body)

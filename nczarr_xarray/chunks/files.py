@@ -7,6 +7,7 @@ one request; everything else is as for stores with a key for each chunk.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.engine import allocate, fill_element, in_threads, share
 from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, PointPlan
-from nczarr_xarray.chunks.strides import Runs, plan_runs
+from nczarr_xarray.chunks.strides import Runs, end_of, plan_runs
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.model import ChunkTable, FileChunks, FileStrides
 
@@ -145,11 +146,13 @@ class FileStridesReader:
 
         Raises
         ------
+        FormatError
+            Naming the variable, if the file ends before its data do.
         StoreError
-            Naming the file, if it ends before the data do.
+            Naming the file, if it cannot be read.
         """
-        result = allocate(self._array, plan)
-        start = self._start(result)
+        result = self._allocate(file, plan)
+        start = self._array.start
         read: Callable[[int, int], bytes | memoryview] = self._read_inline
         if self._array.inline is None:
             assert isinstance(file.source, LocalBytes)
@@ -173,14 +176,16 @@ class FileStridesReader:
 
         Raises
         ------
+        FormatError
+            Naming the variable, if the file ends before its data do.
         StoreError
-            Naming the file, if it ends before the data do.
+            Naming the file, if it cannot be read.
         """
         assert file.ranges is not None
         if self._array.inline is not None:
             return self.read(file, plan)
-        result = allocate(self._array, plan)
-        start = self._start(result)
+        result = self._allocate(file, plan)
+        start = self._array.start
         parts = self._plan(plan) if start is not None else []
         if parts and start is not None:
             first = np.cumsum([0, *(len(runs.starts) for runs in parts)])
@@ -202,17 +207,22 @@ class FileStridesReader:
 
     def _read_inline(self, start: int, stop: int) -> memoryview:
         assert self._array.inline is not None
-        if stop > len(self._array.inline):
-            raise FormatError(
-                self._array.path, f"holds {len(self._array.inline)} bytes, {stop} were expected"
-            )
         return memoryview(self._array.inline)[start:stop]
 
-    def _start(self, result: np.ndarray[Any, Any]) -> int | None:
-        """Where the data begin; None if there are none, and then all is filled."""
-        if self._array.start is None:
-            result[...] = fill_element(self._array)
-        return self._array.start
+    def _allocate(self, file: DataFile, plan: OuterPlan | PointPlan) -> np.ndarray[Any, Any]:
+        """Room for the result, filled if nothing is stored, once it is known that all is there."""
+        array = self._array
+        if array.start is None:
+            result = allocate(array, plan)
+            result[...] = fill_element(array)
+            return result
+        size = file.source.size if array.inline is None else len(array.inline)
+        end = array.start + end_of(plan, array.strides, array.dtype.itemsize)
+        if math.prod(plan.shape) and end > size:
+            raise FormatError(
+                array.path, f"its data go on to byte {end}, and there are {size}: truncated?"
+            )
+        return allocate(array, plan)
 
     def _plan(self, plan: OuterPlan | PointPlan) -> list[Runs]:
         return plan_runs(plan, self._array.strides, self._array.dtype)

@@ -13,6 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.errors import FormatError
+
+#: Along one dimension: 8 bytes are needed for each.
+MOST_POSITIONS = 1 << 31
+
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
@@ -55,6 +60,7 @@ def fit(
     padding: Any,
     *,
     points: bool,
+    path: str,
 ) -> Fitted:
     """Fit a selection of a variable of `shape` to data of shape `stored`.
 
@@ -66,9 +72,19 @@ def fit(
         What is not stored reads as.
     points
         Whether arrays select single points together.
+    path
+        Of the variable, for messages.
+
+    Raises
+    ------
+    FormatError
+        If the selection is larger than any memory.
     """
     if tuple(shape) == tuple(stored):
         return Fitted(tuple(key))
+    counts = [_count(index, length) for index, length in zip(key, shape, strict=True)]
+    if max(counts, default=0) > MOST_POSITIONS:
+        raise FormatError(path, f"a selection of {counts} elements does not fit")
     positions = [np.arange(length)[index] for index, length in zip(key, shape, strict=True)]
     if not points:
         squeeze = tuple(axis for axis, index in enumerate(positions) if index.ndim == 0)
@@ -95,6 +111,10 @@ def fit(
     return Fitted(
         reduced, (*known.shape, *(len(positions[axis]) for axis in sliced)), chosen, (), padding
     )
+
+
+def _count(index: Any, length: int) -> int:
+    return len(range(*index.indices(length))) if isinstance(index, slice) else np.size(index)
 
 
 def _as_slice(positions: np.ndarray[Any, Any]) -> slice:

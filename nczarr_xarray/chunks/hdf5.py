@@ -118,6 +118,8 @@ def _unscale(config: CodecConfig, size: Size) -> tuple[Step, Size]:
     if has_fill and len(fill) < width:
         raise FormatError("", "scale-offset lacks its fill value")
     digits -= (digits >> 31) << 32
+    if kind == 2 and digits == 8 * width:
+        return _identity(config, size)  # asked to keep all bits, it does nothing
 
     def restore(data: Buffer) -> Buffer:
         packed = np.frombuffer(data, dtype=np.uint8)
@@ -134,7 +136,8 @@ def _unscale(config: CodecConfig, size: Size) -> tuple[Step, Size]:
             minimum = np.frombuffer(least, dtype=dtype)[0]
             if is_float:
                 numbers = steps.view(f"<i{width}").astype(dtype)
-                plain = numbers / dtype.type(10.0**digits) + minimum
+                with np.errstate(all="ignore"):  # damaged data may be anything
+                    plain = numbers / dtype.type(10.0**digits) + minimum
             else:
                 plain = (steps + minimum.view(whole)).view(dtype)
             if has_fill:
@@ -171,7 +174,7 @@ def _by_libhdf5(config: CodecConfig, size: Size) -> tuple[Step, Size]:
 
 #: By codec id: makes the step of a codec, given the size it has to return, and says what it takes.
 HDF5_CODECS: dict[str, Callable[[CodecConfig, Size], tuple[Step, Size]]] = {
-    "hdf5-quantize": _identity,
+    "hdf5-identity": _identity,
     "hdf5-lz4": _unlz4,
     "hdf5-lzf": _unlzf,
     "hdf5-scaleoffset": _unscale,

@@ -150,12 +150,31 @@ def plan_runs(
     outer += [axis.offsets() for axis in axes[:inner]]
     cut = inner == len(axes) and inner > 0 and _cut(axes[-1], dtype.itemsize)
     if not cut:
-        return [_runs(outer, (slice(None),), tuple(axes[inner:]), dtype)]
+        return [_runs(outer, (...,), tuple(axes[inner:]), dtype)]
     # a single row is too long for one run
     return [
         _runs(outer[:-1], (*[slice(None)] * (len(outer) - 1), part), (axis,), dtype)
         for part, axis in cut
     ]
+
+
+def end_of(plan: OuterPlan | PointPlan, strides: Sequence[int], itemsize: int) -> int:
+    """Where the last element of a selection ends, in bytes from the beginning of the array."""
+    if not math.prod(plan.shape):
+        return 0
+    dimensions: Sequence[int] = range(len(strides))
+    end = itemsize
+    if isinstance(plan, PointPlan):
+        count = len(plan.axes) - len(plan.pieces)
+        ((_, within, _),) = plan.groups
+        for dimension, positions in zip(plan.axes[:count], within, strict=True):
+            end += int(np.max(np.asarray(positions))) * strides[dimension]
+        dimensions = plan.axes[count:]
+    for dimension, pieces in zip(dimensions, plan.pieces, strict=True):
+        (piece,) = pieces
+        axis = _Axis.of(piece.source, strides[dimension])
+        end += (axis.first + axis.span - 1) * axis.stride
+    return end
 
 
 def _runs(

@@ -82,13 +82,8 @@ class ArrayView:
             )
         return table
 
-    async def existing(self, *, shown: bool = False) -> tuple[np.ndarray[Any, Any], ChunkTable]:
+    async def existing(self) -> tuple[np.ndarray[Any, Any], ChunkTable]:
         """The chunks that exist: their numbers and where they are.
-
-        Parameters
-        ----------
-        shown
-            Whether those that are only shown count as well (`hides_fill`).
 
         Raises
         ------
@@ -103,7 +98,7 @@ class ArrayView:
         numbers, tables = [np.zeros(0, np.int64)], [_table(0)]
         for start in range(0, self.count, WINDOW):
             ids = np.arange(start, min(start + WINDOW, self.count), dtype=np.int64)
-            table = await (self.locate if shown else self.index.locate)(ids)
+            table = await self.index.locate(ids)
             there = table.start >= 0
             numbers.append(ids[there])
             tables.append(ChunkTable(*(column[there] for column in table)))
@@ -112,8 +107,7 @@ class ArrayView:
 
     def name(self, number: int) -> str:
         """The last segment of the key of a chunk."""
-        position = np.unravel_index(number, self.grid)
-        return ".".join(str(int(index)) for index in position) or "0"
+        return ".".join(map(str, self._position(number))) or "0"
 
     def number(self, name: str) -> int | None:
         """The chunk that has this last segment of a key; None if none has."""
@@ -133,11 +127,15 @@ class ArrayView:
 
     def selection(self, number: int) -> tuple[slice, ...]:
         """What of the variable lies in a chunk."""
-        position = np.unravel_index(number, self.grid)
-        corners = zip(position, self.array.chunk_shape, self.array.shape, strict=True)
-        return tuple(
-            slice(int(at) * size, min((int(at) + 1) * size, length)) for at, size, length in corners
-        )
+        corners = zip(self._position(number), self.array.chunk_shape, self.array.shape, strict=True)
+        return tuple(slice(at * size, min((at + 1) * size, length)) for at, size, length in corners)
+
+    def _position(self, number: int) -> list[int]:
+        position = []
+        for count in reversed(self.grid):
+            number, at = divmod(number, count)
+            position.append(at)
+        return position[::-1]
 
 
 def grid_of(shape: tuple[int, ...], chunk_shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -215,10 +213,21 @@ def _type_of_values(variable: Variable) -> tuple[np.dtype[Any], tuple[CodecConfi
     dtype = variable.dtype
     if variable.nc_type == "string":
         return np.dtype(object), _TEXT
-    odd = isinstance(variable.array, H5pyArray) and variable.nc_type is None
-    if odd or not _is_zarr_type(dtype):
-        raise FormatError(variable.path, f"is of a type that Zarr 2 does not have ({dtype})")
-    return dtype, ()
+    if isinstance(variable.array, H5pyArray) and variable.nc_type is None:
+        reason = f"is read by h5py, for it {variable.array.reason}: Zarr 2 has no such type"
+        raise FormatError(variable.path, reason)
+    return _packed(dtype), ()
+
+
+def _packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """A structure without gaps, for which Zarr has no form."""
+    if dtype.fields is not None:
+        fields = [(name, _packed(dtype.fields[name][0])) for name in dtype.names or ()]
+        return np.dtype(fields)
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((_packed(base), shape))
+    return dtype
 
 
 def _is_zarr_type(dtype: np.dtype[Any]) -> bool:
@@ -240,6 +249,8 @@ def _shown(
     chunks: tuple[int, ...],
     codecs: tuple[CodecConfig, ...] = (),
 ) -> ChunkedArray:
+    if not _is_zarr_type(dtype) and codecs != _TEXT:
+        raise FormatError(variable.path, f"is of a type that Zarr 2 does not have ({dtype})")
     return ChunkedArray(
         path=variable.path.strip("/"),
         shape=variable.shape,
@@ -318,13 +329,12 @@ class _FileIndex:
             inside &= at < count
             # beyond its own length an array reads as padding, whatever a chunk holds there
             cut |= (at + 1) * chunk > length if seen > length else False
-        found = await array.index.locate(
-            np.ravel_multi_index([at[inside] for at in position], grid)
-        )
         table = _table(len(ids))
         table.start[:] = -1
-        for column, values in zip(table, found, strict=True):
-            column[inside] = values
+        if inside.any():
+            stored = np.ravel_multi_index([at[inside] for at in position], grid)
+            for column, found in zip(table, await array.index.locate(stored), strict=True):
+                column[inside] = found
         table.start[cut], table.mask[cut] = 0, 1
         return table
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError, URLError
 from nczarr_fsspec.url import is_url, parse_url, redact
@@ -16,8 +18,10 @@ from nczarr_xarray.views.store import open_view
 
 #: Bytes of a chunk up to which it is part of the references.
 INLINE_BYTES = 500
-#: Bytes of chunks of one variable that may have to be, because the file has them in another form.
+#: Bytes of chunks of one variable that may have to be, because the file has no such bytes, ...
 MOST_INLINE = 1 << 26
+#: ... and chunks of which it has nothing.
+MOST_UNWRITTEN = 1 << 20
 
 
 def references(target: Any, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -106,16 +110,12 @@ def _chunks(keys: FileKeys, view: ArrayView, url: str) -> dict[str, str | list[A
     FormatError, StoreError
         If it cannot have any.
     """
-    numbers, table = keys.file.parse(view.existing(shown=True))
-    path = view.array.path
-    derived = table.mask > 0
-    nbytes = view.encoder.nbytes
-    if int(derived.sum()) * nbytes > MOST_INLINE:
-        raise FormatError(
-            view.variable.path,
-            f"{int(derived.sum())} chunks of {nbytes} bytes would have to be inside of the "
-            "references: the file has them in a form that Zarr 2 does not know",
-        )
+    numbers, table = keys.file.parse(view.existing())
+    path, derived = view.array.path, table.mask > 0
+    count, nbytes = int(derived.sum()), view.encoder.nbytes
+    if count * nbytes > MOST_INLINE:
+        reason = "the file has them in a form that Zarr 2 does not know"
+        raise _too_much(view, count, nbytes, reason)
     found: dict[str, str | list[Any]] = {}
     inside = []
     rows = zip(numbers.tolist(), table.start.tolist(), table.size.tolist(), derived, strict=True)
@@ -126,12 +126,37 @@ def _chunks(keys: FileKeys, view: ArrayView, url: str) -> dict[str, str | list[A
         else:
             keys.extent(view, number, (start, size), slice(None))
         found[key] = [url, start, size]
-    return found | dict(_inside(keys, inside))
+    found |= zip(inside, map(_text, inside, keys.get_many(inside)), strict=True)
+    if view.hides_fill:
+        found |= _unwritten(keys, view, numbers)
+    return found
 
 
-def _inside(keys: FileKeys, wanted: list[str]) -> Iterator[tuple[str, str]]:
-    """Chunks as part of the references."""
-    for key, data in zip(wanted, keys.get_many(wanted), strict=True):
-        if isinstance(data, (StoreError, type(None))):
-            raise data or StoreError(key, "has gone")
-        yield key, "base64:" + base64.b64encode(data).decode("ascii")
+def _unwritten(keys: FileKeys, view: ArrayView, numbers: np.ndarray[Any, Any]) -> dict[str, str]:
+    """Chunks that do not exist, but must not be missing: they all are the same."""
+    count = view.count - len(numbers)
+    reason = "they have never been written, and no _FillValue says what they read as"
+    if not count:
+        return {}
+    if count > MOST_UNWRITTEN:
+        raise _too_much(view, count, view.encoder.nbytes, reason)
+    missing = np.setdiff1d(np.arange(view.count), numbers, assume_unique=True).tolist()
+    names = [f"{view.array.path}/{view.name(number)}" for number in missing]
+    text = _text(names[0], *keys.get_many(names[:1]))
+    if count * len(text) > MOST_INLINE:
+        raise _too_much(view, count, len(text), reason)
+    return dict.fromkeys(names, text)
+
+
+def _too_much(view: ArrayView, count: int, nbytes: int, reason: str) -> FormatError:
+    return FormatError(
+        view.variable.path,
+        f"{count} chunks of {nbytes} bytes would have to be inside of the references: {reason}",
+    )
+
+
+def _text(key: str, data: bytes | StoreError | None) -> str:
+    """A chunk as part of the references."""
+    if not isinstance(data, bytes):
+        raise data or StoreError(key, "has gone")
+    return "base64:" + base64.b64encode(data).decode("ascii")

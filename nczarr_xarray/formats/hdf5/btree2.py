@@ -81,6 +81,7 @@ class BTree2:
         pointer = self.pointer_sizes[level]
         end = _PREFIX + count * self.record_size
         size = end + ((count + 1) * pointer if level else 0) + _CHECKSUM
+        self.frame.within(address, size, what)
         data = await self.frame.read(address, size)
         if bytes(data[:_PREFIX]) != (b"BTIN" if level else b"BTLF") + bytes((0, self.type)):
             raise self.frame.error(what, f"begins with {bytes(data[:_PREFIX])!r}")
@@ -114,6 +115,7 @@ async def read_tree2(frame: Frame, address: int, what: str) -> BTree2:
     """
     what = f"{what}, B-tree at {address}"
     size = 22 + frame.offset_size + frame.length_size
+    frame.within(address, size, what)
     data = await frame.read(address, size)
     cursor = Cursor(data, frame, what)
     cursor.expect(b"BTHD")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.binary import Frame
-from nczarr_xarray.formats.hdf5.chunkindex_arrays import linear_strides
+from nczarr_xarray.formats.hdf5.chunkindex_arrays import element_numbers
 from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
 from nczarr_xarray.formats.hdf5.chunkindex_extensible import ExtensibleArrayIndex
 from nczarr_xarray.formats.hdf5.chunkindex_fixed import FixedArrayIndex
@@ -41,16 +41,13 @@ class ImplicitIndex(HDF5ChunkIndex):
     """All chunks of the largest shape, one behind the other."""
 
     async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        grid = self.grid
-        strides = linear_strides(grid)
-        last = sum((count - 1) * stride for count, stride in zip(grid.counts, strides, strict=True))
-        if self.address + (last + 1) * grid.chunk_bytes > grid.frame.end:
-            raise grid.error("its chunks are not all within the file")
+        size, end = self.grid.chunk_bytes, self.grid.frame.end
+        numbers = element_numbers(self.grid, ids)
+        if self.address + (int(numbers.max()) + 1) * size > end:
+            raise self.grid.error(f"its chunks are not all within the file, which ends at {end}")
         chunks = np.zeros(len(ids), dtype=CHUNK)
-        for at, stride in zip(grid.positions(ids), strides, strict=True):
-            chunks["address"] += at * stride * grid.chunk_bytes
-        chunks["address"] += self.address
-        chunks["size"] = grid.chunk_bytes
+        chunks["address"] = self.address + numbers * size
+        chunks["size"] = size
         return chunks
 
 

@@ -24,36 +24,20 @@ BLOCK_BYTES = 300
 
 
 class Block(NamedTuple):
-    """Elements ``[first, first + length)`` and a checksum, after a head of `head` bytes.
-
-    Pages have no head; that of other blocks begins with `signature`.
-    """
+    """Elements ``[first, first + length)`` and a checksum, behind a head (pages have none)."""
 
     address: int
     first: int
     length: int
-    signature: bytes = b""
-    head: int = 0
+    head: bytes = b""
+
+    def size(self, entry: np.dtype[Any]) -> int:
+        """Bytes of the block, if an element is an `entry`."""
+        return len(self.head) + self.length * entry.itemsize + 4
 
 
 class ArrayIndex(HDF5ChunkIndex):
     """A chunk index whose elements have numbers."""
-
-    #: Along which dimension the array grows: the first of its order.
-    growing = 0
-
-    def numbers(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Elements of the array that stand for chunks."""
-        grid = self.grid
-        strides = linear_strides(grid, self.growing)
-        last = sum((count - 1) * stride for count, stride in zip(grid.counts, strides, strict=True))
-        if last >= 1 << 62:
-            raise grid.error(f"its chunk index has an element {last}")
-        numbers = np.zeros(len(ids), dtype=np.int64)
-        for at, stride in zip(grid.positions(ids), strides, strict=True):
-            if stride < 1 << 62:  # else there is one chunk along this dimension
-                numbers += at * stride
-        return numbers
 
     def entry(self, size: int) -> np.dtype[Any]:
         """The dtype of an element of `size` bytes, or `FormatError`."""
@@ -66,21 +50,25 @@ class ArrayIndex(HDF5ChunkIndex):
             raise self.grid.error(f"its chunk index has elements of {size} bytes")
         return entry
 
-    def cursor(self, data: memoryview, address: int, signature: bytes) -> Cursor:
-        """A cursor behind signature, version and client of a verified structure."""
+    def head(self, signature: bytes, owner: bool = True, offset: bytes = b"") -> bytes:
+        """What a structure of this index must begin with; all but the header name their owner."""
+        head = signature + bytes((0, self.grid.filters > 0))
+        if owner:
+            head += self.address.to_bytes(self.grid.frame.offset_size, "little")
+        return head + offset
+
+    async def structure(self, address: int, size: int, head: bytes) -> Cursor:
+        """A cursor over a structure, verified, behind its head."""
         what = f"{self.grid.path}, chunk index at {address}"
+        self.grid.frame.within(address, size, what)
+        return self.verified(await self.grid.frame.read(address, size), what, head)
+
+    def verified(self, data: memoryview, what: str, head: bytes) -> Cursor:
+        """A cursor over the bytes of a structure, behind its head."""
         verify(data, self.grid.frame, what)
         cursor = Cursor(data, self.grid.frame, what)
-        cursor.expect(signature)
-        version, client = cursor.uint(1), cursor.uint(1)
-        if version != 0 or client != int(self.grid.filters > 0):
-            raise cursor.error(f"has version {version} for client {client}")
+        cursor.expect(head)
         return cursor
-
-    def owned(self, cursor: Cursor) -> None:
-        """Take the address of the header that a block belongs to, or raise `FormatError`."""
-        if cursor.address() != self.address:
-            raise cursor.error("belongs to another chunk index")
 
     def elements(
         self, entries: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]
@@ -91,21 +79,21 @@ class ArrayIndex(HDF5ChunkIndex):
             return self.grid.chunks(numbers, addresses)
         return self.grid.chunks(numbers, addresses, unsigned(entries["size"]), entries["mask"])
 
-    async def fetch(self, block: Block, entry: np.dtype[Any]) -> memoryview:
-        """The bytes of a block; fewer if the file ends before (it may never have been written)."""
-        size = block.head + block.length * entry.itemsize + 4
-        return await self.grid.frame.read_some(block.address, size, 0)
+    async def fetch(self, address: int, size: int) -> memoryview:
+        """The bytes of a block; none if it is not within the file, for it may not be written."""
+        if address + size > self.grid.frame.end:
+            return memoryview(b"")
+        return await self.grid.frame.read(address, size)
 
     async def blocks(
         self, blocks: Sequence[Block], entry: np.dtype[Any]
     ) -> list[np.ndarray[Any, Any]]:
         """The elements of blocks, as `CHUNK`; what is not remembered is read in one wave."""
-        known = {block.address: self.memory.get(block.address) for block in blocks}
-        unknown = [block for block in blocks if known[block.address] is None]
-        datas = await together(self.fetch(block, entry) for block in unknown)
-        fresh = self.parse(unknown, datas, entry)
-        known.update(zip((block.address for block in unknown), fresh, strict=True))
-        return [known[block.address] for block in blocks]
+        known = {block: self.memory.get(block) for block in blocks}
+        unknown = [block for block in blocks if known[block] is None]
+        datas = await together(self.fetch(b.address, b.size(entry)) for b in unknown)
+        known.update(zip(unknown, self.parse(unknown, datas, entry), strict=True))
+        return [known[block] for block in blocks]
 
     def parse(
         self, blocks: Sequence[Block], datas: Sequence[memoryview], entry: np.dtype[Any]
@@ -115,40 +103,47 @@ class ArrayIndex(HDF5ChunkIndex):
             return []
         frame, bodies = self.grid.frame, []
         for block, data in zip(blocks, datas, strict=True):
-            size = block.head + block.length * entry.itemsize + 4
             what = f"{self.grid.path}, block at {block.address} of its chunk index"
-            if len(data) < size:
-                raise frame.error(what, f"has {len(data)} of {size} bytes")
-            if block.head:
-                self.owned(self.cursor(data, block.address, block.signature))
-            else:
-                verify(data, frame, what)
-            bodies.append(data[block.head : -4])
+            if not data:
+                raise frame.error(what, f"its {block.size(entry)} bytes are not within the file")
+            cursor = self.verified(data, what, block.head)
+            bodies.append(cursor.take(cursor.remaining - 4))
         entries = np.frombuffer(b"".join(bodies), dtype=entry)
         numbers = np.concatenate([np.arange(b.first, b.first + b.length) for b in blocks])
         chunks = self.elements(entries, numbers)
         ends = np.cumsum([block.length for block in blocks])
         parts = np.split(chunks, ends[:-1])
         for block, part in zip(blocks, parts, strict=True):
-            self.memory.keep(block.address, part, part.nbytes + BLOCK_BYTES)
+            self.memory.keep(block, part, part.nbytes + BLOCK_BYTES)
         return parts
 
 
-def linear_strides(grid: ChunkGrid, growing: int = 0) -> tuple[int, ...]:
-    """Elements of an array index from one chunk to the next, along each dimension."""
-    rank = len(grid.shape)
-    order = [growing, *(axis for axis in range(rank) if axis != growing)]
-    strides = [0] * rank
-    stride = 1
-    for axis in reversed(order):
-        strides[axis] = stride
+def element_numbers(
+    grid: ChunkGrid, ids: np.ndarray[Any, Any], growing: int = 0
+) -> np.ndarray[Any, Any]:
+    """Elements of an array that stand for chunks.
+
+    Parameters
+    ----------
+    growing
+        The dimension that comes first, before the others in their order.
+    """
+    rest = [axis for axis in range(len(grid.shape)) if axis != growing]
+    numbers = np.zeros(len(ids), dtype=np.int64)
+    positions = grid.positions(ids)
+    stride, last = 1, 0
+    for axis in (*reversed(rest), growing):
+        last += (grid.counts[axis] - 1) * stride
+        if last >= 1 << 62:
+            raise grid.error(f"its chunk index has an element {last}")
+        if grid.counts[axis] > 1:
+            numbers += positions[axis] * stride
         longest = grid.maxshape[axis]
-        if longest is None:
-            if axis != order[0]:
-                raise grid.error("its chunk index is not for more than one unlimited dimension")
-        else:
+        if longest is not None:
             stride *= -(-longest // grid.chunk_shape[axis])
-    return tuple(strides)
+        elif axis != growing:
+            raise grid.error("its chunk index is not for more than one unlimited dimension")
+    return numbers
 
 
 def joined(parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:

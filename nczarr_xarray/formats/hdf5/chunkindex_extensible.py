@@ -12,6 +12,7 @@ from nczarr_xarray.formats.hdf5.chunkindex_arrays import (
     BLOCK_BYTES,
     ArrayIndex,
     Block,
+    element_numbers,
     is_set,
     joined,
 )
@@ -66,6 +67,10 @@ class _Header:
     length: int
     index: int | None
 
+    def offset(self, element: int) -> bytes:
+        """The number of an element as blocks state it."""
+        return element.to_bytes(16, "little")[: self.offset_size]
+
 
 class _IndexBlock(NamedTuple):
     """Elements, addresses of data blocks, addresses of super blocks."""
@@ -81,11 +86,11 @@ class ExtensibleArrayIndex(ArrayIndex):
     def __init__(self, grid: ChunkGrid, address: int) -> None:
         super().__init__(grid, address)
         unlimited = [axis for axis, longest in enumerate(grid.maxshape) if longest is None]
-        self.growing = unlimited[0] if unlimited else 0
+        self._growing = unlimited[0] if unlimited else 0
 
     async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         header = await self._header()
-        numbers = self.numbers(ids)
+        numbers = element_numbers(self.grid, ids, self._growing)
         index = await self._index(header)
         if index is None:
             return self.pick(joined([]), numbers)
@@ -105,9 +110,9 @@ class ExtensibleArrayIndex(ArrayIndex):
         if known is not None:
             return known
         frame = self.grid.frame
-        data = await frame.read(self.address, 16 + 6 * frame.length_size + frame.offset_size)
-        cursor = self.cursor(data, self.address, b"EAHD")
-        size, bits, inline, shortest, pointers, page_bits = (cursor.uint(1) for _ in range(6))
+        size = 16 + 6 * frame.length_size + frame.offset_size
+        cursor = await self.structure(self.address, size, self.head(b"EAHD", owner=False))
+        entry, bits, inline, shortest, pointers, page_bits = (cursor.uint(1) for _ in range(6))
         for _ in range(4):
             cursor.length()  # numbers and sizes of blocks
         length = cursor.length()
@@ -127,7 +132,7 @@ class ExtensibleArrayIndex(ArrayIndex):
         if direct > len(supers) or any(one.length > 1 << page_bits for one in supers[:direct]):
             raise cursor.error(f"cannot have {pointers} pointers and pages of 2**{page_bits}")
         header = _Header(
-            self.entry(size),
+            self.entry(entry),
             (bits + 7) // 8,
             inline,
             1 << page_bits,
@@ -144,14 +149,11 @@ class ExtensibleArrayIndex(ArrayIndex):
         known: _IndexBlock | None = self.memory.get("index")
         if known is not None or header.index is None:
             return known
-        frame, entry, direct = self.grid.frame, header.entry, header.direct
-        width = frame.offset_size
+        entry, direct, width = header.entry, header.direct, self.grid.frame.offset_size
         data_blocks = sum(one.blocks for one in header.supers[:direct])
         pointers = data_blocks + len(header.supers) - direct
         size = 10 + width + header.inline * entry.itemsize + pointers * width
-        data = await frame.read(header.index, size)
-        cursor = self.cursor(data, header.index, b"EAIB")
-        self.owned(cursor)
+        cursor = await self.structure(header.index, size, self.head(b"EAIB"))
         elements = np.frombuffer(cursor.take(header.inline * entry.itemsize), dtype=entry)
         inline = self.elements(elements, np.arange(header.inline))
         addresses = _addresses(cursor.take(pointers * width), width)
@@ -174,19 +176,22 @@ class ExtensibleArrayIndex(ArrayIndex):
             addresses, written = await self._super(header, one, address)
         unit = min(one.length, header.page)
         pages = one.length // unit
-        head = 6 + self.grid.frame.offset_size + header.offset_size
+        front = len(self.head(b"EADB")) + header.offset_size + 4
         blocks = []
         for part in np.unique(within // unit).tolist():
             address = addresses[part // pages]
-            first = header.inline + one.elements + part * unit
+            first = one.elements + part * unit
             if address == self.grid.frame.undefined:
                 continue
             if pages == 1:
-                blocks.append(Block(address, first, unit, b"EADB", head))
+                # libhdf5 counts the blocks of all super blocks if the index block leads to them
+                counted = first + (one.before * unit if number < header.direct else 0)
+                head = self.head(b"EADB", offset=header.offset(counted))
+                blocks.append(Block(address, header.inline + first, unit, head))
             elif is_set(written, part):
                 # the head of a block in pages says nothing that is not known
-                address += head + 4 + part % pages * (unit * header.entry.itemsize + 4)
-                blocks.append(Block(address, first, unit))
+                address += front + part % pages * (unit * header.entry.itemsize + 4)
+                blocks.append(Block(address, header.inline + first, unit))
         return await self.blocks(blocks, header.entry)
 
     async def _super(
@@ -196,16 +201,12 @@ class ExtensibleArrayIndex(ArrayIndex):
         known: tuple[list[int], bytes] | None = self.memory.get(("super", address))
         if known is not None:
             return known
-        frame = self.grid.frame
-        width = frame.offset_size
+        width = self.grid.frame.offset_size
         pages = one.length // header.page if one.length > header.page else 0
         bitmap = one.blocks * -(-pages // 8)
         size = 10 + width + header.offset_size + bitmap + one.blocks * width
-        data = await frame.read(address, size)
-        cursor = self.cursor(data, address, b"EASB")
-        self.owned(cursor)
-        if cursor.uint(header.offset_size) != one.elements:
-            raise cursor.error("belongs to another place of its chunk index")
+        head = self.head(b"EASB", offset=header.offset(one.elements))
+        cursor = await self.structure(address, size, head)
         written = bytes(cursor.take(bitmap))
         addresses = _addresses(cursor.take(one.blocks * width), width)
         self.memory.keep(("super", address), (addresses, written), 40 * len(addresses))

@@ -11,6 +11,7 @@ from nczarr_xarray.formats.hdf5.chunkindex_arrays import (
     BLOCK_BYTES,
     ArrayIndex,
     Block,
+    element_numbers,
     is_set,
     joined,
 )
@@ -30,14 +31,14 @@ class FixedArrayIndex(ArrayIndex):
 
     async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         header = await self._header()
-        numbers = self.numbers(ids)
+        numbers = element_numbers(self.grid, ids)
         if header.block is None:
             return self.pick(joined([]), numbers)
         if numbers.max() >= header.count:
             raise self.grid.error(f"its chunk index has {header.count} elements")
-        head = 6 + self.grid.frame.offset_size
+        head = self.head(b"FADB")
         if header.count <= header.page:
-            block = Block(header.block, 0, header.count, b"FADB", head)
+            block = Block(header.block, 0, header.count, head)
             return self.pick(joined(await self.blocks([block], header.entry)), numbers)
         return self.pick(await self._pages(header, head, numbers), numbers)
 
@@ -45,10 +46,8 @@ class FixedArrayIndex(ArrayIndex):
         known: _Header | None = self.memory.get("header")
         if known is not None:
             return known
-        frame = self.grid.frame
-        size = 12 + frame.length_size + frame.offset_size
-        data = await frame.read(self.address, size)
-        cursor = self.cursor(data, self.address, b"FAHD")
+        size = 12 + self.grid.frame.length_size + self.grid.frame.offset_size
+        cursor = await self.structure(self.address, size, self.head(b"FAHD", owner=False))
         entry = self.entry(cursor.uint(1))
         bits, count = cursor.uint(1), cursor.length()
         if bits > 32:
@@ -58,7 +57,7 @@ class FixedArrayIndex(ArrayIndex):
         return header
 
     async def _pages(
-        self, header: _Header, head: int, numbers: np.ndarray[Any, Any]
+        self, header: _Header, head: bytes, numbers: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
         """The elements of all pages that hold `numbers`.
 
@@ -68,21 +67,22 @@ class FixedArrayIndex(ArrayIndex):
         assert header.block is not None
         entry, page, start = header.entry, header.page, header.block
         pages = (header.count + page - 1) // page
-        head += (pages + 7) // 8
+        front = len(head) + (pages + 7) // 8 + 4
         stride = page * entry.itemsize + 4
         wanted = [
-            Block(start + head + 4 + n * stride, n * page, min(page, header.count - n * page))
+            Block(start + front + n * stride, n * page, min(page, header.count - n * page))
             for n in np.unique(numbers // page).tolist()
         ]
-        known = [self.memory.get(block.address) for block in wanted]
+        known = [self.memory.get(block) for block in wanted]
         unknown = [block for block, part in zip(wanted, known, strict=True) if part is None]
         written: bytes | None = self.memory.get("written")
-        front = [Block(start, 0, 0, b"FADB", head)] if written is None else []
-        datas = await together(self.fetch(block, entry) for block in [*front, *unknown])
+        extents = [(start, front)] if written is None else []
+        extents += [(block.address, block.size(entry)) for block in unknown]
+        datas = await together(self.fetch(*extent) for extent in extents)
         if written is None:
-            data = datas.pop(0)
-            self.cursor(data, start, b"FADB")
-            written = bytes(data[6 + self.grid.frame.offset_size : head])
+            what = f"{self.grid.path}, block at {start} of its chunk index"
+            cursor = self.verified(datas.pop(0), what, head)
+            written = bytes(cursor.take(cursor.remaining - 4))
             self.memory.keep("written", written, len(written))
         read = [
             (block, data)

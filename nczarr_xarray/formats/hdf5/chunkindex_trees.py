@@ -173,14 +173,16 @@ class BTree1Index(_TreeIndex):
         frame, size = self.grid.frame, self._entry.itemsize
         head = 8 + 2 * frame.offset_size
         usual = head + (_USUAL_CHILDREN + 1) * size - frame.offset_size
-        data = await frame.read_some(pointer.address, usual, head)
         what = f"{self.grid.path}, node at {pointer.address} of its chunk index"
+        frame.within(pointer.address, head, what)
+        data = await frame.read_some(pointer.address, usual, head)
         cursor = Cursor(data, frame, what)
         cursor.expect(b"TREE")
         kind, level, count = cursor.uint(1), cursor.uint(1), cursor.uint(2)
         if kind != 1 or pointer.level not in (-1, level):
             raise cursor.error(f"is of type {kind} and level {level}")
         end = head + (count + 1) * size - frame.offset_size
+        frame.within(pointer.address, end, what)
         if end > len(data):
             data = await frame.read(pointer.address, end)
         return level, bytes(data[head:end]) + bytes(frame.offset_size)

@@ -16,6 +16,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, Extent, LocalBytes, RemoteBytes
+from nczarr_xarray.model import CodecConfig
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
 #: What a remote file is read in; libhdf5 asks for a few bytes at a time.
@@ -38,8 +39,8 @@ class H5pyArray:
     dtype
         Of the values. Objects are text; of variable-length sequences it is that
         of their elements, and the values are arrays.
-    chunk_shape, chunked
-        Of the storage; the shape, if it is not in chunks.
+    chunk_shape, chunked, codecs
+        Of the storage; `chunk_shape` is the shape if it is not in chunks.
     reason
         Why it is not read by our own code.
     """
@@ -49,6 +50,7 @@ class H5pyArray:
     dtype: np.dtype[Any]
     chunk_shape: tuple[int, ...]
     chunked: bool
+    codecs: tuple[CodecConfig, ...]
     reason: str
 
 

@@ -64,7 +64,7 @@ def _codec(one: Filter, nbytes: int) -> CodecConfig:
             reason = f"cannot have the parameters {one.values!r:.80}"
             raise FormatError(f"filter {name_of(one)}", reason) from None
     if one.id == _NBIT and one.values[1:2] == (1,):
-        return {"id": "hdf5-quantize"}  # all bits of the type are used: the bytes are as they are
+        return {"id": "hdf5-identity"}  # all bits of the type are used: the bytes are as they are
     if not 0 < nbytes < 1 << 32 or not can_decode(one.id):
         reason = (
             "cannot be undone: libhdf5 does not have it either. "
@@ -109,6 +109,6 @@ _CODECS: dict[int, Callable[[tuple[int, ...]], CodecConfig]] = {
     32004: lambda _: {"id": "hdf5-lz4"},
     32015: lambda values: {"id": "zstd", "level": values[0] if values else 3},
     # BitGroom and granular bit rounding: what they took away is gone
-    32022: lambda _: {"id": "hdf5-quantize"},
-    32023: lambda _: {"id": "hdf5-quantize"},
+    32022: lambda _: {"id": "hdf5-identity"},
+    32023: lambda _: {"id": "hdf5-identity"},
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.waves import together
 
+#: Formats of `struct`, by size.
+_UNSIGNED = {2: "H", 4: "I", 8: "Q"}
 #: libhdf5 makes no smaller collections.
 _COLLECTION = 4096
 #: Enough for the names of some ten members, if they lie behind the heap's header.
@@ -104,16 +107,21 @@ async def _collection(frame: Frame, address: int) -> GlobalHeap:
 
 
 def _objects(cursor: Cursor) -> dict[int, memoryview]:
+    # there are many of them, and each is read as often as anything that refers to it
+    head = struct.Struct("<H6x" + _UNSIGNED[cursor.frame.length_size])
+    data = cursor.data
     objects: dict[int, memoryview] = {}
-    head = 8 + cursor.frame.length_size
-    while cursor.remaining >= head:
-        index = cursor.uint(2)
-        cursor.take(6)  # number of references
+    at = cursor.position
+    while at + head.size <= len(data):
+        index, size = head.unpack_from(data, at)
         if index == 0:  # the free space is the last
             break
-        objects[index] = cursor.take(cursor.length())
+        at += head.size
+        if size > len(data) - at:
+            raise cursor.error(f"object {index} has {size} bytes, {len(data) - at} are left")
+        objects[index] = data[at : at + size]
         # the last object need not be padded
-        cursor.take(min(-len(objects[index]) % 8, cursor.remaining))
+        at += size + -size % 8
     return objects
 
 
@@ -137,19 +145,20 @@ async def resolve_vlen(frame: Frame, data: bytes | memoryview, count: int) -> li
         If an element is in no heap.
     """
     cursor = Cursor(data, frame, "data of variable length")
+    element = struct.Struct(f"<I{_UNSIGNED[frame.offset_size]}I")
     places: list[tuple[int, int] | None] = []
-    for _ in range(count):
-        length, address, index = cursor.uint(4), cursor.address(), cursor.uint(4)
-        if length and not address:
+    for length, address, index in element.iter_unpack(cursor.take(count * element.size)):
+        if length and address in (0, frame.undefined):
             raise cursor.error(f"an element of length {length} that is nowhere")
-        places.append((address, index) if length and address else None)
-    heaps = await read_global_heap(frame, (place[0] for place in places if place))
+        places.append((address, index) if length else None)
+    heaps = await read_global_heap(frame, {place[0] for place in places if place})
     found = []
     for place in places:
         if place is None:
             found.append(memoryview(b""))
-        elif place[1] in heaps[place[0]].objects:
-            found.append(heaps[place[0]].objects[place[1]])
-        else:
+            continue
+        there = heaps[place[0]].objects.get(place[1])
+        if there is None:
             raise cursor.error(f"no object {place[1]} in the global heap at {place[0]}")
+        found.append(there)
     return found

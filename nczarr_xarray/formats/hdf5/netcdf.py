@@ -34,6 +34,7 @@ from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.hdf5.tree import read_tree
 from nczarr_xarray.formats.hdf5.values import (
     HIDDEN,
+    Sequences,
     count_of,
     decode_attribute,
     in_heap,
@@ -193,18 +194,19 @@ class _Builder:
         lists: list[H5Dataset],
         fills: list[H5Dataset],
     ) -> None:
-        wanted: list[tuple[bytes | memoryview, int]] = []
+        wanted: list[Sequences] = []
         sound = []
         for attribute, path in attributes:
             try:
-                wanted.append((attribute.data, count_of(attribute)))
+                wanted.append(Sequences(attribute.data, count_of(attribute)))
                 sound.append(attribute)
             except FormatError as error:
                 self.heap[id(attribute)] = FormatError(path, error.reason)
         for dataset in lists:
             attribute = dataset.attributes["DIMENSION_LIST"]
-            wanted.append((attribute.data, count_of(attribute)))
-        wanted += [(dataset.fill or b"", 1) for dataset in fills]
+            size = self.frame.offset_size  # of a reference
+            wanted.append(Sequences(attribute.data, count_of(attribute), size))
+        wanted += [Sequences(dataset.fill or b"", 1) for dataset in fills]
         if not wanted:
             return
         found = await read_heap_values(self.frame, wanted)

@@ -63,9 +63,7 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
     if math.prod(length or 1 for length in shape) * max(1, value.stored.itemsize) > _LONGEST:
         raise FormatError(path, f"has the shape {shape}, beyond what can be addressed")
     if value.read == "h5py" or isinstance(layout, OtherLayout):
-        reason = layout.reason if isinstance(layout, OtherLayout) else value.reason
-        chunks = layout.chunk_shape if isinstance(layout, ChunkedLayout) else None
-        return H5pyArray(h5_path, shape, value.dtype, chunks or shape, chunks is not None, reason)
+        return _h5py_array(dataset, value, shape, h5_path)
     dtype = value.stored
     if dataset.type.size != dtype.itemsize:
         raise FormatError(path, f"has elements of {dataset.type.size} bytes, not {dtype}")
@@ -87,6 +85,20 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
         return FileStrides(path, shape, dtype, 0, strides, fill, data, conversion)
     start = _start(frame, layout, size, path)
     return FileStrides(path, shape, dtype, start, strides, fill, None, conversion)
+
+
+def _h5py_array(
+    dataset: H5Dataset, value: ValueType, shape: tuple[int, ...], h5_path: str
+) -> H5pyArray:
+    layout = dataset.layout
+    reason = layout.reason if isinstance(layout, OtherLayout) else value.reason
+    if not isinstance(layout, ChunkedLayout):
+        return H5pyArray(h5_path, shape, value.dtype, shape, False, (), reason)
+    try:
+        codecs = codecs_of(dataset.filters, value.stored, layout.chunk_shape)
+    except FormatError:  # it is libhdf5 that decodes, and may have what we have not
+        codecs = ()
+    return H5pyArray(h5_path, shape, value.dtype, layout.chunk_shape, True, codecs, reason)
 
 
 def _start(frame: Frame, layout: ContiguousLayout, size: int, path: str) -> int | None:

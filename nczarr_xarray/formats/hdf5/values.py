@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, value_type
@@ -50,38 +50,58 @@ def count_of(attribute: H5Attribute) -> int:
     return count
 
 
-async def read_heap_values(
-    frame: Frame, wanted: list[tuple[bytes | memoryview, int]]
-) -> list[list[memoryview] | FormatError]:
-    """Variable-length elements of many attributes, all in one wave.
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Elements of variable length: their stored bytes, their number, bytes of what they are of."""
 
-    Parameters
-    ----------
-    wanted
-        Stored bytes and number of the elements, for each attribute.
+    data: bytes | memoryview
+    count: int
+    size: int = 1
+
+    def cut(self, objects: list[memoryview], frame: Frame) -> list[memoryview]:
+        """The elements, given the heap's objects, which may be longer than they."""
+        step = frame.offset_size + 8
+        lengths = np.ndarray(self.count, "<u4", bytes(self.data), strides=(step,)).tolist()
+        for length, found in zip(lengths, objects, strict=True):
+            if len(found) < length * self.size:
+                reason = f"{len(found)} bytes in the heap, {length * self.size} are needed"
+                raise frame.error("data of variable length", reason)
+        return [found[: length * self.size] for length, found in zip(lengths, objects, strict=True)]
+
+
+async def read_heap_values(
+    frame: Frame, wanted: list[Sequences]
+) -> list[list[memoryview] | FormatError]:
+    """Elements of variable length of many attributes, all in one wave.
 
     Returns
     -------
     For each attribute its elements' bytes, or why they cannot be read.
     """
     size = frame.offset_size + 8
-    parts = [bytes(data[: count * size]) for data, count in wanted]
-    everything = await caught(resolve_vlen(frame, b"".join(parts), sum(n for _, n in wanted)))
-    if not isinstance(everything, list):
-        # whose fault it is comes out one by one
-        alone = (
-            caught(resolve_vlen(frame, part, count))
-            for part, (_, count) in zip(parts, wanted, strict=True)
+    parts = [bytes(one.data[: one.count * size]) for one in wanted]
+    everything = await caught(
+        resolve_vlen(frame, b"".join(parts), sum(one.count for one in wanted))
+    )
+    objects: list[list[memoryview] | NCZarrError] = []
+    if isinstance(everything, list):
+        at = 0
+        for one in wanted:
+            objects.append(everything[at : at + one.count])
+            at += one.count
+    else:  # whose fault it is comes out one by one
+        alone = zip(parts, wanted, strict=True)
+        objects += await together(
+            caught(resolve_vlen(frame, part, one.count)) for part, one in alone
         )
-        return [
-            found if isinstance(found, list) else FormatError(found.object, found.reason)
-            for found in await together(alone)
-        ]
     results: list[list[memoryview] | FormatError] = []
-    at = 0
-    for _, count in wanted:
-        results.append(everything[at : at + count])
-        at += count
+    for one, found in zip(wanted, objects, strict=True):
+        try:
+            if not isinstance(found, list):
+                raise found
+            results.append(one.cut(found, frame))
+        except NCZarrError as error:
+            results.append(FormatError(error.object, error.reason))
     return results
 
 
@@ -189,7 +209,9 @@ class HeapText:
 
     async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """``str`` of references to the global heap, all of whose parts are read in one wave."""
-        texts = await resolve_vlen(self.frame, stored.tobytes(), stored.size)
+        data = stored.tobytes()
+        found = await resolve_vlen(self.frame, data, stored.size)
+        texts = Sequences(data, stored.size).cut(found, self.frame)
         return _texts([strict_text(bytes(text), self.path) for text in texts], stored)
 
 
