@@ -51,6 +51,10 @@ class DatasetNotFoundError(StoreError, FileNotFoundError):
     """There is no dataset (or no such group) at the target."""
 
 
+class AccessDeniedError(StoreError, PermissionError):
+    """A server refuses, or wants credentials; some say so of what is not there, too."""
+
+
 class DatasetExistsError(StoreError, FileExistsError):
     """Something is at the target already, and nobody said that it may go."""
 

@@ -59,7 +59,8 @@ class DataFile:
         parsed = memory.of(source).parsed
         hierarchy: Hierarchy | None = parsed.get((group, tree))
         if hierarchy is None:
-            hierarchy = self.parse(_read_hierarchy(source.url, source.size, group, tree))
+            parsing = _read_hierarchy(source.url, source.size, group, tree)
+            hierarchy = self.parse(parsing, around=True)
             parsed[group, tree] = hierarchy
         if index_cache is not None:
             try:
@@ -72,8 +73,13 @@ class DataFile:
                 )
         return hierarchy
 
-    def parse(self, parsing: Parsing[T]) -> T:
+    def parse(self, parsing: Parsing[T], *, around: bool = False) -> T:
         """Run a parser and wait for it.
+
+        Parameters
+        ----------
+        around
+            Whether what it reads is likely to lie together.
 
         Raises
         ------
@@ -81,7 +87,7 @@ class DataFile:
             What the parser raises, or why bytes it needs cannot be read.
         """
         if isinstance(self.source, RemoteBytes):
-            return self.source.run(self.parse_remote(parsing))
+            return self.source.run(self.parse_remote(parsing, around=around))
         assert isinstance(self.source, LocalBytes)
         source = self.source
         running = waves(parsing)
@@ -93,14 +99,14 @@ class DataFile:
             result: T = stop.value
             return result
 
-    async def parse_remote(self, parsing: Parsing[T]) -> T:
+    async def parse_remote(self, parsing: Parsing[T], *, around: bool = False) -> T:
         """`parse` a remote file, on its loop."""
         assert self.ranges is not None
         running = waves(parsing)
         try:
             wishes = next(running)
             while True:
-                wishes = running.send(await self._read_wave(self.ranges, wishes))
+                wishes = running.send(await self._read_wave(self.ranges, wishes, around))
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -135,11 +141,11 @@ class DataFile:
             return error
 
     async def _read_wave(
-        self, ranges: RangeReader, wishes: Sequence[Read]
+        self, ranges: RangeReader, wishes: Sequence[Read], around: bool
     ) -> list[memoryview | NCZarrError]:
         extents = [self._extent(wish) for wish in wishes]
         there = [extent for extent in extents if isinstance(extent, Extent)]
-        found = iter(await ranges.read_metadata(there) if there else [])
+        found = iter(await ranges.read_metadata(there, around=around) if there else [])
         return [next(found) if isinstance(extent, Extent) else extent for extent in extents]
 
 

@@ -22,6 +22,7 @@ from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
 from tests.h5drive import Driven, drive
 from tests.hdf5_corpus import CASES, write
+from tests.httpserver import Server
 
 #: What libnetcdf 4.10.1 cannot open, and what the file is to us.
 REFUSED_BY_NETCDF: dict[str, dict[str, tuple[str, ...]]] = {
@@ -426,7 +427,7 @@ def test_h5py_reads_compounds_by_hdf5_rules(tmp_path: Path) -> None:
     assert value["name"] in (b"one", "one")
 
 
-# ---- files of older libraries ------------------------------------------------------------------
+# ---- files of older libraries ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -556,3 +557,29 @@ def _uninitialised(hierarchy: Hierarchy, group: str, name: str) -> bool:
     """Whether netCDF-C may return what was in memory before: no fill value, nothing written."""
     variable = _variables(hierarchy)[f"{group.rstrip('/')}/{name}"]
     return getattr(variable.array, "fill", None) is None and variable.dtype.kind != "O"
+
+
+# ---- over HTTP ------------------------------------------------------------------------------
+
+
+def test_all_kinds_of_reading_over_http(directory: Path) -> None:
+    names = ["nc_types", "nc_user_types", "nc_filters", "nc_unlimited", "h5_layouts", "h5_virtual"]
+    files = {f"/{name}.nc": write(name, directory).read_bytes() for name in names}
+    with Server(files) as server:
+        for name in names:
+            local = xr.open_groups(directory / f"{name}.nc", engine="nczarr")
+            remote = xr.open_groups(f"{server.url}/{name}.nc#mode=bytes", engine="nczarr")
+            for group, dataset in local.items():
+                for variable, values in dataset.variables.items():
+                    found = remote[group].variables[variable]
+                    assert found.attrs.keys() == values.attrs.keys()
+                    for one, other in zip(found.values.flat, values.values.flat, strict=True):
+                        np.testing.assert_array_equal(one, other)
+
+
+def test_a_file_on_a_server_does_not_lead_to_files_of_this_machine(directory: Path) -> None:
+    files = {"/x.nc": write("h5_external", directory).read_bytes()}
+    with Server(files) as server, xr.open_dataset(f"{server.url}/x.nc", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["plain"], np.arange(5))
+        with pytest.raises(NCZarrError, match="beside this one"):
+            ds["outside"].load()

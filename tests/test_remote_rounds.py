@@ -73,7 +73,7 @@ class Session:
 
         source = self.source
         hierarchy = await self.file.parse_remote(
-            _read_hierarchy(source.url, source.size, "", tree=True)
+            _read_hierarchy(source.url, source.size, "", tree=True), around=True
         )
         # what xarray reads while it opens: coordinates that become indexes
         names = set(hierarchy.root.dimensions)

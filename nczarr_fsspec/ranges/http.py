@@ -41,6 +41,8 @@ CONCURRENCY = 96
 RANGES = 100
 #: bodies of this size and more, in bytes, tell the bandwidth
 _TELLING = 1 << 18
+#: smaller ones do if they take longer than this, in seconds
+_SLOW = 0.01
 #: bytes per second; more is what a body had waiting when nobody read it
 _FASTEST = 1e9
 #: how refusing several ranges looks; a server that ignores them says 200
@@ -80,6 +82,7 @@ class HTTPBytes(RemoteBytes):
     _ranges = RANGES
     _latency: float | None = None
     _bandwidth: float | None = None
+    _bodies = 0  # that are being read
 
     def __init__(self, files: HTTPFiles, path: str, url: str, max_whole: int) -> None:
         self._files = files
@@ -131,7 +134,7 @@ class HTTPBytes(RemoteBytes):
         self._files.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        volatile = ("head", "_whole", "_keeping")
+        volatile = ("head", "_whole", "_keeping", "_bodies")
         return {name: value for name, value in self.__dict__.items() if name not in volatile}
 
     # ---- the kinds of request
@@ -346,12 +349,20 @@ class HTTPBytes(RemoteBytes):
     async def _body(self, response: aiohttp.ClientResponse, count: int) -> bytes:
         """Exactly `count` bytes."""
         began = time.perf_counter()
-        body = await self._up_to(response, count)
+        alone = not self._bodies
+        self._bodies += 1
+        try:
+            body = await self._up_to(response, count)
+        finally:
+            self._bodies -= 1
         if len(body) != count:
             raise TransientError(f"the body has {_number(body, count)} of {count} bytes")
-        if count >= _TELLING:
-            speed = count / max(time.perf_counter() - began, 1e-9)
-            self._bandwidth = min(max(self._bandwidth or 0.0, speed), _FASTEST)
+        took = time.perf_counter() - began
+        if count >= _TELLING or (count >= _TELLING // 8 and took > _SLOW):
+            speed = min(count / max(took, 1e-9), _FASTEST)
+            # those that share the line tell what it carries at least
+            least = 0.0 if alone and not self._bodies else _UNKNOWN.bandwidth
+            self._bandwidth = max(self._bandwidth or least, speed)
         return body
 
     async def _up_to(self, response: aiohttp.ClientResponse, most: int) -> bytes:

@@ -22,6 +22,12 @@ T = TypeVar("T")
 
 #: Metadata are asked for in no smaller pieces: the next ones are often near.
 LEAST_METADATA = 1 << 12
+#: Where metadata lie together, up to this much around what is wanted is read with it, ...
+MOST_AROUND = 1 << 16
+#: and no more than a connection carries in this share of a round trip, ...
+_AROUND_SHARE = 1 / 40
+#: and not around more than so many places at a time.
+_PLACES = 8
 #: Bytes of metadata that are remembered; beyond, they are forgotten and begun anew.
 MOST_METADATA = 1 << 28
 #: Bytes of data that are being fetched or that `receive` has not finished with.
@@ -45,6 +51,7 @@ class _Wish:
     """Metadata that somebody waits for; `sent` is done once all of it is on its way."""
 
     extents: list[Extent]
+    around: bool
     sent: asyncio.Future[None]
     flights: list[Flight] = field(default_factory=list)
 
@@ -99,7 +106,9 @@ class RangeReader:
         self.sparse = SparseBytes()
         self.sparse.add(0, self.source.head)
 
-    async def read_metadata(self, wanted: Sequence[Extent]) -> list[memoryview]:
+    async def read_metadata(
+        self, wanted: Sequence[Extent], *, around: bool = False
+    ) -> list[memoryview]:
         """The bytes of each extent, one wave of a parser.
 
         What is wanted in the same turn of the event loop, by whomever, goes out
@@ -110,6 +119,8 @@ class RangeReader:
         ----------
         wanted
             In any order; they may overlap.
+        around
+            Whether what is wanted next is likely to lie near: then that is read with it.
 
         Raises
         ------
@@ -127,7 +138,7 @@ class RangeReader:
                 known = [answer for answer in answers if answer is not None]
                 if len(known) == len(answers):
                     return known
-                await self._bring(self.sparse.missing(wanted))
+                await self._bring(self.sparse.missing(wanted), around)
         finally:
             self._waiting -= 1
 
@@ -276,10 +287,10 @@ class RangeReader:
 
     # metadata
 
-    async def _bring(self, missing: list[Extent]) -> None:
+    async def _bring(self, missing: list[Extent], around: bool) -> None:
         """Wait until `missing` has been added to what is known."""
         loop = asyncio.get_running_loop()
-        wish = _Wish(missing, loop.create_future())
+        wish = _Wish(missing, around, loop.create_future())
         self._wishes.append(wish)
         if len(self._wishes) == 1:
             loop.call_soon(self._send)  # behind all that is ready to run in this turn
@@ -307,7 +318,10 @@ class RangeReader:
         try:
             if self.sparse.nbytes > MOST_METADATA and self._waiting == len(wishes):
                 self._forget()
-            self._plan_metadata([extent for wish in wishes for extent in wish.extents])
+            self._plan_metadata(
+                [extent for wish in wishes for extent in wish.extents],
+                all(wish.around for wish in wishes),
+            )
             for wish in wishes:
                 wish.flights = self._coming.bringing(self.sparse.missing(wish.extents))
                 for flight in wish.flights:
@@ -318,12 +332,20 @@ class RangeReader:
                 if not wish.sent.done():
                     wish.sent.set_exception(error)
 
-    def _plan_metadata(self, wanted: list[Extent]) -> None:
+    def _plan_metadata(self, wanted: list[Extent], around: bool) -> None:
         limits, size = self.source.limits, self.source.size
-        fresh = [
-            Extent(start, max(stop, min(size, start + LEAST_METADATA)))
-            for start, stop in self._unsent(wanted)
-        ]
+        fresh = self._unsent(wanted)
+        block = int(min(MOST_AROUND, _AROUND_SHARE * limits.latency * limits.bandwidth))
+        if around and len(fresh) <= _PLACES and block > LEAST_METADATA:
+            # up to the bounds of blocks: what belongs to a page of the file lies on both sides
+            fresh = [
+                Extent(start - start % block, min(size, stop + -stop % block))
+                for start, stop in fresh
+            ]
+        else:
+            fresh = [
+                Extent(start, max(stop, min(size, start + LEAST_METADATA))) for start, stop in fresh
+            ]
         fresh = self._unsent(fresh)
         if not fresh:
             return

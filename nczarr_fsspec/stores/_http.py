@@ -22,7 +22,7 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
 from nczarr_fsspec.stores._retry import TransientError
 from nczarr_fsspec.stores._shared import SharedFilesystem
 from nczarr_fsspec.url import redact
@@ -130,9 +130,11 @@ def failure(shown: str, response: aiohttp.ClientResponse) -> StoreError | Transi
     if status in _REDIRECTS:
         return StoreError(shown, f"{said}: there are too many redirects, or one to nowhere")
     said += _HINTS.get(status, "")
-    if status in (401, 403) and response.host not in shown:
+    if status not in _HINTS:
+        return StoreError(shown, said)
+    if response.host not in shown:
         said += f"; it was redirected to {response.host}, which gets no credentials but netrc's"
-    return StoreError(shown, said)
+    return AccessDeniedError(shown, said)
 
 
 class ContentRange(NamedTuple):

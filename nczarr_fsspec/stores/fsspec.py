@@ -218,7 +218,8 @@ def _fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
             "; choose credentials (AWS_PROFILE, #aws.profile=NAME or storage_options), or for "
             'public data none: storage_options={"anon": True}'
         )
-    raise StoreError(_describe(fs, path), reason) from None
+    kind = AccessDeniedError if isinstance(error, PermissionError) else StoreError
+    raise kind(_describe(fs, path), reason) from None
 
 
 def _is_http(fs: AbstractFileSystem) -> bool:

@@ -8,6 +8,7 @@ that decodes to anything but its exact size is an error.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from nczarr_xarray.chunks.plan import ChunkTask
 from nczarr_xarray.chunks.szip import szip_decoder
 from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks
 
+#: Chunks up to this many bytes are put into the result several at a time: each by itself costs
+#: more in calls of numpy than in copying.
+_SMALL = 1 << 16
 #: Elements up to this many bytes are unshuffled plane by plane.
 _WIDEST = 16
 
@@ -81,6 +85,94 @@ class Decoder:
             steps.insert(0, step)
         return tuple(steps)
 
+    def place_many(
+        self,
+        data: Sequence[Buffer],
+        name: Callable[[ChunkTask], str],
+        tasks: Sequence[ChunkTask],
+        axes: tuple[int, ...] | None,
+        result: np.ndarray[Any, Any],
+    ) -> None:
+        """`place` several chunks; small ones that lie in a row go into `result` together.
+
+        Parameters
+        ----------
+        data, tasks
+            Stored chunks, and what is wanted of each.
+        name
+            What messages call a chunk.
+        """
+        axis = self._row_axis(tasks) if axes is None else None
+        at = 0
+        while at < len(tasks):
+            count = 1 if axis is None else self._in_a_row(tasks, at, axis)
+            if axis is None or count == 1:
+                self.place(data[at], name(tasks[at]), tasks[at], axes, result)
+            else:
+                row = range(at, at + count)
+                chunks = [self._decode(data[i], name(tasks[i])) for i in row]
+                self._place_row(chunks, tasks[at], axis, result)
+            at += count
+
+    def _row_axis(self, tasks: Sequence[ChunkTask]) -> int | None:
+        """The dimension along which neighbours follow each other; None if it does not pay."""
+        if len(tasks) < 2 or self.nbytes > _SMALL or self._objects or self._order != "C":
+            return None
+        first, second = tasks[0].position, tasks[1].position
+        changed = [axis for axis in range(len(first)) if first[axis] != second[axis]]
+        return changed[-1] if changed else None
+
+    def _in_a_row(self, tasks: Sequence[ChunkTask], at: int, axis: int) -> int:
+        """How many tasks from `at` on want whole chunks that follow each other along `axis`."""
+        whole = slice(0, self._array.chunk_shape[axis], 1)
+        first = tasks[at]
+        if not all(isinstance(part, slice) for part in (*first.target, *first.source)):
+            return 1
+        number, stop = first.position[axis], first.target[axis].start
+        before, after = first.position[:axis], first.position[axis + 1 :]
+        end = at
+        while end < len(tasks):
+            position, source, target = tasks[end]
+            if (
+                position[axis] != number
+                or source[axis] != whole
+                or target[axis].start != stop
+                or position[:axis] != before
+                or position[axis + 1 :] != after
+            ):
+                break
+            number, stop, end = number + 1, target[axis].stop, end + 1
+        return max(1, end - at)
+
+    def _place_row(
+        self,
+        chunks: list[Any],
+        first: ChunkTask,
+        axis: int,
+        result: np.ndarray[Any, Any],
+    ) -> None:
+        """Put decoded chunks that follow each other along `axis` into `result`."""
+        shape, count = self._array.chunk_shape, len(chunks)
+        start = first.target[axis].start
+        row = slice(start, start + count * shape[axis])
+        out = result[(*first.target[:axis], row, *first.target[axis + 1 :])]
+        # a view, as dividing one axis always is
+        out = out.reshape(*out.shape[:axis], count, shape[axis], *out.shape[axis + 1 :])
+        out = np.moveaxis(out, axis, 0)
+        stored = b"".join(chunks)
+        if not self._fields:
+            stacked = np.frombuffer(stored, self._array.dtype).reshape(count, *shape)
+            out[...] = stacked[(slice(None), *first.source)]
+            return
+        planes = np.frombuffer(stored, np.uint8).reshape(count, len(self._fields), *shape)
+        bytewise = out.view([(name, np.uint8) for name in self._fields])
+        for i, name in enumerate(self._ordered_fields()):
+            bytewise[name] = planes[(slice(None), i, *first.source)]
+
+    def _ordered_fields(self) -> list[str]:
+        """The bytes of a native element, in the order of the planes."""
+        return self._fields if self._array.dtype.isnative else self._fields[::-1]
+
     def place(
         self,
         data: Buffer,
@@ -107,9 +199,7 @@ class Decoder:
         if not self._fields:
             result[task.target] = self._part(elements, task, axes)
             return
-        count, fields = self._count, self._fields
-        if not self._array.dtype.isnative:
-            fields = fields[::-1]
+        count, fields = self._count, self._ordered_fields()
         planes = elements.view(np.uint8)
         parts = [
             self._part(planes[i * count : (i + 1) * count], task, axes) for i in range(len(fields))

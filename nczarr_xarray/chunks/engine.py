@@ -30,7 +30,7 @@ T = TypeVar("T")
 INLINE_BYTES = 1 << 18
 #: Bytes of decoded chunks in flight at most, for one remote read.
 IN_FLIGHT_BYTES = 1 << 28
-#: Chunks a thread takes at a time from the common list.
+#: Chunks a thread takes at a time from the common list, at least.
 BATCH = 8
 
 
@@ -86,9 +86,12 @@ class ChunkReader:
         result = allocate(self._array, plan)
 
         def place(batch: Sequence[ChunkTask]) -> None:
-            for task in batch:
-                key = self._key(task)
-                self._place(task, key, store.get(key), plan, result)
+            stored = [store.get(self._key(task)) for task in batch]
+            if None in stored:
+                for task, data in zip(batch, stored, strict=True):
+                    self._place(task, self._key(task), data, plan, result)
+            else:
+                self._decoder.place_many(stored, self._key, batch, plan.axes, result)
 
         share(place, plan.tasks(), plan.count, self._decoder.nbytes)
         return plan.finish(result)
@@ -182,9 +185,11 @@ def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, n
     lock = threading.Lock()
     failed = threading.Event()
 
+    size = max(BATCH, min(INLINE_BYTES // max(1, nbytes), count // (4 * workers())))
+
     def take() -> list[T]:
         with lock:
-            return [] if failed.is_set() else list(itertools.islice(remaining, BATCH))
+            return [] if failed.is_set() else list(itertools.islice(remaining, size))
 
     def work() -> None:
         try:
@@ -194,7 +199,7 @@ def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, n
             failed.set()
             raise
 
-    batches = -(-count // BATCH)
+    batches = -(-count // size)
     helpers = [_pool.get().submit(work) for _ in range(min(workers(), batches) - 1)]
     try:
         work()  # the caller works too: no progress ever depends on a free thread

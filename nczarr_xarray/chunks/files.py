@@ -54,11 +54,11 @@ class FileChunkReader:
 
             def place(batch: Sequence[int], table: ChunkTable = table, where: Any = where,
                       tasks: list[ChunkTask] = tasks) -> None:  # fmt: skip
-                for number in batch:
-                    at = where[number]
-                    start = int(table.start[at])
-                    data = source.read(start, start + int(table.size[at]))
-                    self._place(tasks[number], data, int(table.mask[at]), plan, result)
+                at = where[batch]
+                starts, stops = table.start[at], table.start[at] + table.size[at]
+                pairs = zip(starts.tolist(), stops.tolist(), strict=True)
+                data = [source.read(start, stop) for start, stop in pairs]
+                self._place([tasks[n] for n in batch], data, table.mask[at], plan, result)
 
             share(place, there, len(there), self._nbytes)
         return plan.finish(result)
@@ -84,9 +84,8 @@ class FileChunkReader:
 
             def place(numbers: Sequence[int], data: Sequence[Any], tasks: list[ChunkTask] = tasks,
                       there: Any = there, masks: Any = masks) -> None:  # fmt: skip
-                for number, stored in zip(numbers, data, strict=True):
-                    task = tasks[there[number]]
-                    self._place(task, stored, int(masks[number]), plan, result)
+                wanted = [tasks[n] for n in there[numbers].tolist()]
+                self._place(wanted, data, masks[numbers], plan, result)
 
             receive = in_threads(place, self._nbytes)
             await file.ranges.read_data(starts, starts + table.size[at], receive)
@@ -122,17 +121,23 @@ class FileChunkReader:
 
     def _place(
         self,
-        task: ChunkTask,
-        data: Any,
-        mask: int,
+        tasks: list[ChunkTask],
+        data: Sequence[Any],
+        masks: np.ndarray[Any, Any],
         plan: OuterPlan | PointPlan,
         result: np.ndarray[Any, Any],
     ) -> None:
-        decoder = self._decoders.get(mask)
-        if decoder is None:
-            decoder = self._decoders[mask] = Decoder(self._array, mask)
-        name = f"{self._array.path} chunk {task.position}"
-        decoder.place(data, name, task, plan.axes, result)
+        if not masks.any():
+            self._decoders[0].place_many(data, self._name, tasks, plan.axes, result)
+            return
+        for task, stored, mask in zip(tasks, data, masks.tolist(), strict=True):
+            decoder = self._decoders.get(mask)
+            if decoder is None:
+                decoder = self._decoders[mask] = Decoder(self._array, mask)
+            decoder.place(stored, self._name(task), task, plan.axes, result)
+
+    def _name(self, task: ChunkTask) -> str:
+        return f"{self._array.path} chunk {task.position}"
 
 
 class FileStridesReader:

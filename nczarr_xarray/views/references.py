@@ -96,9 +96,9 @@ def _url(target: Any) -> str:
     url = parse_url(text)
     if url.protocol == "file":
         return os.path.abspath(url.path)
-    if redact(url.base) != url.base:
-        raise URLError(redact(text), "holds secrets, which would be in the references; "
-                       "pass them as storage_options")  # fmt: skip
+    if redact(text) != text:
+        reason = "holds secrets, which would be in the references; pass them as storage_options"
+        raise URLError(redact(text), reason)
     return url.base
 
 

@@ -115,14 +115,18 @@ class H5pyReader:
 
     def _read_box(self, box: Sequence[slice]) -> Any:
         path = self._array.path
+        source = self._source
         try:
-            with _opened(self._source) as file:
+            with _opened(source) as file:
                 dataset = file[path]
                 self._refuse_other_files(dataset)
                 if not (self._array.dtype.hasobject or dataset.dtype.hasobject):
                     # by HDF5's own rules; h5py might take an enum for a bool, a pair for a complex
                     dataset = dataset.astype(self._array.dtype)
-                return dataset[tuple(box)]
+                values = dataset[tuple(box)]
+            if isinstance(source, LocalFileBytes):
+                source.read(0, 1)  # which sees to it that this is still the file that was opened
+            return values
         except NCZarrError:
             raise
         except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:

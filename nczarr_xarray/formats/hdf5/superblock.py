@@ -11,6 +11,8 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: Longer than any superblock.
 _LONGEST = 128
 _FIRST_READ = 4096
+#: Bytes of another file that its error message shows.
+_SHOWN = 24
 
 
 async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
@@ -50,7 +52,9 @@ async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
 
 async def _find(url: str, size: int) -> tuple[int, memoryview]:
     """Address and bytes of the first superblock."""
-    head = await read_some(0, _FIRST_READ) if size else memoryview(b"")
+    if not size:
+        raise FormatError(url, "is neither a classic netCDF file nor HDF5: it is empty")
+    head = await read_some(0, _FIRST_READ)
     starts = [0]
     while (start := starts[-1] * 2 or 512) + len(SIGNATURE) < size:
         starts.append(start)
@@ -61,7 +65,10 @@ async def _find(url: str, size: int) -> tuple[int, memoryview]:
     for start, block in zip(starts, blocks, strict=False):
         if bytes(block[:8]) == SIGNATURE and len(block) > 8:
             return start, block
-    raise FormatError(url, "this is not an HDF5 file: it has no HDF5 signature")
+    begins = f"it begins with {bytes(head[:_SHOWN])!r}"
+    if bytes(head).lstrip().startswith(b"<"):
+        begins += ", as a web page does"
+    raise FormatError(url, f"is neither a classic netCDF file nor HDF5: {begins}")
 
 
 async def _some(start: int) -> memoryview:
