@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError, URLError
+from nczarr_fsspec.errors import (
+    AccessDeniedError,
+    DatasetNotFoundError,
+    FormatError,
+    StoreError,
+    URLError,
+)
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.open import (
     MAX_WHOLE,
@@ -30,6 +36,8 @@ from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+#: modes of what is not one classic or HDF5 file
+_TREES = frozenset({"nczarr", "zarr", "zip"})
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 #: a URL that ends so names one file; others are asked for a tree first
 _FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5)\Z", re.IGNORECASE)
@@ -48,7 +56,8 @@ def open_data(
         - a local path (``str`` or ``os.PathLike``); one that exists is taken as
           it is, also if it looks like a URL or contains ``#``;
         - a netCDF URL, an fsspec URL, a chain of them;
-        - an fsspec mapper, or anything else with a filesystem ``fs`` and a path;
+        - an fsspec mapper, an `fsspec.open` file, open or not, or anything else with a
+          filesystem ``fs`` and a path;
         - a mapping from keys to bytes;
         - a binary file: a zip archive, a classic or an HDF5 file;
         - a `KeyStore` or a `ByteSource`, which is returned.
@@ -88,8 +97,7 @@ def open_data(
     if isinstance(target, (KeyStore, ByteSource)):
         return target
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
-        path = target.root if hasattr(target, "root") else getattr(target, "path", "")
-        return _open_in_filesystem(_Place(target.fs, path), frozenset(), None, index_cache)
+        return _open_fsspec(target, index_cache)
     if isinstance(target, Mapping):
         return MappingStore(target)
     if hasattr(target, "read") and hasattr(target, "seek"):
@@ -126,16 +134,19 @@ def open_file_at(
     storage_options: Mapping[str, Any] | None = None,
     index_cache: Path | None = None,
 ) -> ByteSource | None:
-    """The one file at a URL that `open_data` took for a tree; None if there is none."""
+    """The one file at a URL that `open_data` took for a tree; None if it cannot be one.
+
+    Raises
+    ------
+    StoreError
+        If there is no such file, or it cannot be read.
+    """
     if not isinstance(target, str) or not is_url(target):
         return None
     url = parse_url(target)
-    if url.protocol == "file" or url.mode & {"nczarr", "zarr", "zip"}:
+    if url.protocol == "file" or url.mode & _TREES or says_zip(url.path, url.mode):
         return None
-    try:
-        return _place(url, storage_options).open(url.text.partition("#")[0], index_cache)
-    except StoreError:  # what a server says of a directory is worth no more than what the tree said
-        return None
+    return _place(url, storage_options).open(url.text.partition("#")[0], index_cache)
 
 
 def _open_url(
@@ -159,10 +170,15 @@ class _Place:
 
     @property
     def identity(self) -> str:
-        """Tells what is here from all else; free of secrets, the same in other processes."""
-        from nczarr_fsspec.stores._shared import arguments
+        """Tells what is here from all else; free of secrets, the same in other processes.
+
+        ``""`` where only an object of this process tells it (an open file, a function).
+        """
+        from nczarr_fsspec.stores._shared import arguments, is_plain
 
         args, options = arguments(self.fs)
+        if not is_plain((args, options)):
+            return ""
         text = repr((type(self.fs).__name__, args, sorted(options.items()), self.path))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -171,7 +187,7 @@ class _Place:
         from nczarr_fsspec.ranges.memory import memory
 
         identity = self.identity
-        known = memory.known(identity, index_cache)
+        known = memory.known(identity, index_cache) if identity else None
         source = open_source(self.fs, self.path, shown, known=known, max_whole=self.max_whole)
         if isinstance(source, RemoteBytes):
             source.identity = identity
@@ -179,8 +195,14 @@ class _Place:
 
 
 def _place(url: NetCDFURL, options: Mapping[str, Any] | None) -> _Place:
+    from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem
+
     max_whole, options = split_options(options, url.text.partition("#")[0])
-    return _Place(*innermost(*open_filesystem(url, options)), max_whole)
+    fs, path = innermost(*open_filesystem(url, options))
+    if isinstance(fs, ByteRangeFileSystem):  # what it does for others is done here anyway
+        max_whole = fs.max_whole if max_whole == MAX_WHOLE else max_whole
+        fs, path = innermost(fs.fs, fs._strip_protocol(path))  # noqa: SLF001
+    return _Place(fs, path, max_whole)
 
 
 def open_filesystem(
@@ -216,6 +238,18 @@ def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, st
     return fs, path
 
 
+def _open_fsspec(target: Any, index_cache: Path | None) -> KeyStore | ByteSource:
+    """Open what has a filesystem ``fs`` and a path: a mapper, a file, one that is to be opened."""
+    from fsspec.core import OpenFile
+
+    if isinstance(target, OpenFile) and target.compression is not None:
+        return _open_file(target.open())
+    is_file = isinstance(target, OpenFile) or hasattr(target, "read")
+    path = target.root if hasattr(target, "root") else getattr(target, "path", "")
+    mode = frozenset({"bytes"} if is_file else ())
+    return _open_in_filesystem(_Place(target.fs, path), mode, None, index_cache)
+
+
 def _open_in_filesystem(
     place: _Place, mode: frozenset[str], shown: str | None, index_cache: Path | None
 ) -> KeyStore | ByteSource:
@@ -236,17 +270,21 @@ def _open_in_filesystem(
             raise DatasetNotFoundError(shown, "there is no such file or directory")
         if not fs.isfile(path):
             return SyncFsspecStore(fs, path, shown)
-    elif "bytes" not in mode and not _FILE_NAME.search(name):
+    elif mode & _TREES or not ("bytes" in mode or _FILE_NAME.search(name)):
         return FsspecStore(fs, path, shown)
     try:
         source = _Place(fs, path, place.max_whole).open(shown, index_cache)
-    except (DatasetNotFoundError, IsADirectoryError):
+    except (DatasetNotFoundError, AccessDeniedError):
         if "bytes" in mode:
             raise
         return FsspecStore(fs, path, shown)
     if bytes(source.head[:4]) in _ZIP:
         source.close()
         return _checked(RemoteZipStore(remote_files(fs), path, shown))
+    if source.head.lstrip().startswith(b"<") and "bytes" not in mode:
+        # a tree may be called like a file, and this be what its server makes of a directory
+        source.close()
+        return FsspecStore(fs, path, shown)
     return source
 
 

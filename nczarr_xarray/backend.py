@@ -25,6 +25,7 @@ from nczarr_xarray._compat import (
     load_asynchronously,
 )
 from nczarr_xarray.encoding import attribute_value, variable_encoding
+from nczarr_xarray.files import DataFile
 from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, Dimension, Group, Variable
 from nczarr_xarray.reader import Opened, VariableReader, open_hierarchy
 
@@ -310,6 +311,9 @@ def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) ->
     xarray would read these variables one by one, and one that cannot be read
     would keep the whole dataset from opening.
     """
+    file = opened.store
+    if isinstance(file, DataFile):  # to be opened again without a request for them
+        opened = replace(opened, store=file.remembering())
     wanted = [(store, variable) for store in stores for variable in store.touched()]
     values = opened.read_many([(variable, None) for _, variable in wanted])
     for (store, variable), value in zip(wanted, values, strict=True):
@@ -317,6 +321,8 @@ def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) ->
             store.fail(variable.name, value)
         else:
             store.loaded[variable.name] = value
+    if isinstance(file, DataFile):
+        file.save()
 
 
 def _relative(path: str, top: str) -> str:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
 from nczarr_fsspec.ranges.memory import memory, store
-from nczarr_fsspec.ranges.reader import RangeReader
+from nczarr_fsspec.ranges.reader import RangeReader, Receive
 from nczarr_fsspec.ranges.source import ByteSource, Extent, LocalBytes, RemoteBytes
 from nczarr_xarray.formats.classic import hierarchy as classic
 from nczarr_xarray.formats.hdf5 import netcdf as hdf5
@@ -17,6 +19,10 @@ from nczarr_xarray.formats.waves import Parsing, Read, read_some, waves
 from nczarr_xarray.model import Hierarchy
 
 T = TypeVar("T")
+
+#: Of data that are remembered, in all and in pieces: of one variable.
+_MOST_BYTES = 1 << 20
+_MOST_PIECES = 1 << 12
 
 
 class DataFile:
@@ -26,17 +32,20 @@ class DataFile:
     ----------
     source
         The bytes of the file.
+    index_cache
+        Folder in which the metadata of a remote file are kept for other processes.
     """
 
-    def __init__(self, source: ByteSource) -> None:
+    def __init__(self, source: ByteSource, index_cache: Path | None = None) -> None:
         self.source = source
         self.url = source.url
+        self.index_cache = index_cache
         #: what merges and bounds the requests of a remote file
         self.ranges: RangeReader | None = None
         if isinstance(source, RemoteBytes):
             self.ranges = RangeReader(source, memory.of(source).sparse)
 
-    def hierarchy(self, group: str, tree: bool, index_cache: Path | None = None) -> Hierarchy:
+    def hierarchy(self, group: str, tree: bool) -> Hierarchy:
         """The metadata; of a remote file they are remembered.
 
         Parameters
@@ -45,8 +54,6 @@ class DataFile:
             Path of the group wanted, without outer slashes.
         tree
             Whether the groups below it are wanted too.
-        index_cache
-            Folder to remember them in, besides the memory of this process.
 
         Raises
         ------
@@ -62,16 +69,32 @@ class DataFile:
             parsing = _read_hierarchy(source.url, source.size, group, tree)
             hierarchy = self.parse(parsing, around=True)
             parsed[group, tree] = hierarchy
-        if index_cache is not None:
-            try:
-                store(index_cache, source)
-            except OSError as error:
-                warnings.warn(
-                    f"{index_cache}: the index cannot be kept there ({error})",
-                    NCZarrWarning,
-                    stacklevel=2,
-                )
         return hierarchy
+
+    def save(self) -> None:
+        """Keep what is known of the metadata in the folder, if there is one; warn if not."""
+        if self.index_cache is None or not isinstance(self.source, RemoteBytes):
+            return
+        try:
+            store(self.index_cache, self.source)
+        except OSError as error:
+            warnings.warn(
+                f"{self.index_cache}: the index cannot be kept there ({error})",
+                NCZarrWarning,
+                stacklevel=2,
+            )
+            self.index_cache = None  # once is enough
+
+    def remembering(self) -> DataFile:
+        """The same file; of the data that are read by it, short ones are remembered, too."""
+        return _Remembering(self)
+
+    async def read_data(
+        self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any], receive: Receive
+    ) -> None:
+        """`RangeReader.read_data` of a remote file, on its loop."""
+        assert self.ranges is not None
+        await self.ranges.read_data(starts, stops, receive)
 
     def parse(self, parsing: Parsing[T], *, around: bool = False) -> T:
         """Run a parser and wait for it.
@@ -114,7 +137,8 @@ class DataFile:
             running.close()
 
     def close(self) -> None:
-        """Release the source, which reopens if it is used again."""
+        """Save, and release the source, which reopens if it is used again."""
+        self.save()
         self.source.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -147,6 +171,28 @@ class DataFile:
         there = [extent for extent in extents if isinstance(extent, Extent)]
         found = iter(await ranges.read_metadata(there, around=around) if there else [])
         return [next(found) if isinstance(extent, Extent) else extent for extent in extents]
+
+
+class _Remembering(DataFile):
+    """See `DataFile.remembering`."""
+
+    def __init__(self, file: DataFile) -> None:
+        vars(self).update(vars(file))
+
+    async def read_data(
+        self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any], receive: Receive
+    ) -> None:
+        ranges = self.ranges
+        assert ranges is not None
+        if len(starts) > _MOST_PIECES or int(np.sum(stops - starts)) > _MOST_BYTES:
+            return await super().read_data(starts, stops, receive)
+
+        async def keep(numbers: np.ndarray[Any, Any], pieces: list[memoryview]) -> None:
+            for number, piece in zip(numbers.tolist(), pieces, strict=True):
+                ranges.sparse.add(int(starts[number]), bytes(piece))
+            await receive(numbers, pieces)
+
+        await super().read_data(starts, stops, keep)
 
 
 async def _read_hierarchy(url: str, size: int, group: str, tree: bool) -> Hierarchy:

@@ -20,6 +20,7 @@ import numpy as np
 
 from nczarr_fsspec.changes.journal import PRIVATE, STATE_KEYS, State, with_changes
 from nczarr_fsspec.errors import (
+    AccessDeniedError,
     DatasetNotFoundError,
     FormatError,
     NCZarrError,
@@ -80,8 +81,8 @@ def open_hierarchy(
     anonymous_prefix
         See `nczarr_xarray.formats.nczarr.Naming`.
     index_cache
-        Folder in which the metadata of remote classic and HDF5 files are kept for
-        other processes; made if it is not there.
+        Folder in which the metadata of a remote classic or HDF5 file are kept for
+        other processes when it is closed; made if it is not there.
 
     Raises
     ------
@@ -105,9 +106,15 @@ def open_hierarchy(
             consolidated=consolidated,
             anonymous_prefix=anonymous_prefix,
         )
-    except DatasetNotFoundError:
+    except (DatasetNotFoundError, AccessDeniedError) as error:
         # a URL need not tell by its name whether it is that of a tree or of one file
-        file = open_file_at(target, storage_options, folder)
+        try:
+            file = open_file_at(target, storage_options, folder)
+        except StoreError as other:
+            if group:
+                raise error from None
+            reason = f"{error.reason}; as one file: {other.reason}"
+            raise type(error)(error.object, reason) from None
         if file is None:
             raise
         return open_file(file, group=group, tree=tree, index_cache=folder)
@@ -127,11 +134,11 @@ def open_file(
     FormatError
         If it is neither.
     """
-    file = DataFile(source)
+    file = DataFile(source, index_cache)
     try:
-        return Opened(file, file.hierarchy((group or "").strip("/"), tree, index_cache))
+        return Opened(file, file.hierarchy((group or "").strip("/"), tree))
     except BaseException:
-        file.close()
+        source.close()
         raise
 
 

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -918,6 +919,9 @@ class _Chunks:
 
 
 SIZE = 16
+OF_A_LATER_ZARR = pytest.mark.skipif(
+    not hasattr(zarr.abc.store.Store, "_get_json"), reason="this zarr-python has no such method"
+)
 
 
 def keys_over(source: Any) -> Any:
@@ -936,7 +940,7 @@ def keys_over(source: Any) -> Any:
     kind = LocalFileKeys if type(source) is _Bytes else RemoteFileKeys
     keys = kind(DataFile(source), Hierarchy(root, "hdf5"))
     # no netCDF file has an array below an array, but some keys of these tests are there
-    keys.tree.arrays["c/0"] = view_of(variable("c/0", 1))
+    keys.tree.arrays["c/0"] = view_of(replace(variable("c", 1), name="c/0"))
     return keys
 
 
@@ -1084,20 +1088,24 @@ class TestStore(StoreTests[StoreView, cpu.Buffer]):
         assert set(await _collect_aiterator(store.list_dir("empty/"))) == {".zarray", ".zattrs"}
         assert await _collect_aiterator(store.list_dir("bar")) == ()
 
+    @OF_A_LATER_ZARR
     async def test_get_bytes(self, store: StoreView) -> None:
         data = await store._get_bytes(".zgroup", prototype=default_buffer_prototype())
         assert json.loads(data) == {"zarr_format": 2}
         with pytest.raises(FileNotFoundError):
             await store._get_bytes("absent", prototype=default_buffer_prototype())
 
+    @OF_A_LATER_ZARR
     def test_get_bytes_sync(self, store: StoreView) -> None:
         data = store._get_bytes_sync(".zgroup", prototype=default_buffer_prototype())
         assert json.loads(data) == {"zarr_format": 2}
 
+    @OF_A_LATER_ZARR
     async def test_get_json(self, store: StoreView) -> None:
         document = await store._get_json(".zgroup", prototype=default_buffer_prototype())
         assert document == {"zarr_format": 2}
 
+    @OF_A_LATER_ZARR
     def test_get_json_sync(self, store: StoreView) -> None:
         document = store._get_json_sync(".zgroup", prototype=default_buffer_prototype())
         assert document == {"zarr_format": 2}

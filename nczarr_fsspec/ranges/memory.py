@@ -53,6 +53,10 @@ class IndexMemory:
     """The files of this process that were opened last. Safe in threads."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Start with nothing, whatever a thread of the process this was forked from was about."""
         self._lock = threading.Lock()
         self._files: OrderedDict[str, Remembered] = OrderedDict()
 
@@ -91,6 +95,8 @@ class IndexMemory:
 
 #: The memory of this process.
 memory = IndexMemory()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=memory.begin)
 
 
 def store(folder: Path, source: RemoteBytes) -> None:
@@ -104,13 +110,18 @@ def store(folder: Path, source: RemoteBytes) -> None:
     found = memory.of(source)
     if not source.validator or found.stored == found.sparse.nbytes:
         return
-    nbytes = found.sparse.nbytes
+
+    async def dump() -> tuple[int, bytes]:
+        """Where they are added to, so not in the middle of that."""
+        return found.sparse.nbytes, found.sparse.dump()
+
+    nbytes, body = source.run(dump())
     header = {"size": found.known.size, "validator": found.known.validator, "url": source.url}
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{source.identity}.index"
     part = path.with_suffix(f".{uuid.uuid4().hex}")  # others may write the same one
     try:
-        part.write_bytes(json.dumps(header).encode() + b"\n" + found.sparse.dump())
+        part.write_bytes(json.dumps(header).encode() + b"\n" + body)
         os.replace(part, path)  # noqa: PTH105 - the same on all systems
     except BaseException:
         with suppress(OSError):

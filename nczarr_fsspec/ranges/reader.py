@@ -14,7 +14,7 @@ import numpy as np
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.ranges.delivery import Delivery
 from nczarr_fsspec.ranges.planner import LEAST_SHARE, Integers, longest, plan_requests
-from nczarr_fsspec.ranges.source import Extent, RemoteBytes
+from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, RemoteBytes
 from nczarr_fsspec.ranges.sparse import SparseBytes
 from nczarr_fsspec.ranges.traffic import Budget, Flight, Flights
 
@@ -79,7 +79,6 @@ class RangeReader:
     def __init__(self, source: RemoteBytes, sparse: SparseBytes | None = None) -> None:
         self.source = source
         self.sparse = SparseBytes() if sparse is None else sparse
-        self.sparse.add(0, source.head)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._begin(None)
 
@@ -98,13 +97,19 @@ class RangeReader:
         loop = asyncio.get_running_loop()
         if loop is self._loop:
             return
-        if self._loop is not None:  # the fork may have come in the middle of `add`
+        if self._loop is None:
+            self._add_head()
+        else:  # the fork may have come in the middle of `add`
             self._forget()
         self._begin(loop)
 
     def _forget(self) -> None:
         self.sparse = SparseBytes()
-        self.sparse.add(0, self.source.head)
+        self._add_head()
+
+    def _add_head(self) -> None:
+        # of a server without ranges the head is all of the file, which is for the source to keep
+        self.sparse.add(0, self.source.head[:HEAD_BYTES])
 
     async def read_metadata(
         self, wanted: Sequence[Extent], *, around: bool = False

@@ -47,7 +47,7 @@ class SharedFilesystem:
         self._per_thread = threading.local()
         # An open file handed over is one for all threads, and a cache on disk, too: fsspec's
         # hand out files that are still being written. Then one call at a time.
-        alone = isinstance(recipe, ChainedFileSystem) or not _is_plain(arguments(recipe))
+        alone = isinstance(recipe, ChainedFileSystem) or not is_plain(arguments(recipe))
         self._lock = threading.Lock() if alone else None
 
     @classmethod
@@ -165,11 +165,12 @@ def arguments(fs: AbstractFileSystem) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return tuple(fs.storage_args), dict(fs.storage_options)
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Whether `value` is made of texts, numbers and the like, the same in every process."""
     if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     if isinstance(value, dict):
-        return all(map(_is_plain, value.values()))
+        return all(map(is_plain, value.values()))
     return value is None or isinstance(value, (str, bytes, int, float, os.PathLike))
 
 

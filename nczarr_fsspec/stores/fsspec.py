@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from fsspec import AbstractFileSystem
 
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
 from nczarr_fsspec.keystore import LocalStore, RemoteStore, check_key
 from nczarr_fsspec.stores._shared import SharedFilesystem, arguments, is_async
 from nczarr_fsspec.url import redact

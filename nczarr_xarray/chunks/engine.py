@@ -20,6 +20,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import LocalStore, RemoteStore
+from nczarr_fsspec.writable import processors
 from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask, Plan
 from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides
@@ -32,14 +33,6 @@ INLINE_BYTES = 1 << 18
 IN_FLIGHT_BYTES = 1 << 28
 #: Chunks a thread takes at a time from the common list, at least.
 BATCH = 8
-
-
-def workers() -> int:
-    """Threads that decode at the same time: the processors this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
 
 
 class _Pool:
@@ -58,7 +51,7 @@ class _Pool:
     def get(self) -> ThreadPoolExecutor:
         with self.lock:
             if self.executor is None:
-                self.executor = ThreadPoolExecutor(workers(), thread_name_prefix="nczarr")
+                self.executor = ThreadPoolExecutor(processors(), thread_name_prefix="nczarr")
             return self.executor
 
 
@@ -185,7 +178,7 @@ def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, n
     lock = threading.Lock()
     failed = threading.Event()
 
-    size = max(BATCH, min(INLINE_BYTES // max(1, nbytes), count // (4 * workers())))
+    size = max(BATCH, min(INLINE_BYTES // max(1, nbytes), count // (4 * processors())))
 
     def take() -> list[T]:
         with lock:
@@ -200,7 +193,7 @@ def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, n
             raise
 
     batches = -(-count // size)
-    helpers = [_pool.get().submit(work) for _ in range(min(workers(), batches) - 1)]
+    helpers = [_pool.get().submit(work) for _ in range(min(processors(), batches) - 1)]
     try:
         work()  # the caller works too: no progress ever depends on a free thread
     finally:
@@ -228,7 +221,7 @@ def in_threads(
         if count * nbytes <= INLINE_BYTES // 8:
             place(numbers, data)
             return
-        shares = max(1, min(workers(), count, count * nbytes // INLINE_BYTES))
+        shares = max(1, min(processors(), count, count * nbytes // INLINE_BYTES))
         bounds = [count * i // shares for i in range(shares + 1)]
         loop, pool = asyncio.get_running_loop(), _pool.get()
         await gather_or_cancel(

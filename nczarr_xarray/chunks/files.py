@@ -73,7 +73,6 @@ class FileChunkReader:
         FormatError, StoreError
             Naming the variable and the chunk that cannot be found, read or decoded.
         """
-        assert file.ranges is not None
         result = allocate(self._array, plan)
         for tasks, ids in self._windows(plan):
             wanted, where = np.unique(ids, return_inverse=True)
@@ -88,7 +87,7 @@ class FileChunkReader:
                 self._place(wanted, data, masks[numbers], plan, result)
 
             receive = in_threads(place, self._nbytes)
-            await file.ranges.read_data(starts, starts + table.size[at], receive)
+            await file.read_data(starts, starts + table.size[at], receive)
         return plan.finish(result)
 
     def _windows(
@@ -186,7 +185,6 @@ class FileStridesReader:
         StoreError
             Naming the file, if it cannot be read.
         """
-        assert file.ranges is not None
         if self._array.inline is not None:
             return self.read(file, plan)
         result = self._allocate(file, plan)
@@ -207,7 +205,7 @@ class FileStridesReader:
                     )
 
             receive = in_threads(place, int(lengths.max()))
-            await file.ranges.read_data(starts, starts + lengths, receive)
+            await file.read_data(starts, starts + lengths, receive)
         return plan.finish(result)
 
     def _read_inline(self, start: int, stop: int) -> memoryview:

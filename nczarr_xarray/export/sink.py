@@ -17,9 +17,9 @@ import numpy as np
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.writable import WritableStore
+from nczarr_fsspec.writable import WritableStore, processors
 from nczarr_xarray.chunks.encode import Encoder
-from nczarr_xarray.chunks.engine import ChunkReader, workers
+from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.export.dataset import Rounding
 from nczarr_xarray.model import ChunkedArray
@@ -323,8 +323,8 @@ class Sink:
         return put + sum(other.result() for other in others)
 
     def _threads(self, wanted: int | None) -> int:
-        if self.store.parallel <= workers():
-            return workers() if wanted is None else wanted
+        if self.store.parallel <= processors():
+            return processors() if wanted is None else wanted
         in_flight = max(2, IN_FLIGHT_BYTES // max(1, self.encoder.nbytes))
         return min(self.store.parallel, in_flight)
 
@@ -335,7 +335,7 @@ class Sink:
             return
         *outer, last = axes
         length = 1
-        if self.store.parallel <= workers():  # else it is better that each waits by itself
+        if self.store.parallel <= processors():  # else it is better that each waits by itself
             fair = -(-math.prod(map(len, axes)) // (RUNS_PER_THREAD * threads))
             length = max(1, min(fair, RUN_BYTES // max(1, self.encoder.nbytes)))
         for before in itertools.product(*outer):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from zarr.abc.store import Store
 
 from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
-from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning
+from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore
 from nczarr_xarray._zarr import StoreView
 from nczarr_xarray.files import DataFile
@@ -78,7 +79,9 @@ def open_view(
         if any(isinstance(root, bytes) for root in roots):
             return keys
         # a URL need not tell by its name whether it is that of a tree or of one file
-        file = open_file_at(target, storage_options)
+        file = None
+        with suppress(StoreError):
+            file = open_file_at(target, storage_options)
         if file is None and not isinstance(keys, LocalStore):
             return keys  # one that does not tell what it has at its root
         if file is None:
