@@ -11,7 +11,7 @@ from typing import Any
 from local import machine as _machine
 
 BEGIN, END = "<!-- bench/remote.py begin -->", "<!-- bench/remote.py end -->"
-PAGE = "speed.md"
+PAGE = "remote.md"
 PACKAGES = (
     "aiohttp",
     "fsspec",
@@ -99,7 +99,7 @@ def _traffic(result: dict[str, Any]) -> str:
 
 
 def save(document: dict[str, Any], folder: Path) -> None:
-    """Write the numbers, the picture, and the tables between their marks in the page on speed."""
+    """Write the numbers, the picture, and the tables between their marks in the page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "remote.json").write_text(json.dumps(document, indent=1) + "\n")
     networks, where = document["networks"], document["machine"]
@@ -108,6 +108,8 @@ def save(document: dict[str, Any], folder: Path) -> None:
     versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
     text = f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
     text += f"`{document['command']}`\n"
+    if networks.get("50 ms"):
+        text += f'\n![The reads over the network "50 ms" as bars]({folder.name}/remote.png)\n'
     for name, rows in networks.items():
         text += f"\n### Network: {name}\n\n{table(rows)}\n\n{others(rows)}\n"
     page = folder.parent / PAGE

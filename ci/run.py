@@ -33,6 +33,8 @@ LINT = {
 }
 # Workers keep the tests of a file together, so that its servers start once.
 PYTEST = ("-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile")
+#: Seconds for all tests. If a worker dies, in a C library, the others were seen to wait for ever.
+LONGEST = 3000
 
 
 def main() -> int:
@@ -59,7 +61,7 @@ def main() -> int:
     failed = []
     if args.task == "check":
         failed = [name for name, command in LINT.items() if call(python, *command)]
-    status = call(python, *PYTEST, *rest)
+    status = call(python, *PYTEST, *rest, longest=LONGEST)
     if failed:
         print(f"failed: {', '.join(failed)}")
     return status or bool(failed)
@@ -101,12 +103,16 @@ def install_debian() -> None:
         call("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *missing)
 
 
-def call(*command: str | Path) -> int:
-    """Run a command in the repository, showing it and how long it took."""
+def call(*command: str | Path, longest: float | None = None) -> int:
+    """Run a command in the repository, showing it and how long it took (`longest` at most)."""
     words = [str(word) for word in command]
     print(f"$ {shlex.join(words)}", flush=True)
     start = time.monotonic()
-    status = subprocess.run(words, cwd=ROOT, check=False).returncode
+    try:
+        status = subprocess.run(words, cwd=ROOT, check=False, timeout=longest).returncode
+    except subprocess.TimeoutExpired:
+        print(f"  ended after {longest} s")
+        status = 1
     print(f"  ({time.monotonic() - start:.0f} s, status {status})", flush=True)
     return status
 

@@ -5,98 +5,154 @@ from __future__ import annotations
 import collections
 import faulthandler
 import multiprocessing
+import os
 import resource
 import signal
+import tempfile
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 
 #: Address space of a worker, and time of a case before it is a hang.
 MEMORY = 2 << 30
 SECONDS = 10
+#: How many of the most expensive cases to remember.
+_MOST = 5
+
+#: What a case counts as, in several tables: ``("outcome", "refused"), ("kind", "bit")``.
+Labels = list[tuple[str, str]]
 
 
 class HangError(BaseException):
     """A case takes too long; no `except Exception` may catch it."""
 
 
-def work(run: Callable[[int], str], numbers: range, pipe: Connection) -> None:
-    """Run cases in a process of their own; the pipe gets how each ended."""
+@dataclass(slots=True)
+class Summary:
+    """How all cases ended.
+
+    Attributes
+    ----------
+    counts
+        How many cases have a label.
+    failed
+        Numbers of the cases that failed, which are printed when they do.
+    slowest
+        Seconds (of the processor) and number of the slowest cases.
+    greediest
+        Bytes by which a case raised its process' peak memory, and its number.
+    peak
+        Bytes of the largest process.
+    """
+
+    counts: collections.Counter[tuple[str, str]] = field(default_factory=collections.Counter)
+    failed: list[int] = field(default_factory=list)
+    slowest: list[tuple[float, int]] = field(default_factory=list)
+    greediest: list[tuple[int, int]] = field(default_factory=list)
+    peak: int = 0
+
+    def add(self, number: int, labels: Labels, seconds: float, before: int, after: int) -> None:
+        self.counts.update(labels)
+        self.slowest = sorted([*self.slowest, (seconds, number)], reverse=True)[:_MOST]
+        self.greediest = sorted([*self.greediest, (after - before, number)], reverse=True)[:_MOST]
+        self.peak = max(self.peak, after)
+
+    def fail(self, number: int, text: str) -> None:
+        self.failed.append(number)
+        print(f"case {number}:\n{text}", flush=True)
+
+
+def work(run: Callable[[int], Labels], numbers: range, pipe: Connection, log: str) -> None:
+    """Run cases in a process of their own; the pipe gets how each ended, `log` how the last."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    descriptor = os.open(log, os.O_WRONLY)
+    os.dup2(descriptor, 2)  # where C libraries complain, too
+    faulthandler.enable(descriptor)
 
     def hang(*_: object) -> None:
         raise HangError
 
     signal.signal(signal.SIGALRM, hang)
     for number in numbers:
-        pipe.send((number, None, ""))
+        os.ftruncate(descriptor, 0)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        pipe.send((number, None, "", 0.0, 0, 0))
+        before, began = _peak(), time.process_time()
         signal.alarm(SECONDS)
-        faulthandler.dump_traceback_later(3 * SECONDS, exit=True)
+        faulthandler.dump_traceback_later(2 * SECONDS, exit=True, file=descriptor)
+        labels: Labels = []
+        text = ""
         try:
-            outcome, text = run(number), ""
+            labels = run(number)
         except BaseException as error:  # noqa: BLE001 - these are what we look for
-            outcome = "FAILED"
             text = "".join(traceback.format_exception(error, limit=-8))[-4000:]
         signal.alarm(0)
         faulthandler.cancel_dump_traceback_later()
-        pipe.send((number, outcome, text))
-    pipe.send((None, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, ""))
+        pipe.send((number, labels, text, time.process_time() - began, before, _peak()))
+    pipe.send((None, None, "", 0.0, 0, 0))
 
 
-def run_all(
-    run: Callable[[int], str], cases: int, jobs: int
-) -> tuple[collections.Counter[str], int]:
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def run_all(run: Callable[[int], Labels], numbers: range, jobs: int) -> Summary:
     """Run cases in `jobs` processes, a new one for each that dies.
 
     Parameters
     ----------
     run
-        Runs the case of a number and says how it ended; anything it raises is a
+        Runs the case of a number and says what it counts as; anything it raises is a
         failure. It is pickled.
-    cases, jobs
-        Numbers of cases and of processes.
-
-    Returns
-    -------
-    outcomes
-        How many cases ended how; failures, which are printed, as ``"FAILED"``.
-    peak
-        Memory of the largest process, in KiB.
+    numbers, jobs
+        Numbers of the cases, and of processes.
     """
-    outcomes: collections.Counter[str] = collections.Counter()
-    peak = 0
+    summary = Summary()
     context = multiprocessing.get_context("spawn")
-    running: dict[Connection, tuple[range, int]] = {}
-    processes = []
+    running: dict[Connection, tuple[range, int, Path]] = {}
+    processes = {}
 
-    def start(numbers: range) -> None:
-        ours, theirs = context.Pipe(duplex=False)
-        processes.append(context.Process(target=work, args=(run, numbers, theirs), daemon=True))
-        processes[-1].start()
-        theirs.close()
-        running[ours] = (numbers, numbers.start)
+    with tempfile.TemporaryDirectory() as directory:
 
-    for job in range(jobs):
-        start(range(job, cases, jobs))
-    while running:
-        for pipe in wait(list(running)):
-            assert isinstance(pipe, Connection)
-            numbers, at = running[pipe]
-            try:
-                number, outcome, text = pipe.recv()
-            except EOFError:
-                number, outcome, text = at, "FAILED", "the process died\n"
-                del running[pipe]
-                start(range(at + numbers.step, cases, numbers.step))
-            if number is None:
-                peak = max(peak, outcome)
-                del running[pipe]
-            elif outcome is None:
-                running[pipe] = (numbers, number)
-            else:
-                outcomes[outcome] += 1
-                if text:
-                    print(f"case {number}:\n{text}", flush=True)
-    for process in processes:
-        process.join()
-    return outcomes, peak
+        def start(numbers: range) -> None:
+            ours, theirs = context.Pipe(duplex=False)
+            log = Path(directory, f"{len(processes)}.log")
+            log.touch()
+            process = context.Process(
+                target=work, args=(run, numbers, theirs, os.fspath(log)), daemon=True
+            )
+            process.start()
+            theirs.close()
+            processes[ours] = process
+            running[ours] = (numbers, numbers.start, log)
+
+        for job in range(jobs):
+            start(numbers[job::jobs])
+        while running:
+            for pipe in wait(list(running)):
+                assert isinstance(pipe, Connection)
+                mine, at, log = running[pipe]
+                try:
+                    number, labels, text, *used = pipe.recv()
+                except EOFError:
+                    processes[pipe].join()
+                    code = processes[pipe].exitcode
+                    summary.fail(at, f"the process ended ({code})\n{log.read_text()[-4000:]}")
+                    del running[pipe]
+                    start(range(at + mine.step, mine.stop, mine.step))
+                    continue
+                if number is None:
+                    del running[pipe]
+                elif labels is None:
+                    running[pipe] = (mine, number, log)
+                else:
+                    summary.add(number, labels, *used)
+                    if text:
+                        summary.fail(number, text)
+        for process in processes.values():
+            process.join()
+    return summary

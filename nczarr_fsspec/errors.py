@@ -39,6 +39,10 @@ class FormatError(NCZarrError, ValueError):
     """The bytes were read, but they do not say what the format demands."""
 
 
+class UnsupportedError(FormatError):
+    """Nothing is wrong with the bytes, but nothing that is installed can read them."""
+
+
 class URLError(NCZarrError, ValueError):
     """A target, a fragment or an option that cannot be understood."""
 

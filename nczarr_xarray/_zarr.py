@@ -1,27 +1,23 @@
-"""Everything we use of zarr-python, in both directions.
+"""Stores of zarr-python as stores of ours: `ZarrKeyStore` to read them, `ZarrWriter` to write.
 
-`ZarrKeyStore` lets our reader read any zarr-python store, `ZarrWriter` lets us
-write to one, and `StoreView` lets zarr-python read any of ours.
+The other direction is `nczarr_xarray._zarr_view`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import builtins
 import glob
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from zarr.abc.store import (
     ByteRequest,
     OffsetByteRequest,
     RangeByteRequest,
     Store,
-    SuffixByteRequest,
 )
-from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.core.sync import _get_loop
 from zarr.storage import FsspecStore as ZarrFsspecStore
 from zarr.storage import LocalStore as ZarrLocalStore
@@ -29,16 +25,14 @@ from zarr.storage import ZipStore as ZarrZipStore
 
 from nczarr_fsspec import open_keystore
 from nczarr_fsspec.errors import NCZarrError, StoreError
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore, check_key
+from nczarr_fsspec.keystore import KeyStore, RemoteStore, check_key
 from nczarr_fsspec.writable import WritableStore, creating
-from nczarr_xarray.views.keys import FileKeys
-from nczarr_xarray.views.turns import Turn, fail, settle
+from nczarr_xarray._zarr_view import StoreView
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer as AnyBuffer
 
 T = TypeVar("T")
-_Wish: TypeAlias = tuple[str, int | None, int | None]
 
 
 def adopt(store: Store) -> KeyStore:
@@ -250,144 +244,3 @@ class ZarrWriter(WritableStore):
 
 def _content(data: AnyBuffer) -> Buffer:
     return default_buffer_prototype().buffer.from_bytes(memoryview(data).tobytes())
-
-
-class StoreView(Store):
-    """A key store as a read-only zarr-python store.
-
-    Parameters
-    ----------
-    keys
-        The store to read.
-    read_only
-        True; zarr-python's stores all have it.
-
-    Raises
-    ------
-    StoreError
-        If it is to be written.
-    """
-
-    supports_writes: bool = False
-    supports_deletes: bool = False
-    supports_listing: bool = True
-    supports_partial_writes: Literal[False] = False  # abstract up to zarr-python 3.1.0
-
-    def __init__(self, keys: KeyStore, *, read_only: bool = True) -> None:
-        if not read_only:
-            raise StoreError(keys.url, "can be opened for reading only")
-        super().__init__(read_only=True)
-        self.keys = keys
-        self._turn: Turn[_Wish, bytes | None] = Turn(self._send)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StoreView) and other.keys == self.keys
-
-    def __hash__(self) -> int:
-        return hash(self.keys)
-
-    def __repr__(self) -> str:
-        return f"<StoreView {self.keys.url}>"
-
-    def __reduce__(self) -> tuple[type[StoreView], tuple[KeyStore]]:
-        return type(self), (self.keys,)
-
-    async def get(
-        self,
-        key: str,
-        prototype: BufferPrototype | None = None,
-        byte_range: ByteRequest | None = None,
-    ) -> Buffer | None:
-        start: int | None = None
-        stop: int | None = None
-        if isinstance(byte_range, RangeByteRequest):
-            start, stop = byte_range.start, byte_range.end
-        elif isinstance(byte_range, OffsetByteRequest):
-            start = byte_range.offset
-        elif isinstance(byte_range, SuffixByteRequest):
-            start = -byte_range.suffix
-        elif byte_range is not None:
-            raise TypeError(f"Unexpected byte_range, got {byte_range!r}.")
-        data = await self._get(key, start, stop)
-        buffer = (prototype or default_buffer_prototype()).buffer
-        return None if data is None else buffer.from_bytes(data)
-
-    async def _get(self, key: str, start: int | None, stop: int | None) -> bytes | None:
-        keys = self.keys
-        if isinstance(keys, LocalStore):
-            return await asyncio.to_thread(keys.get, key, start, stop)
-        return await self._turn.ask((key, start, stop))
-
-    def _send(
-        self, wishes: builtins.list[_Wish], futures: builtins.list[asyncio.Future[bytes | None]]
-    ) -> None:
-        """Ask the other event loop for all `wishes` at once: so it sees what can be merged."""
-        keys, loop = self.keys, asyncio.get_running_loop()
-        assert isinstance(keys, RemoteStore)
-
-        async def get(wish: _Wish, future: asyncio.Future[bytes | None]) -> None:
-            try:
-                done = partial(settle, future, await keys.get(*wish))
-            except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
-                done = partial(fail, future, error)
-            with suppress(RuntimeError):  # the loop of whoever asked is closed
-                loop.call_soon_threadsafe(done)
-
-        async def get_all() -> None:
-            await asyncio.gather(*map(get, wishes, futures))
-
-        asyncio.run_coroutine_threadsafe(get_all(), keys.loop)
-
-    async def get_partial_values(
-        self,
-        prototype: BufferPrototype,
-        key_ranges: Iterable[tuple[str, ByteRequest | None]],
-    ) -> builtins.list[Buffer | None]:
-        return builtins.list(
-            await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges))
-        )
-
-    async def exists(self, key: str) -> bool:
-        # of a file nothing is read that way
-        nothing = isinstance(self.keys, FileKeys)
-        return await self._get(key, 0, 0 if nothing else 1) is not None
-
-    async def set(self, key: str, value: Buffer) -> None:
-        self._check_writable()
-
-    async def set_partial_values(
-        self, key_start_values: Iterable[tuple[str, int, bytes]]
-    ) -> None:  # abstract up to zarr-python 3.1.0
-        self._check_writable()
-
-    async def delete(self, key: str) -> None:
-        self._check_writable()
-
-    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        (names,) = await asyncio.to_thread(self.keys.list_many, [prefix.strip("/")])
-        if isinstance(names, StoreError):
-            raise names
-        if names is None:
-            raise StoreError(self.keys.url, "cannot be listed")
-        for name in sorted(names):
-            yield name
-
-    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        parent, _, _ = prefix.rpartition("/")
-        async for key in self._walk(parent.strip("/")):
-            if key.startswith(prefix):
-                yield key
-
-    async def list(self) -> AsyncIterator[str]:
-        async for key in self._walk(""):
-            yield key
-
-    async def _walk(self, prefix: str) -> AsyncIterator[str]:
-        keys = self.keys
-        async for name in self.list_dir(prefix):
-            key = f"{prefix}/{name}" if prefix else name
-            if keys.is_object(key) if isinstance(keys, FileKeys) else await self.exists(key):
-                yield key
-            else:
-                async for below in self._walk(key):
-                    yield below

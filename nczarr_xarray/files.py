@@ -184,15 +184,14 @@ class _Remembering(DataFile):
     ) -> None:
         ranges = self.ranges
         assert ranges is not None
-        if len(starts) > _MOST_PIECES or int(np.sum(stops - starts)) > _MOST_BYTES:
-            return await super().read_data(starts, stops, receive)
+        short = len(starts) <= _MOST_PIECES and int(np.sum(stops - starts)) <= _MOST_BYTES
 
         async def keep(numbers: np.ndarray[Any, Any], pieces: list[memoryview]) -> None:
             for number, piece in zip(numbers.tolist(), pieces, strict=True):
                 ranges.sparse.add(int(starts[number]), bytes(piece))
             await receive(numbers, pieces)
 
-        await super().read_data(starts, stops, keep)
+        await super().read_data(starts, stops, keep if short else receive)
 
 
 async def _read_hierarchy(url: str, size: int, group: str, tree: bool) -> Hierarchy:

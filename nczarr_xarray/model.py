@@ -82,10 +82,11 @@ class Attribute:
     Parameters
     ----------
     type
-        netCDF type name (`NC_DTYPES`).
+        netCDF type name (`NC_DTYPES`), or "compound".
     value
         ``str`` for char, a tuple of ``str`` for string, otherwise a 1-D array
-        with exactly the dtype of `type` (native byte order).
+        with exactly the dtype of `type` (native byte order), of a compound with a
+        structure.
     """
 
     name: str
@@ -247,8 +248,8 @@ class Variable:
         netCDF type name, or None for a Zarr type that netCDF does not have
         (bool, float16, complex, datetime64, unicode, ...).
     dtype
-        Of the values a reader gets: `NC_DTYPES` with the stored byte order,
-        object (of ``str``) for strings.
+        Of the values a reader gets: `NC_DTYPES` with the stored byte order, object
+        (of ``str``) for strings, `sequence_of` something for variable-length sequences.
     array
         The data; None if `error` is set and nothing is known of it. Its shape
         may differ from the variable's: what lies beyond the length of a dimension
@@ -340,6 +341,17 @@ class Hierarchy:
     writer: str | None = None
     consolidated: bool = False
     problems: tuple[NCZarrError, ...] = ()
+
+
+def sequence_of(element: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of values that are 1-D arrays of `element`, each of a length of its own."""
+    return np.dtype(object, metadata={"element_type": element})
+
+
+def element_of(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """The dtype of the elements of sequences; None if it is not `sequence_of` anything."""
+    element: np.dtype[Any] | None = (dtype.metadata or {}).get("element_type")
+    return element
 
 
 def join(group: str, name: str) -> str:

@@ -23,6 +23,36 @@ from tests.s3server import _free_ports
 #: seconds to come up at most
 PATIENCE = 30
 
+#: faults of `RangeServer` that a client must get along with, by their knobs
+FAULTS: dict[str, dict[str, int]] = {
+    "none": {},
+    "every 5th request 503": {"e503": 5},
+    "every 3rd request 429": {"e429": 3},
+    "every 5th body cut": {"trunc": 5},
+    "every 2nd body cut": {"trunc": 2},
+    "every 3rd connection dropped": {"reset": 3},
+    "range ignored": {"norange": 1},
+    "range ignored, chunked": {"norange": 1, "nolen": 1},
+    "range ignored, until the connection closes": {"norange": 1, "nolen": 2},
+    "chunked": {"nolen": 1},
+    "until the connection closes": {"nolen": 2},
+    "until the connection closes, cut": {"nolen": 2, "trunc": 3},
+    "no Accept-Ranges": {"noaccept": 1},
+    "HEAD 403": {"nohead": 403},
+    "HEAD without length": {"headnolen": 1},
+    "206 without Content-Range": {"nocr": 1},
+    "206 without Content-Range, cut": {"nocr": 1, "trunc": 3},
+    "206 without Content-Range, chunked": {"nocr": 1, "nolen": 1},
+    "no validators": {"noetag": 1},
+    "no validators, no Content-Range": {"noetag": 1, "nocr": 1},
+    "weak tags": {"weak": 1},
+    "gzip on whole answers": {"gzip": 1},
+    "gzip on 206": {"gzip": 2},
+    "redirect": {"redirect": 1},
+    "no multi-range": {"max_ranges": 0},
+    "no suffix ranges": {"suffix": 501},
+}
+
 
 @dataclass(frozen=True)
 class RangeServer:

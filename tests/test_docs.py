@@ -20,8 +20,9 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
-#: Stands for any web server on the pages; here one of our own takes its place.
-EXAMPLE_SERVER = "https://data.example"
+#: Stand for any web server on the pages, the second for one that wants a password; here servers
+#: of our own take their places.
+EXAMPLE_SERVER = re.compile(r"https://(me:secret@)?(data|private)\.example")
 BLOCK = re.compile(
     r"(?P<skip><!-- not run: .+? -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
@@ -51,33 +52,52 @@ COMMANDS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def netcdf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo dataset as a netCDF-4 file."""
+    path = tmp_path_factory.mktemp("netcdf") / "ocean.nc"
+    assert main(["copy", str(DATASET), str(path)]) == 0
+    return path
+
+
 @pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
+def directory(tmp_path: Path, netcdf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with nothing but ``ocean.nc``."""
     monkeypatch.chdir(tmp_path)
+    shutil.copy(netcdf, tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A web server with the demo dataset as a tree and as a zip."""
+def servers(
+    tmp_path_factory: pytest.TempPathFactory, netcdf: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Server]]:
+    """Web servers with the demo dataset as a tree, a zip and a file; a netrc for the second."""
     content = {
         f"/ocean.nczarr/{path.relative_to(DATASET).as_posix()}": path.read_bytes()
         for path in DATASET.rglob("*")
         if path.is_file()
     }
-    archive = shutil.make_archive(str(tmp_path_factory.mktemp("zip") / "a"), "zip", DATASET)
-    with Server({**content, "/ocean.zip": Path(archive).read_bytes()}) as server:
-        yield server
+    folder = tmp_path_factory.mktemp("served")
+    archive = shutil.make_archive(str(folder / "a"), "zip", DATASET)
+    content |= {"/ocean.zip": Path(archive).read_bytes(), "/ocean.nc": netcdf.read_bytes()}
+    (folder / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    (folder / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(folder / "netrc"))
+    with Server(content) as data, Server(content, password="me:secret") as private:
+        yield {"data": data, "private": private}
 
 
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(runs for _, _, runs in blocks(page, "python"))]
 )
-def test_python_examples_run(page: str, directory: Path, server: Server) -> None:
+def test_python_examples_run(page: str, directory: Path, servers: dict[str, Server]) -> None:
+    def address(example: re.Match[str]) -> str:
+        return f"http://{example[1] or ''}" + servers[example[2]].url.removeprefix("http://")
+
     namespace: dict[str, object] = {}
     for place, code, runs in blocks(page, "python"):
-        compiled = compile(code.replace(EXAMPLE_SERVER, server.url), place, "exec")
+        compiled = compile(EXAMPLE_SERVER.sub(address, code), place, "exec")
         if runs:
             exec(compiled, namespace)
     assert isinstance(namespace["ds"], xr.Dataset)

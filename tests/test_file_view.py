@@ -34,7 +34,7 @@ import nczarr_xarray
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError, URLError
 from nczarr_fsspec.ranges.source import Extent, Limits, LocalBytes, RemoteBytes
 from nczarr_xarray import NCZarrWarning, open_store
-from nczarr_xarray._zarr import StoreView
+from nczarr_xarray._zarr_view import StoreView
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.formats.waves import read

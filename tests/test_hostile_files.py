@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import filedamage
+from tests import filedamage, filepromises
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
 
@@ -18,17 +18,33 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserW
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     directory = tmp_path_factory.mktemp("corpus")
-    filedamage.write_corpus(directory)
-    return filedamage.corpus(directory)
+    filepromises.write_corpus(directory)
+    return filepromises.corpus(directory)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_random_damage(corpus: list[Path], seed: int) -> None:
+def test_random_damage(corpus: list[Path], seed: int, tmp_path: Path) -> None:
     rng = random.Random(f"files/{seed}")
     for number in range(50):
-        data, before, extents = filedamage.good(rng.choice(corpus))
-        damage = filedamage.mutate(data, rng)
-        after = filedamage.read_all(damage.data, remote=number % 4 == 3)
-        filedamage.check(before, after, damage, extents)
+        good = filepromises.good(rng.choice(corpus))
+        donor = rng.choice(corpus).read_bytes()
+        damage = filedamage.mutate(good.data, good.anatomy, donor, rng)
+        way = filepromises.WAYS[number % 4]
+        after = filepromises.read_all(damage.data, way=way, path=tmp_path / "damaged")
+        filepromises.check(good, after, damage)
         if number % 10 == 0:
-            filedamage.open_with_xarray(damage.data)
+            filepromises.open_with_xarray(damage.data)
+
+
+def test_the_corpus_has_what_damage_needs(corpus: list[Path]) -> None:
+    """Structures of all kinds, some with checksums that can be repaired."""
+    signatures: set[bytes] = set()
+    sealed = 0
+    for path in corpus:
+        good = filepromises.good(path)
+        signatures |= set(filedamage.SIGNATURES.findall(good.data))
+        sealed += len(good.anatomy.sealed)
+        assert good.anatomy.structures, path
+    assert sealed > 300
+    assert signatures >= {b"OHDR", b"TREE", b"SNOD", b"HEAP", b"GCOL", b"FRHP", b"FHDB", b"BTHD"}
+    assert signatures >= {b"BTLF", b"FAHD", b"FADB", b"EAHD", b"EAIB", b"EADB", b"OCHK"}

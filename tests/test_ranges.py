@@ -29,7 +29,7 @@ from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, LocalBytes, R
 from nczarr_fsspec.ranges.version import Version
 from nczarr_fsspec.stores import _retry
 from tests.httpserver import Server
-from tests.realservers import Nginx, RangeServer, nginx, python_server, range_server
+from tests.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
 from tests.s3server import S3Server
 
 CONTENT = bytes(range(251)) * 8000  # 2 MB, in which no two places 251 bytes apart look alike
@@ -98,37 +98,6 @@ def fetch(source: RemoteBytes | LocalBytes, extents: list[Extent] = EXTENTS) -> 
 
 def expected(extents: list[Extent] = EXTENTS) -> list[bytes]:
     return [CONTENT[start:stop] for start, stop in extents]
-
-
-#: the rows of the report's table of faults, and what is like them
-FAULTS: dict[str, dict[str, int]] = {
-    "none": {},
-    "every 5th request 503": {"e503": 5},
-    "every 3rd request 429": {"e429": 3},
-    "every 5th body cut": {"trunc": 5},
-    "every 2nd body cut": {"trunc": 2},
-    "every 3rd connection dropped": {"reset": 3},
-    "range ignored": {"norange": 1},
-    "range ignored, chunked": {"norange": 1, "nolen": 1},
-    "range ignored, until the connection closes": {"norange": 1, "nolen": 2},
-    "chunked": {"nolen": 1},
-    "until the connection closes": {"nolen": 2},
-    "until the connection closes, cut": {"nolen": 2, "trunc": 3},
-    "no Accept-Ranges": {"noaccept": 1},
-    "HEAD 403": {"nohead": 403},
-    "HEAD without length": {"headnolen": 1},
-    "206 without Content-Range": {"nocr": 1},
-    "206 without Content-Range, cut": {"nocr": 1, "trunc": 3},
-    "206 without Content-Range, chunked": {"nocr": 1, "nolen": 1},
-    "no validators": {"noetag": 1},
-    "no validators, no Content-Range": {"noetag": 1, "nocr": 1},
-    "weak tags": {"weak": 1},
-    "gzip on whole answers": {"gzip": 1},
-    "gzip on 206": {"gzip": 2},
-    "redirect": {"redirect": 1},
-    "no multi-range": {"max_ranges": 0},
-    "no suffix ranges": {"suffix": 501},
-}
 
 
 class TestFaults:
@@ -332,8 +301,8 @@ class TestWhole:
             with pytest.raises(DatasetNotFoundError):
                 opened(f"{url}/nope")
             known = Known(source.size, source.validator)
-            again = opened(f"{url}/x.bin", known=known)  # If-Modified-Since
-            assert again.head == b""
+            again = opened(f"{url}/x.bin", known=known)  # it knows no tags
+            assert again.validator == source.validator
             assert fetch(again) == expected()
 
 
@@ -551,7 +520,8 @@ class TestNginx:
         assert opened(f"{real.plain}/x.bin", known=known).head == b""
         modified = first._version.modified
         by_time = Known(first.size, f"{modified};{first.size}")
-        assert opened(f"{real.plain}/x.bin", known=by_time).head == b""
+        # one that was replaced by an older one might be called the same
+        assert opened(f"{real.plain}/x.bin", known=by_time).head == CONTENT[:HEAD_BYTES]
 
     def test_redirects(self, real: Nginx, opened: Any) -> None:
         assert fetch(opened(f"{real.plain}/moved/y")) == expected()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
+
+from fsspec.implementations.cached import CachingFileSystem
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Limits, RemoteBytes
@@ -73,6 +76,9 @@ class FsspecBytes(RemoteBytes):
 
     async def _begin(self) -> None:
         shared = self._files.shared
+        if isinstance(shared.fs, CachingFileSystem):
+            await self._begin_cached()
+            return
         info, head = await asyncio.gather(
             retried(partial(self._call, "info"), self.url),
             retried(
@@ -90,6 +96,18 @@ class FsspecBytes(RemoteBytes):
         stated = [f"{name}={info[name]}" for name in _VERSIONS if info.get(name) is not None]
         if stated:
             self.validator = f"{stated[0]};{self.size}"
+
+    async def _begin_cached(self) -> None:
+        """Open a file of one of fsspec's caches.
+
+        What these say of a file is about the one that they would fetch now, not about what they
+        have; some say that there is none where there is no listing.
+        """
+        with await retried(partial(self._call, "open", mode="rb"), self.url) as file:
+            await asyncio.to_thread(file.seek, 0, os.SEEK_END)
+            self.size = file.tell()
+        if self.size:
+            self.head = await self._one(Extent(0, min(HEAD_BYTES, self.size)))
 
     async def _one(self, extent: Extent) -> bytes:
         return await retried(partial(self._read, extent), self.url)

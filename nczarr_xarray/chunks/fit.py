@@ -85,7 +85,7 @@ def fit(
     counts = [_count(index, length) for index, length in zip(key, shape, strict=True)]
     if max(counts, default=0) > MOST_POSITIONS:
         raise FormatError(path, f"a selection of {counts} elements does not fit")
-    positions = [np.arange(length)[index] for index, length in zip(key, shape, strict=True)]
+    positions = [_positions(index, length) for index, length in zip(key, shape, strict=True)]
     if not points:
         squeeze = tuple(axis for axis, index in enumerate(positions) if index.ndim == 0)
         axes = [np.atleast_1d(index) for index in positions]
@@ -115,6 +115,17 @@ def fit(
 
 def _count(index: Any, length: int) -> int:
     return len(range(*index.indices(length))) if isinstance(index, slice) else np.size(index)
+
+
+def _positions(index: Any, length: int) -> np.ndarray[Any, Any]:
+    """What ``np.arange(length)[index]`` is, without making all of that."""
+    if isinstance(index, slice):
+        return np.arange(*index.indices(length))
+    chosen = np.asarray(index)
+    positions: np.ndarray[Any, Any] = np.where(chosen < 0, chosen + length, chosen)
+    if positions.size and (positions.min() < 0 or positions.max() >= length):
+        raise IndexError(f"index out of bounds for a dimension of length {length}")
+    return positions
 
 
 def _as_slice(positions: np.ndarray[Any, Any]) -> slice:

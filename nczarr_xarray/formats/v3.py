@@ -311,7 +311,8 @@ def _zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
     from zarr import Array, AsyncArray
     from zarr.storage import StorePath
 
-    from nczarr_xarray._zarr import StoreView, ZarrKeyStore
+    from nczarr_xarray._zarr import ZarrKeyStore
+    from nczarr_xarray._zarr_view import StoreView
 
     zarr_store = store.store if isinstance(store, ZarrKeyStore) else StoreView(store)
     return Array(AsyncArray.from_dict(StorePath(zarr_store, path), metadata))

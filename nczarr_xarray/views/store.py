@@ -12,7 +12,7 @@ from zarr.abc.store import Store
 from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore
-from nczarr_xarray._zarr import StoreView
+from nczarr_xarray._zarr_view import StoreView
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.targets import open_file_at, open_target
 from nczarr_xarray.views.keys import FileKeys, file_keys
@@ -42,7 +42,7 @@ def open_store(target: Any, storage_options: Mapping[str, Any] | None = None) ->
     zarr.abc.store.Store
         Picklable. Requests of the same moment are merged: with remote files raise the number
         of chunks that zarr-python asks for at a time, ``zarr.config.set({"async.concurrency":
-        128})``.
+        512})``.
 
     Raises
     ------

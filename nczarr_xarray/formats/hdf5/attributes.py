@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from struct import Struct
 from typing import NamedTuple
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
+from nczarr_xarray.formats.hdf5.decoded import Decoded
 from nczarr_xarray.formats.hdf5.fractal import read_dense
-from nczarr_xarray.formats.hdf5.messages import decode_attribute_info, decode_dataspace
+from nczarr_xarray.formats.hdf5.messages import decode_attribute_info
 from nczarr_xarray.formats.hdf5.objects import H5Attribute
 from nczarr_xarray.formats.hdf5.shared import SharedMessages
 
@@ -21,6 +22,8 @@ _HEAP_ID = 8
 #: Bytes of a record up to the order of creation: heap identifier, flags, order.
 _RECORD = 13
 _IS_SHARED = 0x02
+#: What a message begins with: version, flags, bytes of the name, the datatype and the dataspace.
+_HEAD = Struct("<BB3H")
 
 Body = memoryview | oh.Shared
 
@@ -35,7 +38,6 @@ class Attributes(NamedTuple):
 class _Encoded(NamedTuple):
     """An attribute message, taken apart."""
 
-    what: str
     name: str
     type: Body
     space: Body
@@ -62,7 +64,7 @@ async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attribut
             problems.append(whole)
             continue
         try:
-            encoded.append(_split(Cursor(whole, header.frame, header.what), order))
+            encoded.append(_split(whole, order, header))
         except NCZarrError as error:
             problems.append(error)
     if ordered:  # else netCDF-C takes them as they come, from a heap by the hashes of names
@@ -71,7 +73,7 @@ async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attribut
     found: dict[str, H5Attribute] = {}
     for one, type_, space in zip(encoded, bodies[::2], bodies[1::2], strict=True):
         try:
-            found[one.name] = _decode(one, type_, space, header.frame)
+            found[one.name] = _decode(one, type_, space, header, shared.decoded)
         except NCZarrError as error:
             problems.append(error)
     return Attributes(found, problems)
@@ -109,46 +111,57 @@ async def _resolve(shared: SharedMessages, bodies: list[Body]) -> list[memoryvie
     return [found[body] if isinstance(body, oh.Shared) else body for body in bodies]
 
 
-def _split(cursor: Cursor, order: int | None) -> _Encoded:
+def _split(body: memoryview, order: int | None, header: oh.Header) -> _Encoded:
     """Take an attribute message apart, versions 1 to 3."""
-    version, flags = cursor.uint(1), cursor.uint(1)
+    if len(body) < _HEAD.size:
+        raise header.frame.error(header.what, f"an attribute of {len(body)} bytes")
+    version, flags, *sizes = _HEAD.unpack_from(body)
     if version not in (1, 2, 3):
-        raise cursor.error(f"an attribute of version {version}, known are 1 to 3")
-    sizes = [cursor.uint(2) for _ in range(3)]
-    if version == 3:
-        cursor.take(1)  # the name's character set: ASCII or UTF-8
+        reason = f"an attribute of version {version}, known are 1 to 3"
+        raise header.frame.error(header.what, reason)
+    at = _HEAD.size + (version == 3)  # the name's character set: ASCII or UTF-8
     fields = []
     for size in sizes:
-        fields.append(cursor.take(size))
-        if version == 1:
-            cursor.take(-size % 8)
-    name = bytes(fields[0]).split(b"\0")[0].decode("utf-8", "surrogateescape")
-    what = f"{cursor.what}, attribute {name!r}"
+        fields.append(body[at : at + size])
+        at += size + (-size % 8 if version == 1 else 0)
+    if at > len(body):
+        reason = f"an attribute ends after {len(body)} bytes, {at} were expected"
+        raise header.frame.error(header.what, reason)
+    name = bytes(fields[0]).partition(b"\0")[0].decode("utf-8", "surrogateescape")
     type_: Body = fields[1]
     space: Body = fields[2]
-    if version > 1 and flags & 1:
-        type_ = oh.shared_location(Cursor(fields[1], cursor.frame, what), oh.DATATYPE)
-    if version > 1 and flags & 2:
-        space = oh.shared_location(Cursor(fields[2], cursor.frame, what), oh.DATASPACE)
-    return _Encoded(what, name, type_, space, cursor.take(cursor.remaining), order)
+    if version > 1 and flags & 3:
+        what = _what(header, name)
+        if flags & 1:
+            type_ = oh.shared_location(Cursor(fields[1], header.frame, what), oh.DATATYPE)
+        if flags & 2:
+            space = oh.shared_location(Cursor(fields[2], header.frame, what), oh.DATASPACE)
+    return _Encoded(name, type_, space, body[at:], order)
 
 
 def _decode(
     encoded: _Encoded,
     type_body: memoryview | NCZarrError,
     space_body: memoryview | NCZarrError,
-    frame: Frame,
+    header: oh.Header,
+    decoded: Decoded,
 ) -> H5Attribute:
     if isinstance(type_body, NCZarrError):
         raise type_body
     if isinstance(space_body, NCZarrError):
         raise space_body
-    type_ = decode_datatype(Cursor(type_body, frame, encoded.what))
+    what = _what(header, encoded.name)
+    type_ = decoded.datatype(type_body, what)
     if isinstance(encoded.type, oh.Shared):
         type_ = replace(type_, committed=encoded.type.address)
-    space = decode_dataspace(Cursor(space_body, frame, encoded.what))
+    space = decoded.dataspace(space_body, what)
     size = math.prod(space.shape) * type_.size if space.shape is not None else 0
     if size > len(encoded.data):
         reason = f"{len(encoded.data)} bytes of data, {size} are needed"
-        raise frame.error(encoded.what, reason)
+        raise header.frame.error(what, reason)
     return H5Attribute(encoded.name, type_, space, bytes(encoded.data[:size]), encoded.order)
+
+
+def _what(header: oh.Header, name: str) -> str:
+    """The name of an attribute, for messages."""
+    return f"{header.what}, attribute {name!r}"

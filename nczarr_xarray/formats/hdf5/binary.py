@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
+from typing import Any
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.waves import Read, read, read_some
+
+#: Codes of `struct` for unsigned numbers, by their size.
+_UNSIGNED = {2: "H", 4: "I", 8: "Q"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,14 @@ class Frame:
         """The address that stands for none."""
         return (1 << (8 * self.offset_size)) - 1
 
+    def known(self, address: int) -> int | None:
+        """`address` as stored, or None if it stands for none."""
+        return None if address == self.undefined else address
+
+    def layout(self, fields: str) -> Struct:
+        """The layout of `fields`: codes of `struct`, and A for an address, L for a length."""
+        return _layout(fields, _UNSIGNED[self.offset_size], _UNSIGNED[self.length_size])
+
     def read(self, address: int, length: int) -> Read:
         """Await `length` bytes at an address."""
         return read(self.base + address, length)
@@ -56,6 +70,11 @@ class Frame:
     def error(self, what: str, reason: str) -> FormatError:
         """An error about a structure of this file (``"B-tree at 1234"``)."""
         return FormatError(self.url, f"{what}: {reason}")
+
+
+@lru_cache(maxsize=256)
+def _layout(fields: str, address: str, length: str) -> Struct:
+    return Struct("<" + fields.replace("L", length).replace("A", address))
 
 
 class Cursor:
@@ -88,23 +107,26 @@ class Cursor:
         """The next `count` bytes."""
         start, stop = self.position, self.position + count
         if count < 0 or stop > len(self.data):
-            raise self.error(f"ends after {len(self.data)} bytes, {stop} were expected")
+            raise self._short(stop)
         self.position = stop
         return self.data[start:stop]
 
+    def unpack(self, fields: str) -> tuple[Any, ...]:
+        """Several fields at once, see `Frame.layout`; addresses are as stored."""
+        layout = self.frame.layout(fields)
+        start = self.position
+        self.position = stop = start + layout.size
+        if stop > len(self.data):
+            raise self._short(stop)
+        return layout.unpack_from(self.data, start)
+
     def uint(self, size: int) -> int:
         """An unsigned number of `size` bytes."""
-        start = self.position
-        stop = start + size
-        if stop > len(self.data):
-            self.take(size)
-        self.position = stop
-        return int.from_bytes(self.data[start:stop], "little")  # as `take`, without the call
+        return int.from_bytes(self.take(size), "little")
 
     def address(self) -> int | None:
         """An address; None if it is the undefined one."""
-        value = self.uint(self.frame.offset_size)
-        return None if value == self.frame.undefined else value
+        return self.frame.known(self.uint(self.frame.offset_size))
 
     def length(self) -> int:
         """A length."""
@@ -123,3 +145,6 @@ class Cursor:
     def error(self, reason: str) -> FormatError:
         """An error about this structure."""
         return self.frame.error(self.what, reason)
+
+    def _short(self, stop: int) -> FormatError:
+        return self.error(f"ends after {len(self.data)} bytes, {stop} were expected")

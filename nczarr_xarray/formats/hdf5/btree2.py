@@ -122,9 +122,9 @@ async def read_tree2(frame: Frame, address: int, what: str) -> BTree2:
     if version := cursor.uint(1):
         raise cursor.error(f"has version {version}")
     verify(data, frame, what)
-    kind, node_size, record_size, depth = (cursor.uint(n) for n in (1, 4, 2, 2))
-    cursor.take(2)  # when to split and to merge nodes
-    root, count = cursor.address(), cursor.uint(2)
+    kind, node_size, record_size, depth = cursor.unpack("BIHH")
+    stored, count = cursor.unpack("2xAH")  # behind: when to split and to merge nodes
+    root = frame.known(stored)
     if not record_size or node_size < _PREFIX + _CHECKSUM + record_size or depth > _DEEPEST:
         reason = f"records of {record_size} bytes in nodes of {node_size}, depth {depth}"
         raise cursor.error(reason)

@@ -8,14 +8,8 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.attributes import Attributes
 from nczarr_xarray.formats.hdf5.binary import Cursor
-from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
 from nczarr_xarray.formats.hdf5.layouts import decode_layout
-from nczarr_xarray.formats.hdf5.messages import (
-    decode_dataspace,
-    decode_fill,
-    decode_filters,
-    decode_old_fill,
-)
+from nczarr_xarray.formats.hdf5.messages import decode_fill, decode_old_fill
 from nczarr_xarray.formats.hdf5.objects import Datatype, H5Dataset, Layout, OtherLayout
 from nczarr_xarray.formats.hdf5.shared import SharedMessages
 
@@ -44,6 +38,7 @@ class Fields:
     def __init__(self, header: oh.Header, shared: SharedMessages) -> None:
         self.header = header
         self._shared = shared
+        self._decoded = shared.decoded
         self._bodies: dict[oh.Shared, memoryview | NCZarrError] = {}
 
     async def read(self) -> None:
@@ -57,8 +52,8 @@ class Fields:
         if wanted:
             self._bodies = await self._shared.find(wanted)
 
-    def cursor(self, type_: int, name: str) -> Cursor | None:
-        """Walks over the first message of a type; None if there is none."""
+    def body(self, type_: int) -> memoryview | None:
+        """The bytes of the first message of a type; None if there is none."""
         message = self.header.first(type_)
         if message is None:
             return None
@@ -68,15 +63,23 @@ class Fields:
             if isinstance(found, NCZarrError):
                 raise found
             body = found
-        return Cursor(body, self.header.frame, f"{self.header.what}, {name}")
+        return body
+
+    def cursor(self, type_: int, name: str) -> Cursor | None:
+        """Walks over the first message of a type; None if there is none."""
+        body = self.body(type_)
+        return None if body is None else Cursor(body, self.header.frame, self._what(name))
+
+    def _what(self, name: str) -> str:
+        return f"{self.header.what}, {name}"
 
     def datatype(self) -> Datatype:
         """The datatype, which knows whether it is a committed one."""
         message = self.header.first(oh.DATATYPE)
-        cursor = self.cursor(oh.DATATYPE, "datatype")
-        if message is None or cursor is None:
+        body = self.body(oh.DATATYPE)
+        if message is None or body is None:
             raise self.header.frame.error(self.header.what, "it has no datatype")
-        type_ = decode_datatype(cursor)
+        type_ = self._decoded.datatype(body, self._what("datatype"))
         if isinstance(message.body, oh.Shared):
             type_ = replace(type_, committed=message.body.address)
         return type_
@@ -90,10 +93,10 @@ class Fields:
             If it cannot be understood enough to read its data.
         """
         type_ = self.datatype()
-        cursor = self.cursor(oh.DATASPACE, "dataspace")
-        if cursor is None:
+        body = self.body(oh.DATASPACE)
+        if body is None:
             raise self.header.frame.error(self.header.what, "it has no dataspace")
-        space = decode_dataspace(cursor)
+        space = self._decoded.dataspace(body, self._what("dataspace"))
         layout: Layout
         if self.header.first(oh.EXTERNAL):
             layout = OtherLayout("its data are in external files")
@@ -101,7 +104,8 @@ class Fields:
             layout = decode_layout(cursor, space, type_)
         else:
             raise self.header.frame.error(self.header.what, "it has no data layout")
-        cursor = self.cursor(oh.FILTERS, "filter pipeline")
+        body = self.body(oh.FILTERS)
+        filters = self._decoded.filters(body, self._what("filter pipeline")) if body else ()
         return H5Dataset(
             "",
             self.header.address,
@@ -109,7 +113,7 @@ class Fields:
             space,
             layout,
             fill=self._fill(type_),
-            filters=decode_filters(cursor) if cursor else (),
+            filters=filters,
             attributes=attributes.found,
             problems=tuple(attributes.problems),
         )

@@ -87,7 +87,7 @@ def _decode(cursor: Cursor, depth: int) -> Datatype:
             utf8 = bits >> 4 & 0x0F == 1
             return Datatype("string", size, _dtype(f"S{size}"), padding=padding, utf8=utf8)
         case 4:
-            dtype = _dtype(f"{head.order}u{size}") if _whole(cursor, size) else None
+            dtype = _dtype(f"{head.order}u{size}") if _integer_bits(cursor, size) else None
             return Datatype("bitfield", size, dtype)
         case 5:
             tag = bytes(cursor.take(bits & 0xFF)).split(b"\0")[0].decode("utf-8", "replace")
@@ -107,23 +107,33 @@ def _decode(cursor: Cursor, depth: int) -> Datatype:
     raise _UnknownTypeError
 
 
-def _whole(cursor: Cursor, size: int) -> bool:
+def _integer_bits(cursor: Cursor, size: int) -> bool:
     """Whether all bits of an integer count, and its size is one of numpy's."""
     offset, precision = cursor.uint(2), cursor.uint(2)
+    if not 0 < precision <= 8 * size - offset:
+        raise cursor.error(f"{precision} bits from {offset} in an integer of {size} bytes")
     return offset == 0 and precision == 8 * size and size in (1, 2, 4, 8)
 
 
 def _integer(cursor: Cursor, head: _Head) -> Datatype:
+    start = cursor.position - 8
     sign = "i" if head.bits & 8 else "u"
-    dtype = _dtype(f"{head.order}{sign}{head.size}") if _whole(cursor, head.size) else None
-    return Datatype("integer", head.size, dtype)
+    if _integer_bits(cursor, head.size):
+        return Datatype("integer", head.size, _dtype(f"{head.order}{sign}{head.size}"))
+    return Datatype("integer", head.size, encoded=bytes(cursor.data[start : cursor.position]))
 
 
 def _float(cursor: Cursor, head: _Head) -> Datatype:
+    start, size = cursor.position - 8, head.size
     fields = tuple(cursor.uint(width) for width in (2, 2, 1, 1, 1, 1, 4))
     sign, leading, vax = head.bits >> 8 & 0xFF, head.bits >> 4 & 3, head.bits & 0x40
-    ieee = fields == _IEEE.get(head.size) and sign == 8 * head.size - 1 and leading == 2 and not vax
-    return Datatype("float", head.size, _dtype(f"{head.order}f{head.size}") if ieee else None)
+    if fields == _IEEE.get(size) and sign == 8 * size - 1 and leading == 2 and not vax:
+        return Datatype("float", size, _dtype(f"{head.order}f{size}"))
+    offset, precision, exponent, exponent_bits, mantissa, mantissa_bits, _ = fields
+    ends = (offset + precision, exponent + exponent_bits, mantissa + mantissa_bits, sign + 1)
+    if max(ends) > 8 * size or not (exponent_bits and mantissa_bits) or leading > 2:
+        raise cursor.error(f"the bits {fields} in a float of {size} bytes")
+    return Datatype("float", size, encoded=bytes(cursor.data[start : cursor.position]))
 
 
 def _padding(cursor: Cursor, code: int) -> _Padding:

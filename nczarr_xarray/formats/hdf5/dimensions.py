@@ -94,7 +94,8 @@ class Dimensions:
             The scales attached to it, if it is known that there are some.
         """
         shape = dataset.space.shape or ()
-        scales = self._listed(group, dataset) or []
+        listed = self._listed(group, dataset)
+        scales = listed or []
         if len(scales) != len(shape):
             own = is_scale(dataset)
             if own or attached is None or not attached[0]:
@@ -107,15 +108,16 @@ class Dimensions:
                 scale = (
                     _nearest(group, self._by_address.get(addresses[-1], ())) if addresses else None
                 )
-                scales.append(scale or self._phony(group, dataset, axis, scales))
+                lost = listed is None or bool(addresses)
+                scales.append(scale or self._phony(group, dataset, axis, scales, lost))
         for scale, length in zip(scales, shape, strict=True):
             scale.reach = max(scale.reach, length)
         return scales
 
     def _note(self, scale: Scale) -> None:
         self.groups.setdefault(scale.group, []).append(scale)
-        self._by_number.setdefault(scale.number, []).append(scale)
-        if scale.address is not None:
+        if scale.address is not None:  # nothing in the file means a phony dimension
+            self._by_number.setdefault(scale.number, []).append(scale)
             self._by_address.setdefault(scale.address, []).append(scale)
         same = (scale.group, scale.length, scale.unlimited)
         self._by_length.setdefault(same, []).append(scale)
@@ -130,10 +132,14 @@ class Dimensions:
             scales.append(scale)
         return scales
 
-    def _phony(self, group: str, dataset: H5Dataset, axis: int, used: Sequence[Scale]) -> Scale:
+    def _phony(
+        self, group: str, dataset: H5Dataset, axis: int, used: Sequence[Scale], lost: bool
+    ) -> Scale:
+        """A dimension for what has none; a new one if the one that it has is `lost`."""
         shape, maxshape = dataset.space.shape or (), dataset.space.maxshape
         unlimited = None in maxshape[axis : axis + 1]
-        for scale in self._by_length.get((group, shape[axis], unlimited), ()):
+        same = (group, shape[axis], unlimited)
+        for scale in () if lost else self._by_length.get(same, ()):
             if scale not in used:
                 return scale
         unlimited = unlimited or not shape[axis]

@@ -8,7 +8,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
+from nczarr_fsspec.errors import UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.btree2 import read_records
 from nczarr_xarray.formats.hdf5.checksum import lookup3, verify
@@ -18,6 +20,7 @@ from nczarr_xarray.formats.waves import together
 _FIRST_READ = 256
 _MANAGED, _HUGE, _TINY = range(3)
 _HUGE_BY_KEY = 1  # type of B-tree records
+_OFFSET = itemgetter(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,9 @@ class FractalHeap:
         FormatError
             If one of them is not in the heap.
         """
-        found: list[memoryview | None] = [self._near(bytes(id_)) for id_ in ids]
+        middle = 1 + self.table.offset_size
+        end = middle + self.length_size
+        found = [self._near(bytes(id_), middle, end) for id_ in ids]
         far = {i: bytes(ids[i]) for i, one in enumerate(found) if one is None}
         if far:
             extents = await self._huge(list(far.values()))
@@ -106,28 +111,36 @@ class FractalHeap:
         self.frame.within(*extent, self.what)
         return await self.frame.read(*extent)
 
-    def _near(self, id_: bytes) -> memoryview | None:
-        """An object of a block, or of the identifier itself; None for a huge one."""
-        cursor = Cursor(id_, self.frame, f"{self.what}, object {id_.hex()}")
-        head = cursor.uint(1)
-        kind = head >> 4 & 0x03
-        if head >> 6 or kind > _TINY:
-            raise cursor.error("an identifier of unknown version or type")
-        if kind == _HUGE:
+    def _near(self, id_: bytes, middle: int, end: int) -> memoryview | None:
+        """An object of a block, or of the identifier itself; None for a huge one.
+
+        Parameters
+        ----------
+        middle, end
+            Where the offset and the length of an object in a block end in its identifier.
+        """
+        kind = id_[0] >> 4 if id_ else -1
+        if kind == _MANAGED and len(id_) > middle:
+            offset = int.from_bytes(id_[1:middle], "little")
+            length = int.from_bytes(id_[middle:end], "little")
+            place = bisect.bisect_right(self.blocks, offset, key=_OFFSET) - 1
+            if place >= 0:
+                start, block = self.blocks[place]
+                if offset - start + length <= len(block):
+                    return block[offset - start : offset - start + length]
+            reason = f"{length} bytes at {offset} are not in the heap"
+        elif kind == _HUGE:
             return None
-        if kind == _TINY:
-            length = head & 0x0F
+        elif kind == _TINY:
+            start, length = 1, id_[0] & 0x0F
             if self.id_size > 17:  # then the length has 12 bits
-                length = length << 8 | cursor.uint(1)
-            return cursor.take(length + 1)
-        offset = cursor.uint(self.table.offset_size)
-        length = cursor.uint(min(self.length_size, cursor.remaining))
-        place = bisect.bisect_right(self.blocks, offset, key=lambda block: block[0]) - 1
-        if place >= 0:
-            start, block = self.blocks[place]
-            if offset - start + length <= len(block):
-                return block[offset - start : offset - start + length]
-        raise cursor.error(f"{length} bytes at {offset} are not in the heap")
+                start, length = 2, length << 8 | int.from_bytes(id_[1:2])
+            if start + length < len(id_):
+                return memoryview(id_)[start : start + length + 1]
+            reason = f"{length + 1} bytes in an identifier of {len(id_)}"
+        else:
+            reason = "an identifier that is too short, or of unknown version or type"
+        raise self.frame.error(f"{self.what}, object {id_.hex()}", reason)
 
     async def _huge(self, ids: Sequence[bytes]) -> list[tuple[int, int]]:
         """Address and length of huge objects."""
@@ -197,7 +210,7 @@ class FractalHeap:
     def _open(self, block: memoryview, signature: bytes, offset: int, what: str) -> Cursor:
         cursor = Cursor(block, self.frame, what)
         cursor.expect(signature)
-        version, heap = cursor.uint(1), cursor.address()
+        version, heap = cursor.unpack("BA")
         stated = cursor.uint(self.table.offset_size)
         if version or heap != self.address or stated != offset:
             reason = f"version {version}, of the heap at {heap}, offset {stated}"
@@ -216,7 +229,9 @@ async def read_heap(frame: Frame, address: int, what: str) -> FractalHeap:
     Raises
     ------
     FormatError
-        If it is damaged, or filtered.
+        If it is damaged.
+    UnsupportedError
+        If it is filtered.
     """
     what = f"{what}, fractal heap at {address}"
     size = 26 + 12 * frame.length_size + 3 * frame.offset_size
@@ -224,22 +239,18 @@ async def read_heap(frame: Frame, address: int, what: str) -> FractalHeap:
     block = await frame.read_some(address, _FIRST_READ)
     cursor = Cursor(block, frame, what)
     cursor.expect(b"FRHP")
-    version, id_size, filtered, flags = (cursor.uint(n) for n in (1, 2, 2, 1))
+    version, id_size, filtered, flags = cursor.unpack("BHHB")
     if version:
         raise cursor.error(f"has version {version}, known is 0")
     if filtered:
-        raise cursor.error("is compressed, which is not supported")
+        size += frame.length_size + 4 + filtered
+        frame.within(address, size, what)
+        verify(await frame.read(address, size), frame, what)
+        raise UnsupportedError(frame.url, f"{what}: is compressed, which is not supported")
     verify(block[:size], frame, what)
-    most_managed = cursor.uint(4)
-    cursor.length()
-    huge_index = cursor.address()
-    cursor.length()
-    cursor.address()
-    for _ in range(8):  # sizes and numbers of objects
-        cursor.length()
-    table = _Table(cursor.uint(2), cursor.length(), cursor.length(), cursor.uint(2))
-    cursor.take(2)
-    root, rows = cursor.address(), cursor.uint(2)
+    most_managed, _, huge_index, *_ = cursor.unpack("ILALA8L")  # sizes and numbers of objects
+    table = _Table(*cursor.unpack("HLLH"))
+    root, rows = cursor.unpack("2xAH")
     powers = (table.width, table.start, table.largest)
     if (
         any(not number or number & (number - 1) for number in powers)
@@ -250,9 +261,9 @@ async def read_heap(frame: Frame, address: int, what: str) -> FractalHeap:
     ):
         raise cursor.error(f"an impossible {table} of {rows} rows")
     heap = FractalHeap(
-        frame, what, address, id_size, table, bool(flags & 2), most_managed, huge_index
+        frame, what, address, id_size, table, bool(flags & 2), most_managed, frame.known(huge_index)
     )
-    if root is not None:
+    if root != frame.undefined:
         read = heap.read_indirect(root, 0, rows) if rows else heap.read_direct(root, 0, table.start)
         await read
     heap.blocks.sort(key=lambda block: block[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from struct import Struct
 from typing import NamedTuple
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
@@ -31,6 +32,11 @@ _KNOWN = frozenset(range(0x19)) - {0x09}
 # Flags of messages.
 _IS_SHARED = 0x02
 _FAIL_IF_UNKNOWN = 0x80
+
+#: What messages begin with: type, size, flags, and the order of creation if it is kept.
+_OLD_HEAD = Struct("<HHB3x")
+_NEW_HEAD = Struct("<BHB")
+_ORDERED_HEAD = Struct("<BHBH")
 
 #: Most headers are not longer; the rest of one that is takes another wave.
 _FIRST_READ = 2048
@@ -77,7 +83,10 @@ class Header:
 
     def first(self, type_: int) -> Message | None:
         """The first message of a type."""
-        return next((message for message in self.messages if message.type == type_), None)
+        for message in self.messages:
+            if message.type == type_:
+                return message
+        return None
 
     def cursor(self, message: Message, name: str) -> Cursor:
         """Walks over the fields of a message that is not shared."""
@@ -108,7 +117,7 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
     what = f"{name}, object header at {address}"
     frame.within(address, 16, what)
     block = await frame.read_some(address, _FIRST_READ)
-    new = bytes(block[:4]) == b"OHDR"
+    new = block[:4] == b"OHDR"
     cursor = Cursor(block, frame, what)
     size, flags = _prefix_new(cursor) if new else _prefix_old(cursor)
     start = cursor.position
@@ -119,7 +128,8 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
     block = block[:total]
     if new:
         verify(block, frame, what)
-    parse = _Messages(frame, what, new, bool(flags & 0x04))
+    head = _OLD_HEAD if not new else _ORDERED_HEAD if flags & 0x04 else _NEW_HEAD
+    parse = _Messages(frame, what, head)
     parse.add(block[start : start + size])
     seen, used = {address}, total
     while wanted := parse.continuations:
@@ -135,18 +145,14 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
 
 
 def _prefix_old(cursor: Cursor) -> tuple[int, int]:
-    version = cursor.uint(1)
+    version, size = cursor.unpack("B7xI4x")  # between them: numbers of messages and links
     if version != 1:
         raise cursor.error(f"there is none (it would begin with 1 or 'OHDR', not {version})")
-    cursor.take(7)  # number of messages, of links to the object
-    size = cursor.uint(4)
-    cursor.align(8)
     return size, 0
 
 
 def _prefix_new(cursor: Cursor) -> tuple[int, int]:
-    cursor.take(4)
-    version, flags = cursor.uint(1), cursor.uint(1)
+    version, flags = cursor.unpack("4xBB")
     if version != 2:
         raise cursor.error(f"has version {version}, known are 1 and 2")
     cursor.take((16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0))  # times, phase change
@@ -168,28 +174,24 @@ async def _continuation(frame: Frame, extent: _Extent, what: str, new: bool) -> 
 class _Messages:
     """Collects the messages of the blocks of a header, and where further blocks are."""
 
-    def __init__(self, frame: Frame, what: str, new: bool, ordered: bool) -> None:
+    def __init__(self, frame: Frame, what: str, head: Struct) -> None:
         self.frame = frame
         self.what = what
-        self.new = new
-        self.ordered = ordered
+        self.head = head
         self.blocks = 1
         self.messages: list[Message] = []
         self.continuations: list[_Extent] = []
 
     def add(self, block: memoryview) -> None:
-        cursor = Cursor(block, self.frame, self.what)
-        head = (6 if self.ordered else 4) if self.new else 8
-        while cursor.remaining >= head:  # behind the last one there may be a gap
-            order = None
-            if self.new:
-                type_, size, flags = cursor.uint(1), cursor.uint(2), cursor.uint(1)
-                if self.ordered:
-                    order = cursor.uint(2)
-            else:
-                type_, size, flags = cursor.uint(2), cursor.uint(2), cursor.uint(1)
-                cursor.take(3)
-            body = cursor.take(size)
+        unpack, at, last = self.head.unpack_from, 0, len(block) - self.head.size
+        while at <= last:  # behind the last one there may be a gap
+            type_, size, flags, *order = unpack(block, at)
+            start = at + self.head.size
+            at = start + size
+            if at > len(block):
+                reason = f"ends after {len(block)} bytes, {at} were expected"
+                raise self.frame.error(self.what, reason)
+            body = block[start:at]
             if type_ == NIL:
                 continue
             if type_ == CONTINUATION:
@@ -197,7 +199,7 @@ class _Messages:
             elif type_ in _KNOWN:
                 shared = flags & _IS_SHARED
                 location = shared_location(self._cursor(body), type_) if shared else body
-                self.messages.append(Message(type_, location, order))
+                self.messages.append(Message(type_, location, *order))
             elif flags & _FAIL_IF_UNKNOWN:
                 reason = f"has a message of type {type_}, which is not known but must be"
                 raise self.frame.error(self.what, reason)
@@ -213,7 +215,7 @@ class _Messages:
 
 def shared_location(cursor: Cursor, type_: int) -> Shared:
     """Decode where a shared message of a type is."""
-    version, kind = cursor.uint(1), cursor.uint(1)
+    version, kind = cursor.unpack("BB")
     if version == 1:
         cursor.take(6)
         cursor.length()  # a symbol table entry, of which only the address is used

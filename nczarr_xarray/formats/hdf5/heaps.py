@@ -5,12 +5,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.waves import together
 
 #: Formats of `struct`, by size.
 _UNSIGNED = {2: "H", 4: "I", 8: "Q"}
+#: Bytes before the objects of a global heap and before each of them: a multiple of 8, whatever the
+#: sizes of lengths (libhdf5 2.0, observed).
+_OBJECT = 16
 #: libhdf5 makes no smaller collections.
 _COLLECTION = 4096
 #: Enough for the names of some ten members, if they lie behind the heap's header.
@@ -64,10 +70,23 @@ async def read_local_heap(frame: Frame, address: int, what: str) -> LocalHeap:
 
 @dataclass(frozen=True, slots=True)
 class GlobalHeap:
-    """One collection of a global heap: its objects by their index."""
+    """One collection of a global heap.
 
-    address: int
-    objects: dict[int, memoryview]
+    Parameters
+    ----------
+    data
+        All of its bytes.
+    starts, sizes
+        Of the objects in `data`, by their index (int64); the size is -1 where there is none.
+    whole
+        Whether objects and free space account for every byte. libhdf5 may loop for
+        ever over a collection for which they do not.
+    """
+
+    data: bytes
+    starts: np.ndarray[Any, Any]
+    sizes: np.ndarray[Any, Any]
+    whole: bool
 
 
 async def read_global_heap(frame: Frame, addresses: Iterable[int]) -> dict[int, GlobalHeap]:
@@ -89,9 +108,8 @@ async def read_global_heap(frame: Frame, addresses: Iterable[int]) -> dict[int, 
 
 async def _collection(frame: Frame, address: int) -> GlobalHeap:
     what = f"global heap at {address}"
-    prefix = 8 + frame.length_size
-    frame.within(address, prefix, what)
-    data = await frame.read_some(address, _COLLECTION)
+    frame.within(address, _OBJECT, what)
+    data = await frame.read_some(address, _COLLECTION, 8 + frame.length_size)
     cursor = Cursor(data, frame, what)
     cursor.expect(b"GCOL")
     if (version := cursor.uint(1)) != 1:
@@ -101,31 +119,39 @@ async def _collection(frame: Frame, address: int) -> GlobalHeap:
     frame.within(address, size, what)
     if size > len(data):
         data = await frame.read(address, size)
-    cursor = Cursor(data[:size], frame, what)
-    cursor.take(prefix)
-    return GlobalHeap(address, _objects(cursor))
+    return _objects(bytes(data[:size]), frame, what)
 
 
-def _objects(cursor: Cursor) -> dict[int, memoryview]:
+def _objects(data: bytes, frame: Frame, what: str) -> GlobalHeap:
     # there are many of them, and each is read as often as anything that refers to it
-    head = struct.Struct("<H6x" + _UNSIGNED[cursor.frame.length_size])
-    data = cursor.data
-    objects: dict[int, memoryview] = {}
-    at = cursor.position
-    while at + head.size <= len(data):
-        index, size = head.unpack_from(data, at)
-        if index == 0:  # the free space is the last
+    unpack_from = struct.Struct("<H6x" + _UNSIGNED[frame.length_size]).unpack_from
+    indexes, starts, sizes = [], [], []
+    at, last = _OBJECT, len(data) - _OBJECT
+    whole = True
+    while at <= last:
+        index, size = unpack_from(data, at)
+        if index == 0:  # the free space, head and all, is the last
+            whole = at + size == len(data)
             break
-        at += head.size
+        at += _OBJECT
         if size > len(data) - at:
-            raise cursor.error(f"object {index} has {size} bytes, {len(data) - at} are left")
-        objects[index] = data[at : at + size]
+            reason = f"object {index} has {size} bytes, {len(data) - at} are left"
+            raise frame.error(what, reason)
+        indexes.append(index)
+        starts.append(at)
+        sizes.append(size)
         # the last object need not be padded
         at += size + -size % 8
-    return objects
+    known = max(indexes, default=0) + 1
+    heap = GlobalHeap(data, np.zeros(known, np.int64), np.full(known, -1, np.int64), whole)
+    heap.starts[indexes] = starts
+    heap.sizes[indexes] = sizes
+    return heap
 
 
-async def resolve_vlen(frame: Frame, data: bytes | memoryview, count: int) -> list[memoryview]:
+async def resolve_vlen(
+    frame: Frame, data: bytes | memoryview, count: int, size: int = 1
+) -> list[bytes]:
     """The bytes of elements of variable length.
 
     Parameters
@@ -133,32 +159,42 @@ async def resolve_vlen(frame: Frame, data: bytes | memoryview, count: int) -> li
     data
         At least `count` elements as stored: a length in base elements, the
         address of a collection, and an index in there.
-
-    Returns
-    -------
-    The heap object of each, empty for elements of length 0. Whether its size
-    is that of `length` base elements is for the caller to check.
+    size
+        Of a base element, in bytes.
 
     Raises
     ------
     FormatError
-        If an element is in no heap.
+        If an element is in no heap, or in an object of fewer bytes.
     """
     cursor = Cursor(data, frame, "data of variable length")
-    element = struct.Struct(f"<I{_UNSIGNED[frame.offset_size]}I")
-    places: list[tuple[int, int] | None] = []
-    for length, address, index in element.iter_unpack(cursor.take(count * element.size)):
-        if length and address in (0, frame.undefined):
-            raise cursor.error(f"an element of length {length} that is nowhere")
-        places.append((address, index) if length else None)
-    heaps = await read_global_heap(frame, {place[0] for place in places if place})
-    found = []
-    for place in places:
-        if place is None:
-            found.append(memoryview(b""))
-            continue
-        there = heaps[place[0]].objects.get(place[1])
-        if there is None:
-            raise cursor.error(f"no object {place[1]} in the global heap at {place[0]}")
-        found.append(there)
+    element = np.dtype([("length", "<u4"), ("address", f"<u{frame.offset_size}"), ("index", "<u4")])
+    stored = np.frombuffer(cursor.take(count * element.itemsize), element)
+    found = [b""] * count
+    positions = np.flatnonzero(stored["length"])
+    there = stored[positions]
+    if np.isin(there["address"], (0, frame.undefined)).any():
+        raise cursor.error("an element that is nowhere")
+    addresses, which = np.unique(there["address"], return_inverse=True)
+    heaps = await read_global_heap(frame, addresses.tolist())
+    order = np.argsort(which, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(which[order])) + 1)
+    for address, part in zip(addresses.tolist(), parts, strict=False):
+        heap, index = heaps[address], there["index"][part]
+        known = index < len(heap.sizes)
+        sizes = heap.sizes[np.where(known, index, 0)]
+        if sizes.min(initial=0) < 0:
+            lost = index[np.argmin(sizes)]
+            raise cursor.error(f"no object {lost} in the global heap at {address}")
+        lengths = there["length"][part].astype(np.int64)
+        short = sizes // size < lengths
+        if short.any():
+            at = int(np.argmax(short))
+            reason = f"{sizes[at]} bytes in the heap for {lengths[at]} elements of {size}"
+            raise cursor.error(reason)
+        starts = heap.starts[index]
+        stops = starts + lengths * size
+        bounds = zip(positions[part].tolist(), starts.tolist(), stops.tolist(), strict=True)
+        for position, start, stop in bounds:
+            found[position] = heap.data[start:stop]
     return found

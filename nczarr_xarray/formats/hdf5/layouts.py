@@ -58,7 +58,7 @@ def decode_layout(cursor: Cursor, space: Dataspace, type_: Datatype) -> Layout:
     if version in (1, 2):
         return _decode_old(cursor, space, type_, size)
     if version not in (3, 4, 5):
-        return OtherLayout(f"its layout message has version {version}, known are 1 to 5")
+        raise cursor.error(f"has version {version}, known are 1 to 5")
     kind = cursor.uint(1)
     if kind == _COMPACT:
         return _compact(cursor, cursor.uint(2), size)
@@ -68,9 +68,9 @@ def decode_layout(cursor: Cursor, space: Dataspace, type_: Datatype) -> Layout:
             raise cursor.error(f"{stored} bytes are stored, {size} are needed")
         return ContiguousLayout(address, size)
     if kind == _VIRTUAL:
-        return OtherLayout("it is a virtual dataset")
+        return OtherLayout("it is a virtual dataset", (cursor.address(), cursor.uint(4)))
     if kind != _CHUNKED:
-        return OtherLayout(f"its layout is of class {kind}, known are 0 to 3")
+        raise cursor.error(f"is of class {kind}, known are 0 to 3")
     if version > 3:
         return _decode_chunked(cursor, space, type_, version)
     rank, address = cursor.uint(1), cursor.address()
@@ -88,7 +88,7 @@ def _decode_old(cursor: Cursor, space: Dataspace, type_: Datatype, size: int) ->
     if kind == _CONTIGUOUS:
         return ContiguousLayout(address, size)
     if kind != _CHUNKED:
-        return OtherLayout(f"its layout is of class {kind}, known are 0 to 2")
+        raise cursor.error(f"is of class {kind}, known are 0 to 2")
     return _chunked(cursor, shape, space, type_, ChunkedLayout((), 0, "btree1", address))
 
 
@@ -105,7 +105,7 @@ def _decode_chunked(cursor: Cursor, space: Dataspace, type_: Datatype, version: 
     code = cursor.uint(1)
     index = _INDEXES.get(code)
     if index is None:
-        return OtherLayout(f"its chunk index is of type {code}, known are 1 to 5")
+        raise cursor.error(f"its chunk index is of type {code}, known are 1 to 5")
     size, mask = None, 0
     if index == "single" and flags & 0x02:
         size, mask = cursor.length(), cursor.uint(4)

@@ -13,7 +13,7 @@ _MOST_FILTERS = 32
 
 def decode_dataspace(cursor: Cursor) -> Dataspace:
     """Decode a dataspace, versions 1 and 2 (IV.A.2.b)."""
-    version, rank, flags, kind = (cursor.uint(1) for _ in range(4))
+    version, rank, flags, kind = cursor.unpack("4B")
     if version not in (1, 2) or rank > _MOST_DIMENSIONS:
         raise cursor.error(f"a dataspace of version {version} with {rank} dimensions")
     if version == 1:
@@ -22,12 +22,12 @@ def decode_dataspace(cursor: Cursor) -> Dataspace:
         raise cursor.error(f"a dataspace of type {kind} with {rank} dimensions")
     elif kind == 2:
         return Dataspace(None)
-    shape = tuple(cursor.length() for _ in range(rank))
+    shape = cursor.unpack(f"{rank}L")
     if not flags & 1:
         return Dataspace(shape, shape)
     unlimited = (1 << (8 * cursor.frame.length_size)) - 1
-    limits = [cursor.length() for _ in range(rank)]
-    maxshape = tuple(None if limit == unlimited else limit for limit in limits)
+    limits = cursor.unpack(f"{rank}L")
+    maxshape = tuple([None if limit == unlimited else limit for limit in limits])
     for size, limit in zip(shape, maxshape, strict=True):
         if limit is not None and size > limit:
             raise cursor.error(f"a dataspace {shape} that is larger than its maximum {maxshape}")
@@ -57,7 +57,7 @@ def decode_fill(cursor: Cursor) -> bytes | None:
 
 def decode_filters(cursor: Cursor) -> tuple[Filter, ...]:
     """Decode a filter pipeline, versions 1 and 2 (IV.A.2.l), in the order of encoding."""
-    version, count = cursor.uint(1), cursor.uint(1)
+    version, count = cursor.unpack("BB")
     if version not in (1, 2) or count > _MOST_FILTERS:
         raise cursor.error(f"{count} filters in a pipeline of version {version}")
     if version == 1:
@@ -67,9 +67,9 @@ def decode_filters(cursor: Cursor) -> tuple[Filter, ...]:
         id_ = cursor.uint(2)
         # version 2 does not name the filters that come with the library
         length = cursor.uint(2) if version == 1 or id_ >= 256 else 0
-        flags, number = cursor.uint(2), cursor.uint(2)
+        flags, number = cursor.unpack("HH")
         name = bytes(cursor.take(length)).split(b"\0")[0].decode("utf-8", "replace")
-        values = tuple(cursor.uint(4) for _ in range(number))
+        values = cursor.unpack(f"{number}I")
         if version == 1 and number % 2:
             cursor.take(4)
         filters.append(Filter(id_, name, bool(flags & 1), values))
@@ -92,7 +92,7 @@ class Link(NamedTuple):
 
 def decode_link(cursor: Cursor) -> Link:
     """Decode a link (IV.A.2.g)."""
-    version, flags = cursor.uint(1), cursor.uint(1)
+    version, flags = cursor.unpack("BB")
     if version != 1:
         raise cursor.error(f"a link of version {version}, known is 1")
     kind = cursor.uint(1) if flags & 0x08 else 0
@@ -140,7 +140,7 @@ def decode_attribute_info(cursor: Cursor) -> DenseStorage:
 
 
 def _dense(cursor: Cursor, order_size: int) -> DenseStorage:
-    version, flags = cursor.uint(1), cursor.uint(1)
+    version, flags = cursor.unpack("BB")
     if version:
         raise cursor.error(f"has version {version}, known is 0")
     if flags & 0x01:

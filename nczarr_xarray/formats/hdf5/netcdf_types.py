@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.objects import Datatype
-from nczarr_xarray.model import NC_DTYPES, EnumType
+from nczarr_xarray.model import NC_DTYPES, EnumType, sequence_of
 
 _NC_TYPES = {dtype.str[1:]: name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"}
 
@@ -31,14 +31,9 @@ class ValueType:
     nc_type
         netCDF type name; None where netCDF's Python interface has no scalar type for it.
     stored
-        dtype of the stored elements (`read`: "plain", "fixed text", "text").
+        dtype of the stored elements.
     dtype
-        Of the values.
-    read
-        How values come from stored elements: as they are, as text of fixed
-        size, as text in the global heap, or not by our own code ("h5py").
-    reason
-        Why not by our own code.
+        Of the values: see `nczarr_xarray.model.Variable`.
     enum
         The members, of enums.
     """
@@ -46,8 +41,6 @@ class ValueType:
     nc_type: str | None
     stored: np.dtype[Any]
     dtype: np.dtype[Any]
-    read: Literal["plain", "fixed text", "text", "h5py"] = "plain"
-    reason: str = ""
     enum: EnumType | None = None
 
 
@@ -59,102 +52,89 @@ def value_type(type_: Datatype, enum_name: str = "") -> ValueType | None:
     enum_name
         What the type is called, should it be an enum.
     """
+    stored = None if type_.kind in INVISIBLE else stored_dtype(type_)
+    values = value_dtype(type_)
+    if stored is None or values is None:
+        return None
+    if type_.kind == "string":
+        if type_.size == 1:
+            return ValueType("char", stored, stored)
+        return ValueType("string", stored, np.dtype(object))
+    if type_.kind == "vlen":
+        return ValueType("string" if type_.text else None, stored, values)
+    if type_.kind == "enum":
+        if stored.kind not in "iu":
+            return None
+        enum = EnumType(enum_name, {member.name: member.value for member in type_.members})
+        return ValueType(_NC_TYPES.get(stored.str[1:]), stored, stored, enum)
+    if type_.numpy is not None and type_.kind != "compound":
+        return ValueType(_NC_TYPES.get(stored.str[1:]), stored, stored)
+    return ValueType(None, stored, values)
+
+
+def stored_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
+    """dtype of the stored elements, in which what numpy has not is bytes; None if there is none."""
+    if depth > _DEEPEST:
+        return None
+    try:
+        if type_.kind == "compound":
+            formats = [stored_dtype(m.type, depth + 1) for m in type_.members if m.type]
+            if None in formats or len(formats) < len(type_.members):
+                return None
+            return np.dtype(
+                {
+                    "names": [member.name for member in type_.members],
+                    "formats": formats,
+                    "offsets": [member.value for member in type_.members],
+                    "itemsize": type_.size,
+                }
+            )
+        if type_.kind == "array" and type_.base is not None:
+            base = stored_dtype(type_.base, depth + 1)
+            return None if base is None else np.dtype((base, type_.shape))
+        return type_.numpy if type_.numpy is not None else np.dtype(f"V{type_.size}")
+    except (TypeError, ValueError, OverflowError, MemoryError):  # numpy has none that large
+        return None
+
+
+def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
+    """dtype of values within structures and sequences, native; None if there are none.
+
+    Text of fixed size remains bytes there, as netCDF has it.
+    """
+    if depth > _DEEPEST:
+        return None
+    base = None if type_.base is None else value_dtype(type_.base, depth + 1)
+    if type_.kind == "compound":
+        fields = [(m.name, value_dtype(m.type, depth + 1)) for m in type_.members if m.type]
+        if None in dict(fields).values() or len(fields) < len(type_.members):
+            return None
+        return np.dtype(fields, align=True)
+    if type_.kind == "array":
+        return None if base is None else np.dtype((base, type_.shape))
+    if type_.kind == "vlen":
+        if type_.text:
+            return np.dtype(object)
+        return None if base is None else sequence_of(base)
     if type_.kind in INVISIBLE:
         return None
-    nothing = np.dtype(object)
-    if type_.kind == "string" or (type_.kind == "vlen" and type_.text):
-        if type_.kind == "vlen":
-            return ValueType("string", np.dtype(f"V{type_.size}"), nothing, "text")
-        if type_.size == 1:
-            return ValueType("char", np.dtype("S1"), np.dtype("S1"))
-        return ValueType("string", np.dtype(f"S{type_.size}"), nothing, "fixed text")
-    if type_.kind == "vlen":
-        # what a reader gets are arrays, and their dtype is what netCDF4-python says
-        base = value_type(type_.base) if type_.base is not None else None
-        if base is None or base.read == "h5py":
-            return None
-        dtype = base.dtype
-        return ValueType(None, nothing, dtype, "h5py", "is of variable-length sequences")
-    if type_.kind == "enum":
-        return _enum(type_, enum_name)
-    if type_.kind == "compound":
-        return _compound(type_)
     if type_.numpy is not None:
-        dtype = type_.numpy
-        return ValueType(_NC_TYPES.get(dtype.str[1:]), dtype, dtype)
+        return type_.numpy.newbyteorder("=")
     if type_.kind == "float":
         # as h5py reads them: into the next format that can hold them
-        dtype = np.dtype("f4" if type_.size <= 4 else "f8" if type_.size <= 8 else np.longdouble)
-        return ValueType(None, nothing, dtype, "h5py", f"has floats of {type_.size} odd bytes")
-    if type_.kind == "integer":
-        size = next((size for size in (1, 2, 4, 8) if size >= type_.size), 0)
-        if size:
-            dtype = np.dtype(f"i{size}")
-            return ValueType(None, nothing, dtype, "h5py", "has integers of an odd format")
+        return np.dtype("f4" if type_.size <= 4 else "f8" if type_.size <= 8 else np.longdouble)
+    if type_.kind == "integer" and type_.size <= 8:
+        return np.dtype(f"i{next(size for size in (1, 2, 4, 8) if size >= type_.size)}")
     return None
 
 
-def _enum(type_: Datatype, name: str) -> ValueType | None:
-    base = value_type(type_.base) if type_.base is not None else None
-    if base is None or base.read != "plain" or base.dtype.kind not in "iu":
-        return None
-    enum = EnumType(name, {member.name: member.value for member in type_.members})
-    return ValueType(base.nc_type, base.stored, base.dtype, enum=enum)
-
-
-def _compound(type_: Datatype) -> ValueType | None:
-    if type_.numpy is not None and _is_plain(type_.numpy):
-        return ValueType(None, type_.numpy, native(type_.numpy))
-    try:
-        dtype = _value_dtype(type_)
-    except ValueError:
-        return None
-    return ValueType(
-        None, np.dtype(object), dtype, "h5py", "is of compounds with other than numbers"
-    )
-
-
-def _is_plain(dtype: np.dtype[Any]) -> bool:
-    """Whether elements need nothing but a change of byte order."""
-    pending = [dtype]
-    while pending:
-        current = pending.pop()
-        if current.fields is not None:
-            pending.extend(field[0] for field in current.fields.values())
-        elif current.subdtype is not None:
-            pending.append(current.subdtype[0])
-        elif current.kind not in "iufcS":
-            return False
-    return True
-
-
-def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A structure as C lays it out on this machine."""
-    if dtype.fields is not None:
-        fields = [(str(name), native(dtype.fields[name][0])) for name in dtype.names or ()]
-        return np.dtype(fields, align=True)
-    if dtype.subdtype is not None:
-        base, shape = dtype.subdtype
-        return np.dtype((native(base), shape))
-    return dtype.newbyteorder("=")
-
-
-def _value_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any]:
-    """dtype of what h5py reads, in this machine's byte order; ValueError if that is nothing."""
-    if depth > _DEEPEST:
-        raise ValueError("types nested too deep")
+def is_plain(type_: Datatype) -> bool:
+    """Whether elements need nothing but a change of layout."""
     if type_.kind == "compound":
-        fields = [(m.name, _value_dtype(m.type, depth + 1)) for m in type_.members if m.type]
-        return np.dtype(fields, align=True)
+        return all(member.type is not None and is_plain(member.type) for member in type_.members)
     if type_.kind == "array" and type_.base is not None:
-        return np.dtype((_value_dtype(type_.base, depth + 1), type_.shape))
-    if type_.kind == "enum" and type_.base is not None:
-        return _value_dtype(type_.base, depth + 1)
-    if type_.kind == "vlen":
-        return np.dtype(object)
-    if type_.kind == "reference" or type_.numpy is None:
-        raise ValueError(f"{type_.kind} in a compound")
-    return type_.numpy.newbyteorder("=")
+        return is_plain(type_.base)
+    return type_.kind != "vlen" and type_.numpy is not None
 
 
 class TypeNames:

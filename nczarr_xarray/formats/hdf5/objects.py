@@ -51,6 +51,8 @@ class Datatype:
         Of opaque.
     committed
         Address of the named type this is, if it is one.
+    encoded
+        Of numbers in a format that numpy has not: the message itself.
     """
 
     kind: Literal[
@@ -67,6 +69,7 @@ class Datatype:
     utf8: bool = False
     tag: str = ""
     committed: Address = None
+    encoded: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +161,14 @@ class ChunkedLayout:
 
 @dataclass(frozen=True, slots=True)
 class OtherLayout:
-    """Data in external files, or a virtual dataset: not read by our own code."""
+    """Data in external files, or a virtual dataset: not read by our own code.
+
+    A virtual dataset is described by an object of a global heap, at the address
+    and with the index `mappings`.
+    """
 
     reason: str
+    mappings: tuple[Address, int] | None = None
 
 
 Layout: TypeAlias = CompactLayout | ContiguousLayout | ChunkedLayout | OtherLayout

@@ -11,6 +11,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
+from nczarr_xarray.formats.hdf5.decoded import Decoded
 from nczarr_xarray.formats.hdf5.fractal import FractalHeap, read_heap
 from nczarr_xarray.formats.waves import caught, together
 
@@ -19,10 +20,17 @@ _MOST_INDEXES = 8
 
 
 class SharedMessages:
-    """Finds shared messages, each once."""
+    """Finds shared messages, each once.
+
+    Attributes
+    ----------
+    decoded : Decoded
+        The messages that objects share without saying so.
+    """
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
+        self.decoded = Decoded(frame)
         self._found: dict[oh.Shared, memoryview | NCZarrError] = {}
         self._heaps: dict[int, int] | None = None
 

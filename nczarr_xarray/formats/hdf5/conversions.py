@@ -1,0 +1,159 @@
+"""Values of stored elements that are not values themselves: text, sequences, structures.
+
+As netCDF4-python shows them, where it does: text in objects, sequences as arrays
+in objects, structures as C lays them out on this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.chunks.libhdf5 import convert_numbers
+from nczarr_xarray.formats.hdf5.binary import Frame
+from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
+from nczarr_xarray.formats.hdf5.netcdf_types import is_plain, stored_dtype, value_dtype
+from nczarr_xarray.formats.hdf5.objects import Datatype
+from nczarr_xarray.formats.waves import Parsing, together
+
+#: The first two bits of what continues a character in UTF-8.
+_CONTINUES, _MASK = 0x80, 0xC0
+
+
+@dataclass(frozen=True, slots=True)
+class FixedText:
+    """`nczarr_xarray.model.Conversion` of strings of fixed size.
+
+    Parameters
+    ----------
+    path
+        Of the variable, for messages.
+    """
+
+    path: str
+
+    async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """``str`` of ``S<n>``."""
+        return _objects(decode_texts(stored.ravel().tolist(), self.path)).reshape(stored.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """`nczarr_xarray.model.Conversion` of whatever else is not a number of numpy's.
+
+    Parameters
+    ----------
+    path
+        Of the variable, for messages.
+    frame
+        Of the file.
+    type
+        Of the elements.
+    """
+
+    path: str
+    frame: Frame
+    type: Datatype
+
+    async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Values; all that is in global heaps is read in one wave, sequences of those in more."""
+        return await self._convert(stored, self.type)
+
+    async def _convert(
+        self, stored: np.ndarray[Any, Any], type_: Datatype
+    ) -> np.ndarray[Any, Any]:
+        dtype = value_dtype(type_)
+        assert dtype is not None  # or there would be no variable
+        if is_plain(type_):
+            return stored.astype(dtype.base)
+        if type_.kind == "compound":
+            return await self._structures(stored, type_, dtype)
+        if type_.kind == "array":
+            assert type_.base is not None
+            return await self._convert(stored, type_.base)
+        if type_.kind == "vlen":
+            return (await self._sequences(stored.ravel(), type_)).reshape(stored.shape)
+        try:
+            return convert_numbers(stored, type_.encoded, dtype)
+        except FormatError as error:
+            raise FormatError(self.path, error.reason) from None
+
+    async def _structures(
+        self, stored: np.ndarray[Any, Any], type_: Datatype, dtype: np.dtype[Any]
+    ) -> np.ndarray[Any, Any]:
+        values = np.empty(stored.shape, dtype)
+        # numpy gives a dimension for each of a field that is an array
+        fields = await together(
+            self._convert(stored[member.name], member.type)
+            for member in type_.members
+            if member.type is not None
+        )
+        for member, field in zip(type_.members, fields, strict=True):
+            values[member.name] = field
+        return values
+
+    async def _sequences(
+        self, stored: np.ndarray[Any, Any], type_: Datatype
+    ) -> np.ndarray[Any, Any]:
+        base = type_.base
+        assert base is not None
+        size = 1 if type_.text else base.size
+        found = await resolve_vlen(self.frame, stored.tobytes(), stored.size, size)
+        if type_.text:
+            return _objects(decode_texts(found, self.path))
+        # the elements of all sequences at once
+        elements = np.frombuffer(b"".join(found), stored_dtype(base))
+        values = await self._convert(elements, base)
+        ends = np.cumsum([len(one) // size for one in found])[:-1]
+        return _objects(np.split(values, ends) if found else [])
+
+
+def decode_texts(texts: Sequence[bytes], what: str) -> list[str]:
+    """Texts of a variable, each of which ends at its first NUL.
+
+    Parameters
+    ----------
+    what
+        The variable, for the message.
+
+    Raises
+    ------
+    FormatError
+        If one of them is not UTF-8.
+    """
+    everything = b"".join(texts)
+    if b"\0" in everything:
+        texts = [text.partition(b"\0")[0] for text in texts]
+        everything = b"".join(texts)
+    ends = np.cumsum([0, *map(len, texts)])
+    try:
+        whole = everything.decode()
+    except UnicodeDecodeError:
+        whole = ""
+    if len(whole) < len(everything):  # characters have several bytes, or something is wrong
+        characters = (np.frombuffer(everything, np.uint8) & _MASK) != _CONTINUES
+        starts = ends[:-1][ends[:-1] < ends[1:]]
+        if not whole or not characters[starts].all():
+            return [_decoded(text, what) for text in texts]
+        ends = np.concatenate([[0], np.cumsum(characters)])[ends]
+    bounds = ends.tolist()
+    return [whole[start:stop] for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def _decoded(text: bytes, what: str) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        raise FormatError(what, f"{text[:60]!r} is not UTF-8") from None
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """An array of Python objects, also if these are arrays."""
+    objects = np.empty(len(values), dtype=object)
+    for position, value in enumerate(values):
+        objects[position] = value
+    return objects

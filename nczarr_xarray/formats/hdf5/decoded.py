@@ -1,0 +1,52 @@
+"""What most objects of a file have in common, decoded once.
+
+Thousands of attributes and datasets have the same few datatypes, dataspaces
+and filter pipelines, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
+from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
+from nczarr_xarray.formats.hdf5.messages import decode_dataspace, decode_filters
+from nczarr_xarray.formats.hdf5.objects import Dataspace, Datatype, Filter
+
+T = TypeVar("T")
+
+
+class Decoded:
+    """Decodes messages of one file that depend on nothing but their bytes.
+
+    Each method takes the bytes of a message and the name of what it belongs
+    to, and raises `FormatError` with that name if the message is damaged.
+    """
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self._types: dict[bytes, Datatype] = {}
+        self._spaces: dict[bytes, Dataspace] = {}
+        self._filters: dict[bytes, tuple[Filter, ...]] = {}
+
+    def datatype(self, body: memoryview, what: str) -> Datatype:
+        """The datatype of a message."""
+        return self._once(self._types, decode_datatype, body, what)
+
+    def dataspace(self, body: memoryview, what: str) -> Dataspace:
+        """The dataspace of a message."""
+        return self._once(self._spaces, decode_dataspace, body, what)
+
+    def filters(self, body: memoryview, what: str) -> tuple[Filter, ...]:
+        """The filter pipeline of a message."""
+        return self._once(self._filters, decode_filters, body, what)
+
+    def _once(
+        self, known: dict[bytes, T], decode: Callable[[Cursor], T], body: memoryview, what: str
+    ) -> T:
+        key = bytes(body)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = decode(Cursor(body, self.frame, what))
+        return found

@@ -1,0 +1,365 @@
+"""What a reader promises about damaged classic and HDF5 files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import math
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import xarray as xr
+
+from nczarr_fsspec.errors import NCZarrError, NCZarrWarning
+from nczarr_fsspec.ranges.local import MemoryBytes
+from nczarr_fsspec.ranges.source import Extent, Limits, RemoteBytes
+from nczarr_xarray.files import DataFile
+from nczarr_xarray.formats.hdf5 import checksum
+from nczarr_xarray.formats.waves import Read, waves
+from nczarr_xarray.model import FileChunks, FileStrides, Variable
+from nczarr_xarray.reader import Opened, open_hierarchy
+from tests import classic_corpus, hdf5_corpus
+from tests.filedamage import Anatomy, Damage, Span
+
+#: Larger files are left out: damage would mostly hit data.
+LARGEST = 100_000
+#: Bytes of a variable that is not read as a whole.
+LARGE = 8_000_000
+#: Ways to a file.
+WAYS = ("memory", "object", "path", "remote")
+
+Values = dict[str, np.ndarray[Any, Any] | NCZarrError]
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    """A file before any damage.
+
+    Parameters
+    ----------
+    data
+        The whole file.
+    values
+        What it holds.
+    extents
+        Which bytes are the data of which variable.
+    anatomy
+        Where damage is worth while.
+    """
+
+    data: bytes
+    values: Values
+    extents: dict[str, list[Span]]
+    anatomy: Anatomy
+
+    def holding(self, spans: Sequence[Span]) -> set[str]:
+        """The variables (several names may mean one) whose data all the bytes are."""
+        return {
+            path
+            for path, extents in self.extents.items()
+            if all(
+                any(start <= low and high <= stop for start, stop in extents) for low, high in spans
+            )
+        }
+
+    def guarded(self, spans: Sequence[Span]) -> bool:
+        """Whether all the bytes are in structures with checksums."""
+        return all(
+            any(start <= low and high <= stop for start, stop in self.anatomy.sealed)
+            for low, high in spans
+        )
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def write_corpus(directory: Path) -> None:
+    """Write small files of all kinds, as ``<name>.nc``."""
+    for content, version in classic_corpus.CORPUS:
+        if content not in ("huge header", "everything"):
+            name = f"cdf{version} {content}".replace(" ", "_")
+            classic_corpus.make(content, version, directory / f"{name}.nc")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in hdf5_corpus.CASES:
+            hdf5_corpus.write(name, directory)
+    for path in directory.iterdir():
+        if path.suffix != ".nc" or path.stat().st_size > LARGEST:
+            path.unlink()
+
+
+def corpus(directory: str | os.PathLike[str]) -> list[Path]:
+    """The files that `write_corpus` wrote."""
+    return sorted(Path(directory).glob("*.nc"))
+
+
+@cache
+def families(directory: str | os.PathLike[str]) -> dict[str, list[Path]]:
+    """The corpus by likeness: some files differ in one attribute, say."""
+    found: dict[str, list[Path]] = {}
+    for path in corpus(directory):
+        name = path.stem[:3] if path.stem.startswith("cdf") else path.stem
+        for many in ("h5_reserved", "h5_attribute", "h5_odd"):
+            name = many if name.startswith(many) else name
+        found.setdefault(name, []).append(path)
+    return found
+
+
+@cache
+def good(path: Path) -> Good:
+    """A file of the corpus before any damage."""
+    data = path.read_bytes()
+    structures: set[Span] = set()
+    sealed: set[bytes] = set()
+    find = DataFile._extent  # noqa: SLF001 - what all metadata are read by
+
+    def noted(self: DataFile, wish: Read) -> Any:
+        extent = find(self, wish)
+        if isinstance(extent, Extent) and extent.stop > extent.start:
+            structures.add((extent.start, extent.stop))
+        return extent
+
+    def sealing(block: bytes | memoryview, *rest: Any) -> None:
+        sealed.add(bytes(block))
+
+    with mock.patch.object(DataFile, "_extent", noted), verifying(sealing):
+        values = read_all(data)
+    assert not isinstance(values, NCZarrError), f"{path}: {values}"
+    places = [(at, at + len(block)) for block in sealed for at in _occurrences(data, block)]
+    anatomy = Anatomy(tuple(sorted(structures)), tuple(sorted(places)))
+    return Good(data, values, _extents(data), anatomy)
+
+
+def _occurrences(data: bytes, block: bytes) -> Iterator[int]:
+    at = data.find(block)
+    while at >= 0:
+        yield at
+        at = data.find(block, at + 1)
+
+
+@contextlib.contextmanager
+def verifying(verify: Any) -> Iterator[None]:
+    """Have another function look at checksums of HDF5's metadata: one that knows better."""
+    with contextlib.ExitStack() as stack:
+        for name, module in sorted(sys.modules.items()):
+            if name.startswith("nczarr_xarray.formats.hdf5.") and not name.endswith(".checksum"):
+                if getattr(module, "verify", None) is checksum.verify:
+                    stack.enter_context(mock.patch.object(module, "verify", verify))
+        yield
+
+
+def _extents(data: bytes) -> dict[str, list[Span]]:
+    """Find the data of all variables of a good file."""
+    opened = open_hierarchy(MemoryBytes(data, "memory"))
+    found: dict[str, list[Span]] = {}
+    for group in opened.hierarchy.root.walk():
+        for variable in group.variables.values():
+            array = variable.array
+            if 0 in variable.shape:
+                continue
+            if isinstance(array, FileStrides) and array.start is not None and not array.inline:
+                rows = array.shape[0] if array.shape else 1
+                row = array.dtype.itemsize * math.prod(array.shape[1:])
+                stride = array.strides[0] if array.shape else 0
+                found[variable.path] = [
+                    (array.start + n * stride, array.start + n * stride + row) for n in range(rows)
+                ]
+            elif isinstance(array, FileChunks):
+                grid = (-(-n // c) for n, c in zip(array.shape, array.chunk_shape, strict=True))
+                table = _drive(array.index.locate(np.arange(math.prod(grid))), data)
+                found[variable.path] = [
+                    (int(start), int(start + size))
+                    for start, size in zip(table.start, table.size, strict=True)
+                    if start >= 0
+                ]
+    return found
+
+
+def _drive(parsing: Any, data: bytes) -> Any:
+    running = waves(parsing)
+    try:
+        wishes = next(running)
+        while True:
+            wishes = running.send(
+                [memoryview(data)[wish.start : wish.start + wish.length] for wish in wishes]
+            )
+    except StopIteration as stop:
+        return stop.value
+
+
+# -- sources -----------------------------------------------------------------------------------
+
+
+class RemoteMemory(RemoteBytes):
+    """A file in memory behind an event loop."""
+
+    def __init__(self, data: bytes) -> None:
+        self.url, self.size, self.validator = "memory", len(data), ""
+        self.head = data[:512]
+        self.data = data
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        from fsspec.asyn import get_loop
+
+        loop: asyncio.AbstractEventLoop = get_loop()
+        return loop
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(ranges=3)
+
+    async def fetch(self, extents: Sequence[Extent]) -> list[bytes | memoryview]:
+        stop = 0
+        for extent in extents:
+            assert stop <= extent.start < extent.stop <= self.size, extents
+            stop = extent.stop
+        return [self.data[extent.start : extent.stop] for extent in extents]
+
+
+def target(data: bytes, way: str = "memory", path: Path | None = None) -> Any:
+    """Something to open that holds `data`; the way ``"path"`` writes them to `path`."""
+    if way == "remote":
+        return RemoteMemory(data)
+    if way == "object":
+        return io.BytesIO(data)
+    if way == "path":
+        assert path is not None
+        path.write_bytes(data)
+        return os.fspath(path)
+    return MemoryBytes(data, "memory")
+
+
+# -- promises ----------------------------------------------------------------------------------
+
+
+def read_all(
+    data: bytes, *, way: str = "memory", path: Path | None = None
+) -> Values | NCZarrError:
+    """Every variable by path, or why not; anything but an error of ours gets out."""
+    values: Values = {}
+    try:
+        with open_hierarchy(target(data, way, path)) as opened:
+            for group in opened.hierarchy.root.walk():
+                for variable in group.variables.values():
+                    values[variable.path] = _read(opened, variable)
+    except NCZarrError as error:
+        assert error.object
+        assert error.reason
+        return error
+    return values
+
+
+def _read(opened: Opened, variable: Variable) -> np.ndarray[Any, Any] | NCZarrError:
+    key = (slice(None),) * len(variable.shape)
+    shape = variable.shape
+    try:
+        if math.prod(shape) * variable.dtype.itemsize > LARGE:
+            # what is said to be large takes long: its last corner
+            key = tuple(slice(max(0, size - 1), None) for size in shape)
+            shape = tuple(min(size, 1) for size in shape)
+        data = opened.read(variable, key)
+    except NCZarrError as error:
+        assert error.object
+        assert error.reason
+        return error
+    assert data.shape == shape, variable
+    if data.dtype.kind != "O":
+        assert data.dtype == variable.dtype.newbyteorder("="), variable
+    return data
+
+
+def check(good: Good, after: Values | NCZarrError, damage: Damage, *, seals: bool = True) -> None:
+    """Fail if a variable reads differently although the damage can be known.
+
+    A file that lacks its end holds the same values, some of them or none; one whose data of one
+    variable were changed, the same in all others. Where there are checksums, changed metadata
+    are found out. What another changed number in the metadata means, nobody knows.
+
+    Parameters
+    ----------
+    seals
+        Whether checksums were looked at.
+    """
+    spans = damage.changed
+    if not damage.cut and spans is None:
+        return
+    hit = good.holding(spans) if spans is not None else set()
+    if hit and not isinstance(after, NCZarrError):
+        assert set(after) == set(good.values)
+    elif hit:
+        raise AssertionError("changed data are no reason to refuse the file") from after
+    known = damage.cut or (
+        spans is not None and seals and not damage.repaired and good.guarded(spans)
+    )
+    if not (hit or known) or isinstance(after, NCZarrError):
+        return
+    for path, value in good.values.items():
+        found = after.get(path)
+        if path in hit or isinstance(value, NCZarrError):
+            continue
+        if known and (found is None or isinstance(found, NCZarrError)):
+            continue
+        assert found is not None, path
+        assert not isinstance(found, NCZarrError), (path, found)
+        if known:  # the variable that made an unlimited dimension longer may be lost
+            value = value[tuple(map(slice, found.shape))]
+        np.testing.assert_array_equal(found, value, err_msg=path)
+
+
+def open_with_xarray(
+    data: bytes, *, way: str = "memory", path: Path | None = None
+) -> xr.Dataset | NCZarrError | ValueError | None:
+    """All groups, looked at in every way that must not raise, if the root is not refused.
+
+    Returns
+    -------
+    The error, if it is one of ours or one that xarray raises about attributes that make no sense.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NCZarrWarning)
+        try:
+            groups = xr.open_groups(target(data, way, path), engine="nczarr")
+        except NCZarrError as error:
+            return error
+        except (ValueError, OverflowError, TypeError) as error:
+            # as with other engines: of units, scale factors, calendars that are none
+            if "nczarr_" in _last(error):
+                raise
+            return None
+    for dataset in groups.values():
+        repr(dataset)
+        for variable in dataset.variables.values():
+            try:
+                large = variable.nbytes > LARGE
+                (variable[(-1,) * variable.ndim] if large else variable.copy()).load()
+            except NCZarrError:
+                pass
+            except Exception as error:
+                # xarray may find out only here that the attributes are nonsense
+                trace = error.__traceback__
+                while trace is not None:
+                    if "nczarr_" in trace.tb_frame.f_code.co_filename:
+                        raise
+                    trace = trace.tb_next
+        dataset.close()
+    return None
+
+
+def _last(error: BaseException) -> str:
+    """File of the function that raised."""
+    trace = error.__traceback__
+    name = ""
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        trace = trace.tb_next
+    return name
