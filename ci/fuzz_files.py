@@ -51,7 +51,9 @@ def damaged(directory: str, seed: int, number: int) -> tuple[Path, str, filedama
     """Name of, way to and bytes of the damaged file of one case."""
     rng = random.Random(f"{seed}/{number}")  # noqa: S311 - no secret
     families = filepromises.families(directory)
-    name = "cdf" if rng.random() < CLASSIC else rng.choice(list(families))
+    name = rng.choice(list(families))
+    if "cdf" in families and rng.random() < CLASSIC:
+        name = "cdf"
     path = rng.choice(families[name])
     donor = rng.choice(families[rng.choice(list(families))]).read_bytes()
     good = filepromises.good(path)
@@ -79,8 +81,7 @@ def run(directory: str, seed: int, number: int) -> workers.Labels:
         errors = [
             value
             for name, value in found.items()
-            if isinstance(value, NCZarrError)
-            and not isinstance(good.values.get(name), NCZarrError)
+            if isinstance(value, NCZarrError) and not isinstance(good.values.get(name), NCZarrError)
         ]
         outcome = "variables refused" if errors else "read"
     labels.append(("outcome", f"{format}: {outcome}"))
@@ -126,10 +127,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--files", default="*", help="pattern of their names (h5_virtual*)")
     parser.add_argument("--case", type=int, help="repeat this one, here")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        filepromises.write_corpus(Path(directory))
+        filepromises.write_corpus(Path(directory), args.files)
         if args.case is not None:
             show(directory, args.seed, args.case)
             return 0

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 #: Address space of a worker, and time of a case before it is a hang.
@@ -114,7 +115,7 @@ def run_all(run: Callable[[int], Labels], numbers: range, jobs: int) -> Summary:
     summary = Summary()
     context = multiprocessing.get_context("spawn")
     running: dict[Connection, tuple[range, int, Path]] = {}
-    processes = {}
+    processes: dict[Connection, SpawnProcess] = {}
 
     with tempfile.TemporaryDirectory() as directory:
 

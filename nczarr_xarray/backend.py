@@ -26,7 +26,14 @@ from nczarr_xarray._compat import (
 )
 from nczarr_xarray.encoding import attribute_value, variable_encoding
 from nczarr_xarray.files import DataFile
-from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, Dimension, Group, Variable
+from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
+    ChunkedArray,
+    Dimension,
+    Group,
+    Variable,
+    element_of,
+)
 from nczarr_xarray.reader import Opened, VariableReader, open_hierarchy
 
 
@@ -113,7 +120,11 @@ class NCZarrArray(BackendArray):
     def __init__(self, reader: VariableReader) -> None:
         self.reader = reader
         self.shape = reader.shape
-        self.dtype = VLEN_STRING if reader.dtype.kind == "O" else reader.dtype
+        self.dtype = reader.dtype
+        if reader.dtype.kind == "O":
+            # of sequences that of their elements, as netCDF4-python has it: xarray would look
+            # into objects to see whether they are dates
+            self.dtype = element_of(reader.dtype) or VLEN_STRING
 
     def __getitem__(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
         return self.reader.read(key.tuple, points=_is_pointwise(key))
@@ -179,7 +190,8 @@ class NCZarrDataStore(AbstractDataStore):
         """
         for name, variable in self.variables.items():
             indexed = self.dimensions_of(variable) == (name,)
-            if name not in self.errors and (indexed or variable.dtype.kind == "O"):
+            text = variable.dtype.kind == "O" and element_of(variable.dtype) is None
+            if name not in self.errors and (indexed or text):
                 yield variable
 
     def open_dataset(self, **decoding: Any) -> xr.Dataset:

@@ -15,6 +15,7 @@ from nczarr_xarray.model import (
     FileChunks,
     FileStrides,
     Variable,
+    element_of,
 )
 
 #: Along one dimension; dask makes a tuple of their lengths, and an enormous shape may be a lie.
@@ -60,11 +61,7 @@ def variable_encoding(
         return encoding
     if array is None:
         return encoding
-    if isinstance(array, H5pyArray):
-        chunked = array.chunked
-    else:
-        chunked = bool(variable.shape) and not isinstance(array, FileStrides)
-    if chunked:
+    if variable.shape and not isinstance(array, (FileStrides, H5pyArray)):
         chunks = array.chunk_shape
         encoding["contiguous"] = False
         encoding["chunksizes"] = chunks
@@ -76,7 +73,7 @@ def variable_encoding(
         encoding["contiguous"] = True
         encoding["chunksizes"] = None
     if isinstance(array, (FileChunks, FileStrides, H5pyArray)):
-        codecs = () if isinstance(array, FileStrides) else array.codecs
+        codecs = array.codecs if isinstance(array, FileChunks) else ()
         encoding.update(_netcdf_filters(codecs))
     elif isinstance(array, ChunkedArray):
         encoding.update(_filters(array.codecs))
@@ -93,7 +90,7 @@ def _dtype(variable: Variable) -> Any:
         return str
     enum = variable.enum
     if enum is None:
-        return variable.dtype
+        return element_of(variable.dtype) or variable.dtype
     metadata = {"enum": dict(enum.members), "enum_name": enum.name}
     return np.dtype(variable.dtype, metadata=metadata)
 

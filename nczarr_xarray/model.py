@@ -350,8 +350,8 @@ def sequence_of(element: np.dtype[Any]) -> np.dtype[Any]:
 
 def element_of(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """The dtype of the elements of sequences; None if it is not `sequence_of` anything."""
-    element: np.dtype[Any] | None = (dtype.metadata or {}).get("element_type")
-    return element
+    metadata: Mapping[str, Any] = dtype.metadata or {}
+    return metadata.get("element_type")
 
 
 def join(group: str, name: str) -> str:

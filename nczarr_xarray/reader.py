@@ -387,7 +387,8 @@ class VariableReader:
         reader = self.prepare()
         key = self._full(key)
         if isinstance(reader, _WholeReader):
-            return reader.read(key, points=points)
+            fitted = self._fit(key, points)
+            return fitted.finish(reader.read(fitted.key, points=points))
         remote = _remote(self.store)
         if remote is not None:
             return remote.run(self.read_remote(key, points=points))
@@ -414,7 +415,8 @@ class VariableReader:
         reader = self.prepare()
         key = self._full(key)
         if isinstance(reader, _WholeReader):
-            return await asyncio.to_thread(reader.read, key, points=points)
+            fitted = self._fit(key, points)
+            return fitted.finish(await asyncio.to_thread(reader.read, fitted.key, points=points))
         fitted = self._fit(key, points)
         data, _ = await gather_or_cancel(
             reader.read_remote(self.store, self._plan(fitted.key, points)), self._compare()

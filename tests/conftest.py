@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
+from tests.remotefiles import files_root, files_server  # noqa: F401
 from tests.s3server import s3_server  # noqa: F401
 
 pytest.register_assert_rewrite("tests.ncpair")

@@ -120,7 +120,7 @@ def _repair(data: bytearray, anatomy: Anatomy, spans: list[Span]) -> list[Span]:
 
 
 class _Places:
-    """Positions in a file: structure is more likely than data, and each kind as likely as others."""
+    """Positions in a file: rather in structures than in data, and in all kinds of them."""
 
     def __init__(self, data: bytes, anatomy: Anatomy, rng: random.Random) -> None:
         self._size = len(data)

@@ -82,8 +82,8 @@ class Good:
 # -- files -------------------------------------------------------------------------------------
 
 
-def write_corpus(directory: Path) -> None:
-    """Write small files of all kinds, as ``<name>.nc``."""
+def write_corpus(directory: Path, pattern: str = "*") -> None:
+    """Write small files of all kinds, as ``<name>.nc``, with names that match a pattern."""
     for content, version in classic_corpus.CORPUS:
         if content not in ("huge header", "everything"):
             name = f"cdf{version} {content}".replace(" ", "_")
@@ -93,7 +93,8 @@ def write_corpus(directory: Path) -> None:
         for name in hdf5_corpus.CASES:
             hdf5_corpus.write(name, directory)
     for path in directory.iterdir():
-        if path.suffix != ".nc" or path.stat().st_size > LARGEST:
+        wanted = path.suffix == ".nc" and path.match(f"{pattern}.nc")
+        if path.suffix == ".nc" and (not wanted or path.stat().st_size > LARGEST):
             path.unlink()
 
 
@@ -120,7 +121,7 @@ def good(path: Path) -> Good:
     data = path.read_bytes()
     structures: set[Span] = set()
     sealed: set[bytes] = set()
-    find = DataFile._extent  # noqa: SLF001 - what all metadata are read by
+    find = DataFile._extent  # what all metadata are read by
 
     def noted(self: DataFile, wish: Read) -> Any:
         extent = find(self, wish)
@@ -151,9 +152,9 @@ def verifying(verify: Any) -> Iterator[None]:
     """Have another function look at checksums of HDF5's metadata: one that knows better."""
     with contextlib.ExitStack() as stack:
         for name, module in sorted(sys.modules.items()):
-            if name.startswith("nczarr_xarray.formats.hdf5.") and not name.endswith(".checksum"):
-                if getattr(module, "verify", None) is checksum.verify:
-                    stack.enter_context(mock.patch.object(module, "verify", verify))
+            ours = name.startswith("nczarr_xarray.formats.hdf5.") and module is not checksum
+            if ours and getattr(module, "verify", None) is checksum.verify:
+                stack.enter_context(mock.patch.object(module, "verify", verify))
         yield
 
 
@@ -242,9 +243,7 @@ def target(data: bytes, way: str = "memory", path: Path | None = None) -> Any:
 # -- promises ----------------------------------------------------------------------------------
 
 
-def read_all(
-    data: bytes, *, way: str = "memory", path: Path | None = None
-) -> Values | NCZarrError:
+def read_all(data: bytes, *, way: str = "memory", path: Path | None = None) -> Values | NCZarrError:
     """Every variable by path, or why not; anything but an error of ours gets out."""
     values: Values = {}
     try:
@@ -294,10 +293,9 @@ def check(good: Good, after: Values | NCZarrError, damage: Damage, *, seals: boo
     if not damage.cut and spans is None:
         return
     hit = good.holding(spans) if spans is not None else set()
-    if hit and not isinstance(after, NCZarrError):
+    if hit:
+        assert not isinstance(after, NCZarrError), after
         assert set(after) == set(good.values)
-    elif hit:
-        raise AssertionError("changed data are no reason to refuse the file") from after
     known = damage.cut or (
         spans is not None and seals and not damage.repaired and good.guarded(spans)
     )
@@ -312,30 +310,35 @@ def check(good: Good, after: Values | NCZarrError, damage: Damage, *, seals: boo
         assert found is not None, path
         assert not isinstance(found, NCZarrError), (path, found)
         if known:  # the variable that made an unlimited dimension longer may be lost
-            value = value[tuple(map(slice, found.shape))]
-        np.testing.assert_array_equal(found, value, err_msg=path)
+            box: tuple[Any, ...] = tuple(map(slice, found.shape))
+            value = value[(*box, ...)]
+        assert _same(found, value), (path, found, value)
 
 
-def open_with_xarray(
-    data: bytes, *, way: str = "memory", path: Path | None = None
-) -> xr.Dataset | NCZarrError | ValueError | None:
-    """All groups, looked at in every way that must not raise, if the root is not refused.
+def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.dtype.kind == "O":  # text, or arrays
+        pairs = zip(one.ravel().tolist(), other.ravel().tolist(), strict=True)
+        return all(np.array_equal(a, b) for a, b in pairs)
+    if one.dtype.kind == "V":  # with gaps, maybe
+        return repr(one.tolist()) == repr(other.tolist())
+    return one.tobytes() == other.tobytes()
 
-    Returns
-    -------
-    The error, if it is one of ours or one that xarray raises about attributes that make no sense.
-    """
+
+def open_with_xarray(data: bytes, *, way: str = "memory", path: Path | None = None) -> None:
+    """All groups, looked at in every way that must not raise, if the root is not refused."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NCZarrWarning)
         try:
             groups = xr.open_groups(target(data, way, path), engine="nczarr")
-        except NCZarrError as error:
-            return error
+        except NCZarrError:
+            return
         except (ValueError, OverflowError, TypeError) as error:
             # as with other engines: of units, scale factors, calendars that are none
             if "nczarr_" in _last(error):
                 raise
-            return None
+            return
     for dataset in groups.values():
         repr(dataset)
         for variable in dataset.variables.values():
@@ -352,7 +355,6 @@ def open_with_xarray(
                         raise
                     trace = trace.tb_next
         dataset.close()
-    return None
 
 
 def _last(error: BaseException) -> str:

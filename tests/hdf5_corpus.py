@@ -341,6 +341,58 @@ def nc_user_types(path: Path) -> None:
 
 
 @case
+def nc_compounds(path: Path) -> None:
+    inner = np.dtype([("p", "i2"), ("q", "f4")], align=True)
+    outer = np.dtype(
+        [("n", "i4"), ("in", inner), ("grid", "f8", (2, 3)), ("c", "S1", (5,)), ("z", "u1")],
+        align=True,
+    )
+    with nc(path) as ds:
+        ds.createDimension("x", 7)
+        ds.createDimension("t", None)
+        inner_t = ds.createCompoundType(inner, "inner_t")
+        outer_t = ds.createCompoundType(outer, "outer_t")
+        data = np.zeros(7, outer)
+        data["n"], data["z"] = range(7), 200
+        data["in"]["p"], data["in"]["q"] = range(7), 0.5
+        data["grid"] = np.arange(42).reshape(7, 2, 3)
+        data["c"] = np.array(list("hello"), "S1")
+        ds.createVariable("t", "f8", ("t",))[:] = range(4)
+        ds.createVariable("outer", outer_t, ("x",))[:] = data
+        ds.createVariable("zlib", outer_t, ("x",), zlib=True, chunksizes=(3,))[:] = data
+        ds.createVariable("matrix", inner_t, ("t", "x"), shuffle=True, zlib=True)[:3] = np.zeros(
+            (3, 7), inner
+        )
+        ds.createVariable("short", inner_t, ("t",))[:2] = np.array([(1, 2), (3, 4)], inner)
+        ds.createVariable("unwritten", inner_t, ("x",))
+        ds.createVariable("scalar", inner_t, ())[...] = np.array((5, 6), inner)
+        for where in (ds, ds["outer"]):
+            where.before = 1
+            where.setncattr("one", np.array([(1, 2.5)], inner))
+            where.setncattr("two", np.array([(1, 2.5), (3, 4.5)], inner))
+            where.setncattr("nested", data[2:4])
+            where.after = "text"
+
+
+@case
+def nc_ragged(path: Path) -> None:
+    with nc(path) as ds:
+        ds.createDimension("x", 5)
+        ds.createDimension("t", None)
+        ds.createVariable("t", "f8", ("t",))[:] = range(6)
+        for dtype in ("i1", "u2", "i4", "i8", "f4", "f8"):
+            ragged = ds.createVLType(dtype, f"ragged_{dtype}")
+            v = ds.createVariable(f"fixed_{dtype}", ragged, ("x",))
+            for row in (0, 1, 3):
+                v[row] = np.arange(4 * row, dtype=dtype)
+            w = ds.createVariable(f"grows_{dtype}", ragged, ("t", "x"), chunksizes=(2, 2))
+            for row in range(3):
+                w[row, row] = np.full(100 * row + 1, row, dtype)
+        ds.createVariable("unwritten", ragged, ("x",))
+        ds.createVariable("zlib", ragged, ("x",), zlib=True)[2] = np.array([2.5])
+
+
+@case
 def nc_complex(path: Path) -> None:
     with nc(path, auto_complex=True) as ds:
         ds.createDimension("x", 3)
@@ -619,6 +671,48 @@ for _name, _data in {
     "longdouble": np.array([1, 2], "g"),
 }.items():
     CASES[f"h5_odd_{_name}"] = lambda path, data=_data: _type_of_its_own(path, data)
+
+
+@case
+def h5_compounds(path: Path) -> None:
+    # netCDF must know the types of fields before it meets them
+    data = np.ones(50, [("a", ">i4"), ("b", "<f8"), ("c", ">u2", (3,)), ("d", "i1")])
+    data["a"], data["b"] = np.arange(50), np.arange(50) / 2
+    data["c"] = np.arange(150).reshape(50, 3)
+    gaps = np.dtype({"names": ["a", "b"], "formats": ["i1", ">f8"], "offsets": [3, 16],
+                     "itemsize": 32})  # fmt: skip
+    with h5py.File(path, "w") as f:
+        f["contiguous"] = data
+        options = {"chunks": (7,), "compression": "gzip", "shuffle": True}
+        f.create_dataset("chunked", data=data, **options)
+        fill = np.array((7, 2.5, (1, 2, 3), 4), data.dtype)
+        f.create_dataset("filled", (50,), data.dtype, fillvalue=fill, **options)[3:20] = data[:17]
+        f.create_dataset("unwritten", (3,), data.dtype, fillvalue=fill)
+        f["gaps"] = np.array([(1, 2), (3, 4)], gaps)
+        f["contiguous"].attrs["big"] = data[1:3]
+        f["contiguous"].attrs["scalar"] = data[1]
+        f["contiguous"].attrs["none"] = data[:0]
+
+
+@case
+def h5_ragged(path: Path) -> None:
+    rows = [np.arange(n) for n in (0, 3, 1, 9)]
+    with h5py.File(path, "w") as f:
+        for dtype in ("<i2", ">i4", "u1", ">f8", "<f4"):
+            v = f.create_dataset(f"v{dtype[-2:]}", (2, 4), h5py.vlen_dtype(dtype), chunks=(1, 3))
+            for number, row in enumerate(rows):
+                v[0, number] = row
+
+
+@case
+def h5_short_lengths(path: Path) -> None:
+    properties = h5py.h5p.create(h5py.h5p.FILE_CREATE)
+    properties.set_sizes(4, 4)
+    with h5py.File(h5py.h5f.create(bytes(path), h5py.h5f.ACC_TRUNC, properties)) as f:
+        f["text"] = ["abc", "", "grüße", "d" * 300]
+        f.attrs["list"] = ["x", "yy"]
+        f["ragged"] = np.array([np.arange(2), np.arange(3)], h5py.vlen_dtype("i4"))
+        f.create_dataset("chunked", data=np.arange(50), chunks=(7,), compression="gzip")
 
 
 @case

@@ -69,6 +69,8 @@ class Server:
         Demand ``user:password``.
     redirect
         Answer 302 to the same path below this prefix.
+    etag
+        Entity tag of all files; ``If-None-Match`` is answered by it.
     """
 
     files: dict[str, bytes]
@@ -82,6 +84,7 @@ class Server:
     gzip: bool = False
     password: str | None = None
     redirect: str | None = None
+    etag: str | None = None
     relent: bool = True
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
@@ -159,8 +162,12 @@ class Server:
             headers["Location"] = self.redirect + request.target
         elif content is None:
             request.status, body = self.missing_status, b"no such file"
+        elif self.etag is not None and request.headers.get("If-None-Match") == self.etag:
+            request.status, body = 304, b""
         else:
             request.status, body = self._content(request, content, headers)
+        if self.etag is not None and content is not None:
+            headers["ETag"] = self.etag
         cut = strikes(self.cut_every)
         handler.send_response(request.status)
         for name, value in headers.items():

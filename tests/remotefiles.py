@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import netCDF4
 import numpy as np
+import pytest
 import xarray as xr
+
+from tests.realservers import RangeServer, range_server
 
 #: what each file is written as
 FORMATS = {
@@ -20,10 +24,11 @@ STEPS, SIZE = 100, 25
 
 
 def write_file(path: Path, seed: int = 0) -> Path:
-    """Write a file of about 900 kB as `FORMATS` says; `seed` is for another one with the same metadata.
+    """Write a file of about 800 kB in the format of `FORMATS` that its name stands for.
 
-    Its variables were defined and written one after another, so that metadata and the time
-    coordinate are not only at the beginning. HDF5 also gets groups and text.
+    With another `seed` it holds other values. Its variables were defined and written one after
+    another, so that metadata and the time coordinate are not only at the beginning. HDF5 also
+    gets groups and text.
     """
     kind = FORMATS.get(path.name, "NETCDF4")
     random = np.random.default_rng(seed)
@@ -64,6 +69,16 @@ def write_file(path: Path, seed: int = 0) -> Path:
     return path
 
 
+def write_chunks(path: Path) -> Path:
+    """Write a file with 3,000 chunks, whose index is not with the other metadata."""
+    with netCDF4.Dataset(path, "w") as ds:
+        ds.createDimension("time", None)
+        ds.createDimension("x", 200)
+        variable = ds.createVariable("v", "f8", ("time", "x"), chunksizes=(1, 100), zlib=True)
+        variable[:] = np.random.default_rng(0).normal(size=(1500, 200))
+    return path
+
+
 def write_all(folder: Path) -> Path:
     """All of `FORMATS`, and ``plain``: ``h5.nc`` under a name that does not tell what it is."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,6 +86,19 @@ def write_all(folder: Path) -> Path:
         write_file(folder / name)
     (folder / "plain").write_bytes((folder / "h5.nc").read_bytes())
     return folder
+
+
+@pytest.fixture(scope="session")
+def files_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of `write_all`; tests may add others to it."""
+    return write_all(tmp_path_factory.mktemp("files") / "root")
+
+
+@pytest.fixture(scope="session")
+def files_server(files_root: Path) -> Iterator[RangeServer]:
+    """The range server of that folder; whoever uses it first sets its knobs."""
+    with range_server(files_root) as server:
+        yield server
 
 
 def expected(path: Path, **options: Any) -> xr.Dataset:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import h5py
 import netCDF4
@@ -15,11 +16,20 @@ import xarray as xr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, UnsupportedError
+from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_xarray.encoding import attribute_value
-from nczarr_xarray.formats.hdf5.fallback import H5pyArray
 from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
-from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
+from nczarr_xarray.model import (
+    Attribute,
+    FileChunks,
+    FileStrides,
+    Group,
+    Hierarchy,
+    Variable,
+    element_of,
+)
+from nczarr_xarray.reader import open_hierarchy
 from tests.h5drive import Driven, drive
 from tests.hdf5_corpus import CASES, write
 from tests.httpserver import Server
@@ -140,8 +150,12 @@ def _variable(case: str, ours: Variable, theirs: Any) -> Iterator[str]:
         if found != expected:
             yield f"{path}: dimensions {found} / {expected}"
     dtype = np.dtype(object) if theirs.dtype is str else theirs.dtype
-    if ours.dtype != dtype:
+    # of sequences it gives the dtype of their elements
+    if (element_of(ours.dtype) or ours.dtype) != dtype:
         yield f"{path}: dtype {ours.dtype} / {dtype}"
+    sequence = isinstance(theirs.datatype, netCDF4.VLType) and theirs.dtype is not str
+    if sequence != (element_of(ours.dtype) is not None):
+        yield f"{path}: {ours.dtype} / {theirs.datatype}"
     enum = theirs.datatype if isinstance(theirs.datatype, netCDF4.EnumType) else None
     if (ours.enum is None) != (enum is None) or (
         ours.enum is not None and (ours.enum.name, ours.enum.members) != (enum.name, enum.enum_dict)
@@ -157,8 +171,7 @@ def _attributes(path: str, ours: dict[str, Attribute], theirs: Any) -> Iterator[
             value = theirs.getncattr(name)
         except KeyError:  # an opaque type: it lists what it cannot read
             continue
-        if not isinstance(value, np.void):  # nor have we attributes of compounds
-            expected[name] = value
+        expected[name] = value
     if list(ours) != list(expected):
         yield f"{path}: attributes {list(ours)} / {list(expected)}"
     for name in ours.keys() & expected.keys():
@@ -414,17 +427,162 @@ def test_a_virtual_dataset_without_its_source_is_no_fill_values(tmp_path: Path) 
             ds["v"].load()
 
 
-def test_h5py_reads_compounds_by_hdf5_rules(tmp_path: Path) -> None:
+# ---- types that netCDF does not show --------------------------------------------------------
+
+
+def test_structures_of_anything(tmp_path: Path) -> None:
     path = tmp_path / "compound.h5"
-    dtype = np.dtype([("flag", "?"), ("z", "c8"), ("name", h5py.string_dtype()), ("n", ">i2")])
+    text, ragged = h5py.string_dtype(), h5py.vlen_dtype(np.dtype("i4"))
+    inner = np.dtype([("text", text), ("grid", "i2", (2, 2)), ("fixed", "S4"), ("blob", "V3")])
+    dtype = np.dtype(
+        [("flag", "?"), ("z", "c8"), ("name", text), ("n", "i2"), ("in", inner), ("rows", ragged),
+         ("long", "g"), ("texts", text, (2,)), ("half", "f2"),
+         ("kind", h5py.enum_dtype({"A": 1, "B": 2}, "u1"))]
+    )  # fmt: skip
+    data = np.zeros(5, dtype)
+    for n in range(5):
+        data[n] = (
+            n % 2, n + 2j, "grüße" * n, n, (f"in {n}", n, b"ab", b"xyz"), np.arange(n), n / 3,
+            ("p", "q" * n), n / 2, 1,
+        )  # fmt: skip
     with h5py.File(path, "w") as f:
-        f["c"] = np.array([(True, 1 + 2j, "one", 5)], dtype)
-    variable = _variables(_read(path))["/c"]
-    assert isinstance(variable.array, H5pyArray)
+        f["plain"] = data
+        f.create_dataset("chunked", data=data, chunks=(2,), compression="gzip")
+    for variable in ("/plain", "/chunked"):
+        assert isinstance(_variables(_read(path))[variable].array, (FileStrides, FileChunks))
     with xr.open_dataset(path, engine="nczarr") as ds:
-        (value,) = ds["c"].values
-    assert value["n"] == 5
-    assert value["name"] in (b"one", "one")
+        for name in ("plain", "chunked"):
+            found = ds[name].values
+            assert found.dtype == ds[name].dtype
+            for field in ("n", "half", "long"):
+                np.testing.assert_array_equal(found[field], data[field], strict=True)
+            # h5py writes complex numbers as structures
+            np.testing.assert_array_equal(found["z"]["r"] + 1j * found["z"]["i"], data["z"])
+            np.testing.assert_array_equal(found["flag"], [0, 1, 0, 1, 0])
+            np.testing.assert_array_equal(found["kind"], [1] * 5)
+            assert found["name"].tolist() == [value.decode() if isinstance(value, bytes) else value
+                                              for value in data["name"].tolist()]  # fmt: skip
+            assert found["texts"].tolist() == [["p", "q" * n] for n in range(5)]
+            assert found["in"]["text"].tolist() == [f"in {n}" for n in range(5)]
+            for field in ("grid", "fixed", "blob"):
+                np.testing.assert_array_equal(found["in"][field], data["in"][field], strict=True)
+            for n in range(5):
+                np.testing.assert_array_equal(found["rows"][n], np.arange(n, dtype="i4"))
+            (two,) = ds[name][2:3].values
+            assert two["name"] == "grüße" * 2
+
+
+def test_sequences_of_anything(tmp_path: Path) -> None:
+    path = tmp_path / "sequences.h5"
+    with h5py.File(path, "w") as f:
+        for name, dtype, rows in (
+            ("text", h5py.string_dtype(), [["a", "grün"], [], ["c"]]),
+            ("nested", h5py.vlen_dtype("i4"), [[[1, 2], []], [], [[3]]]),
+        ):
+            v = f.create_dataset(name, (3,), h5py.vlen_dtype(dtype))
+            for number, row in enumerate(rows):
+                objects = np.empty(len(row), object)
+                for position, value in enumerate(row):
+                    objects[position] = np.array(value) if name == "nested" else value
+                v[number] = objects
+    with xr.open_dataset(path, engine="nczarr") as ds:
+        assert [row.tolist() for row in ds["text"].values] == [["a", "grün"], [], ["c"]]
+        nested = [[one.tolist() for one in row] for row in ds["nested"].values]
+        assert nested == [[[1, 2], []], [], [[3]]]
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["g", ("<i4", 24, 0), (">i4", 17, 3), ("<u8", 60, 4), ("<i4", 24, 8), "vax", "bfloat16"],
+    ids=str,
+)
+def test_numbers_that_numpy_has_not(tmp_path: Path, dtype: Any) -> None:
+    path = tmp_path / "numbers.h5"
+    if dtype == "g":
+        type_ = h5py.h5t.NATIVE_LDOUBLE
+    elif dtype == "vax":
+        type_ = h5py.h5t.VAX_F32 if hasattr(h5py.h5t, "VAX_F32") else pytest.skip("no VAX floats")
+    elif dtype == "bfloat16":
+        type_ = h5py.h5t.IEEE_F32LE.copy()
+        type_.set_fields(15, 7, 8, 0, 7)
+        type_.set_size(2)
+        type_.set_ebias(127)
+    else:
+        type_ = h5py.h5t.py_create(np.dtype(dtype[0])).copy()
+        type_.set_precision(dtype[1])
+        type_.set_offset(dtype[2])
+    values = np.array([0, 1, 2.5, 100, 12]) if type_.get_class() == h5py.h5t.FLOAT else np.arange(5)
+    with h5py.File(path, "w") as f:
+        for name, chunks in (("plain", None), ("chunked", (2,))):
+            properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            if chunks:
+                properties.set_chunk(chunks)
+            space = h5py.h5s.create_simple((5,))
+            h5py.Dataset(h5py.h5d.create(f.id, name.encode(), type_, space, properties))[:] = values
+    with h5py.File(path) as f, xr.open_dataset(path, engine="nczarr") as ds:
+        for name in ("plain", "chunked"):
+            np.testing.assert_array_equal(f[name][:], values)
+            np.testing.assert_array_equal(ds[name].values, values)
+            np.testing.assert_array_equal(ds[name][3:0:-2].values, values[3:0:-2])
+            assert ds[name][:0].values.dtype == ds[name].dtype
+
+
+# ---- what is damaged does not get to libhdf5 ---------------------------------------------------
+
+
+def test_damaged_mappings_are_refused(directory: Path) -> None:
+    data = bytearray(write("h5_virtual", directory).read_bytes())
+    heap = data.index(b"GCOL")
+    size = int.from_bytes(data[heap + 24 : heap + 32], "little")
+    gap = heap + 32 + size + -size % 8
+    for at, change in ((heap + 40, 0xFF), (heap + 24, 1), (gap + 8, 0), (gap + 9, 0)):
+        damaged = bytearray(data)
+        damaged[at] = change
+        with (
+            open_hierarchy(MemoryBytes(bytes(damaged), "memory")) as opened,
+            mock.patch.object(h5py, "File", side_effect=AssertionError("libhdf5 is asked")),
+        ):
+            variables = opened.hierarchy.root.variables
+            with pytest.raises(
+                FormatError, match=r"^memory: (/virtual, mappings in the )?global heap"
+            ):
+                opened.read(variables["virtual"])
+            np.testing.assert_array_equal(opened.read(variables["source"]), np.arange(5))
+
+
+def test_sequences_that_lie_about_their_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "ragged.h5"
+    with h5py.File(path, "w") as f:
+        v = f.create_dataset("v", (100,), h5py.vlen_dtype("i4"))
+        v[0] = np.arange(50)
+        offset = v.id.get_offset()
+    data = bytearray(path.read_bytes())
+    data[offset] = 51
+    with open_hierarchy(MemoryBytes(bytes(data), "memory")) as opened:
+        with pytest.raises(FormatError, match="200 bytes in the heap for 51 elements of 4"):
+            opened.read(opened.hierarchy.root.variables["v"])
+    data[offset] = 50
+    data[offset : offset + 1600] = bytes(data[offset : offset + 16]) * 100
+    with open_hierarchy(MemoryBytes(bytes(data), "memory")) as opened:
+        variable = opened.hierarchy.root.variables["v"]
+        (value,) = opened.read(variable, (slice(7, 8),))
+        np.testing.assert_array_equal(value, np.arange(50))
+        # the same object may be wanted as often as one likes
+        repeated = opened.read(variable, (np.zeros(1000, dtype=np.int64),))
+        np.testing.assert_array_equal(repeated[-1], np.arange(50))
+
+
+def test_errors_of_filters_name_the_variable(tmp_path: Path) -> None:
+    path = tmp_path / "filter.h5"
+    with h5py.File(path, "w") as f:
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_chunk((5,))
+        properties.set_filter(32019, h5py.h5z.FLAG_OPTIONAL, (1,))
+        space = h5py.h5s.create_simple((5,))
+        h5py.h5d.create(f.id, b"v", h5py.h5t.NATIVE_INT32, space, properties)
+    error = _variables(_read(path))["/v"].error
+    assert isinstance(error, UnsupportedError)
+    assert str(error).startswith("/v: its filter 32019 (JPEG) cannot be undone")
 
 
 # ---- files of older libraries ---------------------------------------------------------------

@@ -605,23 +605,23 @@ def test_variable_length(libver: str) -> None:
 
     data = made(fill, libver=libver)
 
-    async def parse(name: str) -> list[memoryview]:
+    async def parse(name: str, size: int = 1) -> list[bytes]:
         frame, root = await read_superblock("memory", len(data))
         group = await read_tree(frame, root)
         attribute = group.attributes[name]
         shape = attribute.space.shape
         assert shape is not None
-        return await resolve_vlen(frame, attribute.data, int(np.prod(shape)))
+        return await resolve_vlen(frame, attribute.data, int(np.prod(shape)), size)
 
     found = drive(parse("texts"), data)
     assert [bytes(one).decode() for one in found.result] == texts
     assert [bytes(one) for one in drive(parse("one"), data).result] == [b"unit"]
-    found = drive(parse("numbers"), data)
+    found = drive(parse("numbers", 4), data)
     assert [np.frombuffer(one, "i4").tolist() for one in found.result] == [
         one.tolist() for one in numbers
     ]
 
-    async def wrong() -> list[memoryview]:
+    async def wrong() -> list[bytes]:
         frame, root = await read_superblock("memory", len(data))
         group = await read_tree(frame, root)
         address = bytes(group.attributes["one"].data)[4:12]

@@ -218,8 +218,7 @@ class HTTPBytes(RemoteBytes):
         if response.status == 200:
             self.head = await self._keep(response)
         elif response.status == 206:
-            self._check_plain(response)
-            stated = content_range(response.headers.get("Content-Range"))
+            stated = self._stated(response)
             if stated is None:  # a proxy may lose it
                 self.head = await self._up_to(response, HEAD_BYTES)
             elif stated.start > 0 or stated.stop > HEAD_BYTES:
@@ -260,9 +259,8 @@ class HTTPBytes(RemoteBytes):
                 raise self._version.changed(f"it had {self.size} bytes and has {size}")
         if response.status != 206:
             raise failure(self.url, response)
-        self._check_plain(response)
+        stated = self._stated(response)
         count = extent.stop - extent.start
-        stated = content_range(response.headers.get("Content-Range"))
         self._version.check(response.headers, stated and stated.size)
         if stated is None and response.content_length not in (None, count):
             raise StoreError(self.url, "the server sent a byte range without saying which")
@@ -356,7 +354,8 @@ class HTTPBytes(RemoteBytes):
         finally:
             self._bodies -= 1
         if len(body) != count:
-            raise TransientError(f"the body has {_number(body, count)} of {count} bytes")
+            number = len(body) if len(body) < count else "more"
+            raise TransientError(f"the body has {number} of {count} bytes")
         took = time.perf_counter() - began
         if count >= _TELLING or (count >= _TELLING // 8 and took > _SLOW):
             speed = min(count / max(took, 1e-9), _FASTEST)
@@ -379,9 +378,17 @@ class HTTPBytes(RemoteBytes):
 
     # ---- checks
 
-    def _check_plain(self, response: aiohttp.ClientResponse) -> None:
+    def _stated(self, response: aiohttp.ClientResponse) -> ContentRange | None:
+        """Which range an answer for one says it is; None if it does not say."""
         if is_encoded(response):
             raise StoreError(self.url, "the server compressed a byte range, which cannot be undone")
+        if response.content_type == "multipart/byteranges":
+            raise StoreError(self.url, "the server sent several byte ranges, asked for one")
+        header = response.headers.get("Content-Range")
+        stated = content_range(header)
+        if stated is None and header is not None:
+            raise StoreError(self.url, f"the server sent no possible byte range: {header[:60]!r}")
+        return stated
 
     def _wrong_range(self, sent: ContentRange, asked: Extent) -> StoreError:
         return StoreError(
@@ -394,7 +401,3 @@ class HTTPBytes(RemoteBytes):
 def _length(response: aiohttp.ClientResponse) -> int | None:
     """Of the file in an answer 200; None if the answer does not say."""
     return None if is_encoded(response) else response.content_length
-
-
-def _number(body: bytes, count: int) -> str:
-    return str(len(body)) if len(body) <= count else "more"

@@ -8,6 +8,7 @@ this package, also on disk.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
@@ -23,6 +24,7 @@ from nczarr_fsspec.ranges.sparse import SparseBytes
 
 #: Bytes of metadata of all files together.
 MOST_BYTES = 1 << 28
+_DIGEST = 16
 #: Files, whose parsed metadata take memory too.
 MOST_FILES = 256
 
@@ -116,12 +118,13 @@ def store(folder: Path, source: RemoteBytes) -> None:
         return found.sparse.nbytes, found.sparse.dump()
 
     nbytes, body = source.run(dump())
-    header = {"size": found.known.size, "validator": found.known.validator, "url": source.url}
+    header = json.dumps({"identity": source.identity, "url": source.url, **found.known._asdict()})
+    data = header.encode() + b"\n" + body
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{source.identity}.index"
     part = path.with_suffix(f".{uuid.uuid4().hex}")  # others may write the same one
     try:
-        part.write_bytes(json.dumps(header).encode() + b"\n" + body)
+        part.write_bytes(_digest(data) + data)
         os.replace(part, path)  # noqa: PTH105 - the same on all systems
     except BaseException:
         with suppress(OSError):
@@ -133,12 +136,20 @@ def store(folder: Path, source: RemoteBytes) -> None:
 def _load(folder: Path, identity: str) -> Remembered | None:
     """What `store` wrote; None if there is nothing, or nothing that can be used."""
     try:
-        header, _, body = (folder / f"{identity}.index").read_bytes().partition(b"\n")
+        stored = (folder / f"{identity}.index").read_bytes()
+        digest, data = stored[:_DIGEST], stored[_DIGEST:]
+        if digest != _digest(data):
+            return None
+        header, _, body = data.partition(b"\n")
         fields = json.loads(header)
-        size, validator = fields["size"], fields["validator"]
+        if fields["identity"] != identity:
+            return None
         sparse = SparseBytes.load(body)
+        known = Known(int(fields["size"]), str(fields["validator"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    if not (isinstance(size, int) and isinstance(validator, str)):
-        return None
-    return Remembered(Known(size, validator), sparse, stored=sparse.nbytes)
+    return Remembered(known, sparse, stored=sparse.nbytes)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST).digest()

@@ -7,13 +7,25 @@ import struct
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
-from nczarr_fsspec.errors import FormatError
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError, UnsupportedError
 
 #: Stands in while a file is made, as it keeps whatever parameters it is given.
 _DEFLATE = 1
+
+
+def only_user() -> AbstractContextManager[Any]:
+    """Keeps others from using libhdf5.
+
+    netCDF4 and h5py may share one library, which is not thread-safe; xarray's
+    reads of netCDF files hold this lock.
+    """
+    locks = sys.modules.get("xarray.backends.locks")
+    return getattr(locks, "HDF5_LOCK", None) or nullcontext()
 
 
 @contextmanager
@@ -21,12 +33,8 @@ def opened(image: bytes) -> Iterator[Any]:
     """The HDF5 file whose bytes are `image`, to be read and changed in memory."""
     import h5py
 
-    # netCDF4 and h5py may share one HDF5 library, which is not thread-safe; xarray's reads of
-    # netCDF files hold this lock
-    locks = sys.modules.get("xarray.backends.locks")
-    lock = getattr(locks, "HDF5_LOCK", None) or nullcontext()
     open_image = h5py.h5f.open_file_image
-    with lock, h5py.File(open_image(image, h5py.h5f.FILE_IMAGE_OPEN_RW)) as file:
+    with only_user(), h5py.File(open_image(image, h5py.h5f.FILE_IMAGE_OPEN_RW)) as file:
         yield file
 
 
@@ -68,6 +76,44 @@ def filter_decoder(filter_id: int, values: Sequence[int], size: int) -> Callable
             return dataset[...]
 
     return decode
+
+
+def convert_numbers(
+    stored: np.ndarray[Any, Any], encoded: bytes, dtype: np.dtype[Any]
+) -> np.ndarray[Any, Any]:
+    """Numbers in a format of their own, as HDF5 converts them.
+
+    Parameters
+    ----------
+    stored
+        Their bytes (dtype ``V<n>``).
+    encoded
+        Their datatype, as a file states it.
+    dtype
+        Of the result.
+
+    Raises
+    ------
+    UnsupportedError
+        If h5py is not there, or HDF5 cannot convert them.
+    """
+    try:
+        import h5py
+    except ImportError:
+        reason = "has numbers that take h5py to read: pip install 'nczarr-xarray[szip]'"
+        raise UnsupportedError("", reason) from None
+    count, size = stored.size, stored.itemsize
+    # they are converted in place
+    buffer = np.zeros(count * max(size, dtype.itemsize), dtype=np.uint8)
+    buffer[: count * size] = np.frombuffer(stored.tobytes(), np.uint8)
+    with only_user():
+        try:
+            # a datatype by itself has the type of its message (3) and a version before it
+            source = h5py.h5t.decode(b"\x03\0" + encoded)
+            h5py.h5t.convert(source, h5py.h5t.py_create(dtype), count, buffer)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise UnsupportedError("", f"libhdf5 cannot convert it: {error}") from None
+    return buffer[: count * dtype.itemsize].view(dtype).reshape(stored.shape)
 
 
 def _chunk_file(filter_id: int, values: Sequence[int], size: int) -> bytes:

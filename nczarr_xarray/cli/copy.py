@@ -24,9 +24,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "copy",
         help="write a dataset in another form: NCZarr, pure Zarr (#mode=zarr), zip or netCDF",
-        description="Copy a dataset. NCZarr and Zarr are read by this package and copied exactly; "
-        "anything else that xarray can open is copied as xarray reads it. A destination that "
-        "ends in .nc becomes a netCDF-4 file, any other NCZarr.",
+        description="Copy a dataset. NCZarr, Zarr, classic and HDF5 files are read by this "
+        "package and copied exactly; anything else that xarray can open is copied as xarray reads "
+        "it. A destination that ends in .nc becomes a netCDF-4 file, any other NCZarr.",
     )
     parser.add_argument("source", metavar="SRC", help="a path or URL")
     parser.add_argument("target", metavar="DST", help="a path or URL, e.g. x.zip or x#mode=zarr")
@@ -96,7 +96,7 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
     except (URLError, FormatError):
         if not _is_other_file(args.source):
             raise
-        # HDF5 reads one thing at a time anyway, and netCDF-C was seen to crash among threads
+        # libraries behind other engines were seen to crash among threads
         with open_other(args.source) as groups, _one_thread():
             plan_import(args.source, groups, args.target, **options).run(progress)
         return

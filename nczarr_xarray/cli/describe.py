@@ -13,7 +13,7 @@ from nczarr_xarray.cli.cdl_values import zarr_type
 from nczarr_xarray.cli.text import printable
 from nczarr_xarray.model import CodecConfig, Dimension, Group, Hierarchy, Variable
 
-#: What each `Hierarchy.generation` is, with the releases of netCDF-C that write it.
+#: What each `Hierarchy.generation` is, with the releases of netCDF-C that write NCZarr so.
 GENERATIONS = {
     "G1": "NCZarr, generation G1 (netCDF-C 4.8.0)",
     "G2U": "NCZarr, generation G2U (netCDF-C 4.8.1 and 4.9.0)",
@@ -21,7 +21,13 @@ GENERATIONS = {
     "G2A": "NCZarr, generation G2A (netCDF-C 4.9.3 and later)",
     "v2": "Zarr, version 2 (no NCZarr metadata)",
     "v3": "Zarr, version 3",
+    "hdf5": "HDF5, as netCDF-4",
+    "CDF-1": "netCDF classic (CDF-1)",
+    "CDF-2": "netCDF 64-bit offset (CDF-2)",
+    "CDF-5": "netCDF 64-bit data (CDF-5)",
 }
+#: Those that are one file, whose metadata are in no place of their own.
+_FILES = frozenset({"hdf5", "CDF-1", "CDF-2", "CDF-5"})
 
 #: Attributes of the root that say what the dataset is about.
 _ABOUT = ("title", "Conventions")
@@ -138,6 +144,8 @@ def _about(hierarchy: Hierarchy, store: str) -> Iterator[tuple[str, str]]:
     writer = f"netCDF-C {release[1]}" if release else hierarchy.writer or "not recorded"
     yield "writer", printable(writer)
     yield "store", store
+    if hierarchy.generation in _FILES:
+        return
     place = "zarr.json" if hierarchy.generation == "v3" else ".zmetadata"
     yield "metadata", f"consolidated in {place}" if hierarchy.consolidated else "not consolidated"
 

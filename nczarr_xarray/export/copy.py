@@ -13,13 +13,14 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.export.api import make_profile
 from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
-from nczarr_xarray.export.grid import default_chunk_shape
 from nczarr_xarray.export.job import Job
 from nczarr_xarray.export.new import plan_contents
 from nczarr_xarray.export.place import Place
 from nczarr_xarray.export.request import aligned_item
 from nczarr_xarray.export.source import StoredSource
-from nczarr_xarray.export.storage import shortest_text
+from nczarr_xarray.export.storage import fill_element, shortest_text
+from nczarr_xarray.export.stored import stored_as
+from nczarr_xarray.files import DataFile
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.model import ChunkedArray, CodecConfig, Dimension, Group, Variable
@@ -232,13 +233,11 @@ def _set_codecs(
 
 
 def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) -> Item:
-    source = StoredSource(opened.reader(variable), variable)
+    stored = stored_as(opened, variable)
+    source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
+    dtype, codecs, chunks = stored.dtype, stored.codecs, stored.chunk_shape
     array = variable.array
-    dtype = variable.dtype
-    codecs: tuple[CodecConfig, ...] = ()
-    fill: Any = None
-    if isinstance(array, ChunkedArray):
-        dtype, codecs, fill = array.dtype, array.codecs, array.fill
+    fill = array.fill if isinstance(array, ChunkedArray) else None
     if variable.nc_type == "string" and dtype.kind in "OU":
         # of any length in the source: only the texts themselves tell how long they are
         dtype = np.dtype(f"S{max(shortest_text(profile), source.longest_text())}")
@@ -246,15 +245,17 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
         fill = fill.encode() if isinstance(fill, str) else None
     elif variable.nc_type == "string" and opened.hierarchy.generation != "v2":
         dtype = np.dtype(f"S{max(shortest_text(profile), dtype.itemsize)}")
+    if isinstance(opened.store, DataFile):
+        if profile.generation in ("G2L", "G2U"):  # which know the order of the machine only
+            dtype = dtype.newbyteorder("<")
+        if profile.generation == "G2U":
+            codecs = ()
+        fill = fill_element(variable.nc_type, _fill_value(variable), dtype, profile)
     if layout.codecs is not None:
         codecs = _fitted(layout.codecs, dtype)
-    chunks = () if array is None else array.chunk_shape
     names = [d.name for d in variable.dimensions]
     if layout.chunks is not None:
         chunks = _chunk_shape(names, variable.shape, layout.chunks)
-    if len(chunks) != len(names):
-        unlimited = [d.unlimited for d in variable.dimensions]
-        chunks = default_chunk_shape(variable.shape, unlimited, dtype.itemsize)
     if profile.generation in ("G2L", "G2U"):
         # these releases refuse chunks that are longer than the variable
         chunks = tuple(min(c, max(1, n)) for c, n in zip(chunks, variable.shape, strict=True))
@@ -267,6 +268,14 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
         codecs=codecs if variable.shape else (),
     )
     return Item(replace(variable, array=new), source)
+
+
+def _fill_value(variable: Variable) -> Any:
+    """``_FillValue``, None if it has none."""
+    attribute = variable.attributes.get("_FillValue")
+    if attribute is None or isinstance(attribute.value, str):
+        return attribute and attribute.value
+    return attribute.value[0] if len(attribute.value) else None
 
 
 def _chunk_shape(

@@ -14,7 +14,8 @@ from nczarr_fsspec.changes.create import partial_path
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.source import StoredSource
-from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig, Group, Variable
+from nczarr_xarray.export.stored import stored_as
+from nczarr_xarray.model import Attribute, CodecConfig, Group, Variable
 from nczarr_xarray.reader import Opened
 
 
@@ -108,20 +109,21 @@ def _write_variable(target: Any, opened: Opened, variable: Variable) -> None:
     text = variable.nc_type == "string"
     fill = variable.attributes.get("_FillValue")
     options: dict[str, Any] = {}
-    if isinstance(variable.array, ChunkedArray) and variable.shape and not text:
-        options |= _filters(variable.array.codecs)
-    if variable.array is not None and variable.shape:
+    stored = stored_as(opened, variable)
+    if variable.shape and not text:
+        options |= _filters(stored.codecs)
+    if variable.shape and not stored.contiguous:
         options["chunksizes"] = tuple(
             c if d.unlimited or d.size == 0 else min(c, d.size)
-            for c, d in zip(variable.array.chunk_shape, variable.dimensions, strict=True)
+            for c, d in zip(stored.chunk_shape, variable.dimensions, strict=True)
         )
     if fill is not None:
         value: Any = fill.value
         options["fill_value"] = value[0] if not isinstance(value, str) else value.encode()
-    big = not text and variable.dtype.byteorder == ">"
+    big = not text and stored.dtype.byteorder == ">"
     made = target.createVariable(
         variable.name,
-        str if text else (variable.dtype if big else variable.dtype.newbyteorder("=")),
+        str if text else (stored.dtype if big else stored.dtype.newbyteorder("=")),
         names,
         endian="big" if big else "native",
         **options,
@@ -129,11 +131,10 @@ def _write_variable(target: Any, opened: Opened, variable: Variable) -> None:
     made.set_auto_maskandscale(False)
     made.set_auto_chartostring(False)
     _write_attributes(made, variable.attributes.values())
-    source = StoredSource(opened.reader(variable), variable)
+    source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
     if not variable.shape:
         made[...] = source.read(())[()] if not text else source.read(()).item()
         return
-    chunks = variable.array.chunk_shape if variable.array is not None else variable.shape
-    for part in source.slabs(chunks):
+    for part in source.slabs(stored.chunk_shape):
         if math.prod(p.stop - p.start for p in part):
             made[part] = source.read(part)

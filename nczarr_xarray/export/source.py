@@ -25,16 +25,20 @@ class StoredSource:
         Of the variable.
     variable
         It has the shape.
+    chunk_shape
+        What is best read together.
     """
 
     #: dask's blocks: there are none
     chunks: None = None
 
-    def __init__(self, reader: VariableReader, variable: Variable) -> None:
+    def __init__(
+        self, reader: VariableReader, variable: Variable, chunk_shape: Sequence[int]
+    ) -> None:
         self.reader = reader
         self.shape = variable.shape
         self.ndim = len(variable.shape)
-        self._chunk_shape = () if variable.array is None else variable.array.chunk_shape
+        self._chunk_shape = chunk_shape
         self._itemsize = 64 if variable.dtype.kind == "O" else variable.dtype.itemsize
 
     def read(self, part: tuple[slice, ...]) -> np.ndarray[Any, Any]:
@@ -66,5 +70,5 @@ class StoredSource:
         """Bytes of the longest text in UTF-8."""
         from nczarr_xarray.export.dataset import longest
 
-        parts = self.slabs(self._chunk_shape or self.shape)
+        parts = self.slabs(self._chunk_shape)
         return max((longest(self.read(part)) for part in parts), default=0)

@@ -128,7 +128,7 @@ def storage(request: Request, profile: Profile) -> ChunkedArray:
         shape=request.shape,
         chunk_shape=chunks,
         dtype=dtype,
-        fill=_fill(request, dtype, profile),
+        fill=fill_element(netcdf_type(request.dtype), request.fill, dtype, profile),
         codecs=codecs,
     )
 
@@ -174,14 +174,25 @@ def _stored_dtype(request: Request, profile: Profile) -> np.dtype[Any]:
     return dtype.newbyteorder(">" if big else "<")
 
 
-def _fill(request: Request, dtype: np.dtype[Any], profile: Profile) -> Any:
-    nc_type = netcdf_type(request.dtype)
-    if request.fill is None:
+def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype[Any], profile: Profile) -> Any:
+    """What chunks that are not there read as.
+
+    Parameters
+    ----------
+    nc_type, dtype
+        Of the variable, and of its elements as stored.
+    fill
+        ``_FillValue`` or None.
+
+    Raises
+    ------
+    ValueError
+        If `fill` is a text that is too long.
+    """
+    if fill is None:
         if profile.generation == "v2" or nc_type is None:
             return None  # Zarr's readers take a fill value for a mask
         fill = NC_DEFAULT_FILL[nc_type]
-    else:
-        fill = request.fill
     if dtype.kind == "S":
         data = fill if isinstance(fill, bytes) else str(fill).encode()
         if len(data) > dtype.itemsize:

@@ -12,7 +12,6 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.encode import Encoder
 from nczarr_xarray.chunks.engine import fill_element
-from nczarr_xarray.formats.hdf5.fallback import H5pyArray
 from nczarr_xarray.model import (
     Array,
     ChunkedArray,
@@ -213,9 +212,8 @@ def _type_of_values(variable: Variable) -> tuple[np.dtype[Any], tuple[CodecConfi
     dtype = variable.dtype
     if variable.nc_type == "string":
         return np.dtype(object), _TEXT
-    if isinstance(variable.array, H5pyArray) and variable.nc_type is None:
-        reason = f"is read by h5py, for it {variable.array.reason}: Zarr 2 has no such type"
-        raise FormatError(variable.path, reason)
+    if dtype.hasobject:
+        raise FormatError(variable.path, "has elements of variable length: Zarr 2 has no such type")
     return _packed(dtype), ()
 
 

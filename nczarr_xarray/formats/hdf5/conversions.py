@@ -6,6 +6,7 @@ in objects, structures as C lays them out on this machine.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.hdf5.netcdf_types import is_plain, stored_dtype, value_dtype
 from nczarr_xarray.formats.hdf5.objects import Datatype
-from nczarr_xarray.formats.waves import Parsing, together
+from nczarr_xarray.formats.waves import together
 
 #: The first two bits of what continues a character in UTF-8.
 _CONTINUES, _MASK = 0x80, 0xC0
@@ -53,6 +54,11 @@ class Values:
         Of the file.
     type
         Of the elements.
+
+    Raises
+    ------
+    FormatError
+        If they are damaged.
     """
 
     path: str
@@ -63,9 +69,7 @@ class Values:
         """Values; all that is in global heaps is read in one wave, sequences of those in more."""
         return await self._convert(stored, self.type)
 
-    async def _convert(
-        self, stored: np.ndarray[Any, Any], type_: Datatype
-    ) -> np.ndarray[Any, Any]:
+    async def _convert(self, stored: np.ndarray[Any, Any], type_: Datatype) -> np.ndarray[Any, Any]:
         dtype = value_dtype(type_)
         assert dtype is not None  # or there would be no variable
         if is_plain(type_):
@@ -108,8 +112,8 @@ class Values:
         # the elements of all sequences at once
         elements = np.frombuffer(b"".join(found), stored_dtype(base))
         values = await self._convert(elements, base)
-        ends = np.cumsum([len(one) // size for one in found])[:-1]
-        return _objects(np.split(values, ends) if found else [])
+        ends = np.cumsum([0, *(len(one) // size for one in found)]).tolist()
+        return _objects([values[a:b] for a, b in itertools.pairwise(ends)])
 
 
 def decode_texts(texts: Sequence[bytes], what: str) -> list[str]:
@@ -141,7 +145,7 @@ def decode_texts(texts: Sequence[bytes], what: str) -> list[str]:
             return [_decoded(text, what) for text in texts]
         ends = np.concatenate([[0], np.cumsum(characters)])[ends]
     bounds = ends.tolist()
-    return [whole[start:stop] for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+    return [whole[start:stop] for start, stop in itertools.pairwise(bounds)]
 
 
 def _decoded(text: bytes, what: str) -> str:
@@ -152,7 +156,7 @@ def _decoded(text: bytes, what: str) -> str:
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """An array of Python objects, also if these are arrays."""
+    """An array of Python objects, also if these are arrays of one length."""
     objects = np.empty(len(values), dtype=object)
     for position, value in enumerate(values):
         objects[position] = value

@@ -1,27 +1,23 @@
-"""What our own code does not read is read by libhdf5, through h5py, from the same bytes."""
+"""Data in other files, and of virtual datasets, are read by libhdf5, through h5py."""
 
 from __future__ import annotations
 
-import io
 import logging
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
+from nczarr_fsspec.ranges.file import ByteRangeFile
 from nczarr_fsspec.ranges.local import LocalFileBytes
-from nczarr_fsspec.ranges.source import ByteSource, Extent, LocalBytes, RemoteBytes
-from nczarr_xarray.model import CodecConfig
+from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
+from nczarr_xarray.chunks.libhdf5 import only_user
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
-#: What a remote file is read in; libhdf5 asks for a few bytes at a time.
-_BLOCK = 1 << 18
-_BLOCKS = 64
 
 Index: TypeAlias = "int | slice | np.ndarray[Any, Any]"
 
@@ -37,10 +33,7 @@ class H5pyArray:
     shape
         As of any array.
     dtype
-        Of the values. Objects are text; of variable-length sequences it is that
-        of their elements, and the values are arrays.
-    chunk_shape, chunked, codecs
-        Of the storage; `chunk_shape` is the shape if it is not in chunks.
+        Of the values; objects are text.
     reason
         Why it is not read by our own code.
     """
@@ -48,10 +41,12 @@ class H5pyArray:
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    chunk_shape: tuple[int, ...]
-    chunked: bool
-    codecs: tuple[CodecConfig, ...]
     reason: str
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...]:
+        """The array is one chunk."""
+        return self.shape
 
 
 class H5pyReader:
@@ -66,7 +61,7 @@ class H5pyReader:
 
     Raises
     ------
-    FormatError
+    UnsupportedError
         If h5py is not installed.
     """
 
@@ -76,7 +71,7 @@ class H5pyReader:
         try:
             import h5py  # noqa: F401
         except ImportError:
-            raise FormatError(
+            raise UnsupportedError(
                 array.path,
                 f"{array.reason}, which takes h5py to read: pip install 'nczarr-xarray[szip]'",
             ) from None
@@ -106,7 +101,8 @@ class H5pyReader:
         if count:
             values = self._values(self._read_box(box))
         else:
-            values = np.empty([part.stop - part.start for part in box], dtype=self._array.dtype)
+            lengths = [part.stop - part.start for part in box]
+            values = np.empty(lengths, dtype=self._array.dtype.newbyteorder("="))
         if points:
             return _take_points(values, within)
         for axis in reversed(range(len(within))):
@@ -120,9 +116,9 @@ class H5pyReader:
             with _opened(source) as file:
                 dataset = file[path]
                 self._refuse_other_files(dataset)
-                if not (self._array.dtype.hasobject or dataset.dtype.hasobject):
+                if self._array.dtype.kind != "O":
                     # by HDF5's own rules; h5py might take an enum for a bool, a pair for a complex
-                    dataset = dataset.astype(self._array.dtype)
+                    dataset = dataset.astype(self._array.dtype.newbyteorder("="))
                 values = dataset[tuple(box)]
             if isinstance(source, LocalFileBytes):
                 source.read(0, 1)  # which sees to it that this is still the file that was opened
@@ -206,63 +202,12 @@ def _opened(source: ByteSource) -> Iterator[Any]:
     """The file, in h5py, while nobody else uses libhdf5."""
     import h5py
 
-    # netCDF4 and h5py may share one HDF5 library, which is not thread-safe; xarray's reads of
-    # netCDF files hold this lock
-    locks = sys.modules.get("xarray.backends.locks")
-    lock = getattr(locks, "HDF5_LOCK", None) or nullcontext()
-    # data in other files are found from the path of this one
-    target = source.path if isinstance(source, LocalFileBytes) else SourceFile(source)
-    with lock, h5py.File(target, "r") as file:
+    if isinstance(source, LocalFileBytes):
+        # data in other files are found from the path of this one
+        with only_user(), h5py.File(source.path, "r") as file:
+            yield file
+        return
+    assert isinstance(source, (LocalBytes, RemoteBytes))
+    # not closed: that would close the source
+    with only_user(), h5py.File(ByteRangeFile(source), "r") as file:
         yield file
-
-
-class SourceFile(io.RawIOBase):
-    """A binary file over a byte source, which remembers some blocks of it."""
-
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
-        self._position = 0
-        self._blocks: dict[int, bytes | memoryview] = {}
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = (0, self._position, self._source.size)[whence]
-        self._position = max(0, start + offset)
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        start = self._position
-        stop = min(start + len(view), self._source.size)
-        at = start
-        while at < stop:
-            number = at // _BLOCK
-            block = self._block(number)
-            part = block[at - number * _BLOCK : stop - number * _BLOCK]
-            view[at - start : at - start + len(part)] = part
-            at += len(part)
-        self._position = max(start, stop)
-        return max(0, stop - start)
-
-    def _block(self, number: int) -> bytes | memoryview:
-        block = self._blocks.pop(number, None)
-        if block is None:
-            start = number * _BLOCK
-            stop = min(start + _BLOCK, self._source.size)
-            if isinstance(self._source, LocalBytes):
-                block = self._source.read(start, stop)
-            else:
-                assert isinstance(self._source, RemoteBytes)
-                (block,) = self._source.run(self._source.fetch([Extent(start, stop)]))
-            while len(self._blocks) >= _BLOCKS:
-                self._blocks.pop(next(iter(self._blocks)))
-        self._blocks[number] = block  # the last used goes to the end
-        return block

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.errors import FormatError, UnsupportedError
 from nczarr_xarray.chunks.libhdf5 import can_decode
 from nczarr_xarray.formats.hdf5.objects import Filter
 from nczarr_xarray.model import CodecConfig
@@ -49,6 +49,8 @@ def codecs_of(
     Raises
     ------
     FormatError
+        If the parameters of a filter cannot be.
+    UnsupportedError
         If nothing that is installed can undo a filter; names the filter and what to install.
     """
     nbytes = math.prod(chunk_shape) * dtype.itemsize
@@ -70,7 +72,7 @@ def _codec(one: Filter, nbytes: int) -> CodecConfig:
             "cannot be undone: libhdf5 does not have it either. "
             "If it is one of hdf5plugin's: pip install h5py hdf5plugin"
         )
-        raise FormatError(f"filter {name_of(one)}", reason)
+        raise UnsupportedError(f"filter {name_of(one)}", reason)
     return {"id": "hdf5", "filter": one.id, "values": list(one.values)}
 
 

@@ -175,6 +175,10 @@ async def resolve_vlen(
     there = stored[positions]
     if np.isin(there["address"], (0, frame.undefined)).any():
         raise cursor.error("an element that is nowhere")
+    if _total(there, size) > frame.end:  # some may be wanted several times
+        _, once = np.unique(there[["address", "index"]], return_index=True)
+        if _total(there[once], size) > frame.end:
+            raise cursor.error("more bytes than the file has")
     addresses, which = np.unique(there["address"], return_inverse=True)
     heaps = await read_global_heap(frame, addresses.tolist())
     order = np.argsort(which, kind="stable")
@@ -198,3 +202,8 @@ async def resolve_vlen(
         for position, start, stop in bounds:
             found[position] = heap.data[start:stop]
     return found
+
+
+def _total(stored: np.ndarray[Any, Any], size: int) -> int:
+    """Bytes of all elements, of base elements of `size`."""
+    return int(stored["length"].sum(dtype=np.int64)) * size

@@ -29,6 +29,7 @@ from nczarr_xarray.formats.hdf5.objects import (
     H5Dataset,
     H5Group,
     H5NamedType,
+    OtherLayout,
 )
 from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.hdf5.tree import read_tree
@@ -41,6 +42,8 @@ from nczarr_xarray.formats.hdf5.values import (
     lenient_text,
     read_heap_values,
 )
+from nczarr_xarray.formats.hdf5.virtual import check_mappings
+from nczarr_xarray.formats.waves import caught, together
 from nczarr_xarray.model import Attribute, Dimension, Group, Hierarchy, Variable, join
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
@@ -144,9 +147,11 @@ class _Builder:
     problems: list[NCZarrError] = field(default_factory=list)
     names: TypeNames = field(default_factory=TypeNames)
     #: by identity of the attribute: its elements, if they are in the heap
-    heap: dict[int, list[memoryview] | FormatError] = field(default_factory=dict)
+    heap: dict[int, list[bytes] | FormatError] = field(default_factory=dict)
     #: by address of the dataset: its fill value, if that is in the heap
     fill_texts: dict[int, str] = field(default_factory=dict)
+    #: by address of the dataset: what is wrong with the description of a virtual one
+    broken: dict[int, NCZarrError] = field(default_factory=dict)
     #: by address of the dataset: the scales of its dimensions
     attached: dict[int, Attached] = field(default_factory=dict)
 
@@ -177,7 +182,25 @@ class _Builder:
                 for attribute in named.values()
                 if in_heap(attribute) and attribute.type.text and attribute.name not in HIDDEN
             ]
-        await self._resolve(attributes, lists, self._with_fill_text())
+        await together(
+            [self._resolve(attributes, lists, self._with_fill_text()), self._check_virtual()]
+        )
+
+    async def _check_virtual(self) -> None:
+        """Look at the descriptions of virtual datasets, for which libhdf5 does the reading."""
+        virtual = [
+            (dataset.address, *dataset.layout.mappings, join(node.path, dataset.name))
+            for node in self.nodes
+            for dataset in node.datasets
+            if isinstance(dataset.layout, OtherLayout) and dataset.layout.mappings is not None
+        ]
+        found = await together(
+            caught(check_mappings(self.frame, address, index, path))
+            for _, address, index, path in virtual
+        )
+        for (dataset, *_), error in zip(virtual, found, strict=True):
+            if error is not None:
+                self.broken[dataset] = error
 
     def _with_fill_text(self) -> list[H5Dataset]:
         """Datasets whose fill value may be seen where a dimension is longer than they are."""
@@ -220,7 +243,7 @@ class _Builder:
                 self.problems.append(elements)
         for dataset, elements in zip(fills, found[len(sound) + len(lists) :], strict=True):
             if isinstance(elements, list):
-                self.fill_texts[dataset.address] = lenient_text(bytes(elements[0]))
+                self.fill_texts[dataset.address] = lenient_text(elements[0])
 
     def hierarchy(self) -> Hierarchy:
         """The model of all that has been read."""
@@ -306,6 +329,8 @@ class _Builder:
         variable.attributes = self.attributes(dataset.attributes, path)
         self.problems.extend(dataset.problems)
         try:
+            if dataset.address in self.broken:
+                raise self.broken[dataset.address]
             array = array_of(self.frame, dataset, value, path, h5_path)
             for dimension, length in zip(dimensions, array.shape, strict=True):
                 if length < dimension.size and not dimension.unlimited:

@@ -78,8 +78,10 @@ def stored_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
         return None
     try:
         if type_.kind == "compound":
-            formats = [stored_dtype(m.type, depth + 1) for m in type_.members if m.type]
-            if None in formats or len(formats) < len(type_.members):
+            formats = [
+                None if m.type is None else stored_dtype(m.type, depth + 1) for m in type_.members
+            ]
+            if any(one is None for one in formats):
                 return None
             return np.dtype(
                 {
@@ -106,17 +108,15 @@ def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
         return None
     base = None if type_.base is None else value_dtype(type_.base, depth + 1)
     if type_.kind == "compound":
-        fields = [(m.name, value_dtype(m.type, depth + 1)) for m in type_.members if m.type]
-        if None in dict(fields).values() or len(fields) < len(type_.members):
-            return None
-        return np.dtype(fields, align=True)
+        fields = [None if m.type is None else value_dtype(m.type, depth + 1) for m in type_.members]
+        return _structure(type_, fields)
     if type_.kind == "array":
         return None if base is None else np.dtype((base, type_.shape))
     if type_.kind == "vlen":
         if type_.text:
             return np.dtype(object)
         return None if base is None else sequence_of(base)
-    if type_.kind in INVISIBLE:
+    if type_.kind in ("reference", "time", "unknown"):
         return None
     if type_.numpy is not None:
         return type_.numpy.newbyteorder("=")
@@ -126,6 +126,17 @@ def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
     if type_.kind == "integer" and type_.size <= 8:
         return np.dtype(f"i{next(size for size in (1, 2, 4, 8) if size >= type_.size)}")
     return None
+
+
+def _structure(type_: Datatype, formats: list[np.dtype[Any] | None]) -> np.dtype[Any] | None:
+    """A structure as C lays it out on this machine; None if there is none."""
+    names = [member.name for member in type_.members]
+    if any(one is None for one in formats) or not all(names):  # not `in`: float64 == None
+        return None
+    try:
+        return np.dtype({"names": names, "formats": formats}, align=True)
+    except (ValueError, OverflowError, MemoryError):
+        return None
 
 
 def is_plain(type_: Datatype) -> bool:

@@ -1,17 +1,18 @@
-"""Values of attributes, and text in variables, as netCDF4-python shows them."""
+"""Values of attributes, as netCDF4-python shows them."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
-from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, value_type
+from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, is_plain, value_type
 from nczarr_xarray.formats.hdf5.objects import H5Attribute
 from nczarr_xarray.formats.waves import caught, together
 from nczarr_xarray.model import Attribute
@@ -58,55 +59,45 @@ class Sequences:
     count: int
     size: int = 1
 
-    def cut(self, objects: list[memoryview], frame: Frame) -> list[memoryview]:
-        """The elements, given the heap's objects, which may be longer than they."""
-        step = frame.offset_size + 8
-        lengths = np.ndarray(self.count, "<u4", bytes(self.data), strides=(step,)).tolist()
-        for length, found in zip(lengths, objects, strict=True):
-            if len(found) < length * self.size:
-                reason = f"{len(found)} bytes in the heap, {length * self.size} are needed"
-                raise frame.error("data of variable length", reason)
-        return [found[: length * self.size] for length, found in zip(lengths, objects, strict=True)]
-
 
 async def read_heap_values(
     frame: Frame, wanted: list[Sequences]
-) -> list[list[memoryview] | FormatError]:
+) -> list[list[bytes] | FormatError]:
     """Elements of variable length of many attributes, all in one wave.
 
     Returns
     -------
     For each attribute its elements' bytes, or why they cannot be read.
     """
-    size = frame.offset_size + 8
-    parts = [bytes(one.data[: one.count * size]) for one in wanted]
-    everything = await caught(
-        resolve_vlen(frame, b"".join(parts), sum(one.count for one in wanted))
-    )
-    objects: list[list[memoryview] | NCZarrError] = []
+    groups = [
+        [number for number, one in enumerate(wanted) if one.size == size]
+        for size in {one.size for one in wanted}
+    ]
+    found = await together(_read_group(frame, [wanted[n] for n in group]) for group in groups)
+    results: dict[int, list[bytes] | FormatError] = {}
+    for group, values in zip(groups, found, strict=True):
+        results.update(zip(group, values, strict=True))
+    return [results[number] for number in range(len(wanted))]
+
+
+async def _read_group(frame: Frame, wanted: list[Sequences]) -> list[list[bytes] | FormatError]:
+    """`read_heap_values` of elements of one size."""
+    parts = [bytes(one.data[: one.count * (frame.offset_size + 8)]) for one in wanted]
+    size, count = wanted[0].size, sum(one.count for one in wanted)
+    everything = await caught(resolve_vlen(frame, b"".join(parts), count, size))
     if isinstance(everything, list):
-        at = 0
-        for one in wanted:
-            objects.append(everything[at : at + one.count])
-            at += one.count
-    else:  # whose fault it is comes out one by one
-        alone = zip(parts, wanted, strict=True)
-        objects += await together(
-            caught(resolve_vlen(frame, part, one.count)) for part, one in alone
-        )
-    results: list[list[memoryview] | FormatError] = []
-    for one, found in zip(wanted, objects, strict=True):
-        try:
-            if not isinstance(found, list):
-                raise found
-            results.append(one.cut(found, frame))
-        except NCZarrError as error:
-            results.append(FormatError(error.object, error.reason))
-    return results
+        elements = iter(everything)
+        return [list(itertools.islice(elements, one.count)) for one in wanted]
+    # whose fault it is comes out one by one
+    found = await together(
+        caught(resolve_vlen(frame, part, one.count, size))
+        for part, one in zip(parts, wanted, strict=True)
+    )
+    return [one if isinstance(one, list) else FormatError(one.object, one.reason) for one in found]
 
 
 def decode_attribute(
-    attribute: H5Attribute, heap: list[memoryview] | None, types: TypeNames
+    attribute: H5Attribute, heap: list[bytes] | None, types: TypeNames
 ) -> Attribute | None:
     """An attribute as netCDF shows it; None if it has no type for it and shows nothing.
 
@@ -129,22 +120,46 @@ def decode_attribute(
         if not type_.text:
             return None
         assert heap is not None
-        return Attribute(name, "string", tuple(lenient_text(bytes(text)) for text in heap))
+        return Attribute(name, "string", tuple(lenient_text(text) for text in heap))
     if type_.kind == "string":
         if attribute.space.shape in ((), None):
             return Attribute(name, "char", lenient_text(bytes(data[: count * type_.size]), "keep"))
         texts = (bytes(data[i * type_.size : (i + 1) * type_.size]) for i in range(count))
         return Attribute(name, "string", tuple(lenient_text(text) for text in texts))
-    if type_.kind == "enum" and not types.knows(type_):
+    if type_.kind in ("enum", "compound") and not types.knows(type_):
         return None
     value = value_type(type_)
-    if value is None or value.nc_type is None or value.read != "plain":
+    if value is None or not is_plain(type_):
+        return None
+    nc_type = "compound" if type_.kind == "compound" else value.nc_type
+    if nc_type is None:
         return None
     if len(attribute.space.shape or ()) > 1:
         reason = f"has {len(attribute.space.shape or ())} dimensions, netCDF knows one"
         raise FormatError(name, reason)
     numbers = np.frombuffer(data, value.stored, count)
-    return Attribute(name, value.nc_type, numbers.astype(value.dtype.newbyteorder("=")))
+    values = numbers.astype(value.dtype.newbyteorder("="))
+    return Attribute(name, nc_type, values.view(_with_strings(values.dtype)))
+
+
+def _with_strings(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """`dtype` with strings in the place of arrays of characters, as netCDF4-python has them."""
+    if dtype.fields is not None:
+        fields = [dtype.fields[name] for name in dtype.names or ()]
+        layout: Any = {
+            "names": dtype.names,
+            "formats": [_with_strings(field[0]) for field in fields],
+            "offsets": [field[1] for field in fields],
+            "itemsize": dtype.itemsize,
+        }
+        structure: np.dtype[Any] = np.dtype(layout)
+        return structure
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        if base == np.dtype("S1"):
+            return np.dtype((f"S{shape[-1]}", shape[:-1]))
+        return np.dtype((_with_strings(base), shape))
+    return dtype
 
 
 def lenient_text(data: bytes, nul: str = "end") -> str:
@@ -158,64 +173,3 @@ def lenient_text(data: bytes, nul: str = "end") -> str:
     if nul == "end":
         data = data.partition(b"\0")[0]
     return data.decode(errors="replace").replace("\0", "")
-
-
-def strict_text(data: bytes, what: str) -> str:
-    """Text of a variable, which ends at the first NUL.
-
-    Raises
-    ------
-    FormatError
-        If it is not UTF-8.
-    """
-    data = data.partition(b"\0")[0]
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise FormatError(what, f"{data[:60]!r} is not UTF-8") from None
-
-
-@dataclass(frozen=True, slots=True)
-class FixedText:
-    """`nczarr_xarray.model.Conversion` of strings of fixed size.
-
-    Parameters
-    ----------
-    path
-        Of the variable, for messages.
-    """
-
-    path: str
-
-    async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """``str`` of ``S<n>``."""
-        return _texts([strict_text(text, self.path) for text in stored.ravel().tolist()], stored)
-
-
-@dataclass(frozen=True, slots=True)
-class HeapText:
-    """`nczarr_xarray.model.Conversion` of variable-length strings.
-
-    Parameters
-    ----------
-    path
-        Of the variable, for messages.
-    frame
-        Of the file.
-    """
-
-    path: str
-    frame: Frame
-
-    async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """``str`` of references to the global heap, all of whose parts are read in one wave."""
-        data = stored.tobytes()
-        found = await resolve_vlen(self.frame, data, stored.size)
-        texts = Sequences(data, stored.size).cut(found, self.frame)
-        return _texts([strict_text(bytes(text), self.path) for text in texts], stored)
-
-
-def _texts(texts: list[str], stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    values = np.empty(len(texts), dtype=object)
-    values[:] = texts
-    return values.reshape(stored.shape)

@@ -1,0 +1,62 @@
+"""How the copy of a variable is to be stored: as the variable is, if its format says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.export.grid import default_chunk_shape
+from nczarr_xarray.formats.v3 import ZarrArray
+from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks, Variable
+from nczarr_xarray.reader import Opened
+
+#: What netCDF and NCZarr both have.
+_SHARED = frozenset({"shuffle", "fletcher32", "zlib", "zstd", "bz2", "blosc"})
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Storage of a variable.
+
+    Parameters
+    ----------
+    dtype
+        Of the elements, with their byte order; object for text of any length.
+    chunk_shape
+        As many lengths as dimensions.
+    codecs
+        In the order of encoding.
+    contiguous
+        Whether it need not be in chunks; `chunk_shape` is the default.
+    """
+
+    dtype: np.dtype[Any]
+    chunk_shape: tuple[int, ...]
+    codecs: tuple[CodecConfig, ...] = ()
+    contiguous: bool = False
+
+
+def stored_as(opened: Opened, variable: Variable) -> Stored:
+    """What to keep of the storage of a variable of an open dataset.
+
+    Byte order is kept, but that of classic files, which nobody chose. HDF5's pipelines are kept
+    if netCDF and NCZarr have all their codecs. What has no chunks gets those that are the
+    default.
+    """
+    array = variable.array
+    if isinstance(array, ChunkedArray):
+        return Stored(array.dtype, array.chunk_shape, array.codecs)
+    classic = opened.hierarchy.generation.startswith("CDF-")
+    dtype = variable.dtype.newbyteorder("=") if classic else variable.dtype
+    if isinstance(array, FileChunks):
+        kept = all(config["id"] in _SHARED for config in array.codecs)
+        chunks = tuple(max(1, length) for length in array.chunk_shape)
+        return Stored(dtype, chunks, array.codecs if kept else ())
+    if isinstance(array, ZarrArray) and len(array.chunk_shape) == len(variable.shape):
+        return Stored(dtype, array.chunk_shape)
+    unlimited = [dimension.unlimited for dimension in variable.dimensions]
+    itemsize = 8 if dtype.kind == "O" else dtype.itemsize
+    chunks = default_chunk_shape(variable.shape, unlimited, itemsize)
+    return Stored(dtype, chunks, contiguous=not any(unlimited))
