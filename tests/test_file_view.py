@@ -107,7 +107,7 @@ def assert_same(ours: xr.Dataset, shown: xr.Dataset, left: set[str], group: str)
         other = shown.variables[name]
         assert variable.dims == other.dims, name
         if variable.dtype.kind == "V":
-            assert variable.values.tolist() == other.values.tolist()
+            assert str(variable.values.tolist()) == str(other.values.tolist())
         elif variable.dtype.kind == "U":  # text of any length is another type of numpy
             assert variable.equals(other.astype(variable.dtype)), name
         else:
@@ -121,6 +121,9 @@ def assert_same(ours: xr.Dataset, shown: xr.Dataset, left: set[str], group: str)
 def same_attributes(ours: dict[str, Any], shown: dict[str, Any]) -> bool:
     # xarray's Zarr backend takes all that begins so for netCDF-C's own; the other is in `encoding`
     ours = {name: value for name, value in ours.items() if not name.lower().startswith("_nc")}
+    # nor is there a form for structures
+    ours = {n: value for n, value in ours.items() if getattr(value, "dtype", None) is None
+            or value.dtype.kind != "V"}  # fmt: skip
     shown = {name: value for name, value in shown.items() if name != "least_significant_digit"}
     return bool(xr.core.utils.dict_equiv(ours, shown))
 

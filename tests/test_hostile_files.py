@@ -5,11 +5,18 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 
+from nczarr_fsspec.ranges.source import Extent
+from nczarr_xarray.reader import open_hierarchy
 from tests import filedamage, filepromises
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")
@@ -34,6 +41,36 @@ def test_random_damage(corpus: list[Path], seed: int, tmp_path: Path) -> None:
         filepromises.check(good, after, damage)
         if number % 10 == 0:
             filepromises.open_with_xarray(damage.data)
+
+
+def test_garbage_of_h5py(tmp_path: Path) -> None:
+    """The thread that brings bytes does not wait for h5py's lock, which waits for the bytes."""
+    filepromises.write_corpus(tmp_path, "h5_virtual")
+    data = (tmp_path / "h5_virtual.nc").read_bytes()
+
+    states: list[bool] = []
+
+    class Busy(filepromises.RemoteMemory):
+        async def fetch(self, extents: Sequence[Extent]) -> list[bytes | memoryview]:
+            states.append(gc.isenabled())
+            _ = [[] for _ in range(10_000)]  # a collection would be due
+            return await super().fetch(extents)
+
+    def leave_garbage() -> None:
+        file = h5py.File(io.BytesIO(data))
+        cycle: list[object] = [file, file["source"]]
+        cycle.append(cycle)
+
+    with open_hierarchy(Busy(data)) as opened:
+        variable = opened.hierarchy.root.variables["virtual"]
+        reader = opened.reader(variable)
+        gc.collect()
+        leave_garbage()
+        states.clear()
+        np.testing.assert_array_equal(reader.read(), np.arange(5))
+    assert states
+    assert not any(states)
+    assert gc.isenabled()
 
 
 def test_the_corpus_has_what_damage_needs(corpus: list[Path]) -> None:

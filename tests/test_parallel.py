@@ -201,7 +201,7 @@ def test_importing_xarray_pays_nothing_for_us() -> None:
     ("target", "ours"),
     [
         ("https://h/x.zarr", False),
-        ("https://h/x.nc#mode=bytes", False),
+        ("https://h/x.nc#mode=bytes", True),
         ("https://h/x#mode=dap4", False),
         ("https://h/x#section", False),
         ("s3://b/k", False),

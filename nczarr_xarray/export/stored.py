@@ -13,7 +13,10 @@ from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks, Variable
 from nczarr_xarray.reader import Opened
 
 #: What netCDF and NCZarr both have.
-_SHARED = frozenset({"shuffle", "fletcher32", "zlib", "zstd", "bz2", "blosc"})
+_SHARED = frozenset({"shuffle", "fletcher32", "zlib", "szip", "zstd", "bz2", "blosc"})
+#: Number of HDF5's filter, and the bit of its mask for one of its two ways of coding.
+_HDF5_SZIP = 4
+_NEAREST_NEIGHBOUR = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +54,21 @@ def stored_as(opened: Opened, variable: Variable) -> Stored:
     classic = opened.hierarchy.generation.startswith("CDF-")
     dtype = variable.dtype.newbyteorder("=") if classic else variable.dtype
     if isinstance(array, FileChunks):
-        kept = all(config["id"] in _SHARED for config in array.codecs)
+        codecs = tuple(map(_as_netcdf, array.codecs))
+        kept = all(config["id"] in _SHARED for config in codecs)
         chunks = tuple(max(1, length) for length in array.chunk_shape)
-        return Stored(dtype, chunks, array.codecs if kept else ())
+        return Stored(dtype, chunks, codecs if kept else ())
     if isinstance(array, ZarrArray) and len(array.chunk_shape) == len(variable.shape):
         return Stored(dtype, array.chunk_shape)
     unlimited = [dimension.unlimited for dimension in variable.dimensions]
     itemsize = 8 if dtype.kind == "O" else dtype.itemsize
     chunks = default_chunk_shape(variable.shape, unlimited, itemsize)
     return Stored(dtype, chunks, contiguous=not any(unlimited))
+
+
+def _as_netcdf(config: CodecConfig) -> CodecConfig:
+    """A codec of HDF5 as netCDF and NCZarr call it, if they have it."""
+    if config["id"] != "hdf5" or config["filter"] != _HDF5_SZIP:
+        return config
+    mask, pixels = config["values"][:2]
+    return {"id": "szip", "mask": mask & _NEAREST_NEIGHBOUR or 4, "pixels-per-block": pixels}

@@ -11,11 +11,12 @@ number of dependent round trips.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Coroutine, Generator, Iterable
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import NCZarrError
 
+S = TypeVar("S")
 T = TypeVar("T")
 #: A parser, or a part of one.
 Parsing: TypeAlias = Coroutine[Any, Any, T]
@@ -49,13 +50,16 @@ def read_some(start: int, length: int, least: int = 1) -> Read:
 
 
 class _Together:
-    __slots__ = ("parts",)
+    """A wish for the results of parts that have begun and wait."""
 
-    def __init__(self, parts: list[Parsing[Any]]) -> None:
-        self.parts = parts
+    __slots__ = ("results", "waiting")
 
-    def __await__(self) -> Generator[_Together, list[Any], list[Any]]:
-        return (yield self)
+    def __init__(self, results: list[Any], waiting: list[_Waiting]) -> None:
+        self.results = results  # of which those of the waiting parts are missing
+        self.waiting = waiting
+
+    def __await__(self) -> Generator[_Together, None, None]:
+        yield self
 
 
 async def together(parts: Iterable[Parsing[T]]) -> list[T]:
@@ -64,9 +68,65 @@ async def together(parts: Iterable[Parsing[T]]) -> list[T]:
     The first error of a part ends the others and is raised.
     """
     listed = list(parts)
-    if not listed:
-        return []
-    return await _Together(listed)
+    results: list[Any] = [None] * len(listed)
+    waiting: list[_Waiting] = []
+    try:
+        for slot, part in enumerate(listed):
+            try:
+                waiting.append((slot, part, part.send(None)))
+            except StopIteration as stop:
+                results[slot] = stop.value
+    except BaseException:
+        for part in listed:
+            part.close()
+        raise
+    if waiting:
+        await _Together(results, waiting)
+    return results
+
+
+async def both(first: Parsing[S], second: Parsing[T]) -> tuple[S, T]:
+    """`together`, of two parts with different results."""
+    parts: list[Parsing[Any]] = [first, second]
+    results = await together(parts)
+    return results[0], results[1]
+
+
+class Once(Generic[T]):
+    """A part that many others may wait for, and that runs once.
+
+    Parameters
+    ----------
+    part
+        Begins it. An error that it raises is raised for all that wait.
+    """
+
+    __slots__ = ("part", "result", "task", "waiting")
+
+    def __init__(self, part: Callable[[], Parsing[T]]) -> None:
+        self.part = part
+        self.result: tuple[T] | NCZarrError | None = None
+        self.task: _Task | None = None
+        self.waiting: list[_Task] = []
+
+    def __await__(self) -> Generator[Once[T], None, None]:
+        yield self
+
+    async def get(self) -> T:
+        """Await the result."""
+        if self.result is None:
+            await self
+        if isinstance(self.result, tuple):
+            return self.result[0]
+        assert self.result is not None
+        raise self.result
+
+    async def run(self) -> None:
+        """Run the part."""
+        try:
+            self.result = (await self.part(),)
+        except NCZarrError as error:
+            self.result = error
 
 
 async def caught(part: Parsing[T]) -> T | NCZarrError:
@@ -77,18 +137,29 @@ async def caught(part: Parsing[T]) -> T | NCZarrError:
         return error
 
 
+#: A part of several, by its place among them, and what it waits for.
+_Waiting: TypeAlias = "tuple[int, Parsing[Any], Read | _Together | Once[Any]]"
+
+
 class _Task:
-    """A running coroutine and what waits for it."""
+    """A running coroutine, and the task or the tasks that wait for it."""
 
-    __slots__ = ("children", "coroutine", "ended", "missing", "parent", "results", "slot")
+    __slots__ = ("children", "coroutine", "ended", "missing", "once", "parent", "results", "slot")
 
-    def __init__(self, coroutine: Parsing[Any], parent: _Task | None, slot: int) -> None:
+    def __init__(
+        self,
+        coroutine: Parsing[Any],
+        parent: _Task | None = None,
+        slot: int = 0,
+        once: Once[Any] | None = None,
+    ) -> None:
         self.coroutine = coroutine
         self.parent = parent
         self.slot = slot
+        self.once = once
         self.ended = False
-        self.children: list[_Task] = []
-        self.results: list[Any] = []
+        self.children: list[_Task] | tuple[()] = ()
+        self.results: list[Any] | None = None
         self.missing = 0
 
     def end(self) -> None:
@@ -100,7 +171,7 @@ class _Task:
                 task.ended = True
                 task.coroutine.close()
             pending.extend(task.children)
-            task.children = []
+            task.children = ()
 
 
 def waves(
@@ -112,59 +183,110 @@ def waves(
     -------
     The result of `parsing`; errors that it does not catch are raised.
     """
-    root = _Task(parsing, None, 0)
-    ready: deque[tuple[_Task, Any]] = deque([(root, None)])
-    blocked: list[tuple[_Task, Read]] = []
+    root = _Task(parsing)
+    running = _Running()
+    running.ready.append((root, None))
     try:
         while True:
-            while ready:
-                task, value = ready.popleft()
-                if task.ended:
-                    continue
-                try:
-                    if isinstance(value, BaseException):
-                        wish = task.coroutine.throw(value)
-                    else:
-                        wish = task.coroutine.send(value)
-                except StopIteration as stop:
-                    task.ended = True
-                    if task is root:
-                        result: T = stop.value
-                        return result
-                    _deliver(task, stop.value, ready)
-                except Exception as error:
-                    task.ended = True
-                    if task.parent is None:
-                        raise
-                    for sibling in task.parent.children:
-                        sibling.end()
-                    task.parent.children = []
-                    ready.append((task.parent, error))
-                else:
-                    if isinstance(wish, Read):
-                        blocked.append((task, wish))
-                    else:
-                        _start(task, wish.parts, ready)
-            waiting = [(task, wish) for task, wish in blocked if not task.ended]
-            blocked = []
+            running.run()
+            if root.ended:
+                result: T = running.result
+                return result
+            waiting = [(task, wish) for task, wish in running.blocked if not task.ended]
+            running.blocked = []
             answers = yield [wish for _, wish in waiting]
-            ready.extend((task, answer) for (task, _), answer in zip(waiting, answers, strict=True))
+            running.ready.extend(
+                (task, answer) for (task, _), answer in zip(waiting, answers, strict=True)
+            )
     finally:
         root.end()
+        for task in running.shared:
+            task.end()
 
 
-def _start(task: _Task, parts: list[Parsing[Any]], ready: deque[tuple[_Task, Any]]) -> None:
-    task.missing = len(parts)
-    task.results = [None] * len(parts)
-    task.children = [_Task(part, task, slot) for slot, part in enumerate(parts)]
-    ready.extend((child, None) for child in task.children)
+class _Running:
+    """The tasks of a parser.
 
+    Attributes
+    ----------
+    ready : deque
+        Tasks that can go on, with what they waited for.
+    blocked : list
+        Tasks that wait for bytes.
+    shared : list
+        Tasks of which each runs for a `Once`.
+    result
+        Of the parser.
+    """
 
-def _deliver(task: _Task, value: Any, ready: deque[tuple[_Task, Any]]) -> None:
-    parent = task.parent
-    assert parent is not None
-    parent.results[task.slot] = value
-    parent.missing -= 1
-    if not parent.missing:
-        parent.children = []
-        ready.append((parent, parent.results))
+    def __init__(self) -> None:
+        self.ready: deque[tuple[_Task, Any]] = deque()
+        self.blocked: list[tuple[_Task, Read]] = []
+        self.shared: list[_Task] = []
+        self.result: Any = None
+
+    def run(self) -> None:
+        """Let all tasks go on until they wait for bytes; raises what the parser raises."""
+        ready = self.ready
+        while ready:
+            task, value = ready.popleft()
+            if task.ended:
+                continue
+            try:
+                if isinstance(value, BaseException):
+                    wish = task.coroutine.throw(value)
+                else:
+                    wish = task.coroutine.send(value)
+            except StopIteration as stop:
+                task.ended = True
+                self._finish(task, stop.value)
+            except Exception as error:
+                task.ended = True
+                if task.parent is None:
+                    raise
+                for sibling in task.parent.children:
+                    sibling.end()
+                task.parent.children = ()
+                ready.append((task.parent, error))
+            else:
+                self._wait(task, wish)
+
+    def _wait(self, task: _Task, wish: Read | _Together | Once[Any]) -> None:
+        """Note what a task waits for, and what that in turn waits for."""
+        pending = [(task, wish)]
+        while pending:
+            task, wish = pending.pop()
+            if isinstance(wish, Read):
+                self.blocked.append((task, wish))
+            elif isinstance(wish, _Together):
+                task.results = wish.results
+                task.missing = len(wish.waiting)
+                task.children = [_Task(part, task, slot) for slot, part, _ in wish.waiting]
+                pending += [
+                    (child, one[2])
+                    for child, one in zip(task.children[::-1], wish.waiting[::-1], strict=True)
+                ]
+            elif wish.result is not None:  # meanwhile
+                self.ready.append((task, None))
+            else:
+                wish.waiting.append(task)
+                if wish.task is None:
+                    wish.task = _Task(wish.run(), once=wish)
+                    self.shared.append(wish.task)
+                    self.ready.append((wish.task, None))
+
+    def _finish(self, task: _Task, value: Any) -> None:
+        """Hand the result of a task to those that wait for it."""
+        parent = task.parent
+        if parent is not None:
+            assert parent.results is not None
+            parent.results[task.slot] = value
+            parent.missing -= 1
+            if not parent.missing:
+                parent.children = ()
+                self.ready.append((parent, None))
+        elif task.once is not None:
+            self.ready.extend((one, None) for one in task.once.waiting)
+            task.once.waiting = []
+        else:
+            self.result = value

@@ -213,32 +213,27 @@ def _type_of_values(variable: Variable) -> tuple[np.dtype[Any], tuple[CodecConfi
     if variable.nc_type == "string":
         return np.dtype(object), _TEXT
     if dtype.hasobject:
-        raise FormatError(variable.path, "has elements of variable length: Zarr 2 has no such type")
+        raise FormatError(variable.path, "is of variable-length sequences: Zarr 2 has no such type")
     return _packed(dtype), ()
 
 
 def _packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """A structure without gaps, for which Zarr has no form."""
-    if dtype.fields is not None:
-        fields = [(name, _packed(dtype.fields[name][0])) for name in dtype.names or ()]
-        return np.dtype(fields)
-    if dtype.subdtype is not None:
-        base, shape = dtype.subdtype
-        return np.dtype((_packed(base), shape))
-    return dtype
+    if dtype.fields is None:
+        return dtype
+    return np.dtype([(name, dtype.fields[name][0]) for name in dtype.names or ()])
 
 
 def _is_zarr_type(dtype: np.dtype[Any]) -> bool:
-    pending = [dtype]
-    while pending:
-        current = pending.pop()
-        if current.fields is not None:
-            pending.extend(field[0] for field in current.fields.values())
-        elif current.subdtype is not None:
-            pending.append(current.subdtype[0])
-        elif current.kind not in "biufcSV" or current.str[1:] in ("f12", "f16", "c24", "c32"):
-            return False
-    return True
+    """Whether zarr-python has a type; it has no structures in structures, nor arrays in them."""
+    fields = [dtype.fields[name][0] for name in dtype.names or ()] if dtype.fields else [dtype]
+    return all(
+        one.subdtype is None
+        and one.fields is None
+        and one.kind in "biufcSV"
+        and one.str[1:] not in ("f12", "f16", "c24", "c32")
+        for one in fields
+    )
 
 
 def _shown(

@@ -82,7 +82,7 @@ class Tree:
             if path in self.arrays:
                 self._documents |= self._array_documents(path)
             elif path in self.groups:
-                attributes = {n: _exact(a) for n, a in self.groups[path].attributes.items()}
+                attributes = _in_json(self.groups[path].attributes)
                 group = replace(self.groups[path], attributes=attributes)
                 self._documents |= group_documents(group, _PROFILE, None)
         return self._documents.get(key)
@@ -134,8 +134,13 @@ class Tree:
             names = self._names[group.path] = dimension_names(group.path, group.variables.values())
         dimensions = tuple(names[dimension.path] for dimension in variable.dimensions)
         shown = renamed(view, dimensions)
-        shown.attributes = {name: _exact(a) for name, a in variable.attributes.items()}
+        shown.attributes = _in_json(variable.attributes)
         return array_documents(shown, _PROFILE)
+
+
+def _in_json(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    """The attributes that JSON has a form for: not structures."""
+    return {name: _exact(a) for name, a in attributes.items() if a.type != "compound"}
 
 
 def _exact(attribute: Attribute) -> Attribute:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from struct import Struct
 from typing import NamedTuple
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
-from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
+from nczarr_xarray.formats.hdf5.binary import Cursor
 from nczarr_xarray.formats.hdf5.decoded import Decoded
 from nczarr_xarray.formats.hdf5.fractal import read_dense
 from nczarr_xarray.formats.hdf5.messages import decode_attribute_info
@@ -18,14 +20,15 @@ from nczarr_xarray.formats.hdf5.shared import SharedMessages
 
 #: Types of B-tree records (by name, by order).
 _RECORDS = (8, 9)
-_HEAP_ID = 8
-#: Bytes of a record up to the order of creation: heap identifier, flags, order.
-_RECORD = 13
-_IS_SHARED = 0x02
+#: What records begin with: heap identifier, flags of the message, order of creation.
+_RECORD = Struct("<8sBI")
 #: What a message begins with: version, flags, bytes of the name, the datatype and the dataspace.
 _HEAD = Struct("<BB3H")
+_IS_SHARED = 0x02
+#: Flags of a message whose datatype, or dataspace, is elsewhere (since version 2).
+_TYPE_SHARED, _SPACE_SHARED = 0x01, 0x02
 
-Body = memoryview | oh.Shared
+Body = bytes | oh.Shared
 
 
 class Attributes(NamedTuple):
@@ -33,16 +36,6 @@ class Attributes(NamedTuple):
 
     found: dict[str, H5Attribute]
     problems: list[NCZarrError]
-
-
-class _Encoded(NamedTuple):
-    """An attribute message, taken apart."""
-
-    name: str
-    type: Body
-    space: Body
-    data: memoryview
-    order: int | None
 
 
 async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attributes:
@@ -57,26 +50,29 @@ async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attribut
         messages += dense
     except NCZarrError as error:
         problems.append(error)
-    encoded: list[_Encoded] = []
-    resolved = await _resolve(shared, [body for body, _ in messages])
-    for (_, order), whole in zip(messages, resolved, strict=True):
-        if isinstance(whole, NCZarrError):
-            problems.append(whole)
-            continue
-        try:
-            encoded.append(_split(whole, order, header))
-        except NCZarrError as error:
-            problems.append(error)
+    known = await _resolve(shared, (body for body, _ in messages))
+    whole: list[tuple[bytes, int | None]] = []
+    for body, order in messages:
+        found = known[body] if isinstance(body, oh.Shared) else body
+        if isinstance(found, NCZarrError):
+            problems.append(found)
+        else:
+            whole.append((found, order))
     if ordered:  # else netCDF-C takes them as they come, from a heap by the hashes of names
-        encoded.sort(key=lambda one: one.order or 0)
-    bodies = await _resolve(shared, [body for one in encoded for body in (one.type, one.space)])
-    found: dict[str, H5Attribute] = {}
-    for one, type_, space in zip(encoded, bodies[::2], bodies[1::2], strict=True):
+        whole.sort(key=_order)
+    known = await _resolve(shared, _parts_elsewhere(whole, header))
+    attributes: dict[str, H5Attribute] = {}
+    for body, order in whole:
         try:
-            found[one.name] = _decode(one, type_, space, header, shared.decoded)
+            attribute = _decode(body, order, header, shared.decoded, known)
+            attributes[attribute.name] = attribute
         except NCZarrError as error:
             problems.append(error)
-    return Attributes(found, problems)
+    return Attributes(attributes, problems)
+
+
+def _order(message: tuple[bytes, int | None]) -> int:
+    return message[1] or 0
 
 
 async def _read_dense(
@@ -91,75 +87,96 @@ async def _read_dense(
         return [], storage.ordered
     what = f"{header.what}, attributes"
     heap, _, records = await read_dense(header.frame, storage.heap, storage.tree, _RECORDS, what)
-    if records and len(records[0]) < _RECORD:
+    if records and len(records[0]) < _RECORD.size:
         raise header.frame.error(what, f"index records of {len(records[0])} bytes")
-    own = [record for record in records if not record[_HEAP_ID] & _IS_SHARED]
-    bodies: list[Body] = list(await heap.objects([record[:_HEAP_ID] for record in own]))
-    others = [record for record in records if record[_HEAP_ID] & _IS_SHARED]
-    bodies += [oh.Shared(oh.ATTRIBUTE, None, bytes(record[:_HEAP_ID])) for record in others]
-    orders = [
-        int.from_bytes(record[_HEAP_ID + 1 : _RECORD], "little") if storage.ordered else None
-        for record in own + others
-    ]
+    fields = [_RECORD.unpack_from(record) for record in records]
+    own = [(id_, order) for id_, flags, order in fields if not flags & _IS_SHARED]
+    bodies: list[Body] = list(await heap.objects([id_ for id_, _ in own]))
+    others = [(id_, order) for id_, flags, order in fields if flags & _IS_SHARED]
+    bodies += [oh.Shared(oh.ATTRIBUTE, None, id_) for id_, _ in others]
+    orders = [order if storage.ordered else None for _, order in own + others]
     return list(zip(bodies, orders, strict=True)), storage.ordered
 
 
-async def _resolve(shared: SharedMessages, bodies: list[Body]) -> list[memoryview | NCZarrError]:
-    """The bytes of messages, wherever they are."""
+async def _resolve(
+    shared: SharedMessages, bodies: Iterable[Body]
+) -> dict[oh.Shared, bytes | NCZarrError]:
+    """The bytes of those messages that are elsewhere."""
     wanted = {body for body in bodies if isinstance(body, oh.Shared)}
-    found = await shared.find(wanted) if wanted else {}
-    return [found[body] if isinstance(body, oh.Shared) else body for body in bodies]
+    return await shared.find(wanted) if wanted else {}
 
 
-def _split(body: memoryview, order: int | None, header: oh.Header) -> _Encoded:
-    """Take an attribute message apart, versions 1 to 3."""
+def _parts_elsewhere(messages: list[tuple[bytes, int | None]], header: oh.Header) -> Iterator[Body]:
+    """The datatypes and dataspaces of attribute messages that are elsewhere, if not others too."""
+    for body, _ in messages:
+        if body[:1] > b"\1" and body[1:2] > b"\0":  # version and flags
+            with suppress(NCZarrError):  # which comes again when the message is decoded
+                yield from _split(body, header)[1:3]
+
+
+def _split(body: bytes, header: oh.Header) -> tuple[str, Body, Body, bytes]:
+    """Take an attribute message apart, versions 1 to 3: name, datatype, dataspace, data."""
     if len(body) < _HEAD.size:
         raise header.frame.error(header.what, f"an attribute of {len(body)} bytes")
-    version, flags, *sizes = _HEAD.unpack_from(body)
+    version, flags, name_size, type_size, space_size = _HEAD.unpack_from(body)
     if version not in (1, 2, 3):
         reason = f"an attribute of version {version}, known are 1 to 3"
         raise header.frame.error(header.what, reason)
-    at = _HEAD.size + (version == 3)  # the name's character set: ASCII or UTF-8
-    fields = []
-    for size in sizes:
-        fields.append(body[at : at + size])
-        at += size + (-size % 8 if version == 1 else 0)
-    if at > len(body):
-        reason = f"an attribute ends after {len(body)} bytes, {at} were expected"
+    padding = 7 if version == 1 else 0  # to a multiple of 8 bytes
+    name_at = _HEAD.size + (version == 3)  # the name's character set: ASCII or UTF-8
+    type_at = name_at + (name_size + padding & ~padding)
+    space_at = type_at + (type_size + padding & ~padding)
+    data_at = space_at + (space_size + padding & ~padding)
+    if data_at > len(body):
+        reason = f"an attribute ends after {len(body)} bytes, {data_at} were expected"
         raise header.frame.error(header.what, reason)
-    name = bytes(fields[0]).partition(b"\0")[0].decode("utf-8", "surrogateescape")
-    type_: Body = fields[1]
-    space: Body = fields[2]
-    if version > 1 and flags & 3:
-        what = _what(header, name)
-        if flags & 1:
-            type_ = oh.shared_location(Cursor(fields[1], header.frame, what), oh.DATATYPE)
-        if flags & 2:
-            space = oh.shared_location(Cursor(fields[2], header.frame, what), oh.DATASPACE)
-    return _Encoded(name, type_, space, body[at:], order)
+    name = body[name_at : name_at + name_size].partition(b"\0")[0]
+    text = name.decode("utf-8", "surrogateescape")
+    type_ = body[type_at : type_at + type_size]
+    space = body[space_at : space_at + space_size]
+    data = body[data_at:]
+    if version == 1 or not flags:
+        return text, type_, space, data
+
+    def elsewhere(part: bytes, type_: int) -> oh.Shared:
+        return oh.shared_location(Cursor(part, header.frame, _what(header, text)), type_)
+
+    return (
+        text,
+        elsewhere(type_, oh.DATATYPE) if flags & _TYPE_SHARED else type_,
+        elsewhere(space, oh.DATASPACE) if flags & _SPACE_SHARED else space,
+        data,
+    )
 
 
 def _decode(
-    encoded: _Encoded,
-    type_body: memoryview | NCZarrError,
-    space_body: memoryview | NCZarrError,
+    body: bytes,
+    order: int | None,
     header: oh.Header,
     decoded: Decoded,
+    known: Mapping[oh.Shared, bytes | NCZarrError],
 ) -> H5Attribute:
-    if isinstance(type_body, NCZarrError):
-        raise type_body
-    if isinstance(space_body, NCZarrError):
-        raise space_body
-    what = _what(header, encoded.name)
-    type_ = decoded.datatype(type_body, what)
-    if isinstance(encoded.type, oh.Shared):
-        type_ = replace(type_, committed=encoded.type.address)
-    space = decoded.dataspace(space_body, what)
+    """Decode an attribute message, of which parts may be among the shared messages `known`."""
+    name, type_body, space_body, data = _split(body, header)
+    what = _what(header, name)
+    type_ = decoded.datatype(_whole(type_body, known), what)
+    if isinstance(type_body, oh.Shared):
+        type_ = replace(type_, committed=type_body.address)
+    space = decoded.dataspace(_whole(space_body, known), what)
     size = math.prod(space.shape) * type_.size if space.shape is not None else 0
-    if size > len(encoded.data):
-        reason = f"{len(encoded.data)} bytes of data, {size} are needed"
-        raise header.frame.error(what, reason)
-    return H5Attribute(encoded.name, type_, space, bytes(encoded.data[:size]), encoded.order)
+    if size > len(data):
+        raise header.frame.error(what, f"{len(data)} bytes of data, {size} are needed")
+    return H5Attribute(name, type_, space, data[:size], order)
+
+
+def _whole(body: Body, known: Mapping[oh.Shared, bytes | NCZarrError]) -> bytes:
+    """The bytes of a message, wherever they are."""
+    if not isinstance(body, oh.Shared):
+        return body
+    found = known[body]
+    if isinstance(found, NCZarrError):
+        raise found
+    return found
 
 
 def _what(header: oh.Header, name: str) -> str:

@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.waves import Read, read, read_some
+from nczarr_xarray.formats.waves import Read
 
 #: Codes of `struct` for unsigned numbers, by their size.
 _UNSIGNED = {2: "H", 4: "I", 8: "Q"}
@@ -54,11 +54,11 @@ class Frame:
 
     def read(self, address: int, length: int) -> Read:
         """Await `length` bytes at an address."""
-        return read(self.base + address, length)
+        return Read(self.base + address, length, length)
 
     def read_some(self, address: int, length: int, least: int = 1) -> Read:
         """Await up to `length` bytes at an address; fewer only at the end of the file."""
-        return read_some(self.base + address, length, least)
+        return Read(self.base + address, length, least)
 
     def within(self, address: int | None, length: int, what: str) -> int:
         """`address`, if `length` bytes from there are in the file; else `FormatError`."""
@@ -83,7 +83,7 @@ class Cursor:
     Parameters
     ----------
     data
-        The bytes of the structure.
+        The bytes of the structure; what is taken from it are copies.
     frame
         Of its file.
     what
@@ -93,7 +93,7 @@ class Cursor:
     __slots__ = ("data", "frame", "position", "what")
 
     def __init__(self, data: bytes | memoryview, frame: Frame, what: str) -> None:
-        self.data = memoryview(data)
+        self.data = bytes(data)  # slices of them are cheaper than views, also for the collector
         self.frame = frame
         self.what = what
         self.position = 0
@@ -103,7 +103,7 @@ class Cursor:
         """Bytes that have not been taken."""
         return len(self.data) - self.position
 
-    def take(self, count: int) -> memoryview:
+    def take(self, count: int) -> bytes:
         """The next `count` bytes."""
         start, stop = self.position, self.position + count
         if count < 0 or stop > len(self.data):
@@ -134,7 +134,7 @@ class Cursor:
 
     def expect(self, signature: bytes) -> None:
         """Take a signature, or raise `FormatError`."""
-        found = bytes(self.take(len(signature)))
+        found = self.take(len(signature))
         if found != signature:
             raise self.error(f"begins with {found!r}, not {signature!r}")
 

@@ -144,7 +144,7 @@ async def read_tree2(frame: Frame, address: int, what: str) -> BTree2:
     )
 
 
-async def read_records(frame: Frame, address: int, what: str) -> tuple[int, list[memoryview]]:
+async def read_records(frame: Frame, address: int, what: str) -> tuple[int, list[bytes]]:
     """All records of the tree whose header is at `address`, in order.
 
     Parameters
@@ -174,18 +174,19 @@ async def read_records(frame: Frame, address: int, what: str) -> tuple[int, list
         if len(seen) != sum(map(len, levels)) + len(wanted):
             raise frame.error(tree.what, "a node is in it twice")
     size = tree.record_size
-    parts: list[list[memoryview]] = [_split(node.records, size) for node in levels.pop()]
+    parts: list[list[bytes]] = [_split(node.records, size) for node in levels.pop()]
     while levels:
         below = iter(parts)
         parts = [_between(_split(node.records, size), below) for node in levels.pop()]
     return tree.type, parts[0]
 
 
-def _split(records: memoryview, size: int) -> list[memoryview]:
+def _split(node: memoryview, size: int) -> list[bytes]:
+    records = bytes(node)
     return [records[i : i + size] for i in range(0, len(records), size)]
 
 
-def _between(records: list[memoryview], parts: Any) -> list[memoryview]:
+def _between(records: list[bytes], parts: Any) -> list[bytes]:
     """Records of an internal node, each between those of the children beside it."""
     merged = list(next(parts))
     for record in records:

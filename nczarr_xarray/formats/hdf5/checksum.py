@@ -18,7 +18,7 @@ def lookup3(data: bytes | memoryview) -> int:
     return int(checksum)
 
 
-def verify(data: memoryview, frame: Frame, what: str) -> None:
+def verify(data: bytes | memoryview, frame: Frame, what: str) -> None:
     """Raise `FormatError` unless the last four bytes are the checksum of those before.
 
     Parameters

@@ -213,6 +213,6 @@ class ExtensibleArrayIndex(ArrayIndex):
         return addresses, written
 
 
-def _addresses(data: memoryview, width: int) -> list[int]:
+def _addresses(data: bytes, width: int) -> list[int]:
     addresses: list[int] = unsigned(np.frombuffer(data, dtype=np.uint8).reshape(-1, width)).tolist()
     return addresses

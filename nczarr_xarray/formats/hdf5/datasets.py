@@ -39,7 +39,7 @@ class Fields:
         self.header = header
         self._shared = shared
         self._decoded = shared.decoded
-        self._bodies: dict[oh.Shared, memoryview | NCZarrError] = {}
+        self._bodies: dict[oh.Shared, bytes | NCZarrError] = {}
 
     async def read(self) -> None:
         """Read the messages that are elsewhere."""
@@ -52,7 +52,7 @@ class Fields:
         if wanted:
             self._bodies = await self._shared.find(wanted)
 
-    def body(self, type_: int) -> memoryview | None:
+    def body(self, type_: int) -> bytes | None:
         """The bytes of the first message of a type; None if there is none."""
         message = self.header.first(type_)
         if message is None:

@@ -90,7 +90,7 @@ def _decode(cursor: Cursor, depth: int) -> Datatype:
             dtype = _dtype(f"{head.order}u{size}") if _integer_bits(cursor, size) else None
             return Datatype("bitfield", size, dtype)
         case 5:
-            tag = bytes(cursor.take(bits & 0xFF)).split(b"\0")[0].decode("utf-8", "replace")
+            tag = cursor.take(bits & 0xFF).split(b"\0")[0].decode("utf-8", "replace")
             return Datatype("opaque", size, _dtype(f"V{size}"), tag=tag)
         case 6:
             return _compound(cursor, head)
@@ -120,7 +120,7 @@ def _integer(cursor: Cursor, head: _Head) -> Datatype:
     sign = "i" if head.bits & 8 else "u"
     if _integer_bits(cursor, head.size):
         return Datatype("integer", head.size, _dtype(f"{head.order}{sign}{head.size}"))
-    return Datatype("integer", head.size, encoded=bytes(cursor.data[start : cursor.position]))
+    return Datatype("integer", head.size, encoded=cursor.data[start : cursor.position])
 
 
 def _float(cursor: Cursor, head: _Head) -> Datatype:
@@ -133,7 +133,7 @@ def _float(cursor: Cursor, head: _Head) -> Datatype:
     ends = (offset + precision, exponent + exponent_bits, mantissa + mantissa_bits, sign + 1)
     if max(ends) > 8 * size or not (exponent_bits and mantissa_bits) or leading > 2:
         raise cursor.error(f"the bits {fields} in a float of {size} bytes")
-    return Datatype("float", size, encoded=bytes(cursor.data[start : cursor.position]))
+    return Datatype("float", size, encoded=cursor.data[start : cursor.position])
 
 
 def _padding(cursor: Cursor, code: int) -> _Padding:
@@ -238,7 +238,7 @@ def _name(cursor: Cursor, padded: bool) -> str:
     """A name that ends with NUL, in older versions padded to a multiple of 8 bytes."""
     rest, end, length = b"", -1, 64
     while end < 0 and len(rest) < cursor.remaining:
-        rest = bytes(cursor.data[cursor.position : cursor.position + length])
+        rest = cursor.data[cursor.position : cursor.position + length]
         end = rest.find(b"\0")
         length *= 8
     if end < 0:

@@ -30,23 +30,23 @@ class Decoded:
         self._spaces: dict[bytes, Dataspace] = {}
         self._filters: dict[bytes, tuple[Filter, ...]] = {}
 
-    def datatype(self, body: memoryview, what: str) -> Datatype:
+    def datatype(self, body: bytes, what: str) -> Datatype:
         """The datatype of a message."""
-        return self._once(self._types, decode_datatype, body, what)
+        found = self._types.get(body)
+        return found or self._decode(self._types, decode_datatype, body, what)
 
-    def dataspace(self, body: memoryview, what: str) -> Dataspace:
+    def dataspace(self, body: bytes, what: str) -> Dataspace:
         """The dataspace of a message."""
-        return self._once(self._spaces, decode_dataspace, body, what)
+        found = self._spaces.get(body)
+        return found or self._decode(self._spaces, decode_dataspace, body, what)
 
-    def filters(self, body: memoryview, what: str) -> tuple[Filter, ...]:
+    def filters(self, body: bytes, what: str) -> tuple[Filter, ...]:
         """The filter pipeline of a message."""
-        return self._once(self._filters, decode_filters, body, what)
+        found = self._filters.get(body)
+        return found or self._decode(self._filters, decode_filters, body, what)
 
-    def _once(
-        self, known: dict[bytes, T], decode: Callable[[Cursor], T], body: memoryview, what: str
+    def _decode(
+        self, known: dict[bytes, T], decode: Callable[[Cursor], T], body: bytes, what: str
     ) -> T:
-        key = bytes(body)
-        found = known.get(key)
-        if found is None:
-            found = known[key] = decode(Cursor(body, self.frame, what))
+        found = known[body] = decode(Cursor(body, self.frame, what))
         return found

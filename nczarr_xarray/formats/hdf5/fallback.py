@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -209,5 +212,40 @@ def _opened(source: ByteSource) -> Iterator[Any]:
         return
     assert isinstance(source, (LocalBytes, RemoteBytes))
     # not closed: that would close the source
-    with only_user(), h5py.File(ByteRangeFile(source), "r") as file:
+    with only_user(), _collection.paused(source), h5py.File(ByteRangeFile(source), "r") as file:
         yield file
+
+
+class _Collection:
+    """Garbage collection, which pauses while anybody says so. Safe in threads.
+
+    h5py holds its lock while libhdf5 waits for bytes. If the thread that is to
+    bring them came to collect something of h5py's, it would wait for that lock,
+    and nothing would ever go on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pauses = 0
+        self._enabled = True
+
+    @contextmanager
+    def paused(self, source: ByteSource) -> Iterator[None]:
+        """Collect nothing until `source` has been read."""
+        with self._lock:
+            if not self._pauses:
+                self._enabled = gc.isenabled()
+                gc.disable()
+            self._pauses += 1
+        try:
+            if isinstance(source, RemoteBytes):
+                source.run(asyncio.sleep(0))  # a collection in its thread is over then
+            yield
+        finally:
+            with self._lock:
+                self._pauses -= 1
+                if self._enabled and not self._pauses:
+                    gc.enable()
+
+
+_collection = _Collection()

@@ -14,7 +14,7 @@ from nczarr_fsspec.errors import UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.btree2 import read_records
 from nczarr_xarray.formats.hdf5.checksum import lookup3, verify
-from nczarr_xarray.formats.waves import together
+from nczarr_xarray.formats.waves import Once, both, together
 
 #: Longer than the header of any heap without filters.
 _FIRST_READ = 256
@@ -78,8 +78,12 @@ class FractalHeap:
     checked: bool
     most_managed: int
     huge_index: int | None
-    blocks: list[tuple[int, memoryview]] = field(default_factory=list)
+    blocks: list[tuple[int, bytes]] = field(default_factory=list)
     used: int = 0
+    _extents: Once[dict[int, tuple[int, int]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._extents = Once(self._read_extents)
 
     @property
     def length_size(self) -> int:
@@ -87,7 +91,7 @@ class FractalHeap:
         largest = self.table.largest.bit_length() - 1
         return (min(largest, self.most_managed.bit_length()) + 7) // 8
 
-    async def objects(self, ids: Sequence[bytes | memoryview]) -> list[memoryview]:
+    async def objects(self, ids: Sequence[bytes]) -> list[bytes]:
         """The objects that have these heap identifiers, huge ones in some more waves.
 
         Raises
@@ -97,8 +101,8 @@ class FractalHeap:
         """
         middle = 1 + self.table.offset_size
         end = middle + self.length_size
-        found = [self._near(bytes(id_), middle, end) for id_ in ids]
-        far = {i: bytes(ids[i]) for i, one in enumerate(found) if one is None}
+        found = [self._near(id_, middle, end) for id_ in ids]
+        far = {i: ids[i] for i, one in enumerate(found) if one is None}
         if far:
             extents = await self._huge(list(far.values()))
             if sum(length for _, length in set(extents)) > self.frame.end:
@@ -107,11 +111,11 @@ class FractalHeap:
                 found[i] = data
         return [one for one in found if one is not None]
 
-    async def _read(self, extent: tuple[int, int]) -> memoryview:
+    async def _read(self, extent: tuple[int, int]) -> bytes:
         self.frame.within(*extent, self.what)
-        return await self.frame.read(*extent)
+        return bytes(await self.frame.read(*extent))
 
-    def _near(self, id_: bytes, middle: int, end: int) -> memoryview | None:
+    def _near(self, id_: bytes, middle: int, end: int) -> bytes | None:
         """An object of a block, or of the identifier itself; None for a huge one.
 
         Parameters
@@ -136,7 +140,7 @@ class FractalHeap:
             if self.id_size > 17:  # then the length has 12 bits
                 start, length = 2, length << 8 | int.from_bytes(id_[1:2])
             if start + length < len(id_):
-                return memoryview(id_)[start : start + length + 1]
+                return id_[start : start + length + 1]
             reason = f"{length + 1} bytes in an identifier of {len(id_)}"
         else:
             reason = "an identifier that is too short, or of unknown version or type"
@@ -148,6 +152,16 @@ class FractalHeap:
         if frame.offset_size + frame.length_size < self.id_size:
             cursors = [Cursor(id_[1:], frame, self.what) for id_ in ids]
             return [(cursor.address() or 0, cursor.length()) for cursor in cursors]
+        extents = await self._extents.get()
+        key_size = min(self.id_size - 1, frame.length_size)
+        try:
+            return [extents[int.from_bytes(id_[1 : 1 + key_size], "little")] for id_ in ids]
+        except KeyError as error:
+            raise frame.error(self.what, f"no huge object {error}") from None
+
+    async def _read_extents(self) -> dict[int, tuple[int, int]]:
+        """Address and length of all huge objects, by their keys."""
+        frame = self.frame
         if self.huge_index is None:
             raise frame.error(self.what, "no index of its huge objects")
         kind, records = await read_records(frame, self.huge_index, self.what)
@@ -155,14 +169,9 @@ class FractalHeap:
             raise frame.error(self.what, f"an index of huge objects with records of type {kind}")
         extents: dict[int, tuple[int, int]] = {}
         for record in records:
-            cursor = Cursor(record, frame, self.what)
-            address, length = cursor.address() or 0, cursor.length()
-            extents[cursor.length()] = (address, length)
-        key_size = min(self.id_size - 1, frame.length_size)
-        try:
-            return [extents[int.from_bytes(id_[1 : 1 + key_size], "little")] for id_ in ids]
-        except KeyError as error:
-            raise frame.error(self.what, f"no huge object {error}") from None
+            address, length, key = Cursor(record, frame, self.what).unpack("ALL")
+            extents[key] = (frame.known(address) or 0, length)
+        return extents
 
     async def read_direct(self, address: int, offset: int, size: int) -> None:
         """Read a direct block."""
@@ -200,14 +209,14 @@ class FractalHeap:
                 offset += span
         await together(children)
 
-    async def _block(self, address: int, size: int, what: str) -> memoryview:
+    async def _block(self, address: int, size: int, what: str) -> bytes:
         self.frame.within(address, size, what)
         self.used += size
         if self.used > self.frame.end:
             raise self.frame.error(self.what, "its blocks are larger than the file: some overlap")
-        return await self.frame.read(address, size)
+        return bytes(await self.frame.read(address, size))
 
-    def _open(self, block: memoryview, signature: bytes, offset: int, what: str) -> Cursor:
+    def _open(self, block: bytes, signature: bytes, offset: int, what: str) -> Cursor:
         cursor = Cursor(block, self.frame, what)
         cursor.expect(signature)
         version, heap = cursor.unpack("BA")
@@ -272,7 +281,7 @@ async def read_heap(frame: Frame, address: int, what: str) -> FractalHeap:
 
 async def read_dense(
     frame: Frame, heap: int, index: int, types: Container[int], what: str
-) -> tuple[FractalHeap, int, list[memoryview]]:
+) -> tuple[FractalHeap, int, list[bytes]]:
     """Read a heap and the B-tree that lists its objects, side by side.
 
     Parameters
@@ -286,17 +295,9 @@ async def read_dense(
     -------
     The heap, the type of the records, and the records in the order of the tree.
     """
-    heaps: list[FractalHeap] = []
-    trees: list[tuple[int, list[memoryview]]] = []
-
-    async def blocks() -> None:
-        heaps.append(await read_heap(frame, heap, what))
-
-    async def records() -> None:
-        trees.append(await read_records(frame, index, what))
-
-    await together([blocks(), records()])
-    kind, listed = trees[0]
+    found, (kind, records) = await both(
+        read_heap(frame, heap, what), read_records(frame, index, what)
+    )
     if kind not in types:
         raise frame.error(what, f"an index with records of type {kind}")
-    return heaps[0], kind, listed
+    return found, kind, records

@@ -12,7 +12,7 @@ from nczarr_xarray.formats.hdf5.messages import (
     decode_link_info,
     decode_symbol_table,
 )
-from nczarr_xarray.formats.waves import together
+from nczarr_xarray.formats.waves import both, together
 
 #: B-tree nodes and symbol table nodes of the usual widths.
 _FIRST_READ = 1024
@@ -55,29 +55,19 @@ async def read_links(header: oh.Header) -> tuple[list[Link], bool]:
 
 async def _old_links(frame: Frame, tree: int, heap: int, what: str) -> list[Link]:
     """The links of a group that is a B-tree of symbol table nodes, with names in a local heap."""
-    heaps: list[LocalHeap] = []
-    entries: list[memoryview] = []
-
-    async def names() -> None:
-        heaps.append(await read_local_heap(frame, heap, what))
-
-    async def tables() -> None:
-        entries.extend(await _entries(frame, tree, what))
-
-    await together([names(), tables()])
-    return [_old_link(Cursor(entry, frame, what), heaps[0]) for entry in entries]
+    names, entries = await both(read_local_heap(frame, heap, what), _entries(frame, tree, what))
+    return [_old_link(Cursor(entry, frame, what), names) for entry in entries]
 
 
 def _old_link(cursor: Cursor, names: LocalHeap) -> Link:
-    name = names.name(cursor.length())
-    address = cursor.address()
-    if cursor.uint(4) != _CACHED_LINK:
-        return Link(name, address=address)
-    cursor.take(4)
-    return Link(name, target=names.name(cursor.uint(4)))
+    offset, address, cached, target = cursor.unpack("LAI4xI")
+    name = names.name(offset)
+    if cached == _CACHED_LINK:
+        return Link(name, target=names.name(target))
+    return Link(name, address=cursor.frame.known(address))
 
 
-async def _entries(frame: Frame, address: int, what: str) -> list[memoryview]:
+async def _entries(frame: Frame, address: int, what: str) -> list[bytes]:
     """The entries of all symbol tables of a B-tree, in order, a level of the tree in a wave."""
     level, wanted = await _node(frame, address, None, f"{what}, B-tree at {address}")
     seen = {address, *wanted}
@@ -104,26 +94,24 @@ async def _node(frame: Frame, address: int, level: int | None, what: str) -> tup
     data = await frame.read_some(address, _FIRST_READ)
     cursor = Cursor(data, frame, what)
     cursor.expect(b"TREE")
-    kind, found, used = cursor.uint(1), cursor.uint(1), cursor.uint(2)
+    kind, found, used = cursor.unpack("BBH")
     if kind != 0 or level not in (None, found):
         raise cursor.error(f"type {kind}, level {found}; type 0, level {level} were expected")
     size = 8 + 2 * frame.offset_size + used * (frame.length_size + frame.offset_size)
     cursor = await _whole(frame, address, size, cursor)
     cursor.take(2 * frame.offset_size)  # siblings
-    children = []
-    for _ in range(used):
-        cursor.length()  # a key: where the first name is in the heap
-        children.append(frame.within(cursor.address(), 8, what))
-    return found, children
+    entry = frame.layout("LA")  # a key: where the first name is in the heap; a child
+    children = [child for _, child in entry.iter_unpack(cursor.take(used * entry.size))]
+    return found, [frame.within(frame.known(child), 8, what) for child in children]
 
 
-async def _table(frame: Frame, address: int, what: str) -> list[memoryview]:
+async def _table(frame: Frame, address: int, what: str) -> list[bytes]:
     """The entries of a symbol table node."""
     what = f"{what}, symbol table at {address}"
     data = await frame.read_some(address, _FIRST_READ)
     cursor = Cursor(data, frame, what)
     cursor.expect(b"SNOD")
-    version, _, count = cursor.uint(1), cursor.uint(1), cursor.uint(2)
+    version, count = cursor.unpack("BxH")
     if version != 1:
         raise cursor.error(f"has version {version}, known is 1")
     size = frame.length_size + frame.offset_size + 24

@@ -58,7 +58,7 @@ class Message(NamedTuple):
     """A message: its bytes, or where they are, and the order of creation if the header keeps it."""
 
     type: int
-    body: memoryview | Shared
+    body: bytes | Shared
     order: int | None = None
 
 
@@ -116,7 +116,7 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
     """
     what = f"{name}, object header at {address}"
     frame.within(address, 16, what)
-    block = await frame.read_some(address, _FIRST_READ)
+    block = bytes(await frame.read_some(address, _FIRST_READ))
     new = block[:4] == b"OHDR"
     cursor = Cursor(block, frame, what)
     size, flags = _prefix_new(cursor) if new else _prefix_old(cursor)
@@ -124,7 +124,7 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
     total = start + size + (4 if new else 0)
     frame.within(address, total, what)
     if total > len(block):
-        block = await frame.read(address, total)
+        block = bytes(await frame.read(address, total))
     block = block[:total]
     if new:
         verify(block, frame, what)
@@ -159,11 +159,11 @@ def _prefix_new(cursor: Cursor) -> tuple[int, int]:
     return cursor.uint(1 << (flags & 0x03)), flags
 
 
-async def _continuation(frame: Frame, extent: _Extent, what: str, new: bool) -> memoryview:
+async def _continuation(frame: Frame, extent: _Extent, what: str, new: bool) -> bytes:
     """The messages of a continuation block."""
     what = f"{what}, continuation at {extent.address}"
     frame.within(extent.address, extent.length, what)
-    block = await frame.read(*extent)
+    block = bytes(await frame.read(*extent))
     if not new:
         return block
     Cursor(block, frame, what).expect(b"OCHK")
@@ -182,7 +182,7 @@ class _Messages:
         self.messages: list[Message] = []
         self.continuations: list[_Extent] = []
 
-    def add(self, block: memoryview) -> None:
+    def add(self, block: bytes) -> None:
         unpack, at, last = self.head.unpack_from, 0, len(block) - self.head.size
         while at <= last:  # behind the last one there may be a gap
             type_, size, flags, *order = unpack(block, at)
@@ -204,10 +204,10 @@ class _Messages:
                 reason = f"has a message of type {type_}, which is not known but must be"
                 raise self.frame.error(self.what, reason)
 
-    def _cursor(self, body: memoryview) -> Cursor:
+    def _cursor(self, body: bytes) -> Cursor:
         return Cursor(body, self.frame, self.what)
 
-    def _continue(self, body: memoryview) -> None:
+    def _continue(self, body: bytes) -> None:
         cursor = self._cursor(body)
         address, length = cursor.address(), cursor.length()
         self.continuations.append(_Extent(self.frame.within(address, length, self.what), length))
@@ -220,7 +220,7 @@ def shared_location(cursor: Cursor, type_: int) -> Shared:
         cursor.take(6)
         cursor.length()  # a symbol table entry, of which only the address is used
     elif version == 3 and kind == 1:
-        return Shared(type_, None, bytes(cursor.take(8)))
+        return Shared(type_, None, cursor.take(8))
     elif version not in (2, 3):
         raise cursor.error(f"a shared message of version {version}, known are 1 to 3")
     address = cursor.address()

@@ -95,7 +95,7 @@ def _decode_old(cursor: Cursor, space: Dataspace, type_: Datatype, size: int) ->
 def _compact(cursor: Cursor, stored: int, size: int) -> CompactLayout:
     if stored < size:
         raise cursor.error(f"{stored} bytes are stored, {size} are needed")
-    return CompactLayout(bytes(cursor.take(stored)[:size]))
+    return CompactLayout(cursor.take(stored)[:size])
 
 
 def _decode_chunked(cursor: Cursor, space: Dataspace, type_: Datatype, version: int) -> Layout:

@@ -39,7 +39,7 @@ def decode_old_fill(cursor: Cursor) -> bytes | None:
     size = cursor.uint(4)
     if size in (0, 0xFFFFFFFF):  # zeros, and -1: undefined
         return None
-    return bytes(cursor.take(size))
+    return cursor.take(size)
 
 
 def decode_fill(cursor: Cursor) -> bytes | None:
@@ -68,7 +68,7 @@ def decode_filters(cursor: Cursor) -> tuple[Filter, ...]:
         # version 2 does not name the filters that come with the library
         length = cursor.uint(2) if version == 1 or id_ >= 256 else 0
         flags, number = cursor.unpack("HH")
-        name = bytes(cursor.take(length)).split(b"\0")[0].decode("utf-8", "replace")
+        name = cursor.take(length).split(b"\0")[0].decode("utf-8", "replace")
         values = cursor.unpack(f"{number}I")
         if version == 1 and number % 2:
             cursor.take(4)
@@ -99,10 +99,10 @@ def decode_link(cursor: Cursor) -> Link:
     order = cursor.uint(8) if flags & 0x04 else None
     if flags & 0x10:
         cursor.take(1)  # the name's character set: ASCII or UTF-8
-    name = bytes(cursor.take(cursor.uint(1 << (flags & 0x03))))
+    name = cursor.take(cursor.uint(1 << (flags & 0x03)))
     if kind == 0:
         return Link(name, address=cursor.address(), order=order)
-    value = bytes(cursor.take(cursor.uint(2)))
+    value = cursor.take(cursor.uint(2))
     if kind == 1:
         return Link(name, target=value.rstrip(b"\0"), order=order)
     if kind == 64:
@@ -145,7 +145,7 @@ def _dense(cursor: Cursor, order_size: int) -> DenseStorage:
         raise cursor.error(f"has version {version}, known is 0")
     if flags & 0x01:
         cursor.take(order_size)
-    heap, tree = cursor.address(), cursor.address()
+    heap, tree = map(cursor.frame.known, cursor.unpack("AA"))
     if (heap is None) != (tree is None):
         raise cursor.error("a heap without an index, or an index without a heap")
     return DenseStorage(heap, tree, bool(flags & 0x01))
@@ -153,7 +153,7 @@ def _dense(cursor: Cursor, order_size: int) -> DenseStorage:
 
 def decode_symbol_table(cursor: Cursor) -> tuple[int, int]:
     """Decode a symbol table (IV.A.2.r): addresses of a B-tree and a local heap."""
-    tree, heap = cursor.address(), cursor.address()
+    tree, heap = map(cursor.frame.known, cursor.unpack("AA"))
     if tree is None or heap is None:
         raise cursor.error("without an index or a heap")
     return tree, heap

@@ -188,19 +188,14 @@ class _Builder:
 
     async def _check_virtual(self) -> None:
         """Look at the descriptions of virtual datasets, for which libhdf5 does the reading."""
-        virtual = [
-            (dataset.address, *dataset.layout.mappings, join(node.path, dataset.name))
-            for node in self.nodes
-            for dataset in node.datasets
-            if isinstance(dataset.layout, OtherLayout) and dataset.layout.mappings is not None
-        ]
+        datasets = [(join(node.path, d.name), d) for node in self.nodes for d in node.datasets]
+        virtual = [one for one in datasets if isinstance(one[1].layout, OtherLayout)]
         found = await together(
-            caught(check_mappings(self.frame, address, index, path))
-            for _, address, index, path in virtual
+            caught(check_mappings(self.frame, dataset, path)) for path, dataset in virtual
         )
-        for (dataset, *_), error in zip(virtual, found, strict=True):
+        for (_, dataset), error in zip(virtual, found, strict=True):
             if error is not None:
-                self.broken[dataset] = error
+                self.broken[dataset.address] = error
 
     def _with_fill_text(self) -> list[H5Dataset]:
         """Datasets whose fill value may be seen where a dimension is longer than they are."""

@@ -120,7 +120,7 @@ def _fill(dataset: H5Dataset, dtype: np.dtype[Any], path: str) -> Any:
 def _conversion(type_: Datatype, value: ValueType, frame: Frame, path: str) -> Conversion | None:
     if type_.kind == "string" and value.nc_type == "string":
         return FixedText(path)
-    if is_plain(type_) and value.stored.newbyteorder("=") == value.dtype.newbyteorder("="):
+    if is_plain(type_) and type_.kind != "compound":
         return None
     return Values(path, frame, type_)
 

@@ -83,7 +83,7 @@ class Dataspace:
     maxshape: tuple[int | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which makes them dear: there are thousands
 class H5Attribute:
     """An attribute with its value as stored (`data`; vlen elements are heap references)."""
 

@@ -6,6 +6,7 @@ Specification III.H (shared object header message table) and IV.A.2 (shared mess
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
@@ -13,7 +14,7 @@ from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
 from nczarr_xarray.formats.hdf5.decoded import Decoded
 from nczarr_xarray.formats.hdf5.fractal import FractalHeap, read_heap
-from nczarr_xarray.formats.waves import caught, together
+from nczarr_xarray.formats.waves import Once, caught, together
 
 #: The table has a line for each combination of types at most.
 _MOST_INDEXES = 8
@@ -31,36 +32,37 @@ class SharedMessages:
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.decoded = Decoded(frame)
-        self._found: dict[oh.Shared, memoryview | NCZarrError] = {}
-        self._heaps: dict[int, int] | None = None
+        self._found: dict[oh.Shared, bytes | NCZarrError] = {}
+        self._committed: dict[oh.Shared, Once[bytes]] = {}
+        self._heaps: dict[int, Once[FractalHeap]] = {}
+        self._table = Once(self._read_table)
 
-    async def find(self, wanted: Iterable[oh.Shared]) -> dict[oh.Shared, memoryview | NCZarrError]:
+    async def find(self, wanted: Iterable[oh.Shared]) -> dict[oh.Shared, bytes | NCZarrError]:
         """The messages, or why there are none; all in the same waves."""
         missing = {one for one in wanted if one not in self._found}
-        if missing:
-            committed = [one for one in missing if one.address is not None]
-            types = sorted({one.type for one in missing if one.address is None})
-            parts = [self._committed(one) for one in committed]
-            parts += [
-                self._from_heap(type_, [one for one in missing if one[:2] == (type_, None)])
-                for type_ in types
-            ]
-            await together(parts)
+        by_type: dict[int, list[oh.Shared]] = {}
+        for one in missing:
+            if one.address is None:
+                by_type.setdefault(one.type, []).append(one)
+        parts = [self._from_header(one) for one in missing if one.address is not None]
+        parts += [self._from_heap(type_, listed) for type_, listed in by_type.items()]
+        await together(parts)
         return self._found
 
-    async def _committed(self, shared: oh.Shared) -> None:
+    async def _from_header(self, shared: oh.Shared) -> None:
         """Find a message of another object header."""
+        if shared not in self._committed:
+            self._committed[shared] = Once(partial(self._read_committed, shared))
+        self._found[shared] = await caught(self._committed[shared].get())
+
+    async def _read_committed(self, shared: oh.Shared) -> bytes:
         assert shared.address is not None
         name = f"shared message of type {shared.type}"
-        header = await caught(oh.read_header(self.frame, shared.address, name))
-        if isinstance(header, NCZarrError):
-            self._found[shared] = header
-            return
+        header = await oh.read_header(self.frame, shared.address, name)
         message = header.first(shared.type)
         if message is None or isinstance(message.body, oh.Shared):
-            self._found[shared] = self.frame.error(header.what, "it is not there")
-        else:
-            self._found[shared] = message.body
+            raise self.frame.error(header.what, "it is not there")
+        return message.body
 
     async def _from_heap(self, type_: int, wanted: list[oh.Shared]) -> None:
         """Find messages of one type in the heap."""
@@ -70,14 +72,15 @@ class SharedMessages:
         else:
             self._found.update(zip(wanted, bodies, strict=True))
 
-    async def _bodies(self, type_: int, wanted: list[oh.Shared]) -> list[memoryview]:
-        if self._heaps is None:
-            self._heaps = await self._read_table()
-        address = self._heaps.get(type_)
+    async def _bodies(self, type_: int, wanted: list[oh.Shared]) -> list[bytes]:
+        addresses = await self._table.get()
+        address = addresses.get(type_)
         if address is None:
             reason = f"no heap for shared messages of type {type_}"
             raise self.frame.error("table of shared messages", reason)
-        heap: FractalHeap = await read_heap(self.frame, address, "shared messages")
+        if address not in self._heaps:
+            self._heaps[address] = Once(partial(read_heap, self.frame, address, "shared messages"))
+        heap = await self._heaps[address].get()
         return await heap.objects([one.heap_id for one in wanted])
 
     async def _read_table(self) -> dict[int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
@@ -19,7 +20,7 @@ from nczarr_xarray.formats.hdf5.messages import Link
 from nczarr_xarray.formats.hdf5.objects import H5Broken, H5Dataset, H5Group, H5NamedType
 from nczarr_xarray.formats.hdf5.shared import SharedMessages
 from nczarr_xarray.formats.hdf5.superblock import read_superblock
-from nczarr_xarray.formats.waves import together
+from nczarr_xarray.formats.waves import Once, both, together
 
 __all__ = ["read_superblock", "read_tree"]
 
@@ -81,6 +82,15 @@ class _Child:
     found: int | NCZarrError
 
 
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """The links of a group, and whether it keeps the order of their creation."""
+
+    listed: list[Link]
+    by_name: dict[bytes, Link]
+    ordered: bool
+
+
 @dataclass(slots=True)
 class _Group:
     """A group as read; `children` is None if its links have not been asked for."""
@@ -99,7 +109,7 @@ class _Reading:
         self.root = root
         self.shared = SharedMessages(frame)
         self.objects: dict[int, _Group | H5Dataset | H5NamedType | NCZarrError] = {}
-        self._links: dict[int, tuple[list[Link], bool]] = {}
+        self._links: dict[int, Once[_Links]] = {}
         self._started: set[tuple[int, tuple[str, ...] | None, bool]] = set()
 
     async def visit(
@@ -138,14 +148,7 @@ class _Reading:
             await fields.read()
             type_ = replace(fields.datatype(), committed=header.address)
             return H5NamedType("", header.address, type_)
-        attributes = Attributes({}, [])
-
-        async def read() -> None:
-            found = await read_attributes(header, self.shared)
-            attributes.found.update(found.found)
-            attributes.problems.extend(found.problems)
-
-        await together([fields.read(), read()])
+        _, attributes = await both(fields.read(), read_attributes(header, self.shared))
         return fields.dataset(attributes)
 
     async def _visit_group(
@@ -162,18 +165,27 @@ class _Reading:
         group = _Group(header.address, children=[])
         self.objects[header.address] = group
 
-        async def attributes() -> None:
-            group.attributes = await read_attributes(header, self.shared)
+        group.attributes, _ = await both(
+            read_attributes(header, self.shared),
+            self._visit_members(header, group, path, ahead, tree, depth),
+        )
 
-        async def members() -> None:
-            links, group.tracks_order = await self._read_links(header)
-            group.children = _children(links, header)
-            await together(
-                self._member(header.address, child, path, ahead, tree, depth)
-                for child in group.children
-            )
-
-        await together([attributes(), members()])
+    async def _visit_members(
+        self,
+        header: oh.Header,
+        group: _Group,
+        path: str,
+        ahead: tuple[str, ...],
+        tree: bool,
+        depth: int,
+    ) -> None:
+        links = await self._links_of(header.address, path, header)
+        group.tracks_order = links.ordered
+        group.children = _children(links.listed, header)
+        await together(
+            self._member(header.address, child, path, ahead, tree, depth)
+            for child in group.children
+        )
 
     async def _member(
         self,
@@ -195,10 +207,16 @@ class _Reading:
             further = ()
         await self.visit(child.found, path, further, tree, depth + 1)
 
-    async def _read_links(self, header: oh.Header) -> tuple[list[Link], bool]:
-        if header.address not in self._links:
-            self._links[header.address] = await read_links(header)
-        return self._links[header.address]
+    async def _links_of(self, address: int, path: str, header: oh.Header | None = None) -> _Links:
+        """The links of a group, whose header may have been read already."""
+        if address not in self._links:
+            self._links[address] = Once(partial(self._read_links, address, path, header))
+        return await self._links[address].get()
+
+    async def _read_links(self, address: int, path: str, header: oh.Header | None) -> _Links:
+        header = header or await oh.read_header(self.frame, address, path)
+        links, ordered = await read_links(header)
+        return _Links(links, {link.name: link for link in links}, ordered)
 
     async def _follow(self, group: int, link: Link, path: str) -> int:
         """The address of the object that a link of `group` leads to."""
@@ -227,12 +245,9 @@ class _Reading:
 
     async def _link(self, group: int, name: bytes, path: str) -> Link:
         """The link of a name in a group."""
-        if group not in self._links:
-            header = await oh.read_header(self.frame, group, path)
-            await self._read_links(header)
-        for link in self._links[group][0]:
-            if link.name == name:
-                return link
+        links = await self._links_of(group, path)
+        if name in links.by_name:
+            return links.by_name[name]
         where = name.decode("utf-8", "backslashreplace")
         raise self.frame.error(path, f"a link that leads nowhere: there is no {where!r}")
 

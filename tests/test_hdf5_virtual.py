@@ -1,0 +1,129 @@
+"""Virtual datasets: libhdf5 reads them, if their description is fit for it."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.ranges.local import MemoryBytes
+from nczarr_xarray.formats.hdf5.checksum import lookup3
+from nczarr_xarray.reader import open_hierarchy
+
+
+def _source(folder: Path, number: int) -> Any:
+    path = folder / f"source{number}.h5"
+    if not path.exists():
+        with h5py.File(path, "w") as f:
+            f.create_dataset("d", data=np.arange(60).reshape(6, 10) + 100 * number)
+    return h5py.VirtualSource(path.name, "d", (6, 10), maxshape=(None, 10))
+
+
+def _layout(folder: Path, kind: str) -> h5py.VirtualLayout:
+    layout = h5py.VirtualLayout((24, 10), "i8", maxshape=(None, 10))
+    sources = [_source(folder, number) for number in range(4)]
+    if kind == "rows":
+        for number, source in enumerate(sources):
+            layout[6 * number : 6 * number + 6] = source
+    elif kind == "strides":
+        for number, source in enumerate(sources):
+            layout[number::4] = source
+    elif kind == "parts":
+        layout[0:3, 2:5] = sources[1][1:4, 0:9:3]
+    elif kind == "lists":
+        layout[[1, 5, 9]] = sources[2][0:3]
+    elif kind == "unlimited":
+        layout[0 : h5py.h5s.UNLIMITED] = sources[0][0 : h5py.h5s.UNLIMITED]
+    return layout
+
+
+@pytest.mark.parametrize("libver", ["earliest", "v112", "v114", "latest"])
+@pytest.mark.parametrize("kind", ["rows", "strides", "parts", "lists", "unlimited", "nothing"])
+def test_mappings_of_all_kinds(tmp_path: Path, libver: str, kind: str) -> None:
+    path = tmp_path / "virtual.h5"
+    with h5py.File(path, "w", libver=libver) as f:
+        f.create_virtual_dataset("v", _layout(tmp_path, kind), fillvalue=-1)
+    with h5py.File(path) as f, xr.open_dataset(path, engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"].values, f["v"][...])
+        np.testing.assert_array_equal(ds["v"][3:20:5, ::-1].values, f["v"][3:20:5][:, ::-1])
+
+
+@pytest.fixture(scope="module")
+def good() -> bytes:
+    """A file whose dataset ``v`` has all of ``s``."""
+    with h5py.File("memory", "w", driver="core", backing_store=False) as f:
+        f["s"] = np.arange(5)
+        layout = h5py.VirtualLayout((5,), "i8")
+        layout[:] = h5py.VirtualSource(f["s"])
+        f.create_virtual_dataset("v", layout)
+        f.flush()
+        return bytes(f.id.get_file_image())
+
+
+def _refused(data: bytes) -> str:
+    """Why ``v`` is not read; libhdf5 is not asked, and ``s`` is as it was."""
+    unasked = mock.patch.object(h5py, "File", side_effect=AssertionError("libhdf5 is asked"))
+    with open_hierarchy(MemoryBytes(data, "memory")) as opened, unasked:
+        variables = opened.hierarchy.root.variables
+        np.testing.assert_array_equal(opened.read(variables["s"]), np.arange(5))
+        with pytest.raises(FormatError) as caught:
+            opened.read(variables["v"])
+    return str(caught.value)
+
+
+def test_damaged_heaps_are_refused(good: bytes) -> None:
+    heap = good.index(b"GCOL")
+    size = int.from_bytes(good[heap + 24 : heap + 32], "little")
+    gap = heap + 32 + size + -size % 8
+    # of the last two libhdf5 2.0 never comes back
+    for at, change, reason in (
+        (heap + 40, 0xFF, "checksum"),
+        (heap + 16, 7, "no object 1"),
+        (gap + 9, 1, "not all of it"),
+        (gap + 9, 0, "not all of it"),
+    ):
+        data = bytearray(good)
+        data[at] = change
+        assert reason in _refused(bytes(data))
+    data = bytearray(good)
+    data[gap + 8 : gap + 16] = bytes(8)
+    assert "not all of it" in _refused(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("start", "change", "reason"),
+    [
+        (0, b"\2", "has version 2"),
+        (1, b"\2", "2 mappings in|behind the last|selection|name"),
+        (1, b"\0", "bytes behind the last mapping"),
+        (1, struct.pack("<Q", 1 << 40), "mappings in"),
+        (9, b"\0", "a name is missing"),
+        (11, b"/v\0\0", "to itself|selection|name"),
+        (-48, struct.pack("<I", 4), "of type 4"),
+        (-44, struct.pack("<I", 9), "version 9"),
+        (-40, b"\1", "with bounds"),
+        (-32, b"\1", "of type 1"),
+        (-16, b"\2", "in 2 dimensions"),
+        (-12, b"\7", "of 7 blocks"),
+        (-8, b"\6", "from 6 to 5"),
+        (-4, b"\7", "from 0 to 8 of 5"),
+    ],
+)
+def test_forged_mappings_are_refused(good: bytes, start: int, change: bytes, reason: str) -> None:
+    heap = good.index(b"GCOL")
+    size = int.from_bytes(good[heap + 24 : heap + 32], "little")
+    block = bytearray(good[heap + 32 : heap + 32 + size - 4])
+    # version (1 byte), number (8), names; a selection of all (16), one of a block (32)
+    start %= len(block)
+    block[start : start + len(change)] = change
+    data = bytearray(good)
+    data[heap + 32 : heap + 32 + size] = bytes(block) + struct.pack("<I", lookup3(bytes(block)))
+    found = _refused(bytes(data))
+    assert any(part in found for part in reason.split("|")), found
