@@ -776,7 +776,7 @@ class TestReferences:
         path = hdf5_corpus.write("nc_coordinates", tmp_path)
         target = tmp_path / "refs.json"
         target.write_text(json.dumps(references(path)))
-        shown = xr.open_dataset(target, engine="kerchunk")
+        shown = xr.open_dataset(str(target), engine="kerchunk")
         xr.testing.assert_equal(shown, xr.open_dataset(path, engine="netcdf4"))
 
     @pytest.mark.parametrize("form", ["{}", "file://{}", "file://{}#mode=bytes"])

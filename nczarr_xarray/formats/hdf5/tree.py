@@ -82,15 +82,6 @@ class _Child:
     found: int | NCZarrError
 
 
-@dataclass(frozen=True, slots=True)
-class _Links:
-    """The links of a group, and whether it keeps the order of their creation."""
-
-    listed: list[Link]
-    by_name: dict[bytes, Link]
-    ordered: bool
-
-
 @dataclass(slots=True)
 class _Group:
     """A group as read; `children` is None if its links have not been asked for."""
@@ -109,7 +100,10 @@ class _Reading:
         self.root = root
         self.shared = SharedMessages(frame)
         self.objects: dict[int, _Group | H5Dataset | H5NamedType | NCZarrError] = {}
-        self._links: dict[int, Once[_Links]] = {}
+        #: by address of the group: its links, the same by name, and what brings them
+        self._links: dict[int, list[Link]] = {}
+        self._by_name: dict[int, dict[bytes, Link]] = {}
+        self._coming: dict[int, Once[None]] = {}
         self._started: set[tuple[int, tuple[str, ...] | None, bool]] = set()
 
     async def visit(
@@ -179,9 +173,8 @@ class _Reading:
         tree: bool,
         depth: int,
     ) -> None:
-        links = await self._links_of(header.address, path, header)
-        group.tracks_order = links.ordered
-        group.children = _children(links.listed, header)
+        group.tracks_order = await self._read_links(header)
+        group.children = _children(self._links[header.address], header)
         await together(
             self._member(header.address, child, path, ahead, tree, depth)
             for child in group.children
@@ -207,16 +200,10 @@ class _Reading:
             further = ()
         await self.visit(child.found, path, further, tree, depth + 1)
 
-    async def _links_of(self, address: int, path: str, header: oh.Header | None = None) -> _Links:
-        """The links of a group, whose header may have been read already."""
-        if address not in self._links:
-            self._links[address] = Once(partial(self._read_links, address, path, header))
-        return await self._links[address].get()
-
-    async def _read_links(self, address: int, path: str, header: oh.Header | None) -> _Links:
-        header = header or await oh.read_header(self.frame, address, path)
-        links, ordered = await read_links(header)
-        return _Links(links, {link.name: link for link in links}, ordered)
+    async def _read_links(self, header: oh.Header) -> bool:
+        """Read the links of a group; whether it keeps the order of their creation."""
+        self._links[header.address], ordered = await read_links(header)
+        return ordered
 
     async def _follow(self, group: int, link: Link, path: str) -> int:
         """The address of the object that a link of `group` leads to."""
@@ -245,11 +232,19 @@ class _Reading:
 
     async def _link(self, group: int, name: bytes, path: str) -> Link:
         """The link of a name in a group."""
-        links = await self._links_of(group, path)
-        if name in links.by_name:
-            return links.by_name[name]
+        if group not in self._links:
+            if group not in self._coming:
+                self._coming[group] = Once(partial(self._bring_links, group, path))
+            await self._coming[group].get()
+        if group not in self._by_name:
+            self._by_name[group] = {link.name: link for link in self._links[group]}
+        if name in self._by_name[group]:
+            return self._by_name[group][name]
         where = name.decode("utf-8", "backslashreplace")
         raise self.frame.error(path, f"a link that leads nowhere: there is no {where!r}")
+
+    async def _bring_links(self, group: int, path: str) -> None:
+        await self._read_links(await oh.read_header(self.frame, group, path))
 
     def build(self) -> H5Group:
         """The tree of what has been read."""
