@@ -213,10 +213,10 @@ class NCZarrDataStore(AbstractDataStore):
         return tuple(self.names[dimension.path] for dimension in variable.dimensions)
 
     def get_variables(self) -> dict[str, xr.Variable]:
-        return {name: self.variable(name, v) for name, v in self.variables.items()}
-
-    def variable(self, name: str, variable: Variable) -> xr.Variable:
         sizes = self.get_dimensions()
+        return {name: self.variable(name, v, sizes) for name, v in self.variables.items()}
+
+    def variable(self, name: str, variable: Variable, sizes: Mapping[str, int]) -> xr.Variable:
         if variable.error is not None and not variable.dimensions and name in sizes:
             # the variable of a dimension must lie along it
             size = sizes[name]

@@ -75,6 +75,12 @@ CLASSIC = [
 ]
 
 
+def netcdf4(path: Path) -> xr.Dataset:
+    """What netCDF-C reads, with its file closed."""
+    with xr.open_dataset(path, engine="netcdf4") as dataset:
+        return dataset.load()
+
+
 def show(path: Any) -> tuple[StoreView, set[str]]:
     """The store of a file, and the variables that it leaves out."""
     with warnings.catch_warnings():
@@ -242,7 +248,7 @@ class TestFill:
         with netCDF4.Dataset(path) as file:
             file.set_auto_mask(False)
             stored = file["v"][:]
-        masked = xr.open_dataset(path, engine="netcdf4").v
+        masked = netcdf4(path).v
         for store in (open_store(path), by_reference(references(path))):
             array = zarr.open_group(store, mode="r")["v"]
             np.testing.assert_array_equal(array[:], stored)
@@ -299,7 +305,7 @@ class TestFill:
             variable.scale_factor, variable.add_offset = np.float32(0.1), np.float32(7)
             variable.set_auto_maskandscale(False)
             variable[:] = [1, -1, 1000, 3]
-        ours = xr.open_dataset(path, engine="netcdf4").v
+        ours = netcdf4(path).v
         shown = xr.open_zarr(open_store(path), chunks=None).v
         np.testing.assert_allclose(shown, ours, rtol=1e-6)
         # JSON has doubles only: the one that the float is
@@ -376,7 +382,7 @@ class TestChunks:
             named = file.createVariable("named", "f8", ("t",), chunksizes=(4,), fill_value=-2)
             long[:] = np.arange(11)
             short[:] = named[:] = np.arange(6)
-        ours = xr.open_dataset(path, engine="netcdf4")
+        ours = netcdf4(path)
         for store in (open_store(path), by_reference(references(path))):
             xr.testing.assert_equal(xr.open_zarr(store, chunks=None), ours)
 
@@ -401,7 +407,7 @@ class TestChunks:
             file.createVariable("time", "f8", ("t",))[:] = np.arange(100)
             file.createVariable("v", "f4", ("t", "x"))[:] = np.arange(300_000).reshape(100, 3000)
             file.createVariable("w", "i2", ("t", "x"))[:100] = np.arange(3000)[None]
-        ours = xr.open_dataset(path, engine="netcdf4")
+        ours = netcdf4(path)
         group = zarr.open_group(open_store(path), mode="r")
         assert group["v"].chunks == (100, 3000)  # gathered
         refs = references(path)
@@ -569,9 +575,7 @@ class TestTree:
         store, _ = show(path)
         copy = pickle.loads(pickle.dumps(store))
         assert copy == store
-        xr.testing.assert_equal(
-            xr.open_zarr(copy, chunks=None), xr.open_dataset(path, engine="netcdf4")
-        )
+        xr.testing.assert_equal(xr.open_zarr(copy, chunks=None), netcdf4(path))
 
     def test_dask_and_threads(self, tmp_path: Path) -> None:
         path = tmp_path / "x.nc"
@@ -777,7 +781,7 @@ class TestReferences:
         target = tmp_path / "refs.json"
         target.write_text(json.dumps(references(path)))
         shown = xr.open_dataset(str(target), engine="kerchunk")
-        xr.testing.assert_equal(shown, xr.open_dataset(path, engine="netcdf4"))
+        xr.testing.assert_equal(shown, netcdf4(path))
 
     @pytest.mark.parametrize("form", ["{}", "file://{}", "file://{}#mode=bytes"])
     def test_local_files_go_by_absolute_path(

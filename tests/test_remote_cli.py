@@ -62,7 +62,10 @@ def test_dump(
     )
 
 
-def test_info(server: RangeServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info(
+    server: RangeServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # one line a variable
     shown = run(capsys, "info", f"{server.url}/h5.nc")
     assert "  format    HDF5, as netCDF-4\n" in shown
     assert "  store     one file over http\n" in shown

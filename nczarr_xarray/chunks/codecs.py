@@ -135,6 +135,7 @@ class Decoder:
             position, source, target = tasks[end]
             if (
                 position[axis] != number
+                or not (isinstance(source[axis], slice) and isinstance(target[axis], slice))
                 or source[axis] != whole
                 or target[axis].start != stop
                 or position[:axis] != before

@@ -81,6 +81,7 @@ async def together(parts: Iterable[Parsing[T]]) -> list[T]:
             part.close()
         raise
     if waiting:
+        del listed  # there may be thousands of these at a time
         await _Together(results, waiting)
     return results
 
@@ -103,12 +104,12 @@ class Once(Generic[T]):
         Begins it. An error that it raises is raised for all that wait.
     """
 
-    __slots__ = ("part", "result", "task", "waiting")
+    __slots__ = ("begun", "part", "result", "waiting")
 
     def __init__(self, part: Callable[[], Parsing[T]]) -> None:
-        self.part = part
+        self.part: Callable[[], Parsing[T]] | None = part
         self.result: tuple[T] | NCZarrError | None = None
-        self.task: _Task | None = None
+        self.begun = False
         self.waiting: list[_Task] = []
 
     def __await__(self) -> Generator[Once[T], None, None]:
@@ -125,8 +126,10 @@ class Once(Generic[T]):
 
     async def run(self) -> None:
         """Run the part."""
+        assert self.part is not None
+        part, self.part = self.part(), None  # which often refers to whoever has this
         try:
-            self.result = (await self.part(),)
+            self.result = (await part,)
         except NCZarrError as error:
             self.result = error
 
@@ -273,10 +276,11 @@ class _Running:
                 self.ready.append((task, None))
             else:
                 wish.waiting.append(task)
-                if wish.task is None:
-                    wish.task = _Task(wish.run(), once=wish)
-                    self.shared.append(wish.task)
-                    self.ready.append((wish.task, None))
+                if not wish.begun:
+                    wish.begun = True
+                    task = _Task(wish.run(), once=wish)
+                    self.shared.append(task)
+                    self.ready.append((task, None))
 
     def _finish(self, task: _Task, value: Any) -> None:
         """Hand the result of a task to those that wait for it."""

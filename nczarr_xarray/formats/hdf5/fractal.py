@@ -80,10 +80,7 @@ class FractalHeap:
     huge_index: int | None
     blocks: list[tuple[int, bytes]] = field(default_factory=list)
     used: int = 0
-    _extents: Once[dict[int, tuple[int, int]]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._extents = Once(self._read_extents)
+    _extents: Once[dict[int, tuple[int, int]]] | None = None
 
     @property
     def length_size(self) -> int:
@@ -152,6 +149,8 @@ class FractalHeap:
         if frame.offset_size + frame.length_size < self.id_size:
             cursors = [Cursor(id_[1:], frame, self.what) for id_ in ids]
             return [(cursor.address() or 0, cursor.length()) for cursor in cursors]
+        if self._extents is None:
+            self._extents = Once(self._read_extents)
         extents = await self._extents.get()
         key_size = min(self.id_size - 1, frame.length_size)
         try:

@@ -131,17 +131,24 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
     head = _OLD_HEAD if not new else _ORDERED_HEAD if flags & 0x04 else _NEW_HEAD
     parse = _Messages(frame, what, head)
     parse.add(block[start : start + size])
-    seen, used = {address}, total
+    if parse.continuations:
+        await _read_on(parse, _Extent(address, total), new)
+    return Header(frame, what, address, parse.messages)
+
+
+async def _read_on(parse: _Messages, first: _Extent, new: bool) -> None:
+    """Read the continuation blocks of a header, given its first block."""
+    frame, what = parse.frame, parse.what
+    blocks, seen, used = 1, {first.address}, first.length
     while wanted := parse.continuations:
         parse.continuations = []
         used += sum(extent.length for extent in wanted)
         seen.update(extent.address for extent in wanted)
-        parse.blocks += len(wanted)
-        if len(seen) != parse.blocks or used > frame.end:
+        blocks += len(wanted)
+        if len(seen) != blocks or used > frame.end:
             raise frame.error(what, "its continuation blocks overlap")
         for block in await together(_continuation(frame, extent, what, new) for extent in wanted):
             parse.add(block)
-    return Header(frame, what, address, parse.messages)
 
 
 def _prefix_old(cursor: Cursor) -> tuple[int, int]:
@@ -178,7 +185,6 @@ class _Messages:
         self.frame = frame
         self.what = what
         self.head = head
-        self.blocks = 1
         self.messages: list[Message] = []
         self.continuations: list[_Extent] = []
 

@@ -35,7 +35,7 @@ class SharedMessages:
         self._found: dict[oh.Shared, bytes | NCZarrError] = {}
         self._committed: dict[oh.Shared, Once[bytes]] = {}
         self._heaps: dict[int, Once[FractalHeap]] = {}
-        self._table = Once(self._read_table)
+        self._table: Once[dict[int, int]] | None = None
 
     async def find(self, wanted: Iterable[oh.Shared]) -> dict[oh.Shared, bytes | NCZarrError]:
         """The messages, or why there are none; all in the same waves."""
@@ -73,8 +73,9 @@ class SharedMessages:
             self._found.update(zip(wanted, bodies, strict=True))
 
     async def _bodies(self, type_: int, wanted: list[oh.Shared]) -> list[bytes]:
-        addresses = await self._table.get()
-        address = addresses.get(type_)
+        if self._table is None:
+            self._table = Once(self._read_table)
+        address = (await self._table.get()).get(type_)
         if address is None:
             reason = f"no heap for shared messages of type {type_}"
             raise self.frame.error("table of shared messages", reason)
