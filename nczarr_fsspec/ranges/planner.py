@@ -40,6 +40,8 @@ SMALL_GAP = 1 << 14
 PART_GAP = 1 << 12
 #: Bounds for the length of one request, in bytes.
 LEAST_PART, MOST_PART = 1 << 20, 1 << 22
+#: Long reads begin with so many requests of ascending length.
+RAMP = 12
 #: Requests are not made shorter than this to use more connections.
 LEAST_SHARE = 1 << 18
 
@@ -191,18 +193,25 @@ def _merge(
     ends = np.concatenate((fresh, [len(starts)]))
     long = np.flatnonzero(stops[ends - 1] - starts[begins] > part)
     if len(long):
-        cuts = [
-            cut
-            for begin, end in zip(begins[long].tolist(), ends[long].tolist(), strict=True)
-            for cut in _parts(starts, stops, begin, end, part)
-        ]
+        ramp = RAMP if int((stops - starts).sum()) > RAMP * part else 0
+        cuts: list[int] = []
+        for begin, end in zip(begins[long].tolist(), ends[long].tolist(), strict=True):
+            cuts += _parts(starts, stops, begin, end, part, ramp - len(cuts))
         begins = np.sort(np.concatenate((begins, np.asarray(cuts, dtype=np.int64))))
         ends = np.concatenate((begins[1:], [len(starts)]))
     return starts[begins], stops[ends - 1]
 
 
-def _parts(starts: Integers, stops: Integers, begin: int, end: int, part: int) -> list[int]:
-    """Where to cut a run of neighbours into about equal parts of at most `part` bytes."""
+def _parts(
+    starts: Integers, stops: Integers, begin: int, end: int, part: int, ramp: int
+) -> list[int]:
+    """Where to cut a run of neighbours into parts of at most `part` bytes.
+
+    The parts are about equal, but of a long read the first ones, of which `ramp` are to come,
+    ascend in length. Else all requests of the first round, which share the line, would
+    end at the same moment, and so would those of the next: the line would be idle for a round
+    trip each time, and there would be nothing to decode and then too much.
+    """
     cuts: list[int] = []
     last = int(stops[end - 1])
     while True:
@@ -210,7 +219,10 @@ def _parts(starts: Integers, stops: Integers, begin: int, end: int, part: int) -
         left = last - low
         if left <= part:
             return cuts
-        goal = low + -(-left // -(-left // part))
+        if len(cuts) < ramp:
+            goal = low + part * (RAMP - ramp + len(cuts) + 1) // RAMP
+        else:
+            goal = low + -(-left // -(-left // part))
         begin = max(begin + 1, int(np.searchsorted(stops, goal, side="right")))
         cuts.append(begin)
 
