@@ -103,7 +103,7 @@ READS = (
     Read("h5_bt2.h5", "full", 2, 102.7),
     Read("h5_paged.h5", "open", 2, 0.08, "coordinates are in another page of 4 MiB"),
     Read("h5_paged.h5", "step", 3, 0.74, "that, then the data; the fixed array is in the head"),
-    Read("h5_paged.h5", "point", 3, 1.64, "the same"),
+    Read("h5_paged.h5", "point", 4, 1.64, "the rest of the fixed array besides"),
     Read("h5_paged.h5", "full", 2, 109.1),
     Read("c2.nc", "open", 2, 0.07, "values of the record coordinate are in the records"),
     Read("c2.nc", "step", 3, 0.27, "the same, then the data"),
@@ -121,3 +121,11 @@ FEW = frozenset(
     + ["c5 point"]
 )
 """Reads that are repeated on every network: one for each way of finding values."""
+
+COMPARED = FEW | {
+    *("n4_big full", "h5_fa full", "c2 open", "c5 full"),
+}
+"""Reads that peers are asked for as well, over 50 ms."""
+
+COMPARED_ELSEWHERE = frozenset({"n4_tiny point", "c2 point"})
+"""The same over other networks."""
