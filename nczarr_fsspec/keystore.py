@@ -109,7 +109,12 @@ class OnLoop(ABC):
                 raise StoreError(self.url, "blocking read from inside the I/O event loop")
         except RuntimeError:
             pass
-        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # who waited was interrupted: nobody wants the rest
+            raise
 
 
 class RemoteStore(KeyStore, OnLoop):

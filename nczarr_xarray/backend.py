@@ -34,7 +34,8 @@ from nczarr_xarray.model import (
     Variable,
     element_of,
 )
-from nczarr_xarray.reader import Opened, VariableReader, open_hierarchy
+from nczarr_xarray.reader import Opened, open_hierarchy
+from nczarr_xarray.variables import VariableReader
 
 
 def open_groups(
@@ -288,7 +289,7 @@ class UnreadableIndex(Index):
         raise NotImplementedError("made by the backend only")
 
     def sel(self, labels: dict[Any, Any], **options: Any) -> Any:
-        raise self.error
+        raise self.error.with_traceback(None)
 
     def isel(self, indexers: Mapping[Any, Any]) -> UnreadableIndex:
         return self

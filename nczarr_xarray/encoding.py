@@ -31,8 +31,9 @@ def attribute_value(attribute: Attribute) -> Any:
     value = attribute.value
     if isinstance(value, tuple):
         return value[0] if len(value) == 1 else list(value)
-    if isinstance(value, np.ndarray) and value.size == 1:
-        return value[0]
+    if isinstance(value, np.ndarray):
+        value = value.copy()  # what users change is theirs; the model may be remembered
+        return value[0] if value.size == 1 else value
     return value
 
 

@@ -97,7 +97,7 @@ class DataFile:
         await self.ranges.read_data(starts, stops, receive)
 
     def parse(self, parsing: Parsing[T], *, around: bool = False) -> T:
-        """Run a parser and wait for it.
+        """Run a parser in this thread, and wait for what it reads.
 
         Parameters
         ----------
@@ -109,21 +109,27 @@ class DataFile:
         NCZarrError
             What the parser raises, or why bytes it needs cannot be read.
         """
-        if isinstance(self.source, RemoteBytes):
-            return self.source.run(self.parse_remote(parsing, around=around))
-        assert isinstance(self.source, LocalBytes)
-        source = self.source
+        source, ranges = self.source, self.ranges
         running = waves(parsing)
         try:
             wishes = next(running)
             while True:
-                wishes = running.send([self._read(source, wish) for wish in wishes])
+                if isinstance(source, RemoteBytes):
+                    assert ranges is not None
+                    # not the parser itself: it may be long, and may use libhdf5
+                    answers = source.run(self._read_wave(ranges, wishes, around))
+                else:
+                    assert isinstance(source, LocalBytes)
+                    answers = [self._read(source, wish) for wish in wishes]
+                wishes = running.send(answers)
         except StopIteration as stop:
             result: T = stop.value
             return result
+        finally:
+            running.close()
 
     async def parse_remote(self, parsing: Parsing[T], *, around: bool = False) -> T:
-        """`parse` a remote file, on its loop."""
+        """`parse` a remote file, on its loop: for parsers that are short."""
         assert self.ranges is not None
         running = waves(parsing)
         try:

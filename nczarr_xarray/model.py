@@ -171,6 +171,10 @@ class Conversion(Protocol):
     def __call__(self, stored: np.ndarray[Any, Any]) -> Coroutine[Any, Any, np.ndarray[Any, Any]]:
         """Values in the shape of `stored`; awaits `nczarr_xarray.formats.waves.read` only."""
 
+    @property
+    def needs_libhdf5(self) -> bool:
+        """Whether it must not run in the thread of an event loop."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileChunks:

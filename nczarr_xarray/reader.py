@@ -1,8 +1,8 @@
-"""Open a dataset and read its variables: where the pure format meets a store.
+"""Open a dataset: where the pure formats meet a store, or one file.
 
-`open_hierarchy` drives the walk of `nczarr_xarray.formats.nczarr` over a store
-and returns an `Opened`; `VariableReader` reads selections of one variable.
-xarray, the command line and tests are views of these two.
+`open_hierarchy` drives the walk of `nczarr_xarray.formats.nczarr` over a store, or
+the parser of a file, and returns an `Opened`, of which xarray, the command line
+and tests are views.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -27,27 +27,19 @@ from nczarr_fsspec.errors import (
     StoreError,
     URLError,
 )
-from nczarr_fsspec.keystore import KeyStore, LocalStore, OnLoop, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_points
-from nczarr_xarray.chunks.engine import gather_or_cancel
-from nczarr_xarray.chunks.files import FileChunkReader, FileStridesReader
-from nczarr_xarray.chunks.fit import Fitted, fit
+from nczarr_xarray.chunks import Index
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.formats import v3
-from nczarr_xarray.formats.hdf5.fallback import H5pyArray, H5pyReader
 from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, Options, Wave, build, walk
-from nczarr_xarray.formats.nczarr.consolidated import Consolidated, same
-from nczarr_xarray.formats.nczarr.jsontext import loads
+from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.model import (
-    ChunkedArray,
-    Conversion,
-    FileChunks,
-    FileStrides,
     Hierarchy,
     Variable,
 )
 from nczarr_xarray.targets import open_file_at, open_target
+from nczarr_xarray.variables import VariableReader, loop_of
 
 T = TypeVar("T")
 
@@ -291,7 +283,7 @@ class Opened:
         Errors stand in the place of values.
         """
         readers = [(self.reader(variable), key) for variable, key in wanted]
-        remote = _remote(self.store)
+        remote = loop_of(self.store)
         if remote is not None and readers:
             reads = [reader.read_remote(key) for reader, key in readers]
             return remote.run(_gather_caught(reads))
@@ -311,178 +303,6 @@ class Opened:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-class VariableReader:
-    """Reads selections of one variable. Picklable and safe in threads."""
-
-    def __init__(
-        self,
-        store: KeyStore | DataFile,
-        variable: Variable,
-        unchecked: Consolidated | None = None,
-    ) -> None:
-        self.store = store
-        self.path = variable.path
-        self.array = variable.array
-        self.error = variable.error
-        self.shape = variable.shape
-        self.padding = variable.padding
-        self.dtype = variable.dtype.newbyteorder("=")
-        self._reader: _ArrayReader | _WholeReader | None = None
-        # what .zmetadata says of the array, until it has been compared with the array's own
-        self._expected: Any = None
-        if unchecked is not None and isinstance(self.array, ChunkedArray):
-            self._expected = unchecked.documents.get(f"{self.array.path}/.zarray")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": None}
-
-    def prepare(self) -> _ArrayReader | _WholeReader:
-        """Find out whether the variable can be read, as far as its metadata tell.
-
-        Raises
-        ------
-        NCZarrError
-            If not.
-        """
-        if self.error is not None:
-            raise self.error
-        if self._reader is None:
-            self._reader = self._make_reader()
-        return self._reader
-
-    def _make_reader(self) -> _ArrayReader | _WholeReader:
-        array, store = self.array, self.store
-        if isinstance(array, ChunkedArray):
-            return ChunkReader(array)
-        if isinstance(array, FileChunks):
-            return FileChunkReader(array)
-        if isinstance(array, FileStrides):
-            return FileStridesReader(array)
-        if isinstance(array, H5pyArray):
-            assert isinstance(store, DataFile)
-            return H5pyReader(store.source, array)
-        assert isinstance(array, v3.ZarrArray)
-        assert isinstance(store, KeyStore)
-        return v3.ZarrReader(store, array)
-
-    def read(
-        self, key: tuple[Index, ...] | None = None, *, points: bool = False
-    ) -> np.ndarray[Any, Any]:
-        """Read a selection, blocking.
-
-        Parameters
-        ----------
-        key
-            One index per dimension; None reads everything. See `plan_outer`.
-        points
-            Whether index arrays select points (`plan_points`), not a box.
-
-        Raises
-        ------
-        NCZarrError
-            Naming the object that cannot be read or decoded.
-        """
-        reader = self.prepare()
-        key = self._full(key)
-        if isinstance(reader, _WholeReader):
-            fitted = self._fit(key, points)
-            return fitted.finish(reader.read(fitted.key, points=points))
-        remote = _remote(self.store)
-        if remote is not None:
-            return remote.run(self.read_remote(key, points=points))
-        fitted = self._fit(key, points)
-        data = reader.read(self.store, self._plan(fitted.key, points))
-        if isinstance(self.store, DataFile) and (conversion := self._conversion()):
-            return fitted.finish(self.store.parse(conversion(data)))
-        return fitted.finish(self._values(data))
-
-    async def read_async(
-        self, key: tuple[Index, ...] | None = None, *, points: bool = False
-    ) -> np.ndarray[Any, Any]:
-        """`read`, from any event loop without blocking it."""
-        remote = _remote(self.store)
-        if remote is not None:
-            reading = self.read_remote(key, points=points)
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(reading, remote.loop))
-        return await asyncio.to_thread(self.read, key, points=points)
-
-    async def read_remote(
-        self, key: tuple[Index, ...] | None = None, *, points: bool = False
-    ) -> np.ndarray[Any, Any]:
-        """`read`, on the loop of the (remote) store."""
-        reader = self.prepare()
-        key = self._full(key)
-        if isinstance(reader, _WholeReader):
-            fitted = self._fit(key, points)
-            return fitted.finish(await asyncio.to_thread(reader.read, fitted.key, points=points))
-        fitted = self._fit(key, points)
-        data, _ = await gather_or_cancel(
-            reader.read_remote(self.store, self._plan(fitted.key, points)), self._compare()
-        )
-        if isinstance(self.store, DataFile) and (conversion := self._conversion()):
-            return fitted.finish(await self.store.parse_remote(conversion(data)))
-        return fitted.finish(self._values(data))
-
-    def _conversion(self) -> Conversion | None:
-        return self.array.conversion if isinstance(self.array, (FileChunks, FileStrides)) else None
-
-    def _fit(self, key: tuple[Any, ...], points: bool) -> Fitted:
-        assert self.array is not None
-        return fit(key, self.shape, self.array.shape, self.padding, points=points, path=self.path)
-
-    def _full(self, key: tuple[Index, ...] | None) -> tuple[Index, ...]:
-        return (slice(None),) * len(self.shape) if key is None else key
-
-    def _plan(self, key: tuple[Any, ...], points: bool) -> Plan:
-        assert self.array is not None
-        plan = plan_points if points else plan_outer
-        # a dimension without length has no chunks either
-        chunks = [max(1, length) for length in self.array.chunk_shape]
-        return plan(key, self.array.shape, chunks)
-
-    async def _compare(self) -> None:
-        """Refuse data whose ``.zarray`` is not what ``.zmetadata`` said it was."""
-        if self._expected is None:
-            return
-        store = self.store
-        assert isinstance(self.array, ChunkedArray)
-        assert isinstance(store, RemoteStore)
-        key = f"{self.array.path}/.zarray"
-        async with store.gate():
-            data = await store.get(key)
-        if data is None or not same(loads(data, key), self._expected):
-            gone = "does not exist" if data is None else "has changed"
-            raise FormatError(".zmetadata", f"is stale: {key} {gone}; open with consolidated=False")
-        self._expected = None
-
-    def _values(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Stored elements as values: fixed-size bytes of NC_STRING become str."""
-        if self.dtype.kind != "O" or data.dtype.kind != "S":
-            return data
-        values = np.empty(data.size, dtype=object)
-        # netCDF-C cuts long strings at a byte, possibly inside a character
-        values[:] = [text.decode("utf-8", "replace") for text in data.ravel().tolist()]
-        return values.reshape(data.shape)
-
-
-class _ArrayReader(Protocol):
-    """Reads what a plan selects, of a store (or file) of the kind it was made for."""
-
-    def read(self, store: Any, plan: Any) -> np.ndarray[Any, Any]: ...
-
-    async def read_remote(self, store: Any, plan: Any) -> np.ndarray[Any, Any]: ...
-
-
-#: What brings its own ways to the data, and reads selections by itself.
-_WholeReader = v3.ZarrReader | H5pyReader
-
-
-def _remote(store: KeyStore | DataFile) -> OnLoop | None:
-    """What has the event loop on which `store` is read, if one does."""
-    source = store.source if isinstance(store, DataFile) else store
-    return source if isinstance(source, OnLoop) else None
 
 
 async def _gather_caught(

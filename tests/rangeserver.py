@@ -13,6 +13,7 @@ Knobs (all deterministic: the "every Nth" counters count data requests since the
   bw_total       bytes/s over all connections  (0 = unlimited)
   max_ranges     ranges answered in a multi-range request before falling back to 200 (0 = multi-range off -> 200)
   e503/e429=N    every Nth data request is refused (Retry-After: 0)
+  busy=N         503 (Retry-After: 0) when more than N requests are in flight
   trunc=N        every Nth body is cut in half and the connection closed
   reset=N        every Nth request: connection dropped with no answer
   norange=1      Range ignored -> 200 + whole body
@@ -44,6 +45,7 @@ DEF = dict(
     max_ranges=100,
     e503=0,
     e429=0,
+    busy=0,
     trunc=0,
     reset=0,
     norange=0,
@@ -218,6 +220,8 @@ class Server:
             await wr.drain()
             return keep
 
+        if c["busy"] and self.inflight > c["busy"]:
+            return await simple(503, "Slow Down", "Retry-After: 0\r\n", b"too many")
         if nth("e503"):
             return await simple(503, "Service Unavailable", "Retry-After: 0\r\n", b"busy")
         if nth("e429"):

@@ -270,6 +270,10 @@ class TestRetries:
         assert waits[0] == 7
         assert 15 < waits[1] <= 20
         assert waits[2] == 0  # FIRST_WAIT of these tests
+        monkeypatch.setattr(_retry, "FIRST_WAIT", 4.0)
+        server.retry_after = "0"
+        assert read(store, "v/0", 0, 5) == CONTENT[:5]
+        assert 2 <= waits[3] <= 4
 
     def test_a_wish_that_is_too_long_is_the_end(self, server: Server, store: FsspecStore) -> None:
         server.unavailable_every, server.retry_after = 1, "3600"

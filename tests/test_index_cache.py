@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import netCDF4
+import numpy as np
 import pytest
 import xarray as xr
 from hypothesis import given, settings
@@ -16,8 +18,8 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec import StoreError
 from nczarr_fsspec.ranges import memory as memory_module
-from nczarr_fsspec.ranges.memory import memory
-from nczarr_fsspec.ranges.source import HEAD_BYTES
+from nczarr_fsspec.ranges.memory import Remembered, memory
+from nczarr_fsspec.ranges.source import HEAD_BYTES, Known
 from nczarr_xarray import NCZarrWarning
 from tests.httpserver import Server
 from tests.realservers import RangeServer, python_server
@@ -74,6 +76,19 @@ def another_process(url: str, path: Path | str, folder: Path) -> None:
 
 
 class TestMemory:
+    def test_what_users_change_is_theirs(self, server: RangeServer, tmp_path: Path) -> None:
+        """The metadata of an open file are those of the next one, too."""
+        path = tmp_path / "x.nc"
+        with netCDF4.Dataset(path, "w") as ds:
+            ds.limits = np.array([1.0, 2.0])
+            ds.createVariable("v", "f4", ()).limits = np.array([3.0, 4.0])
+        with Server({"/x.nc": path.read_bytes()}, etag='"1"') as simple:
+            first = opened(f"{simple.url}/x.nc")
+            first.attrs["limits"][0] = first.v.attrs["limits"][0] = 99
+            again = opened(f"{simple.url}/x.nc")
+        assert again.attrs["limits"].tolist() == [1, 2]
+        assert again.v.attrs["limits"].tolist() == [3, 4]
+
     @pytest.mark.parametrize("name", FORMATS)
     @pytest.mark.parametrize("knobs", [{}, {"weak": 1}, {"redirect": 1}, {"max_ranges": 0}])
     def test_opening_again_is_one_request(
@@ -232,6 +247,12 @@ class TestMemory:
             opened(url)
         assert remembered() == set(FORMATS)
 
+    def test_so_are_the_groups_of_a_file(self) -> None:
+        parsed = Remembered(Known(1, "v")).parsed
+        for number in range(100):
+            parsed[number, False] = number
+        assert list(parsed.values()) == list(range(100))[-memory_module.MOST_PARSED :]
+
 
 class TestDisk:
     @pytest.mark.parametrize("name", ["h5.nc", "c1.nc"])
@@ -248,6 +269,8 @@ class TestDisk:
         assert statuses(server).count(304) == 1
         (file,) = folder.iterdir()
         assert 0 < file.stat().st_size < 400_000
+        if os.name == "posix":
+            assert (folder.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
 
     def test_no_secret_is_kept(self, root: Path, tmp_path: Path) -> None:
         with Server(

@@ -18,6 +18,7 @@ from nczarr_fsspec.ranges import reader as reader_module
 from nczarr_fsspec.ranges.planner import (
     LEAST_SHARE,
     PART_GAP,
+    RAMP,
     SMALL_GAP,
     Requests,
     longest,
@@ -140,7 +141,12 @@ def test_pieces_end_where_extents_end() -> None:
     starts = np.arange(2000, dtype=np.int64) * 20_000
     plan = plan_requests(starts, starts + 20_000, Limits())
     assert len(plan.split) == 0
-    assert np.ptp(plan.stops - plan.starts) <= 20_000
+    sizes = plan.stops - plan.starts
+    # the first ones ascend, so that they do not end together; the others are equal
+    assert np.all(np.diff(sizes[:RAMP]) > 0)
+    assert np.ptp(sizes[RAMP:]) <= 20_000
+    short = plan_requests(starts[:500], starts[:500] + 20_000, Limits())
+    assert np.ptp(short.stops - short.starts) <= 20_000
     # a piece that is longer than a request is cut into equal parts
     (size,) = (31_000_003,)
     plan = plan_requests(np.array([5]), np.array([5 + size]), Limits())

@@ -11,28 +11,35 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import fsspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 from nczarr_fsspec import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.ranges import multipart
 from nczarr_fsspec.ranges.http import HTTPBytes
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes
 from nczarr_fsspec.ranges.open import open_file_object, open_local, open_source, split_options
+from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, LocalBytes, RemoteBytes
+from nczarr_fsspec.ranges.throttle import RECOVERY, Throttle
 from nczarr_fsspec.ranges.version import Version
-from nczarr_fsspec.stores import _retry
+from nczarr_fsspec.stores import _http, _retry
+from nczarr_fsspec.stores._retry import TransientError
 from tests.httpserver import Server
 from tests.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
 from tests.s3server import S3Server
 
 CONTENT = bytes(range(251)) * 8000  # 2 MB, in which no two places 251 bytes apart look alike
+WIDE = 300 * 20_000
 EXTENTS = [
     Extent(100_000, 100_007),
     Extent(300_000, 300_001),
@@ -53,6 +60,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "x.bin").write_bytes(CONTENT)
     (folder / "empty").write_bytes(b"")
     (folder / "small").write_bytes(b"tiny")
+    (folder / "wide.bin").write_bytes((CONTENT[:251] * (WIDE // 251 + 1))[:WIDE])
     return folder
 
 
@@ -263,13 +271,33 @@ class TestRequests:
         source = opened(f"{server.url}/x.bin", {"get_client": make})
         assert source.limits.concurrency == 7
 
+    def test_a_busy_server_gets_fewer_requests(self, server: RangeServer, opened: Any) -> None:
+        server.set(max_ranges=0, latency_ms=5)
+        source = opened(f"{server.url}/wide.bin")
+        fetch(source, [Extent(0, 1), Extent(9, 10)])  # one range at a time
+        server.set(max_ranges=0, latency_ms=5, busy=8)
+        starts = np.arange(0, WIDE - 7, WIDE // 300, dtype=np.int64)
+        content = bytes(CONTENT[:251]) * (WIDE // 251 + 1)
+        found: dict[int, bytes] = {}
+
+        async def receive(numbers: Any, views: list[memoryview]) -> None:
+            found.update(zip(numbers.tolist(), map(bytes, views), strict=True))
+
+        source.run(RangeReader(source).read_data(starts, starts + 7, receive))
+        assert found == {n: content[at : at + 7] for n, at in enumerate(starts.tolist())}
+        log = [request["status"] for request in server.control("log")]
+        assert log.count(206) >= 290  # the first ones came with opening
+        assert 80 < log.count(503) < 300  # the first 88, most of their next tries, then few
+        assert source.limits.concurrency < 20
+        assert pickle.loads(pickle.dumps(source)).limits == source.limits
+
 
 class TestWhole:
     def test_one_download_serves_everything(self, server: RangeServer, opened: Any) -> None:
         server.set(norange=1)
         source = opened(f"{server.url}/x.bin")
         assert fetch(source) == expected()
-        assert source.head == CONTENT
+        assert source.head == CONTENT[:HEAD_BYTES]
         assert server.requests == 1
         copy = pickle.loads(pickle.dumps(source))
         assert len(pickle.dumps(source)) < 10_000
@@ -466,6 +494,31 @@ class TestSecrets:
             with pytest.raises(DatasetNotFoundError):
                 fetch(source, EXTENTS[:1])
 
+    def test_a_target_that_fails_is_forgotten(
+        self, two: tuple[Server, Server], opened: Any
+    ) -> None:
+        here, there = two
+        source = opened(f"{here.url}/x.bin")
+        there.unavailable_every, there.relent = 1, False
+        with Server({"/x.bin": CONTENT}) as elsewhere:
+            here.redirect = elsewhere.url
+            assert fetch(source, EXTENTS[:1]) == expected(EXTENTS[:1])
+
+    @pytest.mark.parametrize(
+        ("shown", "target", "hint"),
+        [
+            ("https://me:***@a.org/x", "https://a.org/login", ""),
+            ("http://a.org/x", "https://a.org/x", "write https:// in the URL"),
+            ("http://a.org/b.org", "https://b.org/x", "redirected to b.org, which"),
+            ("http://a.org/x", "http://a.org:81/x", "redirected to http://a.org:81, which"),
+            ("a.org", "http://a.org/x", ""),
+        ],
+    )
+    def test_why_there_are_none(self, shown: str, target: str, hint: str) -> None:
+        said = _http._redirected(shown, URL(target))
+        assert hint in said
+        assert bool(said) == bool(hint)
+
     def test_params_are_part_of_the_url(self, server: RangeServer, opened: Any) -> None:
         server.set(redirect=1)
         source = opened(f"{server.url}/x.bin", {"params": {"part": "1"}})
@@ -525,6 +578,15 @@ class TestNginx:
 
     def test_redirects(self, real: Nginx, opened: Any) -> None:
         assert fetch(opened(f"{real.plain}/moved/y")) == expected()
+
+    def test_the_tls_context_stays_with_the_host(self, real: Nginx, opened: Any) -> None:
+        """It may hold a client's certificate, or trust whom nobody else does."""
+        context = ssl.create_default_context(cafile=real.authority)
+        assert opened(f"{real.tls}/moved/y", {"ssl": context}).size == len(CONTENT)
+        for trust in (context, False):
+            with Server({}, redirect=real.tls) as here:
+                with pytest.raises(StoreError, match=r"cannot connect.*(?i:certificate)"):
+                    opened(f"{here.url}/x.bin", {"ssl": trust})
 
     def test_a_file_that_is_replaced(self, real: Nginx, opened: Any, root: Path) -> None:
         (root / "replaced").write_bytes(CONTENT)
@@ -836,6 +898,95 @@ class TestVersion:
         version.check({"ETag": '"a"'}, None)
         with pytest.raises(StoreError):
             version.check({"ETag": '"b"'}, None)
+
+    @pytest.mark.parametrize(
+        ("modified", "date", "telling"),
+        [
+            ("Sat, 21 Nov 2026 20:00:00 GMT", "Sat, 21 Nov 2026 20:01:00 GMT", True),
+            ("Sat, 21 Nov 2026 20:00:00 GMT", "Sat, 21 Nov 2026 20:00:59 GMT", False),
+            ("Sat, 21 Nov 2026 20:00:00 GMT", "Sat, 21 Nov 2026 19:00:00 GMT", False),
+            ("Sat, 21 Nov 2026 20:00:00 GMT", "Sat, 21 Nov 2026 23:00:00", False),
+            ("Sat, 21 Nov 2026 20:00:00 GMT", "", False),
+            ("Mon", "Tue", False),
+            ("", "Sat, 21 Nov 2026 20:01:00 GMT", False),
+        ],
+    )
+    def test_a_time_tells_versions_apart_if_it_is_past(
+        self, modified: str, date: str, telling: bool
+    ) -> None:
+        version = Version("u")
+        version.begin({"Last-Modified": modified, "Date": date})
+        version.size = 9
+        assert version.validator == (f"{modified};9" if telling else "")
+        again = Version("u")
+        again.resume(Known(9, f"{modified};9"))
+        assert again.validator == (f"{modified};9" if modified else "")
+        version.begin({"ETag": '"a"', "Last-Modified": modified, "Date": date})
+        assert version.validator == '"a"'
+
+
+class TestThrottle:
+    @staticmethod
+    def run(throttle: Throttle, answers: list[bool]) -> int:
+        """One request for each, all at once, which is told "busy" if False; most at a time."""
+        now = most = 0
+
+        async def attempt(answers: list[bool]) -> None:
+            nonlocal now, most
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0)
+            now -= 1
+            if not answers.pop():
+                raise TransientError("busy", busy=True)
+
+        async def go() -> None:
+            await asyncio.gather(*(throttle.retried(partial(attempt, [True, one] if not one
+                                   else [one]), "u") for one in answers))  # fmt: skip
+
+        asyncio.run(go())
+        return most
+
+    def test_one_cut_for_all_that_were_sent_before(self) -> None:
+        throttle = Throttle(64)
+        assert self.run(throttle, [False] * 20) == 20
+        assert throttle.limit in (32, 33)
+        assert self.run(throttle, [True] * 100) <= 40
+
+    def test_it_recovers_slowly_and_not_beyond(self) -> None:
+        throttle = Throttle(64)
+        throttle.cap(4)
+        self.run(throttle, [False])
+        assert throttle.limit == 2
+        self.run(throttle, [True] * (RECOVERY - 2))
+        assert throttle.limit == 2
+        self.run(throttle, [True])
+        assert throttle.limit == 3
+        self.run(throttle, [True] * 10 * RECOVERY)
+        assert throttle.limit == 4
+
+    def test_one_request_is_always_allowed(self) -> None:
+        throttle = Throttle(2)
+        for _ in range(3):
+            self.run(throttle, [False])
+        assert throttle.limit == 1
+
+    def test_those_who_give_up_leave_room(self) -> None:
+        throttle = Throttle(4)
+
+        async def busy() -> None:
+            raise TransientError("busy", busy=True)
+
+        async def go() -> None:
+            tasks = [asyncio.ensure_future(throttle.retried(busy, "u")) for _ in range(8)]
+            for _ in range(9):
+                await asyncio.sleep(0)
+            for task in tasks[::2]:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert throttle._places.used == 0
+
+        asyncio.run(go())
 
 
 def test_many_at_once(server: RangeServer, opened: Any) -> None:

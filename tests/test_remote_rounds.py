@@ -19,7 +19,7 @@ import pytest
 from nczarr_fsspec.ranges.source import Limits
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.model import Hierarchy, Variable
-from nczarr_xarray.reader import VariableReader
+from nczarr_xarray.variables import VariableReader
 from tests.virtualnet import VirtualBytes, VirtualLoop
 
 #: (time, lat, lon) of the benchmark files, a fifth as fine; 146 x 6 x 12 = 10,512 chunks

@@ -60,7 +60,7 @@ def fill(plan: Any, layout: Layout, data: st.DataObject) -> np.ndarray[Any, Any]
             numbers = data.draw(st.permutations(numbers))
         size = data.draw(st.integers(1, len(numbers)))
         for at in range(0, len(numbers), size):
-            group = sorted(numbers[at : at + size])
+            group = numbers[at : at + size]  # as a file has them: in any order
             starts = [int(runs.starts[n]) for n in group]
             assert all(s >= 0 and s + runs.length <= len(stored) for s in starts)
             runs.place(group, [stored[s : s + runs.length] for s in starts], result)
@@ -143,3 +143,21 @@ def test_the_end_is_known_beforehand(layout: Layout, data: st.DataObject) -> Non
     plan = plan_outer(selections(data, values.shape), values.shape, values.shape)
     ends = [int(r.starts.max()) + r.length for r in strides.plan_runs(plan, stride, values.dtype)]
     assert strides.end_of(plan, stride, values.dtype.itemsize) == max(ends, default=0)
+
+
+@given(st.permutations(range(6)), st.integers(1, 6))
+def test_rows_out_of_order(order: list[int], size: int) -> None:
+    """Rows that are asked for in one order and arrive in another (the file's)."""
+    values = np.arange(60, dtype=">f4").reshape(6, 10)
+    plan = plan_outer((np.array(order), slice(None)), values.shape, values.shape)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strides, "SHORT_RUN", 8)
+        patch.setattr(strides, "WANTED_SHARE", 2)
+        (runs,) = strides.plan_runs(plan, (40, 4), values.dtype)
+    stored, result = values.tobytes(), np.full(plan.shape, -1, "f4")
+    arrival = np.argsort(runs.starts)
+    for at in range(0, len(arrival), size):
+        numbers = arrival[at : at + size]
+        data = [stored[int(s) : int(s) + runs.length] for s in runs.starts[numbers]]
+        runs.place(numbers, data, result)
+    np.testing.assert_array_equal(plan.finish(result), values[order])

@@ -18,7 +18,7 @@ from nczarr_fsspec.stores.fsspec import _MISSING, FsspecFiles, _fail
 #: what filesystems call what changes with a file; the first that is there counts
 _VERSIONS = (
     *("ETag", "etag", "e_tag", "generation", "md5Hash", "content_md5", "version_id"),
-    *("mtime", "modified", "last_modified", "LastModified", "updated", "created"),
+    *("mtime", "modified", "last_modified", "LastModified", "updated"),
 )
 #: what other people's filesystems raise when a connection goes
 _BROKEN = (ConnectionError, TimeoutError, EOFError)

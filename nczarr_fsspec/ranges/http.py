@@ -17,6 +17,7 @@ import aiohttp
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.ranges import multipart
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, Limits, RemoteBytes
+from nczarr_fsspec.ranges.throttle import Throttle
 from nczarr_fsspec.ranges.version import Version, condition
 from nczarr_fsspec.stores._http import (
     ContentRange,
@@ -27,8 +28,9 @@ from nczarr_fsspec.stores._http import (
     is_encoded,
     translated,
     unsatisfied_size,
+    up_to,
 )
-from nczarr_fsspec.stores._retry import TransientError, retried
+from nczarr_fsspec.stores._retry import TransientError
 from nczarr_fsspec.stores.http import HTTPFiles
 
 T = TypeVar("T")
@@ -78,7 +80,6 @@ class HTTPBytes(RemoteBytes):
     _keeping: asyncio.Future[bytes] | None = None
     # what is learned on the way
     _via: str | None = None
-    _concurrency = CONCURRENCY
     _ranges = RANGES
     _latency: float | None = None
     _bandwidth: float | None = None
@@ -90,6 +91,7 @@ class HTTPBytes(RemoteBytes):
         self.url = url
         self._max_whole = max_whole
         self._version = Version(url)
+        self._throttle = Throttle(CONCURRENCY)
         self.size = -1
         self.validator = ""
 
@@ -115,7 +117,7 @@ class HTTPBytes(RemoteBytes):
         if self._whole is not None:
             return _HELD
         return Limits(
-            self._concurrency,
+            self._throttle.limit,
             self._ranges,
             _UNKNOWN.latency if self._latency is None else self._latency,
             _UNKNOWN.bandwidth if self._bandwidth is None else self._bandwidth,
@@ -154,7 +156,7 @@ class HTTPBytes(RemoteBytes):
         self.size, self.validator = version.size, version.validator
         connector = getattr(await self._files.shared.fs.set_session(), "connector", None)
         for name in ("limit", "limit_per_host"):  # 0 is none
-            self._concurrency = min(self._concurrency, getattr(connector, name, 0) or CONCURRENCY)
+            self._throttle.cap(getattr(connector, name, 0) or CONCURRENCY)
 
     async def _one(self, extent: Extent) -> _Bytes:
         """One extent by one request."""
@@ -179,17 +181,19 @@ class HTTPBytes(RemoteBytes):
         return [next(rest) if data is None else data for data in found]
 
     async def _request(self, headers: dict[str, str], answered: _Answered[T]) -> T:
-        return await retried(partial(self._attempt, headers, answered), self.url)
+        return await self._throttle.retried(partial(self._attempt, headers, answered), self.url)
 
     async def _attempt(self, headers: dict[str, str], answered: _Answered[T]) -> T:
         via = self._via
         try:
             return await self._exchange(headers, answered, via)
-        except StoreError:
+        except (StoreError, TransientError) as error:
             if via is None:
                 raise
-        if self._via == via:  # where a redirect led may be good for a while only
-            self._via = None
+            if self._via == via:  # where a redirect led may be good for a while only
+                self._via = None
+            if isinstance(error, TransientError):
+                raise
         return await self._exchange(headers, answered, None)
 
     async def _exchange(
@@ -216,11 +220,11 @@ class HTTPBytes(RemoteBytes):
             return False
         self._version.begin(response.headers)
         if response.status == 200:
-            self.head = await self._keep(response)
+            self.head = (await self._keep(response))[:HEAD_BYTES]
         elif response.status == 206:
             stated = self._stated(response)
             if stated is None:  # a proxy may lose it
-                self.head = await self._up_to(response, HEAD_BYTES)
+                self.head = await up_to(response, HEAD_BYTES)
             elif stated.start > 0 or stated.stop > HEAD_BYTES:
                 raise self._wrong_range(stated, Extent(0, HEAD_BYTES))
             else:
@@ -243,7 +247,7 @@ class HTTPBytes(RemoteBytes):
             raise failure(self.url, response)
         length = _length(response)
         if length is None:
-            self.head = await self._keep(response)
+            self.head = (await self._keep(response))[:HEAD_BYTES]
         else:
             self._version.check(response.headers, None)
             self._version.size = length
@@ -285,7 +289,7 @@ class HTTPBytes(RemoteBytes):
         if is_encoded(response):
             pass
         elif mark is not None:
-            parts = multipart.parts(await self._up_to(response, most), mark)
+            parts = multipart.parts(await up_to(response, most), mark)
         elif stated is not None and stated.stop - stated.start <= most:
             body = await self._body(response, stated.stop - stated.start)
             parts = [(stated, memoryview(body))]
@@ -329,7 +333,7 @@ class HTTPBytes(RemoteBytes):
         if known >= 0:
             self._version.check(response.headers, length)
         if (length or 0) <= self._max_whole:
-            body = await self._up_to(response, self._max_whole)
+            body = await up_to(response, self._max_whole)
             if len(body) <= self._max_whole:
                 expected = known if length is None and known >= 0 else length
                 if expected is not None and len(body) != expected:
@@ -350,7 +354,7 @@ class HTTPBytes(RemoteBytes):
         alone = not self._bodies
         self._bodies += 1
         try:
-            body = await self._up_to(response, count)
+            body = await up_to(response, count)
         finally:
             self._bodies -= 1
         if len(body) != count:
@@ -363,18 +367,6 @@ class HTTPBytes(RemoteBytes):
             least = 0.0 if alone and not self._bodies else _UNKNOWN.bandwidth
             self._bandwidth = max(self._bandwidth or least, speed)
         return body
-
-    async def _up_to(self, response: aiohttp.ClientResponse, most: int) -> bytes:
-        """The body; if it has more than `most` bytes, at least one more than that."""
-        pieces = []
-        have = 0
-        async for piece in response.content.iter_any():
-            pieces.append(piece)
-            have += len(piece)
-            if have > most:
-                response.close()
-                break
-        return b"".join(pieces)
 
     # ---- checks
 

@@ -16,6 +16,7 @@ import uuid
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,17 @@ MOST_BYTES = 1 << 28
 _DIGEST = 16
 #: Files, whose parsed metadata take memory too.
 MOST_FILES = 256
+#: What is kept of a file in parsed form: its groups that were opened last.
+MOST_PARSED = 8
+
+
+class _Last(dict[Any, Any]):
+    """The entries that were made last. Safe in threads."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        for old in list(self)[:-MOST_PARSED]:
+            self.pop(old, None)
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +59,7 @@ class Remembered:
 
     known: Known
     sparse: SparseBytes = field(default_factory=SparseBytes)
-    parsed: dict[Any, Any] = field(default_factory=dict)
+    parsed: dict[Any, Any] = field(default_factory=_Last)
     stored: int = 0
 
 
@@ -102,7 +114,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def store(folder: Path, source: RemoteBytes) -> None:
-    """Write what is known of a file to `folder`, for other processes and other days.
+    """Write what is known of a file to `folder`, for other processes of this user.
 
     Raises
     ------
@@ -120,11 +132,12 @@ def store(folder: Path, source: RemoteBytes) -> None:
     nbytes, body = source.run(dump())
     header = json.dumps({"identity": source.identity, "url": source.url, **found.known._asdict()})
     data = header.encode() + b"\n" + body
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"{source.identity}.index"
     part = path.with_suffix(f".{uuid.uuid4().hex}")  # others may write the same one
     try:
-        part.write_bytes(_digest(data) + data)
+        with open(part, "xb", opener=partial(os.open, mode=0o600)) as file:
+            file.write(_digest(data) + data)
         os.replace(part, path)  # noqa: PTH105 - the same on all systems
     except BaseException:
         with suppress(OSError):

@@ -136,6 +136,8 @@ class RangeReader:
             if not 0 <= start <= stop <= self.source.size:
                 raise StoreError(self.source.url, f"bytes {start}-{stop} are not in the file")
         self._on_loop()
+        if sum(stop - start for start, stop in wanted) > MOST_METADATA:
+            raise StoreError(self.source.url, "its metadata want too much of the file at once")
         self._waiting += 1
         try:
             while True:
@@ -225,7 +227,6 @@ class RangeReader:
     ) -> None:
         limits = self.source.limits
         plan = plan_requests(low, high, limits, self._connections)
-        self._requests.limit = limits.concurrency
         self._window.limit = max(self._window.limit, LONG_REQUESTS * longest(limits))
         delivery = Delivery(plan, low, high)
         left = iter(range(len(plan)))
@@ -272,6 +273,7 @@ class RangeReader:
             answers = await self.source.fetch(extents)
             took = asyncio.get_running_loop().time() - begun
         finally:
+            self._requests.limit = self.source.limits.concurrency  # the server may be busy
             self._requests.give(1)
         views = [memoryview(answer) for answer in answers]
         if [len(view) for view in views] != [stop - start for start, stop in extents]:
@@ -356,7 +358,6 @@ class RangeReader:
             return
         bounds = np.asarray(fresh, dtype=np.int64)
         plan = plan_requests(bounds[:, 0], bounds[:, 1], limits, self._connections)
-        self._requests.limit = limits.concurrency
         for request in range(len(plan)):
             extents = plan.extents(request)
             task = asyncio.get_running_loop().create_task(self._fly(extents))

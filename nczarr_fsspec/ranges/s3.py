@@ -135,6 +135,7 @@ class S3Bytes(RemoteBytes):
         fs = self._files.shared.fs
         bucket, key, version = fs.split_path(self._path)
         which = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
+        which |= getattr(fs, "req_kw", {})  # who pays
         try:
             answer = await fs._call_s3(  # noqa: SLF001
                 "get_object", **which, **condition, Range=f"bytes={_text(extent)}"

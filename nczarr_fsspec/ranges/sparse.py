@@ -42,8 +42,8 @@ class SparseBytes:
         view = memoryview(data).cast("B").toreadonly()
         for extent in self.missing([Extent(start, start + len(view))]):
             block = view[extent.start - start : extent.stop - start]
-            if len(block) < len(view):
-                block = memoryview(bytes(block))  # rather than keep all of `data` alive
+            if len(block) < len(view) or len(block) < memoryview(view.obj).nbytes // 2:
+                block = memoryview(bytes(block))  # rather than keep all it is a part of alive
             at = bisect_left(self._starts, extent.start)
             self._starts.insert(at, extent.start)
             self._stops.insert(at, extent.stop)

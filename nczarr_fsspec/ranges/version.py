@@ -6,11 +6,15 @@ Source: RFC 9110 sections 8.8 and 13.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.ranges.source import Known
 
 _Headers = Mapping[str, str]
+
+#: seconds after which a file has to be sent for its time to tell it from the next version
+_SETTLED = 60
 
 
 class Version:
@@ -33,21 +37,24 @@ class Version:
         self.etag = ""
         self.modified = ""
         self.size = -1
+        self._settled = False
 
     @property
     def validator(self) -> str:
-        """One text for all of it; ``""`` if there is neither tag nor time."""
-        return self.etag or (self.modified and f"{self.modified};{self.size}")
+        """One text for all of it; ``""`` if there is neither a tag nor a time long past."""
+        return self.etag or (f"{self.modified};{self.size}" if self._settled else "")
 
     def begin(self, headers: _Headers) -> None:
         """Forget everything but what this first answer says."""
         self.etag = headers.get("ETag", "").strip()
         self.modified = headers.get("Last-Modified", "").strip()
         self.size = -1
+        self._settled = _is_settled(self.modified, headers.get("Date", ""))
 
     def resume(self, known: Known) -> None:
         """Go on with a version that another source has seen."""
         self.etag, self.modified = _split(known.validator)
+        self._settled = bool(self.modified)
         self.size = known.size
 
     def check(self, headers: _Headers, size: int | None) -> None:
@@ -92,6 +99,15 @@ def condition(known: Known | None) -> dict[str, str]:
     """
     etag = _split(known.validator)[0] if known is not None else ""
     return {"If-None-Match": etag} if etag else {}
+
+
+def _is_settled(modified: str, date: str) -> bool:
+    """Whether a file was sent so long after `modified` that no other version has this time."""
+    try:
+        age = parsedate_to_datetime(date) - parsedate_to_datetime(modified)
+    except (ValueError, TypeError):
+        return False
+    return age.total_seconds() >= _SETTLED
 
 
 def _split(validator: str) -> tuple[str, str]:

@@ -33,6 +33,8 @@ TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 MISSING = frozenset({404, 410})
 
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+#: those of them that mean "too many requests"
+_BUSY = frozenset({429, 503})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CONTENT_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
 _UNSATISFIED = re.compile(r"bytes\s+\*/(\d+)", re.IGNORECASE)
@@ -42,8 +44,9 @@ _HINTS = {
 }
 #: already legal in a URL, so that what is percent-encoded stays as it is
 _LEGAL = "%/:?#[]@!$&'()*+,;=-._~"
-#: options of a request that are meant for the host that the user named
-_PRIVATE = ("auth", "cookies", "server_hostname")
+#: options of a request that are meant for the host that the user named; ``ssl`` may hold a
+#: client's certificate, or turn verification off. Proxies are the way to all hosts.
+_PRIVATE = ("auth", "cookies", "server_hostname", "ssl")
 #: for each session of a user one that has its connections but none of its secrets
 _strangers: weakref.WeakKeyDictionary[aiohttp.ClientSession, aiohttp.ClientSession]
 _strangers = weakref.WeakKeyDictionary()
@@ -55,9 +58,10 @@ async def get(
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     """GET `url`, following redirects; uncompressed unless the user's headers say otherwise.
 
-    What the user gave (headers, credentials, cookies, of each request and of the session)
-    goes to the origin of `url` only. aiohttp sends all but three headers on to wherever a
-    redirect leads, also the ``auth`` and ``cookies`` of a session. netrc knows its hosts.
+    What the user gave (headers, credentials, cookies, of each request and of the session,
+    and the TLS context of each request) goes to the origin of `url` only. aiohttp sends all
+    but three headers on to wherever a redirect leads, also the ``auth`` and ``cookies`` of a
+    session. netrc knows its hosts.
 
     Parameters
     ----------
@@ -124,7 +128,8 @@ def failure(shown: str, response: aiohttp.ClientResponse) -> StoreError | Transi
     status = response.status
     said = f"HTTP status {status} {response.reason or ''}".rstrip()
     if status in _TRANSIENT:
-        return TransientError(said, _retry_after(response.headers.get("Retry-After")))
+        wait = _retry_after(response.headers.get("Retry-After"))
+        return TransientError(said, wait, busy=status in _BUSY)
     if status in MISSING:
         return DatasetNotFoundError(shown, f"there is no such file ({said})")
     if status in _REDIRECTS:
@@ -132,9 +137,22 @@ def failure(shown: str, response: aiohttp.ClientResponse) -> StoreError | Transi
     said += _HINTS.get(status, "")
     if status not in _HINTS:
         return StoreError(shown, said)
-    if response.host not in shown:
-        said += f"; it was redirected to {response.host}, which gets no credentials but netrc's"
+    said += _redirected(shown, response.url)
     return AccessDeniedError(shown, said)
+
+
+def _redirected(shown: str, target: URL) -> str:
+    """Why a server may have had no credentials: it is not the one that the user named."""
+    try:
+        first = URL(shown).origin()
+    except ValueError:
+        return ""
+    if target.origin() == first:
+        return ""
+    if target.scheme == "https" and (first.scheme, first.host) == ("http", target.host):
+        return "; it was redirected to https, where no credentials go: write https:// in the URL"
+    named = target.host if target.host != first.host else target.origin()
+    return f"; it was redirected to {named}, which gets no credentials but netrc's"
 
 
 class ContentRange(NamedTuple):
@@ -165,6 +183,19 @@ def unsatisfied_size(header: str | None) -> int | None:
 def is_encoded(response: aiohttp.ClientResponse) -> bool:
     """Whether the body was compressed on its way."""
     return response.headers.get("Content-Encoding", "identity").lower() != "identity"
+
+
+async def up_to(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The body; if it has more than `most` bytes, at least one more than that."""
+    pieces = []
+    have = 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        have += len(piece)
+        if have > most:
+            response.close()
+            break
+    return b"".join(pieces)
 
 
 def address(url: str) -> str:
@@ -200,13 +231,13 @@ def _is_final(error: Exception) -> bool:
     return not isinstance(error.os_error, (ConnectionResetError, TimeoutError))
 
 
-def _retry_after(header: str | None) -> float | None:
-    """Seconds to wait, from either form of ``Retry-After``; None if it says nothing sensible."""
+def _retry_after(header: str | None) -> float:
+    """Seconds to wait, from either form of ``Retry-After``; 0 if it says nothing sensible."""
     if header is None:
-        return None
+        return 0.0
     try:
         if header.strip().isdigit():
             return float(header)
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):
-        return None
+        return 0.0

@@ -19,11 +19,12 @@ LONGEST_WAIT = 60.0
 
 
 class TransientError(Exception):
-    """Worth another try, after `wait` seconds if the server said so."""
+    """Worth another try, after at least `wait` seconds; `busy` if that was too many requests."""
 
-    def __init__(self, reason: str, wait: float | None = None) -> None:
+    def __init__(self, reason: str, wait: float = 0.0, *, busy: bool = False) -> None:
         super().__init__(reason)
         self.wait = wait
+        self.busy = busy
 
 
 async def retried(attempt: Callable[[], Awaitable[T]], shown: str) -> T:
@@ -48,8 +49,8 @@ async def retried(attempt: Callable[[], Awaitable[T]], shown: str) -> T:
             return await attempt()
         except TransientError as error:
             reason, asked = str(error), error.wait
-        if tries == ATTEMPTS or (asked is not None and asked > LONGEST_WAIT):
+        if tries == ATTEMPTS or asked > LONGEST_WAIT:
             raise StoreError(shown, f"{reason} (tried {tries} times)")
         jitter = random.uniform(0.5, 1)  # noqa: S311 - no secret
-        await asyncio.sleep(wait * jitter if asked is None else asked)
+        await asyncio.sleep(max(asked, wait * jitter))
         wait *= 2

@@ -17,6 +17,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.decompress import DECOMPRESSORS, Buffer, Size, Step
 from nczarr_xarray.chunks.filters import UNKNOWN, filter_step
 from nczarr_xarray.chunks.hdf5 import HDF5_CODECS
+from nczarr_xarray.chunks.libhdf5 import need_libhdf5
 from nczarr_xarray.chunks.plan import ChunkTask
 from nczarr_xarray.chunks.szip import szip_decoder
 from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks
@@ -42,9 +43,26 @@ class Decoder:
     ------
     FormatError
         If a codec is not known or cannot be used.
+
+    Attributes
+    ----------
+    nbytes
+        Of a decoded chunk.
+    needs_libhdf5
+        Whether it must not be used in the thread of an event loop.
     """
 
-    __slots__ = ("_array", "_codecs", "_count", "_fields", "_objects", "_order", "_steps", "nbytes")
+    __slots__ = (
+        "_array",
+        "_codecs",
+        "_count",
+        "_fields",
+        "_objects",
+        "_order",
+        "_steps",
+        "nbytes",
+        "needs_libhdf5",
+    )
 
     def __init__(self, array: ChunkedArray | FileChunks, mask: int = 0) -> None:
         self._array = array
@@ -53,6 +71,7 @@ class Decoder:
         self._count = math.prod(array.chunk_shape)
         self._objects = array.dtype.kind == "O"
         self.nbytes = self._count * array.dtype.itemsize
+        self.needs_libhdf5 = need_libhdf5(self._codecs)
         self._steps = self._plan()
         # The last step is mostly to unshuffle: bytes then go straight to where they belong in
         # the result, and only those that are wanted.

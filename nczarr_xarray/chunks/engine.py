@@ -101,20 +101,18 @@ class ChunkReader:
         tasks = plan.tasks()
         nbytes = self._decoder.nbytes
         in_flight = min(plan.count, store.concurrency, max(4, IN_FLIGHT_BYTES // max(nbytes, 1)))
-        loop = asyncio.get_running_loop()
         gate = store.gate()
+        inline = nbytes <= INLINE_BYTES // 8 and not self._decoder.needs_libhdf5
 
         async def work() -> None:
             for task in tasks:
                 key = self._key(task)
                 async with gate:
                     data = await store.get(key)
-                if nbytes > INLINE_BYTES // 8:
-                    await loop.run_in_executor(
-                        _pool.get(), self._place, task, key, data, plan, result
-                    )
-                else:
+                if inline:
                     self._place(task, key, data, plan, result)
+                else:
+                    await in_pool(self._place, task, key, data, plan, result)
 
         await gather_or_cancel(*(work() for _ in range(in_flight)))
         return plan.finish(result)
@@ -203,8 +201,13 @@ def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, n
             helper.result()
 
 
+async def in_pool(function: Callable[..., T], *arguments: Any) -> T:
+    """Have a thread of the pool call `function`, and await what it returns."""
+    return await asyncio.get_running_loop().run_in_executor(_pool.get(), function, *arguments)
+
+
 def in_threads(
-    place: Callable[[Any, list[memoryview]], None], nbytes: int
+    place: Callable[[Any, list[memoryview]], None], nbytes: int, *, inline: bool = True
 ) -> Callable[[np.ndarray[Any, Any], list[memoryview]], Awaitable[None]]:
     """What takes pieces on an event loop, and has the pool place them.
 
@@ -214,21 +217,19 @@ def in_threads(
         Takes numbers of pieces and their bytes.
     nbytes
         Bytes that one piece becomes.
+    inline
+        Whether `place` may be called on the loop itself, if it is but little.
     """
 
     async def receive(numbers: np.ndarray[Any, Any], data: list[memoryview]) -> None:
         count = len(numbers)
-        if count * nbytes <= INLINE_BYTES // 8:
+        if inline and count * nbytes <= INLINE_BYTES // 8:
             place(numbers, data)
             return
         shares = max(1, min(processors(), count, count * nbytes // INLINE_BYTES))
         bounds = [count * i // shares for i in range(shares + 1)]
-        loop, pool = asyncio.get_running_loop(), _pool.get()
         await gather_or_cancel(
-            *(
-                loop.run_in_executor(pool, place, numbers[a:b], data[a:b])
-                for a, b in itertools.pairwise(bounds)
-            )
+            *(in_pool(place, numbers[a:b], data[a:b]) for a, b in itertools.pairwise(bounds))
         )
 
     return receive

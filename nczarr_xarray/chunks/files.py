@@ -86,7 +86,8 @@ class FileChunkReader:
                 wanted = [tasks[n] for n in there[numbers].tolist()]
                 self._place(wanted, data, masks[numbers], plan, result)
 
-            receive = in_threads(place, self._nbytes)
+            inline = not self._decoders[0].needs_libhdf5
+            receive = in_threads(place, self._nbytes, inline=inline)
             await file.read_data(starts, starts + table.size[at], receive)
         return plan.finish(result)
 

@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, UnsupportedError
+from nczarr_xarray.model import CodecConfig
+
+#: Codecs that it decodes.
+_CODECS = ("hdf5", "szip")
 
 #: Stands in while a file is made, as it keeps whatever parameters it is given.
 _DEFLATE = 1
@@ -22,10 +26,16 @@ def only_user() -> AbstractContextManager[Any]:
     """Keeps others from using libhdf5.
 
     netCDF4 and h5py may share one library, which is not thread-safe; xarray's
-    reads of netCDF files hold this lock.
+    reads of netCDF files hold this lock. They may wait for an event loop while
+    they do: libhdf5 is never to be used in the thread of one.
     """
     locks = sys.modules.get("xarray.backends.locks")
     return getattr(locks, "HDF5_LOCK", None) or nullcontext()
+
+
+def need_libhdf5(codecs: Sequence[CodecConfig]) -> bool:
+    """Whether libhdf5 is used to decode, and to prepare that: see `only_user`."""
+    return any(config["id"] in _CODECS for config in codecs)
 
 
 @contextmanager
@@ -40,14 +50,15 @@ def opened(image: bytes) -> Iterator[Any]:
 
 def can_decode(filter_id: int) -> bool:
     """Whether h5py is there and has a filter, by itself or with the help of hdf5plugin."""
-    try:
-        import h5py
-    except ImportError:
-        return False
-    if not h5py.h5z.filter_avail(filter_id):
-        with suppress(ImportError):
-            importlib.import_module("hdf5plugin")  # which makes its filters known to h5py
-    return bool(h5py.h5z.filter_avail(filter_id))
+    with only_user():
+        try:
+            import h5py
+        except ImportError:
+            return False
+        if not h5py.h5z.filter_avail(filter_id):
+            with suppress(ImportError):
+                importlib.import_module("hdf5plugin")  # which makes its filters known to h5py
+        return bool(h5py.h5z.filter_avail(filter_id))
 
 
 def filter_decoder(filter_id: int, values: Sequence[int], size: int) -> Callable[[Any], Any]:
@@ -67,7 +78,8 @@ def filter_decoder(filter_id: int, values: Sequence[int], size: int) -> Callable
     """
     if not can_decode(filter_id):
         raise FormatError("", f"filter {filter_id} needs an h5py that has it")
-    image = _chunk_file(filter_id, values, size)
+    with only_user():
+        image = _chunk_file(filter_id, values, size)
 
     def decode(data: Any) -> Any:
         with opened(image) as file:

@@ -88,7 +88,7 @@ class Runs:
     def place(
         self, numbers: Sequence[int], data: Sequence[Any], result: np.ndarray[Any, Any]
     ) -> None:
-        """Put the bytes of the runs `numbers` (ascending) where they belong in `result`."""
+        """Put the bytes of the runs `numbers`, in any order, where they belong in `result`."""
         stored = data[0] if len(data) == 1 else b"".join(data)
         grid: np.ndarray[Any, Any] = np.ndarray(
             (len(data), *(axis.span for axis in self.inner)),
@@ -99,12 +99,14 @@ class Runs:
         for position, axis in enumerate(self.inner, start=1):
             grid = grid[(*[slice(None)] * position, axis.part)]
         part = result[self.target]
+        first, chosen = int(numbers[0]), np.asarray(numbers)
+        in_order = np.array_equal(chosen, np.arange(first, first + len(data)))
         # swaps bytes on the way where that is needed
-        if part.flags.c_contiguous and int(numbers[-1]) - int(numbers[0]) == len(data) - 1:
+        if part.flags.c_contiguous and in_order:
             rows = part.reshape(-1, *part.shape[len(self.outer) :])
-            rows[int(numbers[0]) : int(numbers[-1]) + 1] = grid
+            rows[first : first + len(data)] = grid
         else:
-            part[np.unravel_index(np.asarray(numbers), self.outer)] = grid
+            part[np.unravel_index(chosen, self.outer)] = grid
 
 
 def plan_runs(

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks.libhdf5 import opened
+from nczarr_xarray.chunks.libhdf5 import only_user, opened
 from nczarr_xarray.model import ChunkedArray, CodecConfig
 
 _BLOCKS_PER_SCANLINE = 128
@@ -40,7 +40,8 @@ def szip_decoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
     FormatError
         If h5py is not installed, was built without szip, or the parameters are wrong.
     """
-    image, corner = _chunk_file(config, array)
+    with only_user():
+        image, corner = _chunk_file(config, array)
     size = math.prod(array.chunk_shape) * array.dtype.itemsize
 
     def decode(data: Any) -> Any:
@@ -70,7 +71,8 @@ def szip_encoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
     FormatError
         If h5py is not installed, was built without szip, or the parameters are wrong.
     """
-    image, corner = _chunk_file(config, array)
+    with only_user():
+        image, corner = _chunk_file(config, array)
     shape = array.chunk_shape or (1,)
 
     def encode(data: Any) -> Any:

@@ -158,7 +158,7 @@ def view_of(variable: Variable, *, scattered: bool = True) -> ArrayView:
     """
     array = variable.array
     if variable.error is not None:
-        raise variable.error
+        raise variable.error.with_traceback(None)
     assert array is not None
     if isinstance(array, FileChunks):
         return _view_of_chunks(variable, array)

@@ -14,7 +14,7 @@ from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.model import Hierarchy
-from nczarr_xarray.reader import VariableReader
+from nczarr_xarray.variables import VariableReader
 from nczarr_xarray.views.arrays import ArrayView
 from nczarr_xarray.views.tree import Tree
 from nczarr_xarray.views.turns import Turn, fail, settle

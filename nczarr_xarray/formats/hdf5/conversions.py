@@ -37,6 +37,11 @@ class FixedText:
 
     path: str
 
+    @property
+    def needs_libhdf5(self) -> bool:
+        """Text is decoded here."""
+        return False
+
     async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """``str`` of ``S<n>``."""
         return _objects(decode_texts(stored.ravel().tolist(), self.path)).reshape(stored.shape)
@@ -64,6 +69,11 @@ class Values:
     path: str
     frame: Frame
     type: Datatype
+
+    @property
+    def needs_libhdf5(self) -> bool:
+        """Whether there are numbers that numpy has not."""
+        return _has_odd_numbers(self.type)
 
     async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Values; all that is in global heaps is read in one wave, sequences of those in more."""
@@ -114,6 +124,15 @@ class Values:
         values = await self._convert(elements, base)
         ends = np.cumsum([0, *(len(one) // size for one in found)]).tolist()
         return _objects([values[a:b] for a, b in itertools.pairwise(ends)])
+
+
+def _has_odd_numbers(type_: Datatype) -> bool:
+    """Whether `convert_numbers` is needed somewhere in a type."""
+    if type_.kind == "compound":
+        return any(m.type is not None and _has_odd_numbers(m.type) for m in type_.members)
+    if type_.base is not None and type_.kind in ("array", "vlen"):
+        return not type_.text and _has_odd_numbers(type_.base)
+    return type_.kind != "vlen" and not is_plain(type_)
 
 
 def decode_texts(texts: Sequence[bytes], what: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_xarray.chunks.libhdf5 import only_user
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
+
+#: Soft links on the way to a dataset.
+_MOST_LINKS = 16
 
 Index: TypeAlias = "int | slice | np.ndarray[Any, Any]"
 
@@ -117,8 +121,8 @@ class H5pyReader:
         source = self._source
         try:
             with _opened(source) as file:
-                dataset = file[path]
-                self._refuse_other_files(dataset)
+                dataset = _follow(file, path)
+                self._refuse_other_files(file, dataset)
                 if self._array.dtype.kind != "O":
                     # by HDF5's own rules; h5py might take an enum for a bool, a pair for a complex
                     dataset = dataset.astype(self._array.dtype.newbyteorder("="))
@@ -134,25 +138,35 @@ class H5pyReader:
                 raise cause from None
             raise FormatError(path, f"libhdf5 cannot read it: {error}") from error
 
-    def _refuse_other_files(self, dataset: Any) -> None:
+    def _refuse_other_files(self, file: Any, dataset: Any) -> None:
         """Data of other files are read for local files only.
 
         A file from elsewhere must not make us read files of this machine, and
-        for files that it does not find libhdf5 makes up fill values.
+        for files that it does not find libhdf5 makes up fill values. Sources in
+        the same file must have data of their own, as libhdf5 sees them, too: no
+        circle is made of those.
         """
         path = self._array.path
-        folder = None
-        if isinstance(self._source, LocalFileBytes):
-            folder = Path(self._source.path).parent
-        others = [name.decode(errors="replace") if isinstance(name, bytes) else name
-                  for name, _, _ in dataset.external or ()]  # fmt: skip
+        local = Path(self._source.path) if isinstance(self._source, LocalFileBytes) else None
+        others = {name.decode(errors="replace") if isinstance(name, bytes) else name
+                  for name, _, _ in dataset.external or ()}  # fmt: skip
+        sources: dict[str, set[str]] = {}
         if dataset.is_virtual:
-            others += [source.file_name for source in dataset.virtual_sources()]
-        for name in set(others) - {"."}:
-            if folder is None:
+            for source in dataset.virtual_sources():
+                sources.setdefault(source.file_name, set()).add(source.dset_name)
+        here = sources.pop(".", set())
+        for name in others | sources.keys():
+            if local is None:
                 raise FormatError(path, f"has its data in the file {name!r}, beside this one")
-            if not (folder / name).exists():
+            other = local.parent / name
+            if not other.exists():
                 raise StoreError(path, f"has its data in the file {name!r}, which is not there")
+            if name in sources and other.samefile(local):
+                here |= sources[name]
+        for name in here:
+            found = _follow(file, name)
+            if found.is_virtual or found.external:
+                raise UnsupportedError(path, f"its source {name!r} has no data of its own")
 
     def _values(self, values: Any) -> np.ndarray[Any, Any]:
         """What h5py read, as the variable's dtype says."""
@@ -200,6 +214,35 @@ def _take_points(values: np.ndarray[Any, Any], within: Sequence[Index]) -> np.nd
     return moved[tuple(within[axis] for axis in (*pointwise, *sliced))]
 
 
+def _follow(file: Any, path: str) -> Any:
+    """The dataset at a path, as libhdf5 finds it, but never one of another file.
+
+    Raises
+    ------
+    FormatError
+        If there is none.
+    """
+    import h5py
+
+    found, names, links = file, path.split("/"), 0
+    while names:
+        name = names.pop(0)
+        if name in ("", "."):
+            continue
+        link = found.get(name, getlink=True) if isinstance(found, h5py.Group) else None
+        if isinstance(link, h5py.SoftLink) and links < _MOST_LINKS:
+            links += 1
+            found = file if link.path.startswith("/") else found
+            names = link.path.split("/") + names
+        elif isinstance(link, h5py.HardLink):
+            found = found[name]
+        else:
+            raise FormatError(path, "is not in this file")
+    if not isinstance(found, h5py.Dataset):
+        raise FormatError(path, "is not a dataset")
+    return found
+
+
 @contextmanager
 def _opened(source: ByteSource) -> Iterator[Any]:
     """The file, in h5py, while nobody else uses libhdf5."""
@@ -228,6 +271,16 @@ class _Collection:
         self._lock = threading.Lock()
         self._pauses = 0
         self._enabled = True
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """Resume in a child process, which has none of the threads that were reading."""
+        self._lock = threading.Lock()
+        if self._pauses:
+            self._pauses = 0
+            if self._enabled:
+                gc.enable()
 
     @contextmanager
     def paused(self, source: ByteSource) -> Iterator[None]:

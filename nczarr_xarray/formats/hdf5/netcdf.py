@@ -121,9 +121,12 @@ def _depends_on_all(nodes: list[_Node]) -> bool:
     """Whether groups that have not been read may matter for the dimensions of those that have.
 
     The longest variable, wherever it is, makes the length of an unlimited
-    dimension, and phony dimensions are numbered through the file.
+    dimension, and phony dimensions are numbered through the file. And the
+    sources of virtual datasets may be anywhere.
     """
     for dataset in (dataset for node in nodes for dataset in node.datasets):
+        if isinstance(dataset.layout, OtherLayout) and dataset.layout.mappings is not None:
+            return True
         if is_scale(dataset):
             if None in dataset.space.maxshape[:1] or len(dataset.space.shape or ()) > 1:
                 return True
@@ -189,9 +192,10 @@ class _Builder:
     async def _check_virtual(self) -> None:
         """Look at the descriptions of virtual datasets, for which libhdf5 does the reading."""
         datasets = [(join(node.path, d.name), d) for node in self.nodes for d in node.datasets]
+        root = self.nodes[0].group
         virtual = [one for one in datasets if isinstance(one[1].layout, OtherLayout)]
         found = await together(
-            caught(check_mappings(self.frame, dataset, path)) for path, dataset in virtual
+            caught(check_mappings(self.frame, root, dataset, path)) for path, dataset in virtual
         )
         for (_, dataset), error in zip(virtual, found, strict=True):
             if error is not None:
@@ -325,7 +329,7 @@ class _Builder:
         self.problems.extend(dataset.problems)
         try:
             if dataset.address in self.broken:
-                raise self.broken[dataset.address]
+                raise self.broken[dataset.address].with_traceback(None)
             array = array_of(self.frame, dataset, value, path, h5_path)
             for dimension, length in zip(dimensions, array.shape, strict=True):
                 if length < dimension.size and not dimension.unlimited:

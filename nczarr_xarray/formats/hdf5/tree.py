@@ -299,7 +299,8 @@ def _children(links: list[Link], header: oh.Header) -> list[_Child]:
     nowhere = header.frame.error(header.what, "not read")
     for link in links:
         name = link.name.decode("utf-8", "surrogateescape")
-        if not name or "/" in name or name in names:
+        # libhdf5 would find others by such names
+        if name in ("", ".") or "/" in name or "\0" in name or name in names:
             raise header.frame.error(header.what, f"two members called {name!r}, or no good name")
         names.add(name)
         children.append(_Child(link, name, nowhere))

@@ -1,23 +1,26 @@
 """The description of a virtual dataset (specification, layout message of class 3).
 
-libhdf5 reads virtual datasets, and it may loop for ever over a damaged heap:
-what it will walk is looked at before.
+libhdf5 reads virtual datasets, and it may loop for ever over a damaged heap, and
+ends the process where datasets are virtual in a circle: what it will walk is
+looked at before.
 """
 
 from __future__ import annotations
 
 import math
 
+from nczarr_fsspec.errors import UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
 from nczarr_xarray.formats.hdf5.heaps import read_global_heap
-from nczarr_xarray.formats.hdf5.objects import H5Dataset, OtherLayout
+from nczarr_xarray.formats.hdf5.objects import H5Broken, H5Dataset, H5Group, OtherLayout
 
 _LONGEST = (1 << 63) - 1
 
-#: Of HDF5 1.10, and of 2.0, in which names that were before may be left out.
+#: Of HDF5 1.10, and of 2.0, in which names that were before may be left out, and that of the
+#: same file (libhdf5 2.0, observed).
 _VERSIONS = (0, 1)
-_SHARED_FILE, _SHARED_DATASET = 4, 8  # flags of version 1
+_SHARED_FILE, _SHARED_DATASET, _SAME_FILE = 1, 2, 4  # flags of version 1
 #: Bytes of a mapping at least: two selections.
 _SHORTEST = 2 * 16
 _NONE, _POINTS, _HYPERSLAB, _ALL = range(4)
@@ -26,11 +29,14 @@ _MOST_DIMENSIONS = 32
 _HERE = b"."
 
 
-async def check_mappings(frame: Frame, dataset: H5Dataset, path: str) -> None:
+async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: str) -> None:
     """See whether the mappings of a virtual dataset, if it is one, are fit for libhdf5.
 
     Parameters
     ----------
+    root
+        The tree of the file, of which all has been read: sources in the same file
+        are to be in it, with data of their own.
     path
         Of the dataset.
 
@@ -38,6 +44,9 @@ async def check_mappings(frame: Frame, dataset: H5Dataset, path: str) -> None:
     ------
     FormatError
         If they are not.
+    UnsupportedError
+        If a source in the same file is virtual, too, has its data in external
+        files, or is named by a pattern.
     """
     layout = dataset.layout
     if not isinstance(layout, OtherLayout) or layout.mappings is None:
@@ -57,35 +66,58 @@ async def check_mappings(frame: Frame, dataset: H5Dataset, path: str) -> None:
     start = int(heap.starts[index])
     block = memoryview(heap.data)[start : start + size]
     verify(block, frame, what)
-    _check_block(Cursor(block[:-4], frame, what), longest, path)
+    for name in _sources_here(Cursor(block[:-4], frame, what), longest):
+        _check_source(frame, root, name, path)
 
 
-def _check_block(cursor: Cursor, shape: tuple[int, ...], path: str) -> None:
+def _sources_here(cursor: Cursor, shape: tuple[int, ...]) -> list[bytes]:
+    """The paths of the sources that are in the same file, once all mappings have been checked."""
     version, count = cursor.uint(1), cursor.length()
     if version not in _VERSIONS:
         raise cursor.error(f"has version {version}, known are 0 and 1")
     if count > cursor.remaining // _SHORTEST:
         raise cursor.error(f"{count} mappings in {cursor.remaining} bytes")
+    files: list[bytes] = []
+    names: list[bytes] = []
     for number in range(count):
         flags = cursor.uint(1) if version else 0
-        file = _name(cursor, number if flags & _SHARED_FILE else None)
-        name = _name(cursor, number if flags & _SHARED_DATASET else None)
-        own = path.strip("/").encode("utf-8", "surrogateescape")
-        if file == _HERE and name is not None and name.strip(b"/") == own:
-            raise cursor.error(f"mapping {number} is of the dataset to itself")
+        if flags not in (0, 1, 2, 3, 4, 6):
+            raise cursor.error(f"mapping {number} has the flags {flags}")
+        files.append(_HERE if flags & _SAME_FILE else _name(cursor, files, flags & _SHARED_FILE))
+        names.append(_name(cursor, names, flags & _SHARED_DATASET))
         source, target = _selection(cursor), _selection(cursor, shape)
         if None not in (source, target) and source != target:
             raise cursor.error(f"mapping {number} is of {source} elements to {target}")
     if cursor.remaining:
         raise cursor.error(f"{cursor.remaining} bytes behind the last mapping")
+    return list(dict.fromkeys(n for f, n in zip(files, names, strict=True) if f == _HERE))
 
 
-def _name(cursor: Cursor, mapping: int | None) -> bytes | None:
-    """A name; None if it is that of a `mapping` before."""
-    if mapping is not None:
-        if cursor.length() >= mapping:
-            raise cursor.error(f"mapping {mapping} has the name of a later one")
-        return None
+def _check_source(frame: Frame, root: H5Group, name: bytes, path: str) -> None:
+    """See whether a source in the same file has data of its own there."""
+    source = f"its source {name.decode('utf-8', 'backslashreplace')!r}"
+    if b"%" in name:
+        raise UnsupportedError(path, f"{source} is named by a pattern")
+    member: object = root
+    for part in name.split(b"/"):
+        if part not in (b"", b"."):
+            members = member.members if isinstance(member, H5Group) else {}
+            member = members.get(part.decode("utf-8", "surrogateescape"))
+    if isinstance(member, H5Broken):
+        raise frame.error(path, f"{source}: {member.error.reason}")
+    if not isinstance(member, H5Dataset):
+        raise frame.error(path, f"{source} is not a dataset of this file")
+    if isinstance(member.layout, OtherLayout):
+        raise UnsupportedError(path, f"{source} has no data either: {member.layout.reason}")
+
+
+def _name(cursor: Cursor, before: list[bytes], shared: int) -> bytes:
+    """A name, or one of those `before` if it is `shared`."""
+    if shared:
+        number = cursor.length()
+        if number >= len(before):
+            raise cursor.error(f"mapping {len(before)} has the name of a later one")
+        return before[number]
     rest = bytes(cursor.data[cursor.position :])
     end = rest.find(b"\0")
     if end < 1:

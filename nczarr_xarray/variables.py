@@ -1,0 +1,207 @@
+"""Read selections of one variable, whatever its data are made of."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.keystore import KeyStore, OnLoop, RemoteStore
+from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_points
+from nczarr_xarray.chunks.engine import gather_or_cancel, in_pool
+from nczarr_xarray.chunks.files import FileChunkReader, FileStridesReader
+from nczarr_xarray.chunks.fit import Fitted, fit
+from nczarr_xarray.chunks.libhdf5 import need_libhdf5
+from nczarr_xarray.files import DataFile
+from nczarr_xarray.formats import v3
+from nczarr_xarray.formats.hdf5.fallback import H5pyArray, H5pyReader
+from nczarr_xarray.formats.nczarr.consolidated import Consolidated, same
+from nczarr_xarray.formats.nczarr.jsontext import loads
+from nczarr_xarray.model import ChunkedArray, Conversion, FileChunks, FileStrides, Variable
+
+
+class VariableReader:
+    """Reads selections of one variable. Picklable and safe in threads."""
+
+    def __init__(
+        self,
+        store: KeyStore | DataFile,
+        variable: Variable,
+        unchecked: Consolidated | None = None,
+    ) -> None:
+        self.store = store
+        self.path = variable.path
+        self.array = variable.array
+        self.error = variable.error
+        self.shape = variable.shape
+        self.padding = variable.padding
+        self.dtype = variable.dtype.newbyteorder("=")
+        self._reader: _ArrayReader | _WholeReader | None = None
+        # what .zmetadata says of the array, until it has been compared with the array's own
+        self._expected: Any = None
+        if unchecked is not None and isinstance(self.array, ChunkedArray):
+            self._expected = unchecked.documents.get(f"{self.array.path}/.zarray")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
+    def prepare(self) -> _ArrayReader | _WholeReader:
+        """Find out whether the variable can be read, as far as its metadata tell.
+
+        Raises
+        ------
+        NCZarrError
+            If not.
+        """
+        if self.error is not None:
+            raise self.error.with_traceback(None)  # it may be remembered, and raised often
+        if self._reader is None:
+            self._reader = self._make_reader()
+        return self._reader
+
+    def _make_reader(self) -> _ArrayReader | _WholeReader:
+        array, store = self.array, self.store
+        if isinstance(array, ChunkedArray):
+            return ChunkReader(array)
+        if isinstance(array, FileChunks):
+            return FileChunkReader(array)
+        if isinstance(array, FileStrides):
+            return FileStridesReader(array)
+        if isinstance(array, H5pyArray):
+            assert isinstance(store, DataFile)
+            return H5pyReader(store.source, array)
+        assert isinstance(array, v3.ZarrArray)
+        assert isinstance(store, KeyStore)
+        return v3.ZarrReader(store, array)
+
+    def read(
+        self, key: tuple[Index, ...] | None = None, *, points: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """Read a selection, blocking.
+
+        Parameters
+        ----------
+        key
+            One index per dimension; None reads everything. See `plan_outer`.
+        points
+            Whether index arrays select points (`plan_points`), not a box.
+
+        Raises
+        ------
+        NCZarrError
+            Naming the object that cannot be read or decoded.
+        """
+        reader = self.prepare()
+        key = self._full(key)
+        if isinstance(reader, _WholeReader):
+            fitted = self._fit(key, points)
+            return fitted.finish(reader.read(fitted.key, points=points))
+        remote = loop_of(self.store)
+        if remote is not None:
+            return remote.run(self.read_remote(key, points=points))
+        fitted = self._fit(key, points)
+        data = reader.read(self.store, self._plan(fitted.key, points))
+        if isinstance(self.store, DataFile) and (conversion := self._conversion()):
+            return fitted.finish(self.store.parse(conversion(data)))
+        return fitted.finish(self._values(data))
+
+    async def read_async(
+        self, key: tuple[Index, ...] | None = None, *, points: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """`read`, from any event loop without blocking it."""
+        remote = loop_of(self.store)
+        if remote is not None:
+            reading = self.read_remote(key, points=points)
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(reading, remote.loop))
+        return await asyncio.to_thread(self.read, key, points=points)
+
+    async def read_remote(
+        self, key: tuple[Index, ...] | None = None, *, points: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """`read`, on the loop of the (remote) store."""
+        if self._reader is None and self._needs_libhdf5():
+            await in_pool(self.prepare)
+        reader = self.prepare()
+        key = self._full(key)
+        if isinstance(reader, _WholeReader):
+            fitted = self._fit(key, points)
+            # not a thread of the loop's own, which may need those to find a host
+            return fitted.finish(await in_pool(partial(reader.read, fitted.key, points=points)))
+        fitted = self._fit(key, points)
+        data, _ = await gather_or_cancel(
+            reader.read_remote(self.store, self._plan(fitted.key, points)), self._compare()
+        )
+        if isinstance(self.store, DataFile) and (conversion := self._conversion()):
+            if conversion.needs_libhdf5:
+                return fitted.finish(await in_pool(self.store.parse, conversion(data)))
+            return fitted.finish(await self.store.parse_remote(conversion(data)))
+        return fitted.finish(self._values(data))
+
+    def _needs_libhdf5(self) -> bool:
+        """Whether `prepare` must not be called in the thread of an event loop."""
+        array = self.array
+        if isinstance(array, (ChunkedArray, FileChunks)):
+            return need_libhdf5(array.codecs)
+        return isinstance(array, H5pyArray)
+
+    def _conversion(self) -> Conversion | None:
+        return self.array.conversion if isinstance(self.array, (FileChunks, FileStrides)) else None
+
+    def _fit(self, key: tuple[Any, ...], points: bool) -> Fitted:
+        assert self.array is not None
+        return fit(key, self.shape, self.array.shape, self.padding, points=points, path=self.path)
+
+    def _full(self, key: tuple[Index, ...] | None) -> tuple[Index, ...]:
+        return (slice(None),) * len(self.shape) if key is None else key
+
+    def _plan(self, key: tuple[Any, ...], points: bool) -> Plan:
+        assert self.array is not None
+        plan = plan_points if points else plan_outer
+        # a dimension without length has no chunks either
+        chunks = [max(1, length) for length in self.array.chunk_shape]
+        return plan(key, self.array.shape, chunks)
+
+    async def _compare(self) -> None:
+        """Refuse data whose ``.zarray`` is not what ``.zmetadata`` said it was."""
+        if self._expected is None:
+            return
+        store = self.store
+        assert isinstance(self.array, ChunkedArray)
+        assert isinstance(store, RemoteStore)
+        key = f"{self.array.path}/.zarray"
+        async with store.gate():
+            data = await store.get(key)
+        if data is None or not same(loads(data, key), self._expected):
+            gone = "does not exist" if data is None else "has changed"
+            raise FormatError(".zmetadata", f"is stale: {key} {gone}; open with consolidated=False")
+        self._expected = None
+
+    def _values(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Stored elements as values: fixed-size bytes of NC_STRING become str."""
+        if self.dtype.kind != "O" or data.dtype.kind != "S":
+            return data
+        values = np.empty(data.size, dtype=object)
+        # netCDF-C cuts long strings at a byte, possibly inside a character
+        values[:] = [text.decode("utf-8", "replace") for text in data.ravel().tolist()]
+        return values.reshape(data.shape)
+
+
+class _ArrayReader(Protocol):
+    """Reads what a plan selects, of a store (or file) of the kind it was made for."""
+
+    def read(self, store: Any, plan: Any) -> np.ndarray[Any, Any]: ...
+
+    async def read_remote(self, store: Any, plan: Any) -> np.ndarray[Any, Any]: ...
+
+
+#: What brings its own ways to the data, and reads selections by itself.
+_WholeReader = v3.ZarrReader | H5pyReader
+
+
+def loop_of(store: KeyStore | DataFile) -> OnLoop | None:
+    """What has the event loop on which `store` is read, if one does."""
+    source = store.source if isinstance(store, DataFile) else store
+    return source if isinstance(source, OnLoop) else None
