@@ -334,7 +334,11 @@ class TestSecrets:
 
 
 class TestProcess:
-    def test_close_closes_sockets(self, server: Server, store: FsspecStore) -> None:
+    def test_close_closes_sockets(self, server: Server) -> None:
+        # with options of its own, for stores with the same ones share connections
+        fs = fsspec.filesystem("http", headers={"X-Test": "sockets"})
+        store = FsspecStore(fs, f"{server.url}/d")
+
         def connections() -> int:
             """Sockets of this process that are connected to the server."""
             port = f":{int(server.url.rpartition(':')[2]):04X}"
