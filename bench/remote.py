@@ -34,7 +34,7 @@ import remote_readers
 import remote_report
 from remote_limits import COMPARED, COMPARED_ELSEWHERE, FEW, NETWORKS, READS, Network, Read
 
-PEER_RUNS = 3
+PEER_RUNS = 2
 """Peers take long, and what they do varies less than what separates them."""
 
 SECONDS = 40
