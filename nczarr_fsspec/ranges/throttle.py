@@ -37,6 +37,7 @@ class Throttle:
     def __init__(self, limit: int) -> None:
         self.limit = self._most = limit
         self._good = 0  # answers since the limit has changed
+        self._refused = 0
         self._cuts = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -70,8 +71,10 @@ class Throttle:
             result = await attempt()
         except TransientError as error:
             if error.busy and cuts == self._cuts:
-                self._cuts += 1
-                self._change(max(1, self.limit // 2))
+                self._refused += 1
+                if 2 * self._refused > self._good:  # now and then one is no sign of too many
+                    self._cuts += 1
+                    self._change(max(1, self.limit // 2))
             raise
         self._good += 1
         if self._good >= RECOVERY and self.limit < self._most:
@@ -79,7 +82,7 @@ class Throttle:
         return result
 
     def _change(self, limit: int) -> None:
-        self.limit, self._good = limit, 0
+        self.limit, self._good, self._refused = limit, 0, 0
         if self._loop is not None:
             self._places.limit = limit
 
