@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.parse
 import urllib.request
 from contextlib import ExitStack
@@ -163,7 +164,12 @@ class Worker:
         if not line:
             self._stop()
             line = json.dumps({"seconds": 0, "right": False, "error": "its process has died"})
-        return {**json.loads(line), **self.server.traffic()}
+        answer = json.loads(line)
+        if answer.get("error"):
+            # what it has begun would be counted as the next reader's
+            self._stop()
+            time.sleep(1)
+        return {**answer, **self.server.traffic()}
 
     def _stop(self) -> None:
         if self.process is not None:
