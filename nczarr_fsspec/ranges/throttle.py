@@ -20,9 +20,8 @@ class Throttle:
     """Runs requests, again if need be, and bounds how many are under way.
 
     Once a third of the answers say "busy", the limit is halved, once for all requests that were
-    sent before. A request
-    that waits for its next try keeps its place, so that the server has a rest; if there are
-    more than the limit by then, it goes to the end of the queue.
+    sent before. A request that waits for its next try keeps its place, so that the server has a
+    rest; if there are more than the limit by then, it goes to the end of the queue.
 
     Parameters
     ----------
