@@ -971,6 +971,39 @@ class TestThrottle:
             self.run(throttle, [False])
         assert throttle.limit == 1
 
+    def test_a_refused_request_waits_while_others_are_answered(self) -> None:
+        throttle = Throttle(64)
+        tries = 0
+
+        async def refused(times: int) -> str:
+            nonlocal tries
+            tries += 1
+            if tries <= times:
+                raise TransientError("busy", busy=True)
+            return "served"
+
+        async def answered() -> None:
+            await asyncio.sleep(0)
+
+        async def others(count: int) -> None:
+            for _ in range(count):
+                await throttle.retried(answered, "u")
+
+        async def go(times: int, count: int) -> str:
+            nonlocal tries
+            tries = 0
+            served, *_ = await asyncio.gather(
+                throttle.retried(partial(refused, times), "u"), *(others(count) for _ in range(8))
+            )
+            return served
+
+        assert asyncio.run(go(3 * _retry.ATTEMPTS, 100)) == "served"
+        with pytest.raises(StoreError, match="busy"):
+            asyncio.run(go(10**6, 100))
+        assert _retry.ATTEMPTS < tries < 1000
+        with pytest.raises(StoreError, match="tried 6 times"):
+            asyncio.run(go(6, 0))
+
     def test_those_who_give_up_leave_room(self) -> None:
         throttle = Throttle(4)
 

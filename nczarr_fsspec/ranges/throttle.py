@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TypeVar
 
 from nczarr_fsspec.ranges.traffic import Budget
@@ -21,7 +20,8 @@ class Throttle:
 
     Once a third of the answers say "busy", the limit is halved, once for all requests that were
     sent before. A request that waits for its next try keeps its place, so that the server has a
-    rest; if there are more than the limit by then, it goes to the end of the queue.
+    rest; if there are more than the limit by then, it goes to the end of the queue. It is given up
+    only if the server answers nothing else meanwhile.
 
     Parameters
     ----------
@@ -39,6 +39,7 @@ class Throttle:
         self._good = 0  # answers since the limit has changed
         self._refused = 0
         self._cuts = 0
+        self._answers = 0  # of all times
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def cap(self, most: int) -> None:
@@ -52,9 +53,20 @@ class Throttle:
         if loop is not self._loop:  # at first, and after a fork
             self._loop, self._places = loop, Budget(self.limit)
         places = self._places
+        answers = self._answers
+
+        async def again() -> T:
+            nonlocal answers
+            try:
+                return await self._try(attempt, places)
+            except TransientError as error:
+                error.counts = not error.busy or answers == self._answers
+                answers = self._answers
+                raise
+
         await places.take(1)
         try:
-            return await retried(partial(self._try, attempt, places), shown)
+            return await retried(again, shown)
         finally:
             places.give(1)
 
@@ -76,6 +88,7 @@ class Throttle:
                     self._cuts += 1
                     self._change(max(1, self.limit // 2))
             raise
+        self._answers += 1
         self._good += 1
         if self._good >= RECOVERY and self.limit < self._most:
             self._change(self.limit + 1)

@@ -14,17 +14,31 @@ T = TypeVar("T")
 #: requests for one range at most, and the first of the doubling waits between them, in seconds
 ATTEMPTS = 6
 FIRST_WAIT = 0.25
+#: the longest wait that the server did not ask for, in seconds
+MOST_WAIT = 8.0
 #: a server that wants a longer wait than this, in seconds, is believed and not asked again
 LONGEST_WAIT = 60.0
 
 
 class TransientError(Exception):
-    """Worth another try, after at least `wait` seconds; `busy` if that was too many requests."""
+    """Worth another try.
+
+    Attributes
+    ----------
+    wait : float
+        Seconds until then, at least.
+    busy : bool
+        Whether the server says that these are too many requests.
+    counts : bool
+        Whether it brings the last try nearer. The owner of many requests sets this to False if
+        the server answered others meanwhile: it works, and this one comes to its turn.
+    """
 
     def __init__(self, reason: str, wait: float = 0.0, *, busy: bool = False) -> None:
         super().__init__(reason)
         self.wait = wait
         self.busy = busy
+        self.counts = True
 
 
 async def retried(attempt: Callable[[], Awaitable[T]], shown: str) -> T:
@@ -44,13 +58,13 @@ async def retried(attempt: Callable[[], Awaitable[T]], shown: str) -> T:
     """
     wait, tries = FIRST_WAIT, 0
     while True:
-        tries += 1
         try:
             return await attempt()
         except TransientError as error:
             reason, asked = str(error), error.wait
+            tries += error.counts
         if tries == ATTEMPTS or asked > LONGEST_WAIT:
             raise StoreError(shown, f"{reason} (tried {tries} times)")
         jitter = random.uniform(0.5, 1)  # noqa: S311 - no secret
         await asyncio.sleep(max(asked, wait * jitter))
-        wait *= 2
+        wait = min(2 * wait, MOST_WAIT)
