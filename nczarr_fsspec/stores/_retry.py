@@ -14,8 +14,6 @@ T = TypeVar("T")
 #: requests for one range at most, and the first of the doubling waits between them, in seconds
 ATTEMPTS = 6
 FIRST_WAIT = 0.25
-#: the longest wait that the server did not ask for, in seconds
-MOST_WAIT = 8.0
 #: a server that wants a longer wait than this, in seconds, is believed and not asked again
 LONGEST_WAIT = 60.0
 
@@ -67,4 +65,4 @@ async def retried(attempt: Callable[[], Awaitable[T]], shown: str) -> T:
             raise StoreError(shown, f"{reason} (tried {tries} times)")
         jitter = random.uniform(0.5, 1)  # noqa: S311 - no secret
         await asyncio.sleep(max(asked, wait * jitter))
-        wait = min(2 * wait, MOST_WAIT)
+        wait = min(2 * wait, FIRST_WAIT * 2**ATTEMPTS)  # some tries do not count
