@@ -38,7 +38,8 @@ import numpy as np
 import psutil
 import xarray as xr
 import zarr
-from local import field, machine, shuffled_zlib
+from data import field, shuffled_zlib
+from harness import machine
 
 from nczarr_xarray import to_nczarr
 

@@ -15,15 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import queue
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.parse
-import urllib.request
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +30,7 @@ from typing import Any, Self
 import remote_files
 import remote_readers
 import remote_report
+from latency import Server
 from remote_limits import COMPARED, COMPARED_ELSEWHERE, FEW, NETWORKS, READS, Network, Read
 
 PEER_RUNS = 2
@@ -52,50 +50,6 @@ BEST = {
     "kerchunk NetCDF3",
 }
 """The fastest in some row, with --peers all; netCDF-C is added where it alone reads the file."""
-
-
-class Server:
-    """tests/rangeserver.py in a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        command = [sys.executable, str(HERE.parent / "tests" / "rangeserver.py")]
-        command += ["--root", str(folder), "--port", str(self.port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert self.process.stdout is not None
-        self.process.stdout.readline()  # it says so when it listens
-        self.seen: set[int] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.port}/{name}"
-
-    def control(self, command: str, **values: float) -> Any:
-        url = f"{self.url('_ctl')}/{command}?{urllib.parse.urlencode(values)}"
-        with urllib.request.urlopen(url) as answer:
-            return json.load(answer)
-
-    def traffic(self) -> dict[str, Any]:
-        """Of one read: requests, bytes, depth, connections; and whether one was an old one."""
-        stats, log = self.control("stats"), self.control("log")
-        connections = {request["conn"] for request in log}
-        old = bool(connections & self.seen)
-        self.seen |= connections
-        names = {"requests": "requests", "bytes": "bytes", "depth": "depth", "connections": "conns"}
-        return {**{ours: stats[theirs] for ours, theirs in names.items()}, "warm": old, "log": log}
 
 
 class Worker:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from local import machine as _machine
+from harness import machine as _machine
 
 BEGIN, END = "<!-- bench/remote.py begin -->", "<!-- bench/remote.py end -->"
 PAGE = "remote.md"
@@ -33,7 +33,7 @@ Rows = dict[str, Any]
 
 
 def machine() -> dict[str, Any]:
-    """As bench/local.py says it, with the peers."""
+    """As bench/harness.py says it, with the peers."""
     where = _machine()
     where["versions"] |= {name: version(name) for name in PACKAGES}
     return where

@@ -77,6 +77,26 @@ class LocalStore(KeyStore):
             If the key exists and cannot be read.
         """
 
+    def get_into(self, key: str, buffer: memoryview) -> int | None:
+        """Put the bytes of `key` into `buffer`, without a copy where a store can.
+
+        Returns
+        -------
+        How many there are, of which those that do not fit are left out; more than fit, if there
+        are more. None if there is no such key.
+
+        Raises
+        ------
+        StoreError
+            If the key exists and cannot be read.
+        """
+        data = self.get(key)
+        if data is None:
+            return None
+        there = min(len(data), len(buffer))
+        buffer[:there] = memoryview(data)[:there]
+        return len(data)
+
     @abstractmethod
     def list(self, prefix: str) -> frozenset[str] | None:
         """Names directly below `prefix`; None if this store cannot list."""

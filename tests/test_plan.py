@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -181,3 +182,44 @@ def test_large_reads_use_threads_and_report_the_first_error() -> None:
     store.mapping["v/20.5"] = b"short"  # type: ignore[index]
     with pytest.raises(ValueError, match=r"v/20\.5: decodes to 5 bytes, not 8000 \(truncated\?\)"):
         ChunkReader(array).read(store, plan)
+
+
+@st.composite
+def segmented(draw: st.DrawFn) -> tuple[Any, tuple[int, ...], tuple[int, ...], int]:
+    rank = draw(st.integers(0, 3))
+    shape = tuple(draw(st.integers(1, 20)) for _ in range(rank))
+    chunks = tuple(draw(st.integers(1, 7)) for _ in range(rank))
+    key = []
+    for length in shape:
+        index = st.slices(length) | st.integers(0, length - 1)
+        array = st.lists(st.integers(0, length - 1), min_size=1, max_size=9).map(np.array)
+        key.append(draw(index | array))
+    return tuple(key), shape, chunks, draw(st.integers(1, 9))
+
+
+@given(segmented())
+def test_segments_are_the_tasks(case: tuple[Any, tuple[int, ...], tuple[int, ...], int]) -> None:
+    key, shape, chunks, most = case
+    plan = plan_outer(key, shape, chunks)
+    data = np.arange(math.prod(shape)).reshape(shape)
+    result = np.full(plan.shape, -1)
+    count = 0
+    for segment in plan.segments(most):
+        tasks = segment.tasks()
+        assert 1 <= len(tasks) == len(segment.pieces) <= most
+        count += len(tasks)
+        for task in tasks:
+            corner = tuple(p * c for p, c in zip(task.position, chunks, strict=True))
+            box = tuple(slice(a, a + c) for a, c in zip(corner, chunks, strict=True))
+            part = np.full(chunks, -2)
+            there = data[box]
+            part[tuple(map(slice, there.shape))] = there
+            result[task.target] = part[task.source]
+        if segment.dense:
+            # one slice of the result, and whole chunks one after the other
+            positions = [task.position[segment.axis] for task in tasks]
+            assert positions == list(range(positions[0], positions[0] + len(tasks)))
+            lengths = result[segment.target].shape[segment.axis]
+            assert lengths == len(tasks) * chunks[segment.axis]
+    assert count == plan.count
+    assert np.array_equal(plan.finish(result), outer(data, key))

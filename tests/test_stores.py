@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 from fsspec import AbstractFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
@@ -45,6 +46,7 @@ from nczarr_fsspec import (
 from nczarr_fsspec.keystore import check_key, is_safe_name
 from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.stores.directory import SMALL
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from tests.httpserver import Server
 from tests.s3server import S3Server, s3_server  # noqa: F401  # the fixture
@@ -268,6 +270,24 @@ def settled_open_files(expected: int | None = None) -> int:
     return count
 
 
+@pytest.mark.parametrize("room", [-1, 0, 1, 100])
+@pytest.mark.parametrize("kind", ["directory", "mapping", "zip", "zip-bytes", "memory", "mapper"])
+def test_bytes_go_into_a_buffer(tmp_path: Path, kind: str, room: int) -> None:
+    with KINDS[kind](tmp_path) as store:
+        for key, content in DATASET.items():
+            buffer = bytearray(max(0, len(content) + room))
+            count = store.get_into(key, memoryview(buffer))
+            there = min(len(content), len(buffer))
+            assert buffer[:there] == content[:there]
+            if len(content) > len(buffer):
+                assert count > len(buffer)
+            else:
+                assert count == len(content)
+        assert store.get_into("nope", memoryview(bytearray(1))) is None
+        assert store.get_into("g1", memoryview(bytearray(1))) is None
+        store.close()
+
+
 class TestDirectoryStore:
     def test_what_cannot_be_read_is_named(self, tmp_path: Path) -> None:
         write_tree(tmp_path)
@@ -278,9 +298,21 @@ class TestDirectoryStore:
             with pytest.raises(StoreError, match=reason) as caught:
                 store.get(key)
             assert caught.value.object == str(tmp_path / key)
+            with pytest.raises(StoreError, match=reason):
+                store.get_into(key, memoryview(bytearray(9)))
         results = store.get_many(["loop", "v/0.0"])
         assert isinstance(results[0], StoreError)
         assert results[1] == CHUNK
+
+    @pytest.mark.parametrize("size", [0, SMALL - 1, SMALL, SMALL + 1, 3 * SMALL])
+    def test_small_and_large_files(self, tmp_path: Path, size: int) -> None:
+        content = np.random.default_rng(0).bytes(size)
+        (tmp_path / "x").write_bytes(content)
+        store = DirectoryStore(tmp_path)
+        assert store.get("x") == content
+        buffer = bytearray(size)
+        assert store.get_into("x", memoryview(buffer)) == size
+        assert buffer == content
 
     def test_permission_error_is_mapped(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
@@ -52,21 +53,27 @@ class LocalFileBytes(LocalBytes):
         return self._path
 
     def read(self, start: int, stop: int) -> bytes:
+        (data,) = self.read_many([start], [stop])
+        return data
+
+    def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
         opened = self._opened
         if opened is None:
             opened = self._open()
             if opened.validator != self.validator:
                 raise StoreError(self.url, CHANGED)
             self._opened = opened
+        number = opened.number
         try:
-            data = read_at(opened.number, start, stop)
-            current = _validator(os.fstat(opened.number))
+            data = [read_at(number, start, stop) for start, stop in zip(starts, stops, strict=True)]
+            current = _validator(os.fstat(number))
         except OSError as error:
             raise StoreError(self.url, f"cannot be read: {error.strerror or error}") from error
         if current != self.validator:
             raise StoreError(self.url, CHANGED)
-        if len(data) != stop - start:
-            raise _too_short(self, start, stop)
+        for part, start, stop in zip(data, starts, stops, strict=True):
+            if len(part) != stop - start:
+                raise _too_short(self, start, stop)
         return data
 
     def close(self) -> None:

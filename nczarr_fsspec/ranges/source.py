@@ -97,6 +97,12 @@ class LocalBytes(ByteSource):
             If they cannot be read, or the file is shorter.
         """
 
+    def read_many(
+        self, starts: Sequence[int], stops: Sequence[int]
+    ) -> Sequence[bytes | memoryview]:
+        """`read` for each pair of `starts` and `stops`."""
+        return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
+
 
 class RemoteBytes(ByteSource, OnLoop):
     """A file whose reads wait for a network. Coroutines must run on `loop`.

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import threading
+from collections.abc import Callable
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import LocalStore, check_key
@@ -14,6 +15,9 @@ from nczarr_fsspec.keystore import LocalStore, check_key
 #: system lacks a flag, it lacks what the flag is about; Windows alone has O_BINARY.
 _FLAGS = ("O_RDONLY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
 OPEN_FLAGS = sum(getattr(os, flag, 0) for flag in _FLAGS)
+
+#: An object of fewer bytes is read without asking for its size.
+SMALL = 1 << 16
 
 #: No key of a dataset can be where these are answered.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EILSEQ})
@@ -38,26 +42,38 @@ class DirectoryStore(LocalStore):
 
     def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
         path = self._prefix + check_key(key)
+        descriptor = _open(path)
+        if descriptor is None:
+            return None
         try:
-            descriptor = os.open(path, OPEN_FLAGS)
-        except (OSError, UnicodeEncodeError) as error:
-            if isinstance(error, UnicodeEncodeError) or error.errno in _MISSING:
+            if start is None and stop is None and (small := _small(descriptor)):
+                return small
+            size = _size(descriptor, path)
+            if size is None:
                 return None
-            raise StoreError(path, _reason(error)) from error
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                if stat.S_ISDIR(status.st_mode):
-                    return None
-                raise StoreError(path, "is not a regular file")
-            size = status.st_size
             start = start or 0
             start = max(0, size + start) if start < 0 else start
             return read_at(descriptor, start, size if stop is None else min(stop, size))
+        except StoreError:
+            raise
         except OSError as error:
-            if isinstance(error, StoreError):
-                raise
-            raise StoreError(path, _reason(error)) from error
+            raise _failure(path, error) from error
+        finally:
+            os.close(descriptor)
+
+    def get_into(self, key: str, buffer: memoryview) -> int | None:
+        if _read_into is None:
+            return super().get_into(key, buffer)
+        path = self._prefix + check_key(key)
+        descriptor = _open(path)
+        if descriptor is None:
+            return None
+        try:
+            return _read_into(descriptor, buffer)
+        except OSError as error:
+            if error.errno == errno.EISDIR:
+                return None
+            raise _failure(path, error) from error
         finally:
             os.close(descriptor)
 
@@ -70,7 +86,7 @@ class DirectoryStore(LocalStore):
         except OSError as error:
             if error.errno in _MISSING:
                 return frozenset()
-            raise StoreError(path, _reason(error)) from error
+            raise _failure(path, error) from error
 
 
 def read_at(descriptor: int, start: int, stop: int) -> bytes:
@@ -99,5 +115,58 @@ else:  # Windows: one file position a descriptor, so one reader at a time
             return os.read(descriptor, count)
 
 
-def _reason(error: OSError) -> str:
-    return f"cannot be read: {error.strerror or error}"
+_read_into: Callable[[int, memoryview], int] | None = None
+if hasattr(os, "preadv"):
+
+    def _fill(descriptor: int, buffer: memoryview) -> int:
+        """Fill `buffer` from the start of a file; at least one more than it holds if there is more.
+
+        One byte of room behind it tells, without another call, whether the file ends there.
+        """
+        spare = bytearray(1)
+        there = 0
+        while there < len(buffer):
+            count = os.preadv(descriptor, [buffer[there:], spare], there)
+            if count == 0:
+                break
+            there += count
+        return there
+
+    _read_into = _fill
+
+
+def _open(path: str) -> int | None:
+    """A descriptor; None where no object of a dataset can be."""
+    try:
+        return os.open(path, OPEN_FLAGS)
+    except UnicodeEncodeError:
+        return None
+    except OSError as error:
+        if error.errno in _MISSING:
+            return None
+        raise _failure(path, error) from error
+
+
+def _small(descriptor: int) -> bytes:
+    """All of a small file; nothing of what is large, empty, or no file."""
+    try:
+        data = _pread(descriptor, SMALL, 0)
+    except OSError:  # a directory, say
+        return b""
+    return data if len(data) < SMALL else b""
+
+
+def _size(descriptor: int, path: str) -> int | None:
+    """Bytes of a regular file; None for a directory."""
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        return status.st_size
+    if stat.S_ISDIR(status.st_mode):
+        return None
+    raise StoreError(path, "is not a regular file")
+
+
+def _failure(path: str, error: OSError) -> StoreError:
+    if error.errno == errno.ESPIPE:
+        return StoreError(path, "is not a regular file")
+    return StoreError(path, f"cannot be read: {error.strerror or error}")

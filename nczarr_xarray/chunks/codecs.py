@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,15 @@ from nczarr_xarray.chunks.filters import UNKNOWN, filter_step
 from nczarr_xarray.chunks.hdf5 import HDF5_CODECS
 from nczarr_xarray.chunks.libhdf5 import need_libhdf5
 from nczarr_xarray.chunks.plan import ChunkTask
+from nczarr_xarray.chunks.shuffle import WIDEST, unshuffle, unshuffle_into
 from nczarr_xarray.chunks.szip import szip_decoder
 from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks
 
 #: Chunks up to this many bytes are put into the result several at a time: each by itself costs
 #: more in calls of numpy than in copying.
 _SMALL = 1 << 16
-#: Elements up to this many bytes are unshuffled plane by plane.
-_WIDEST = 16
+#: Where less than this share of a shuffled chunk is wanted, only that is brought together.
+_SELECTIVE = 0.4
 
 
 class Decoder:
@@ -48,6 +50,10 @@ class Decoder:
     ----------
     nbytes
         Of a decoded chunk.
+    is_plain
+        Whether chunks are stored as the bytes of their elements.
+    in_rows
+        Whether chunks are put into the result several at a time, with `place_row`.
     needs_libhdf5
         Whether it must not be used in the thread of an event loop.
     """
@@ -60,6 +66,8 @@ class Decoder:
         "_objects",
         "_order",
         "_steps",
+        "in_rows",
+        "is_plain",
         "nbytes",
         "needs_libhdf5",
     )
@@ -71,6 +79,8 @@ class Decoder:
         self._count = math.prod(array.chunk_shape)
         self._objects = array.dtype.kind == "O"
         self.nbytes = self._count * array.dtype.itemsize
+        self.is_plain = not self._codecs and array.dtype.isnative and not self._objects
+        self.in_rows = self.nbytes <= _SMALL and not self._objects and self._order == "C"
         self.needs_libhdf5 = need_libhdf5(self._codecs)
         self._steps = self._plan()
         # The last step is mostly to unshuffle: bytes then go straight to where they belong in
@@ -80,7 +90,7 @@ class Decoder:
         single = array.dtype.isnative or array.dtype.kind in "iufmM"
         if self._steps and self._codecs[0]["id"] == "shuffle" and single and not self._objects:
             size = element_size(self._codecs[0], array)
-            if size == array.dtype.itemsize and 1 < size <= _WIDEST:
+            if size == array.dtype.itemsize and 1 < size <= WIDEST:
                 self._steps = self._steps[:-1]
                 self._fields = [f"f{i}" for i in range(size)]
 
@@ -128,14 +138,14 @@ class Decoder:
             if axis is None or count == 1:
                 self.place(data[at], name(tasks[at]), tasks[at], axes, result)
             else:
-                row = range(at, at + count)
-                chunks = [self._decode(data[i], name(tasks[i])) for i in row]
-                self._place_row(chunks, tasks[at], axis, result)
+                chosen = slice(at, at + count)
+                names = partial(nth_name, name, tasks[chosen])
+                self.place_row(data[chosen], names, tasks[at], axis, result)
             at += count
 
     def _row_axis(self, tasks: Sequence[ChunkTask]) -> int | None:
         """The dimension along which neighbours follow each other; None if it does not pay."""
-        if len(tasks) < 2 or self.nbytes > _SMALL or self._objects or self._order != "C":
+        if len(tasks) < 2 or not self.in_rows:
             return None
         first, second = tasks[0].position, tasks[1].position
         changed = [axis for axis in range(len(first)) if first[axis] != second[axis]]
@@ -164,30 +174,56 @@ class Decoder:
             number, stop, end = number + 1, target[axis].stop, end + 1
         return max(1, end - at)
 
-    def _place_row(
+    def place_row(
         self,
-        chunks: list[Any],
+        data: Sequence[Buffer],
+        name: Callable[[int], str],
         first: ChunkTask,
         axis: int,
         result: np.ndarray[Any, Any],
     ) -> None:
-        """Put decoded chunks that follow each other along `axis` into `result`."""
-        shape, count = self._array.chunk_shape, len(chunks)
+        """`place` chunks that are neighbours along `axis` and whole along it; see `in_rows`.
+
+        Parameters
+        ----------
+        name
+            What messages call the i-th of them.
+        first
+            What is wanted of the first of them.
+        """
+        shape, count = self._array.chunk_shape, len(data)
         start = first.target[axis].start
         row = slice(start, start + count * shape[axis])
         out = result[(*first.target[:axis], row, *first.target[axis + 1 :])]
         # a view, as dividing one axis always is
         out = out.reshape(*out.shape[:axis], count, shape[axis], *out.shape[axis + 1 :])
-        out = np.moveaxis(out, axis, 0)
-        stored = b"".join(chunks)
-        if not self._fields:
-            stacked = np.frombuffer(stored, self._array.dtype).reshape(count, *shape)
-            out[...] = stacked[(slice(None), *first.source)]
+        out = out.transpose(axis, *range(axis), *range(axis + 1, out.ndim))
+        chunks = self._decode_many(data, name)
+        wanted = (slice(None), *first.source)
+        if self._fields and out.size < self._count * count * _SELECTIVE:
+            planes = np.frombuffer(b"".join(chunks), np.uint8)
+            planes = planes.reshape(count, len(self._fields), *shape)
+            bytewise = out.view([(name, np.uint8) for name in self._fields])
+            for i, field in enumerate(self._ordered_fields()):
+                bytewise[field] = planes[(slice(None), i, *first.source)]
             return
-        planes = np.frombuffer(stored, np.uint8).reshape(count, len(self._fields), *shape)
-        bytewise = out.view([(name, np.uint8) for name in self._fields])
-        for i, name in enumerate(self._ordered_fields()):
-            bytewise[name] = planes[(slice(None), i, *first.source)]
+        if self._fields:
+            stored: Buffer = unshuffle(chunks, len(self._fields))
+        else:
+            stored = b"".join(chunks)
+        out[...] = np.frombuffer(stored, self._array.dtype).reshape(count, *shape)[wanted]
+
+    def _decode_many(self, data: Sequence[Buffer], name: Callable[[int], str]) -> list[Any]:
+        """`_decode`, codec by codec instead of chunk by chunk."""
+        chunks: list[Any] = list(data)
+        try:
+            for step in self._steps:
+                chunks = [step(chunk) for chunk in chunks]
+            if set(map(len, chunks)) == {self.nbytes}:
+                return chunks
+        except Exception:  # noqa: BLE001, S110  (which one it is shows when they are done one by one)
+            pass
+        return [self._decode(chunk, name(i)) for i, chunk in enumerate(data)]
 
     def _ordered_fields(self) -> list[str]:
         """The bytes of a native element, in the order of the planes."""
@@ -216,22 +252,54 @@ class Decoder:
             If the bytes cannot be decoded, or have the wrong size.
         """
         elements = self._decode(data, key)
-        if not self._fields:
-            result[task.target] = self._part(elements, task, axes)
-            return
-        count, fields = self._count, self._ordered_fields()
-        planes = elements.view(np.uint8)
+        if self._fields:
+            basic = not any(isinstance(index, np.ndarray) for index in task.target)
+            # with an Ellipsis a basic key gives a view even where it selects one element
+            out = result[(*task.target, ...)] if basic else None
+            if out is None or out.size < _SELECTIVE * self._count:
+                self._place_planes(elements.view(np.uint8), task, axes, result, out)
+                return
+            size = len(self._fields)
+            as_stored = self._order == "C" and axes is None and self._array.dtype.isnative
+            if as_stored and out.size == self._count and out.flags.c_contiguous:
+                unshuffle_into([elements.view(np.uint8)], size, out.reshape(-1).view(np.uint8))
+                return
+            elements = unshuffle([elements.view(np.uint8)], size).view(self._array.dtype)
+        result[task.target] = self._part(elements, task, axes)
+
+    def room_for(
+        self, task: ChunkTask, axes: tuple[int, ...] | None, result: np.ndarray[Any, Any]
+    ) -> memoryview | None:
+        """Where in `result` all bytes of a plain chunk go as they are; None if there is no such."""
+        if axes is not None or self._order != "C" or not self.nbytes:
+            return None
+        if any(isinstance(index, np.ndarray) for index in task.target):
+            return None
+        out = result[(*task.target, ...)]
+        if out.size != self._count or not out.flags.c_contiguous:
+            return None
+        return out.reshape(-1).view(np.uint8).data
+
+    def _place_planes(
+        self,
+        planes: np.ndarray[Any, Any],
+        task: ChunkTask,
+        axes: tuple[int, ...] | None,
+        result: np.ndarray[Any, Any],
+        out: np.ndarray[Any, Any] | None,
+    ) -> None:
+        """Put what is wanted of a shuffled chunk into `result` (`out` is that part of it)."""
+        count = self._count
         parts = [
-            self._part(planes[i * count : (i + 1) * count], task, axes) for i in range(len(fields))
+            self._part(planes[i * count : (i + 1) * count], task, axes)
+            for i in range(len(self._fields))
         ]
-        basic = not any(isinstance(index, np.ndarray) for index in task.target)
-        # with an Ellipsis a basic key gives a view even where it selects one element
-        out = result[(*task.target, ...)] if basic else np.empty(parts[0].shape, result.dtype)
-        bytewise = out.view([(name, np.uint8) for name in self._fields])
-        for name, part in zip(fields, parts, strict=True):
+        whole = np.empty(parts[0].shape, result.dtype) if out is None else out
+        bytewise = whole.view([(name, np.uint8) for name in self._fields])
+        for name, part in zip(self._ordered_fields(), parts, strict=True):
             bytewise[name] = part
-        if not basic:
-            result[task.target] = out
+        if out is None:
+            result[task.target] = whole
 
     def _part(
         self, flat: np.ndarray[Any, Any], task: ChunkTask, axes: tuple[int, ...] | None
@@ -273,6 +341,11 @@ class Decoder:
         return data
 
 
+def nth_name(name: Callable[[ChunkTask], str], tasks: Sequence[ChunkTask], number: int) -> str:
+    """What messages call one of `tasks`."""
+    return name(tasks[number])
+
+
 def _described(array: ChunkedArray | FileChunks) -> str:
     """What describes an array, for messages: the key of its metadata, or the variable."""
     return f"{array.path}/.zarray" if isinstance(array, ChunkedArray) else array.path
@@ -303,23 +376,7 @@ def element_size(config: CodecConfig, array: ChunkedArray | FileChunks) -> int:
 
 
 def _unshuffle(size: int) -> Step:
-    def unshuffle(data: Buffer) -> Buffer:
-        shuffled = np.frombuffer(data, dtype=np.uint8)
-        count = shuffled.size // size
-        whole = count * size
-        planes = shuffled[:whole].reshape(size, count)
-        plain = np.empty(shuffled.size, dtype=np.uint8)
-        if size <= _WIDEST:
-            elements = plain[:whole].reshape(count, size)
-            # one strided copy a byte plane: a third of the time of one transposed copy
-            for i in range(size):
-                elements[:, i] = planes[i]
-        else:
-            plain[:whole] = planes.T.reshape(-1)
-        plain[whole:] = shuffled[whole:]
-        return plain
-
-    return unshuffle if size > 1 else bytes_as_they_are
+    return (lambda data: unshuffle([data], size)) if size > 1 else bytes_as_they_are
 
 
 def bytes_as_they_are(data: Buffer) -> Buffer:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import threading
 import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -24,14 +25,24 @@ Buffer: TypeAlias = Any
 #: Takes stored bytes; returns decoded bytes (anything with the buffer protocol).
 Step: TypeAlias = Callable[[Buffer], Buffer]
 
-_libdeflate: Callable[[Buffer, int], Buffer] | None
+#: Of deflate (libdeflate), by codec: takes stored bytes, and how many they become at most.
+_libdeflate: dict[str, Callable[[Buffer, int], Buffer]] = {}
 try:
-    from deflate import zlib_decompress
+    import deflate
 
-    _libdeflate = zlib_decompress
+    _libdeflate = {"zlib": deflate.zlib_decompress, "gzip": deflate.gzip_decompress}
 except ImportError:  # no wheel for this platform: zlib does it, two to three times slower
-    _libdeflate = None
+    pass
+_zstandard: Any = None
+try:
+    import zstandard
 
+    _zstandard = zstandard
+except ImportError:  # numcodecs does it; of small chunks in twice the time
+    pass
+
+#: Decompressors that cannot be shared by threads; a new one takes as long as a small chunk.
+_of_thread = threading.local()
 #: What lzma may use for its dictionary; presets ask for 64 MiB at most.
 _LZMA_MEMORY = 1 << 28
 
@@ -50,16 +61,13 @@ class Size(NamedTuple):
             raise FormatError("", f"decodes to {size} bytes, not {self.most} (truncated?)")
 
 
-def _inflate(_: CodecConfig, size: Size) -> Step:
-    fast, most = _libdeflate, size.most
+def _inflate(config: CodecConfig, size: Size) -> Step:
+    fast, most = _libdeflate.get(config["id"]), size.most
     # deflate counts in 32 bits, and takes all of the memory beforehand
     if fast is not None and size.exact and most < 1 << 31:
         return lambda data: fast(data, most)
-    return _stream(zlib.decompressobj, size)
-
-
-def _gunzip(_: CodecConfig, size: Size) -> Step:
-    return _stream(lambda: zlib.decompressobj(wbits=31), size)
+    bits = 31 if config["id"] == "gzip" else 15
+    return _stream(lambda: zlib.decompressobj(wbits=bits), size)
 
 
 def _bunzip2(_: CodecConfig, size: Size) -> Step:
@@ -90,14 +98,15 @@ def _unblosc(_: CodecConfig, size: Size) -> Step:
     from numcodecs import blosc
 
     def decompress(data: Buffer) -> Buffer:
+        view = memoryview(data)
+        if len(view) < 16:
+            raise FormatError("", f"holds {len(view)} bytes, less than blosc's header")
         # blosc 1 header: uncompressed size at byte 4, compressed size at byte 12
-        header = np.frombuffer(data, dtype="<u4", count=4)
-        if header[3] > len(data):
-            raise FormatError("", f"holds {len(data)} bytes of a blosc chunk of {header[3]}")
-        size.check(int(header[1]))
-        plain = np.empty(int(header[1]), dtype=np.uint8)
-        blosc.decompress(memoryview(data)[: header[3]], plain)
-        return plain
+        plain, stored = (int.from_bytes(view[at : at + 4], "little") for at in (4, 12))
+        if stored > len(view):
+            raise FormatError("", f"holds {len(view)} bytes of a blosc chunk of {stored}")
+        size.check(plain)
+        return blosc.decompress(data if stored == len(view) else view[:stored])
 
     return decompress
 
@@ -106,13 +115,33 @@ def _unlz4(_: CodecConfig, size: Size) -> Step:
     from numcodecs import lz4
 
     def decompress(data: Buffer) -> Buffer:
-        size.check(int(np.frombuffer(data, dtype="<u4", count=1)[0]))
+        size.check(int.from_bytes(memoryview(data)[:4], "little"))
         return lz4.decompress(data)
 
     return decompress
 
 
 def _unzstd(_: CodecConfig, size: Size) -> Step:
+    if _zstandard is None:
+        return _unzstd_by_numcodecs(size)
+    content_size, new = _zstandard.frame_content_size, _zstandard.ZstdDecompressor
+
+    def decompress(data: Buffer) -> Buffer:
+        stated = content_size(data)  # -1 if it is not stated
+        if stated < 0 and not size.exact:
+            raise FormatError("", "the zstd frame does not state its size")
+        if stated >= 0:
+            size.check(stated)
+        try:
+            decompressor = _of_thread.zstd
+        except AttributeError:
+            decompressor = _of_thread.zstd = new()
+        return decompressor.decompress(data, max_output_size=size.most)
+
+    return decompress
+
+
+def _unzstd_by_numcodecs(size: Size) -> Step:
     from numcodecs import zstd
 
     def decompress(data: Buffer) -> Buffer:
@@ -169,7 +198,7 @@ class _ZstdFrame(NamedTuple):
 #: By codec id: makes the step of a codec, given the size it has to return.
 DECOMPRESSORS: dict[str, Callable[[CodecConfig, Size], Step]] = {
     "zlib": _inflate,
-    "gzip": _gunzip,
+    "gzip": _inflate,
     "bz2": _bunzip2,
     "lzma": _unlzma,
     "blosc": _unblosc,

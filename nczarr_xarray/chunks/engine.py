@@ -13,7 +13,7 @@ import itertools
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import LocalStore, RemoteStore
 from nczarr_fsspec.writable import processors
 from nczarr_xarray.chunks.codecs import Decoder
-from nczarr_xarray.chunks.plan import ChunkTask, Plan
+from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides
 
 T = TypeVar("T")
@@ -31,22 +31,42 @@ T = TypeVar("T")
 INLINE_BYTES = 1 << 18
 #: Bytes of decoded chunks in flight at most, for one remote read.
 IN_FLIGHT_BYTES = 1 << 28
-#: Chunks a thread takes at a time from the common list, at least.
-BATCH = 8
+#: Bytes of decoded chunks that a thread takes at a time from the common list.
+BATCH_BYTES = 1 << 18
 
 
 class _Pool:
-    """The threads of this process, started at the first need and again after a fork."""
+    """The threads of this process, started at the first need and again after a fork.
+
+    Attributes
+    ----------
+    working : int
+        How many threads share in reads now, those of callers among them.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.executor: ThreadPoolExecutor | None = None
+        self.working = 0
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
         self.lock = threading.Lock()
         self.executor = None
+        self.working = 0
+
+    def claim(self, most: int) -> int:
+        """A caller begins to read; how many threads may help it: those that no other read has."""
+        with self.lock:
+            helpers = max(0, min(most, processors() - self.working - 1))
+            self.working += 1 + helpers
+        return helpers
+
+    def release(self, helpers: int) -> None:
+        """A caller has read, with so many helpers."""
+        with self.lock:
+            self.working -= 1 + helpers
 
     def get(self) -> ThreadPoolExecutor:
         with self.lock:
@@ -77,17 +97,31 @@ class ChunkReader:
             Naming the chunk that cannot be decoded or read.
         """
         result = allocate(self._array, plan)
+        nbytes = self._decoder.nbytes
+        most = chunks_at_a_time(plan.count, nbytes) if self._decoder.in_rows else 1
 
-        def place(batch: Sequence[ChunkTask]) -> None:
-            stored = [store.get(self._key(task)) for task in batch]
-            if None in stored:
-                for task, data in zip(batch, stored, strict=True):
-                    self._place(task, self._key(task), data, plan, result)
-            else:
-                self._decoder.place_many(stored, self._key, batch, plan.axes, result)
+        def place(segments: Sequence[Segment]) -> None:
+            for segment in segments:
+                self._place_segment(store, segment, plan, result)
 
-        share(place, plan.tasks(), plan.count, self._decoder.nbytes)
+        share(place, plan.segments(most), -(-plan.count // most), most * nbytes)
         return plan.finish(result)
+
+    def _place_segment(
+        self, store: LocalStore, segment: Segment, plan: Plan, result: np.ndarray[Any, Any]
+    ) -> None:
+        keys = self._keys(segment)
+        if len(keys) == 1 and self._decoder.is_plain:
+            room = self._decoder.room_for(segment.first, plan.axes, result)
+            if room is not None and store.get_into(keys[0], room) == len(room):
+                return  # without a copy; what is missing or has another size goes the usual way
+        stored = [store.get(key) for key in keys]
+        if segment.dense and len(keys) > 1 and None not in stored:
+            decoder, first, axis = self._decoder, segment.first, segment.axis
+            decoder.place_row(stored, keys.__getitem__, first, axis, result)
+            return
+        for task, key, data in zip(segment.tasks(), keys, stored, strict=True):
+            self._place(task, key, data, plan, result)
 
     async def read_remote(self, store: RemoteStore, plan: Plan) -> np.ndarray[Any, Any]:
         """Read what `plan` selects; must run on the store's loop.
@@ -116,6 +150,16 @@ class ChunkReader:
 
         await gather_or_cancel(*(work() for _ in range(in_flight)))
         return plan.finish(result)
+
+    def _keys(self, segment: Segment) -> list[str]:
+        position, axis = segment.first.position, segment.axis
+        if len(segment.pieces) == 1:
+            return [self._key(segment.first)]
+        separator = self._array.separator
+        before = "".join(f"{number}{separator}" for number in position[:axis])
+        after = "".join(f"{separator}{number}" for number in position[axis + 1 :])
+        before = f"{self._array.path}/{before}"
+        return [f"{before}{piece.chunk}{after}" for piece in segment.pieces]
 
     def _key(self, task: ChunkTask) -> str:
         array = self._array
@@ -159,6 +203,11 @@ def allocate(array: ChunkedArray | FileChunks | FileStrides, plan: Plan) -> np.n
         ) from None
 
 
+def chunks_at_a_time(count: int, nbytes: int) -> int:
+    """How many of `count` chunks of `nbytes` a thread takes at a time: enough to be worth it."""
+    return max(1, min(BATCH_BYTES // max(1, nbytes), count // (4 * processors())))
+
+
 def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, nbytes: int) -> None:
     """Call `function` on batches of `items`, in this thread and, if it pays, in the pool.
 
@@ -176,7 +225,7 @@ def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, n
     lock = threading.Lock()
     failed = threading.Event()
 
-    size = max(BATCH, min(INLINE_BYTES // max(1, nbytes), count // (4 * processors())))
+    size = chunks_at_a_time(count, nbytes)
 
     def take() -> list[T]:
         with lock:
@@ -191,11 +240,14 @@ def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, n
             raise
 
     batches = -(-count // size)
-    helpers = [_pool.get().submit(work) for _ in range(min(processors(), batches) - 1)]
+    claimed = _pool.claim(batches - 1)
+    helpers: list[Future[None]] = []
     try:
+        helpers += (_pool.get().submit(work) for _ in range(claimed))
         work()  # the caller works too: no progress ever depends on a free thread
     finally:
         wait([helper for helper in helpers if not helper.cancel()])
+        _pool.release(claimed)
     for helper in helpers:
         if not helper.cancelled():
             helper.result()

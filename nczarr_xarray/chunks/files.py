@@ -9,21 +9,49 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.ranges.source import LocalBytes
-from nczarr_xarray.chunks.codecs import Decoder
-from nczarr_xarray.chunks.engine import allocate, fill_element, in_threads, share
-from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, PointPlan
+from nczarr_xarray.chunks.codecs import Decoder, nth_name
+from nczarr_xarray.chunks.engine import (
+    allocate,
+    chunks_at_a_time,
+    fill_element,
+    in_threads,
+    share,
+)
+from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, PointPlan, Segment
 from nczarr_xarray.chunks.strides import Runs, end_of, plan_runs
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.model import ChunkTable, FileChunks, FileStrides
 
 #: Chunks that are looked up, fetched and decoded together: bounds what a huge read remembers.
 WINDOW = 1 << 16
+
+
+class _Window(NamedTuple):
+    """Segments, and where their chunks are in the file.
+
+    Attributes
+    ----------
+    first
+        Of each segment the number of its first chunk among all of them, and their count.
+    starts, sizes
+        Of each chunk in bytes; -1 starts what is not stored.
+    """
+
+    segments: list[Segment]
+    first: list[int]
+    starts: np.ndarray[Any, Any]
+    sizes: np.ndarray[Any, Any]
+
+    def part(self, number: int) -> slice:
+        """The chunks of one segment."""
+        return slice(self.first[number], self.first[number + 1])
 
 
 class FileChunkReader:
@@ -47,21 +75,44 @@ class FileChunkReader:
         source = file.source
         assert isinstance(source, LocalBytes)
         result = allocate(self._array, plan)
-        for tasks, ids in self._windows(plan):
+        most = chunks_at_a_time(plan.count, self._nbytes) if self._decoders[0].in_rows else 1
+        for segments, first, ids in self._windows(plan, most):
             wanted, where = np.unique(ids, return_inverse=True)
             table = file.parse(self._array.index.locate(wanted))
-            there = self._missing(tasks, table, where, result)
-
-            def place(batch: Sequence[int], table: ChunkTable = table, where: Any = where,
-                      tasks: list[ChunkTask] = tasks) -> None:  # fmt: skip
-                at = where[batch]
-                starts, stops = table.start[at], table.start[at] + table.size[at]
-                pairs = zip(starts.tolist(), stops.tolist(), strict=True)
-                data = [source.read(start, stop) for start, stop in pairs]
-                self._place([tasks[n] for n in batch], data, table.mask[at], plan, result)
-
-            share(place, there, len(there), self._nbytes)
+            window = _Window(segments, first, table.start[where], table.size[where])
+            place = partial(self._place_segments, source, window, table.mask[where], plan, result)
+            share(place, range(len(segments)), len(segments), most * self._nbytes)
         return plan.finish(result)
+
+    def _place_segments(
+        self,
+        source: LocalBytes,
+        window: _Window,
+        masks: np.ndarray[Any, Any],
+        plan: OuterPlan | PointPlan,
+        result: np.ndarray[Any, Any],
+        numbers: Sequence[int],
+    ) -> None:
+        """Read and place the segments `numbers` of `window`."""
+        fill = fill_element(self._array)
+        for number in numbers:
+            segment, part = window.segments[number], window.part(number)
+            there = window.starts[part] >= 0
+            if segment.dense and not there.any():
+                result[segment.target] = fill
+                continue
+            tasks = segment.tasks()
+            for missing in np.flatnonzero(~there).tolist():
+                result[tasks[missing].target] = fill
+            starts = window.starts[part][there]
+            stops = starts + window.sizes[part][there]
+            data = source.read_many(starts.tolist(), stops.tolist())
+            if segment.dense and len(data) == len(tasks) > 1 and not masks[part].any():
+                names = partial(nth_name, self._name, tasks)
+                self._decoders[0].place_row(data, names, segment.first, segment.axis, result)
+            else:
+                chosen = [tasks[i] for i in np.flatnonzero(there).tolist()]
+                self._place(chosen, data, masks[part][there], plan, result)
 
     async def read_remote(
         self, file: DataFile, plan: OuterPlan | PointPlan
@@ -74,7 +125,8 @@ class FileChunkReader:
             Naming the variable and the chunk that cannot be found, read or decoded.
         """
         result = allocate(self._array, plan)
-        for tasks, ids in self._windows(plan):
+        for segments, _, ids in self._windows(plan, WINDOW):
+            tasks = [task for segment in segments for task in segment.tasks()]
             wanted, where = np.unique(ids, return_inverse=True)
             table = await file.parse_remote(self._array.index.locate(wanted))
             there = np.asarray(self._missing(tasks, table, where, result), dtype=np.intp)
@@ -92,16 +144,42 @@ class FileChunkReader:
         return plan.finish(result)
 
     def _windows(
-        self, plan: OuterPlan | PointPlan
-    ) -> Iterator[tuple[list[ChunkTask], np.ndarray[Any, Any]]]:
-        """The chunks of a selection and their numbers in the chunk grid, so many at a time."""
-        tasks = plan.tasks()
-        while window := list(itertools.islice(tasks, WINDOW)):
-            positions = np.array([task.position for task in window], dtype=np.int64)
-            if not self._grid:
-                yield window, np.zeros(len(window), dtype=np.int64)
-            else:
-                yield window, np.ravel_multi_index(tuple(positions.T), self._grid)
+        self, plan: OuterPlan | PointPlan, most: int
+    ) -> Iterator[tuple[list[Segment], list[int], np.ndarray[Any, Any]]]:
+        """Segments of a selection, so many at a time.
+
+        Yields
+        ------
+        Segments up to `most` chunks long; where each begins in the list of their chunks, and where
+        the last one ends; the numbers of these chunks in the chunk grid.
+        """
+        strides = [math.prod(self._grid[axis + 1 :]) for axis in range(len(self._grid))]
+        segments: list[Segment] = []
+        count = 0
+        for segment in plan.segments(most):
+            segments.append(segment)
+            count += len(segment.pieces)
+            if count >= WINDOW:
+                yield self._numbered(segments, strides)
+                segments, count = [], 0
+        if segments:
+            yield self._numbered(segments, strides)
+
+    def _numbered(
+        self, segments: list[Segment], strides: list[int]
+    ) -> tuple[list[Segment], list[int], np.ndarray[Any, Any]]:
+        lengths = [len(segment.pieces) for segment in segments]
+        first = [0, *itertools.accumulate(lengths)]
+        if not strides:
+            return segments, first, np.zeros(first[-1], dtype=np.int64)
+        positions = np.array([segment.first.position for segment in segments], dtype=np.int64)
+        steps = np.array([strides[segment.axis] for segment in segments], dtype=np.int64)
+        own = np.array([segment.first.position[segment.axis] for segment in segments])
+        along = np.fromiter(
+            (piece.chunk for segment in segments for piece in segment.pieces), np.int64, first[-1]
+        )
+        base = positions @ np.array(strides, dtype=np.int64) - own * steps
+        return segments, first, np.repeat(base, lengths) + along * np.repeat(steps, lengths)
 
     def _missing(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -41,6 +41,48 @@ class ChunkTask(NamedTuple):
     target: tuple[Any, ...]
 
 
+class Segment(NamedTuple):
+    """Chunks of a selection that follow each other along one dimension, and differ in nothing else.
+
+    Attributes
+    ----------
+    first
+        The first of them.
+    axis
+        The dimension along which they follow each other.
+    pieces
+        Of that dimension, one for each chunk.
+    dense
+        Whether they are neighbours, whole along `axis`, so that they go to one slice of the result.
+    """
+
+    first: ChunkTask
+    axis: int
+    pieces: Sequence[Piece]
+    dense: bool
+
+    @property
+    def target(self) -> tuple[Any, ...]:
+        """Where dense chunks go, all of them."""
+        axis, target = self.axis, self.first.target
+        along = slice(target[axis].start, self.pieces[-1].target.stop)  # type: ignore[union-attr]
+        return (*target[:axis], along, *target[axis + 1 :])
+
+    def tasks(self) -> list[ChunkTask]:
+        """The chunks one by one."""
+        axis, (position, source, target) = self.axis, self.first
+        if len(self.pieces) == 1:
+            return [self.first]
+        return [
+            ChunkTask(
+                (*position[:axis], piece.chunk, *position[axis + 1 :]),
+                (*source[:axis], piece.source, *source[axis + 1 :]),
+                (*target[:axis], piece.target, *target[axis + 1 :]),
+            )
+            for piece in self.pieces
+        ]
+
+
 class Plan(Protocol):
     """All chunks of a selection, and the shape of the array they fill."""
 
@@ -54,6 +96,9 @@ class Plan(Protocol):
     @property
     def axes(self) -> tuple[int, ...] | None:
         """Order in which `ChunkTask.source` sees the dimensions of a chunk, if not its own."""
+
+    def segments(self, most: int) -> Iterator[Segment]:
+        """The chunks, up to `most` at a time."""
 
     def tasks(self) -> Iterator[ChunkTask]:
         """The chunks one by one."""
@@ -76,10 +121,13 @@ class OuterPlan:
         Per dimension: whether the result runs backwards along it.
     squeeze
         Dimensions that an integer selects and the caller does not want.
+    chunk_shape
+        Of the array.
     """
 
     shape: tuple[int, ...]
     pieces: tuple[Pieces, ...]
+    chunk_shape: tuple[int, ...]
     flips: tuple[bool, ...]
     squeeze: tuple[int, ...]
     axes: None = None
@@ -88,15 +136,32 @@ class OuterPlan:
     def count(self) -> int:
         return math.prod(map(len, self.pieces))
 
-    def tasks(self) -> Iterator[ChunkTask]:
+    def segments(self, most: int) -> Iterator[Segment]:
         if not self.pieces:
-            yield ChunkTask((), (), ())
+            yield Segment(ChunkTask((), (), ()), 0, [Piece(0, slice(0, 1), slice(0, 1))], False)
             return
         if not self.count:
             return
-        for combination in _product(self.pieces):
-            position, source, target = zip(*combination, strict=True)
-            yield ChunkTask(position, as_indexer(source), as_indexer(target))
+        # along the last dimension that has several chunks; or one by one, if keys of numpy need
+        # to know all dimensions
+        axis = max((i for i, part in enumerate(self.pieces) if len(part) > 1), default=0)
+        before, along, after = self.pieces[:axis], self.pieces[axis], self.pieces[axis + 1 :]
+        arrays = any(isinstance(part, list) and _has_array(part) for part in self.pieces)
+        if arrays:
+            most = 1
+        length = self.chunk_shape[axis]
+        runs = list(_runs(along, length, most)) if len(along) <= LONG else None
+        (inner,) = _product(after)
+        for outer in _product(before):
+            for run, dense in runs or _runs(along, length, most):
+                position, source, target = zip(*outer, run[0], *inner, strict=True)
+                if arrays:
+                    source, target = as_indexer(source), as_indexer(target)
+                yield Segment(ChunkTask(position, source, target), axis, run, dense)
+
+    def tasks(self) -> Iterator[ChunkTask]:
+        for segment in self.segments(LONG):
+            yield from segment.tasks()
 
     def finish(self, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if any(self.flips):
@@ -135,6 +200,11 @@ class PointPlan:
     @property
     def count(self) -> int:
         return len(self.groups) * math.prod(map(len, self.pieces))
+
+    def segments(self, most: int) -> Iterator[Segment]:
+        for task in self.tasks():
+            piece = Piece(task.position[0], slice(0, 1), slice(0, 1))  # only its number counts
+            yield Segment(task, 0, [piece], False)
 
     def tasks(self) -> Iterator[ChunkTask]:
         if not self.count:
@@ -196,7 +266,7 @@ def plan_outer(
             sizes.append(1)
             squeeze.append(axis)
         flips.append(flip)
-    return OuterPlan(tuple(sizes), tuple(pieces), tuple(flips), tuple(squeeze))
+    return OuterPlan(tuple(sizes), tuple(pieces), tuple(chunk_shape), tuple(flips), tuple(squeeze))
 
 
 def plan_points(
@@ -292,6 +362,45 @@ class SlicePieces:
 def _slice_pieces(steps: range, chunk: int) -> Pieces:
     pieces = SlicePieces(steps, chunk)
     return pieces if len(pieces) > LONG else list(pieces)
+
+
+def _has_array(pieces: Iterable[Piece]) -> bool:
+    return any(not (isinstance(p.source, slice) and isinstance(p.target, slice)) for p in pieces)
+
+
+def _runs(pieces: Pieces, length: int, most: int) -> Iterator[tuple[Sequence[Piece], bool]]:
+    """Cut the pieces of one dimension into runs up to `most` long; whether they are dense."""
+    run: list[Piece] = []
+    dense = False
+    for piece in pieces:
+        whole = _is_whole(piece, length)
+        joins = whole == dense and 0 < len(run) < most
+        if joins and dense:
+            joins = _are_neighbours(run[-1], piece)
+        if run and not joins:
+            yield run, dense
+            run = []
+        dense = whole
+        run.append(piece)
+    if run:
+        yield run, dense
+
+
+def _are_neighbours(one: Piece, other: Piece) -> bool:
+    """Whether `other` continues `one`, in the array and in the result."""
+    assert isinstance(one.target, slice)
+    assert isinstance(other.target, slice)
+    return bool(other.chunk == one.chunk + 1 and other.target.start == one.target.stop)
+
+
+def _is_whole(piece: Piece, length: int) -> bool:
+    source = piece.source
+    return (
+        isinstance(source, slice)
+        and isinstance(piece.target, slice)
+        and source.stop - source.start == length
+        and (source.step in (None, 1) or length == 1)
+    )
 
 
 def _product(pieces: Sequence[Pieces]) -> Iterator[tuple[Piece, ...]]:

@@ -1,0 +1,347 @@
+"""What all benchmarks share: work done in turns, the machine, tables, bars, and the page on speed.
+
+A section is a module with ``run(options) -> dict[str, Row]``; `bench/__main__.py` runs it, writes
+``docs/bench/<section>.json`` and ``.png``, and puts the tables between
+``<!-- bench <section> begin -->`` and ``<!-- bench <section> end -->`` in docs/speed.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+OURS, LIMIT = "nczarr", "limit"
+PACKAGES = (
+    "nczarr-xarray",
+    "xarray",
+    "zarr",
+    "zarrs",
+    "tensorstore",
+    "obstore",
+    "numcodecs",
+    "netCDF4",
+    "deflate",
+    "numpy",
+    "dask",
+    "fsspec",
+    "s3fs",
+)
+COLOURS = {
+    OURS: "#1b7837",
+    LIMIT: "#cccccc",
+    "zarr": "#fdae61",
+    "zarr, 128": "#fee08b",
+    "zarr, obstore": "#c51b7d",
+    "zarr, fused": "#f46d43",
+    "zarr, zarrs": "#d73027",
+    "netcdf4": "#a6bddb",
+    "tensorstore": "#3690c0",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says: how often, how much, which rows."""
+
+    repeat: int = 5
+    scale: float = 1.0
+    only: str = ""
+
+    def wants(self, name: str) -> bool:
+        return self.only in name
+
+
+@dataclass(frozen=True)
+class Goal:
+    """``at_least`` is how many times as long as ours a program takes."""
+
+    program: str  # its name, or "best peer"
+    at_least: float
+
+    def __str__(self) -> str:
+        return f"{self.program} ≥ {self.at_least:.3g}"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One row: work that several programs do in turn.
+
+    Attributes
+    ----------
+    programs
+        What does it, by name; returns the result. `OURS` is ours, `LIMIT` what nobody can beat
+        (a number: its seconds, if it is computed and not run).
+    prepare
+        Called before each turn, not timed.
+    right
+        Whether a result, the first, is what it should be, the second (ours).
+    """
+
+    name: str
+    programs: dict[str, Callable[[], Any] | float]
+    goals: tuple[Goal, ...] = ()
+    megabytes: float = 0.0
+    prepare: Callable[[], Any] = lambda: None
+    right: Callable[[Any, Any], bool] = lambda found, expected: bool(
+        np.array_equal(found, expected)
+    )
+
+
+@dataclass
+class Row:
+    """What was measured: seconds of each program in the order of the turns."""
+
+    times: dict[str, list[float]] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    goals: tuple[Goal, ...] = ()
+    megabytes: float = 0.0
+
+    def median(self, program: str) -> float:
+        return statistics.median(self.times[program])
+
+    def peers(self) -> dict[str, float]:
+        return {p: self.median(p) for p in self.times if p not in (OURS, LIMIT)}
+
+    def best_peer(self) -> str | None:
+        peers = self.peers()
+        return min(peers, key=peers.__getitem__) if peers else None
+
+    def ratio(self, program: str) -> float | None:
+        """How many times as long as ours `program` takes; below 1 it is faster."""
+        name = self.best_peer() if program == "best peer" else program
+        if name not in self.times or OURS not in self.times:
+            return None
+        return self.median(name) / self.median(OURS)
+
+    def missed(self) -> list[str]:
+        """The goals that do not hold."""
+        found = [(goal, self.ratio(goal.program)) for goal in self.goals]
+        return [str(goal) for goal, ratio in found if ratio is not None and ratio < goal.at_least]
+
+
+def measure(work: Work, repeat: int) -> Row:
+    """Have every program do the work in turn, A B C A B C ..., after one turn that is checked."""
+    row = Row(goals=work.goals, megabytes=work.megabytes)
+    running: dict[str, Callable[[], Any]] = {}
+    expected: Any = None
+    for name, program in work.programs.items():
+        if not callable(program):
+            row.times[name] = [program]
+            continue
+        work.prepare()
+        try:
+            result = program()
+        except Exception as error:  # noqa: BLE001  (whatever a peer raises is its result)
+            row.errors[name] = f"{type(error).__name__}: {error}"[:200]
+            continue
+        if name == OURS:
+            expected = result
+        elif expected is not None and not work.right(result, expected):
+            row.errors[name] = "wrong values"
+            continue
+        running[name] = program
+        row.times[name] = []
+    expected = result = None
+    for _ in range(repeat):
+        for name, program in running.items():
+            work.prepare()
+            start = time.perf_counter()
+            program()
+            row.times[name].append(time.perf_counter() - start)
+    print(f"{work.name}: {shown(row)}", file=sys.stderr, flush=True)
+    return row
+
+
+def shown(row: Row) -> str:
+    found = [f"{name} {seconds(row.median(name))}" for name in row.times]
+    return ", ".join(found + [f"{name} {error}" for name, error in row.errors.items()])
+
+
+def seconds(value: float) -> str:
+    return f"{value * 1e3:.1f} ms" if value < 0.1 else f"{value:.2f} s"
+
+
+def machine() -> dict[str, Any]:
+    """What ran: the processor, the cores that it may use, and the versions of all programs."""
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = info.read_text().splitlines()
+        cpu = next((x.split(":")[1].strip() for x in lines if "model name" in x), cpu)
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    affinity = hasattr(os, "sched_getaffinity")
+    return {
+        "cpu": cpu,
+        "cores": len(os.sched_getaffinity(0)) if affinity else os.cpu_count(),
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "load before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "versions": versions,
+    }
+
+
+def table(rows: dict[str, Row]) -> str:
+    """Ours, the limit, the best peer and engine zarr, and whether the goals hold."""
+    head = [
+        "work",
+        "nczarr (min–max)",
+        "limit",
+        "limit / nczarr",
+        "best peer",
+        "best peer / nczarr",
+        "zarr / nczarr",
+        "goals",
+    ]
+    lines = [_line(head), "|" + "---|" * len(head)]
+    for name, row in rows.items():
+        if OURS not in row.times:
+            lines.append(_line([name, row.errors[OURS], *["–"] * 6]))
+            continue
+        best = row.best_peer()
+        goals, missed = ", ".join(map(str, row.goals)), row.missed()
+        lines.append(
+            _line(
+                [
+                    name,
+                    spread(row.times[OURS]),
+                    seconds(row.median(LIMIT)) if LIMIT in row.times else "–",
+                    _ratio(row.ratio(LIMIT)),
+                    f"{best}: {spread(row.times[best])}" if best else "none",
+                    _ratio(row.ratio("best peer")),
+                    _ratio(row.ratio("zarr")),
+                    f"{goals}{'; **missed: ' + ', '.join(missed) + '**' if missed else ''}" or "–",
+                ]
+            )
+        )
+    return "\n".join(lines)
+
+
+def everybody(rows: dict[str, Row]) -> str:
+    """The medians of all programs, and the spread in percent of them."""
+    names = list(
+        dict.fromkeys(name for row in rows.values() for name in {**row.times, **row.errors})
+    )
+    lines = [_line(["work", *names]), "|" + "---|" * (len(names) + 1)]
+    for work, row in rows.items():
+        cells = [work]
+        for name in names:
+            if name in row.errors:
+                error = row.errors[name]
+                cells.append("wrong values" if error == "wrong values" else "fails")
+            else:
+                cells.append(spread(row.times[name]) if name in row.times else "–")
+        lines.append(_line(cells))
+    return "\n".join(lines)
+
+
+def spread(times: list[float]) -> str:
+    middle = statistics.median(times)
+    if len(times) == 1:
+        return seconds(middle)
+    unit, factor = ("ms", 1e3) if middle < 0.1 else ("s", 1)
+    digits = 1 if unit == "ms" else 2
+    low, high = (f"{value * factor:.{digits}f}" for value in (min(times), max(times)))
+    return f"{middle * factor:.{digits}f} {unit} ({low}–{high})"
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def bars(rows: dict[str, Row], path: Path) -> None:
+    """Median seconds as bars, least to most as whiskers, on a logarithmic axis."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    names = list(dict.fromkeys(name for row in rows.values() for name in row.times))
+    height = 0.8 / len(names)
+    figure, axes = plt.subplots(
+        figsize=(9, max(2.5, 0.16 * len(names) * len(rows) + 1)), layout="constrained"
+    )
+    for offset, name in enumerate(names):
+        found = [(i, row) for i, row in enumerate(rows.values()) if name in row.times]
+        places = [i + height * (offset - (len(names) - 1) / 2) for i, _ in found]
+        medians = [row.median(name) for _, row in found]
+        below = [row.median(name) - min(row.times[name]) for _, row in found]
+        above = [max(row.times[name]) - row.median(name) for _, row in found]
+        axes.barh(
+            places,
+            medians,
+            0.9 * height,
+            xerr=[below, above],
+            error_kw={"elinewidth": 0.6, "ecolor": "#555555"},
+            color=COLOURS.get(name, "#888888"),
+            label=name,
+        )
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlabel("seconds (median, least and most; logarithmic)")
+    axes.legend(frameon=False, fontsize="small")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def document(rows: dict[str, Row], options: Options, command: str) -> dict[str, Any]:
+    """What ``docs/bench/<section>.json`` holds."""
+    return {
+        "machine": machine(),
+        "command": command,
+        "repeat": options.repeat,
+        "scale": options.scale,
+        "results": {
+            name: {"seconds": row.times, "errors": row.errors, "missed": row.missed()}
+            for name, row in rows.items()
+        },
+    }
+
+
+def heading(found: dict[str, Any]) -> str:
+    """One line above a table: the machine, the versions, the command."""
+    where = found["machine"]
+    versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
+    return (
+        f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
+        f"`{found['command']}`"
+    )
+
+
+def insert(page: Path, section: str, text: str) -> None:
+    """Put `text` between the marks of a section, which are made at the end if there are none."""
+    begin, end = (f"<!-- bench {section} {mark} -->" for mark in ("begin", "end"))
+    before, found, rest = page.read_text().partition(begin)
+    after = rest.partition(end)[2] if found else "\n"
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}")
+
+
+def save(section: str, rows: dict[str, Row], options: Options, command: str, folder: Path) -> None:
+    """Write the numbers, the picture, and the tables on the page on speed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    found = document(rows, options, command)
+    (folder / f"{section}.json").write_text(json.dumps(found, indent=1) + "\n")
+    bars(rows, folder / f"{section}.png")
+    text = f"{heading(found)}\n\n{table(rows)}\n\n![The same as bars](bench/{section}.png)\n\n"
+    insert(folder.parent / "speed.md", section, f"{text}All programs:\n\n{everybody(rows)}")

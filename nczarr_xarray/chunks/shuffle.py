@@ -1,0 +1,93 @@
+"""Undo the shuffle of HDF5 and netCDF: from planes of bytes to elements, many chunks at a time.
+
+A shuffled chunk holds the first bytes of all elements, then their second bytes, and so on. What
+brings them together four to six times faster than numpy is blosc's code for SSE2 and AVX2. It has
+no function of its own in Python, but a blosc frame may hold bytes that are shuffled and not
+compressed: with such a header in front of our planes, decompressing is unshuffling. Blosc has no
+such code for other processors; there, numpy copies plane by plane.
+"""
+
+from __future__ import annotations
+
+import platform
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+Buffer = Any
+
+#: Elements up to this many bytes are brought together plane by plane, if by numpy.
+WIDEST = 16
+#: version of blosc, version of its LZ4, flags, bytes of an element; then bytes of the data, of a
+#: block, and of the frame; where the only block starts, and its size
+_FRAME = struct.Struct("<BBBBIIIII")
+#: shuffled, blocks are one stream each, "LZ4"
+_FLAGS = 0x1 | 0x10 | 1 << 5
+#: more than this blosc does not do at a time
+_MOST = (1 << 31) - (1 << 16)
+
+_blosc: Callable[[Buffer, Buffer], Any] | None = None
+if platform.machine().lower() in {"x86_64", "amd64"}:
+    try:
+        from numcodecs import blosc
+
+        _blosc = blosc.decompress
+    except ImportError:  # numcodecs can be built without
+        pass
+
+
+def unshuffle(chunks: Sequence[Buffer], size: int) -> np.ndarray[Any, Any]:
+    """The elements of shuffled chunks of equal length, one chunk after the other.
+
+    Parameters
+    ----------
+    chunks
+        Bytes. What is left over behind their last whole element is not shuffled.
+    size
+        Of an element in bytes.
+
+    Returns
+    -------
+    uint8, 1-D
+    """
+    plain = np.empty(sum(map(len, chunks)), dtype=np.uint8)
+    unshuffle_into(chunks, size, plain)
+    return plain
+
+
+def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray[Any, Any]) -> None:
+    """`unshuffle` into contiguous memory of the right length."""
+    length = len(chunks[0])
+    rest = length % size
+    fits = 1 < size < 256 and 0 < plain.nbytes <= _MOST
+    if _blosc is None or not fits or (rest and len(chunks) > 1):
+        for i, chunk in enumerate(chunks):
+            _by_planes(chunk, size, plain[i * length : (i + 1) * length])
+        return
+    total = plain.nbytes
+    head = _FRAME.pack(2, 1, _FLAGS, size, total, total, total + 24, 20, total)
+    if len(chunks) == 1:
+        _blosc(b"".join((head, chunks[0])), plain)
+        return
+    # one block for all: blosc would start threads for several
+    views = [memoryview(chunk) for chunk in chunks]
+    width = length // size
+    planes = [view[at : at + width] for at in range(0, length, width) for view in views]
+    _blosc(b"".join((head, *planes)), plain)
+
+
+def _by_planes(chunk: Buffer, size: int, plain: np.ndarray[Any, Any]) -> None:
+    shuffled = np.frombuffer(chunk, dtype=np.uint8)
+    count = shuffled.size // size
+    whole = count * size
+    planes = shuffled[:whole].reshape(size, count)
+    if size <= WIDEST:
+        elements = plain[:whole].reshape(count, size)
+        # one strided copy a byte plane: a third of the time of one transposed copy
+        for i in range(size):
+            elements[:, i] = planes[i]
+    else:
+        plain[:whole] = planes.T.reshape(-1)
+    plain[whole:] = shuffled[whole:]

@@ -1,0 +1,53 @@
+"""Unshuffling, by blosc and by numpy, against the definition and HDF5's neighbour numcodecs."""
+
+from __future__ import annotations
+
+import numcodecs
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nczarr_xarray.chunks import shuffle
+from nczarr_xarray.chunks.shuffle import unshuffle, unshuffle_into
+
+
+def shuffled(plain: bytes, size: int) -> bytes:
+    """The first bytes of all elements, their second ones, ...; then what is left over."""
+    whole = len(plain) // size * size
+    return b"".join(plain[at:whole:size] for at in range(size)) + plain[whole:]
+
+
+@pytest.fixture(params=["blosc", "numpy"], autouse=True)
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "numpy":
+        monkeypatch.setattr(shuffle, "_blosc", None)
+    elif shuffle._blosc is None:
+        pytest.skip("blosc has code for unshuffling on x86-64 only")
+
+
+@given(
+    size=st.one_of(st.integers(1, 17), st.integers(18, 300)),
+    count=st.integers(0, 400),
+    rest=st.integers(0, 16),
+    chunks=st.integers(1, 5),
+    seed=st.integers(0, 9),
+)
+def test_any_size(size: int, count: int, rest: int, chunks: int, seed: int) -> None:
+    length = size * count + rest % size
+    plain = np.random.default_rng(seed).integers(0, 256, chunks * length, dtype=np.uint8).tobytes()
+    parts = [plain[at * length : (at + 1) * length] for at in range(chunks)]
+    found = unshuffle([shuffled(part, size) for part in parts], size)
+    assert found.tobytes() == plain
+
+
+@pytest.mark.parametrize("dtype", ["i2", "f4", "f8", "c16"])
+def test_what_numcodecs_shuffled(dtype: str) -> None:
+    values = np.random.default_rng(0).normal(size=(3, 100_001)).astype(dtype)
+    codec = numcodecs.Shuffle(values.itemsize)
+    for kind in (bytes, bytearray, np.array):
+        chunks = [kind(codec.encode(row)) for row in values]
+        assert np.array_equal(unshuffle(chunks, values.itemsize).view(dtype), values.ravel())
+    plain = np.empty(values.nbytes, np.uint8)
+    unshuffle_into([codec.encode(row) for row in values], values.itemsize, plain)
+    assert np.array_equal(plain.view(dtype), values.ravel())
