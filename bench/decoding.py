@@ -229,7 +229,8 @@ def our_shuffle(width: int, row: int = 1) -> Make:
 
         def decode(stored: Any) -> Any:
             stored = [stored] if row == 1 else stored
-            decoder.place_many(stored, lambda task: f"v/{task.position}", tasks, None, result)
+            chunks = decoder.decode(stored, str)
+            decoder.place_many(chunks, tasks, None, result)
             return out
 
         return decode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from functools import partial
 from typing import Any, Protocol
 
@@ -101,9 +102,10 @@ class VariableReader:
             return fitted.finish(reader.read(fitted.key, points=points))
         remote = loop_of(self.store)
         if remote is not None:
-            return remote.run(self.read_remote(key, points=points))
+            return remote.run(self.read_remote(key, points=points, remember=_in_sequence()))
         fitted = self._fit(key, points)
-        data = reader.read(self.store, self._plan(fitted.key, points))
+        plan = self._plan(fitted.key, points)
+        data = reader.read(self.store, plan, remember=_in_sequence())
         if isinstance(self.store, DataFile) and (conversion := self._conversion()):
             return fitted.finish(self.store.parse(conversion(data)))
         return fitted.finish(self._values(data))
@@ -119,9 +121,13 @@ class VariableReader:
         return await asyncio.to_thread(self.read, key, points=points)
 
     async def read_remote(
-        self, key: tuple[Index, ...] | None = None, *, points: bool = False
+        self,
+        key: tuple[Index, ...] | None = None,
+        *,
+        points: bool = False,
+        remember: bool = False,
     ) -> np.ndarray[Any, Any]:
-        """`read`, on the loop of the (remote) store."""
+        """`read`, on the loop of the (remote) store; `remember` if similar reads may follow."""
         if self._reader is None and self._needs_libhdf5():
             await in_pool(self.prepare)
         reader = self.prepare()
@@ -131,8 +137,9 @@ class VariableReader:
             # not a thread of the loop's own, which may need those to find a host
             return fitted.finish(await in_pool(partial(reader.read, fitted.key, points=points)))
         fitted = self._fit(key, points)
+        plan = self._plan(fitted.key, points)
         data, _ = await gather_or_cancel(
-            reader.read_remote(self.store, self._plan(fitted.key, points)), self._compare()
+            reader.read_remote(self.store, plan, remember=remember), self._compare()
         )
         if isinstance(self.store, DataFile) and (conversion := self._conversion()):
             if conversion.needs_libhdf5:
@@ -192,13 +199,23 @@ class VariableReader:
 class _ArrayReader(Protocol):
     """Reads what a plan selects, of a store (or file) of the kind it was made for."""
 
-    def read(self, store: Any, plan: Any) -> np.ndarray[Any, Any]: ...
+    def read(self, store: Any, plan: Any, *, remember: bool) -> np.ndarray[Any, Any]: ...
 
-    async def read_remote(self, store: Any, plan: Any) -> np.ndarray[Any, Any]: ...
+    async def read_remote(
+        self, store: Any, plan: Any, *, remember: bool
+    ) -> np.ndarray[Any, Any]: ...
 
 
 #: What brings its own ways to the data, and reads selections by itself.
 _WholeReader = v3.ZarrReader | H5pyReader
+
+
+def _in_sequence() -> bool:
+    """Whether this read may be one of many, one after the other, as a program makes them.
+
+    The threads of dask (and of anything else) share the work: what one has read, none reads again.
+    """
+    return threading.current_thread() is threading.main_thread()
 
 
 def loop_of(store: KeyStore | DataFile) -> OnLoop | None:

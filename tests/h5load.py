@@ -82,7 +82,8 @@ class Loaded(NamedTuple):
                 decoder = Decoder(array, int(table.mask[number]))
                 task = ChunkTask(position, source, target)
                 stored = self.data[start : start + size]
-                decoder.place(stored, f"{array.path} chunk {position}", task, None, result)
+                (chunk,) = decoder.decode([stored], str)
+                decoder.place(chunk, task, None, result)
         return result
 
 

@@ -73,7 +73,9 @@ def whole_chunk(array: ChunkedArray, data: Any) -> np.ndarray:
     """All elements of one chunk, padding too, in the stored dtype."""
     result = np.empty(array.chunk_shape, array.dtype.newbyteorder("="))
     everything = (slice(None),) * result.ndim
-    Decoder(array).place(bytes(data), "v/0", ChunkTask((), everything, everything), None, result)
+    decoder = Decoder(array)
+    (chunk,) = decoder.decode([bytes(data)], lambda _: "v/0")
+    decoder.place(chunk, ChunkTask((), everything, everything), None, result)
     return result.astype(array.dtype)
 
 

@@ -187,7 +187,9 @@ def decoded(array: FileChunks, stored: bytes, mask: int = 0) -> np.ndarray[Any, 
     result = np.zeros(array.shape, array.dtype.newbyteorder("="))
     everything = tuple(slice(0, n) for n in array.shape)
     task = ChunkTask((0,) * len(array.shape), everything, everything)
-    Decoder(array, mask).place(stored, "/v chunk (0,)", task, None, result)
+    decoder = Decoder(array, mask)
+    (chunk,) = decoder.decode([stored], lambda _: "/v chunk (0,)")
+    decoder.place(chunk, task, None, result)
     return result
 
 

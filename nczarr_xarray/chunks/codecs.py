@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,33 +113,48 @@ class Decoder:
             steps.insert(0, step)
         return tuple(steps)
 
+    def decode(self, data: Sequence[Buffer], name: Callable[[int], str]) -> list[Buffer]:
+        """Chunks as `place` takes them: decoded, but for the last step where that goes along.
+
+        Parameters
+        ----------
+        data
+            Stored chunks.
+        name
+            What messages call the i-th of them.
+
+        Raises
+        ------
+        FormatError
+            If the bytes of one cannot be decoded, or have the wrong size.
+        """
+        if len(data) > 1 and not self._objects:  # codec by codec, instead of chunk by chunk
+            chunks = list(data)
+            try:
+                for step in self._steps:
+                    chunks = [step(chunk) for chunk in chunks]
+                if set(map(len, chunks)) == {self.nbytes}:
+                    return chunks
+            except Exception:  # noqa: BLE001, S110  (which one it is shows below)
+                pass
+        return [self._decode(chunk, name(i)) for i, chunk in enumerate(data)]
+
     def place_many(
         self,
-        data: Sequence[Buffer],
-        name: Callable[[ChunkTask], str],
+        chunks: Sequence[Buffer],
         tasks: Sequence[ChunkTask],
         axes: tuple[int, ...] | None,
         result: np.ndarray[Any, Any],
     ) -> None:
-        """`place` several chunks; small ones that lie in a row go into `result` together.
-
-        Parameters
-        ----------
-        data, tasks
-            Stored chunks, and what is wanted of each.
-        name
-            What messages call a chunk.
-        """
+        """`place` several chunks; small ones that lie in a row go into `result` together."""
         axis = self._row_axis(tasks) if axes is None else None
         at = 0
         while at < len(tasks):
             count = 1 if axis is None else self._in_a_row(tasks, at, axis)
             if axis is None or count == 1:
-                self.place(data[at], name(tasks[at]), tasks[at], axes, result)
+                self.place(chunks[at], tasks[at], axes, result)
             else:
-                chosen = slice(at, at + count)
-                names = partial(nth_name, name, tasks[chosen])
-                self.place_row(data[chosen], names, tasks[at], axis, result)
+                self.place_row(chunks[at : at + count], tasks[at], axis, result)
             at += count
 
     def _row_axis(self, tasks: Sequence[ChunkTask]) -> int | None:
@@ -176,8 +190,7 @@ class Decoder:
 
     def place_row(
         self,
-        data: Sequence[Buffer],
-        name: Callable[[int], str],
+        chunks: Sequence[Buffer],
         first: ChunkTask,
         axis: int,
         result: np.ndarray[Any, Any],
@@ -186,19 +199,16 @@ class Decoder:
 
         Parameters
         ----------
-        name
-            What messages call the i-th of them.
         first
             What is wanted of the first of them.
         """
-        shape, count = self._array.chunk_shape, len(data)
+        shape, count = self._array.chunk_shape, len(chunks)
         start = first.target[axis].start
         row = slice(start, start + count * shape[axis])
         out = result[(*first.target[:axis], row, *first.target[axis + 1 :])]
         # a view, as dividing one axis always is
         out = out.reshape(*out.shape[:axis], count, shape[axis], *out.shape[axis + 1 :])
         out = out.transpose(axis, *range(axis), *range(axis + 1, out.ndim))
-        chunks = self._decode_many(data, name)
         wanted = (slice(None), *first.source)
         if self._fields and out.size < self._count * count * _SELECTIVE:
             planes = np.frombuffer(b"".join(chunks), np.uint8)
@@ -213,31 +223,18 @@ class Decoder:
             stored = b"".join(chunks)
         out[...] = np.frombuffer(stored, self._array.dtype).reshape(count, *shape)[wanted]
 
-    def _decode_many(self, data: Sequence[Buffer], name: Callable[[int], str]) -> list[Any]:
-        """`_decode`, codec by codec instead of chunk by chunk."""
-        chunks: list[Any] = list(data)
-        try:
-            for step in self._steps:
-                chunks = [step(chunk) for chunk in chunks]
-            if set(map(len, chunks)) == {self.nbytes}:
-                return chunks
-        except Exception:  # noqa: BLE001, S110  (which one it is shows when they are done one by one)
-            pass
-        return [self._decode(chunk, name(i)) for i, chunk in enumerate(data)]
-
     def _ordered_fields(self) -> list[str]:
         """The bytes of a native element, in the order of the planes."""
         return self._fields if self._array.dtype.isnative else self._fields[::-1]
 
     def place(
         self,
-        data: Buffer,
-        key: str,
+        chunk: Buffer,
         task: ChunkTask,
         axes: tuple[int, ...] | None,
         result: np.ndarray[Any, Any],
     ) -> None:
-        """Decode the chunk stored as `data` under `key`, and put what `task` wants into `result`.
+        """Put what `task` wants of a chunk, as `decode` gives it, into `result`.
 
         Parameters
         ----------
@@ -245,26 +242,21 @@ class Decoder:
             Order in which `task` sees the dimensions of the chunk, if not its own.
         result
             Has the array's dtype in native byte order.
-
-        Raises
-        ------
-        FormatError
-            If the bytes cannot be decoded, or have the wrong size.
         """
-        elements = self._decode(data, key)
+        elements = chunk if self._objects else np.frombuffer(chunk, self._array.dtype)
         if self._fields:
             basic = not any(isinstance(index, np.ndarray) for index in task.target)
             # with an Ellipsis a basic key gives a view even where it selects one element
             out = result[(*task.target, ...)] if basic else None
             if out is None or out.size < _SELECTIVE * self._count:
-                self._place_planes(elements.view(np.uint8), task, axes, result, out)
+                self._place_planes(np.frombuffer(chunk, np.uint8), task, axes, result, out)
                 return
             size = len(self._fields)
             as_stored = self._order == "C" and axes is None and self._array.dtype.isnative
             if as_stored and out.size == self._count and out.flags.c_contiguous:
-                unshuffle_into([elements.view(np.uint8)], size, out.reshape(-1).view(np.uint8))
+                unshuffle_into([chunk], size, out.reshape(-1).view(np.uint8))
                 return
-            elements = unshuffle([elements.view(np.uint8)], size).view(self._array.dtype)
+            elements = unshuffle([chunk], size).view(self._array.dtype)
         result[task.target] = self._part(elements, task, axes)
 
     def room_for(
@@ -308,7 +300,7 @@ class Decoder:
         chunk = flat.reshape(self._array.chunk_shape, order=self._order)
         return (chunk if axes is None else chunk.transpose(axes))[task.source]
 
-    def _decode(self, data: Buffer, key: str) -> np.ndarray[Any, Any]:
+    def _decode(self, data: Buffer, key: str) -> Buffer:
         """All elements of the chunk stored as `data`, in stored order (shuffled, if `_fields`)."""
         try:
             for step in self._steps:
@@ -321,7 +313,7 @@ class Decoder:
         except Exception as error:  # codec libraries raise whatever they like
             raise FormatError(key, f"the chunk cannot be decoded ({error})") from error
 
-    def _elements_of(self, data: Buffer) -> np.ndarray[Any, Any]:
+    def _elements_of(self, data: Buffer) -> Buffer:
         if isinstance(data, np.ndarray):
             if data.dtype.hasobject:
                 raise FormatError("", "decodes to Python objects, not numbers")
@@ -329,7 +321,7 @@ class Decoder:
         size = len(data) if isinstance(data, bytes) else memoryview(data).nbytes
         if size != self.nbytes:
             Size(self.nbytes).check(size)
-        return np.frombuffer(data, dtype=self._array.dtype)
+        return data
 
     def _objects_of(self, data: Buffer) -> np.ndarray[Any, Any]:
         if not isinstance(data, np.ndarray) or data.dtype.kind != "O":
@@ -339,11 +331,6 @@ class Decoder:
         if not all(isinstance(element, (str, bytes)) for element in data.ravel()):
             raise FormatError("", "holds objects that are neither text nor bytes")
         return data
-
-
-def nth_name(name: Callable[[ChunkTask], str], tasks: Sequence[ChunkTask], number: int) -> str:
-    """What messages call one of `tasks`."""
-    return name(tasks[number])
 
 
 def _described(array: ChunkedArray | FileChunks) -> str:

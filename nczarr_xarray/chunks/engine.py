@@ -21,6 +21,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import LocalStore, RemoteStore
 from nczarr_fsspec.writable import processors
+from nczarr_xarray.chunks.cache import CACHE, Chunks, may_come_back
 from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides
@@ -81,15 +82,23 @@ _pool = _Pool()
 class ChunkReader:
     """Reads selections of one array. Holds no handles; made once per array and process."""
 
-    __slots__ = ("_array", "_decoder", "_fill")
+    __slots__ = ("__weakref__", "_array", "_decoder", "_fill", "_known")
 
     def __init__(self, array: ChunkedArray) -> None:
         self._array = array
         self._decoder = Decoder(array)
         self._fill = fill_element(array)
+        self._known = CACHE.of(self)
 
-    def read(self, store: LocalStore, plan: Plan) -> np.ndarray[Any, Any]:
+    def read(
+        self, store: LocalStore, plan: Plan, *, remember: bool = False
+    ) -> np.ndarray[Any, Any]:
         """Read what `plan` selects, in the calling thread and the pool.
+
+        Parameters
+        ----------
+        remember
+            Whether reads of the same chunks may follow.
 
         Raises
         ------
@@ -100,31 +109,53 @@ class ChunkReader:
         nbytes = self._decoder.nbytes
         most = chunks_at_a_time(plan.count, nbytes) if self._decoder.in_rows else 1
 
+        # what is not compressed is in memory anyway, in the system's cache
+        known = self._chunks_of(plan) if remember and not self._decoder.is_plain else None
+
         def place(segments: Sequence[Segment]) -> None:
             for segment in segments:
-                self._place_segment(store, segment, plan, result)
+                self._place_segment(store, segment, known, plan, result)
 
         share(place, plan.segments(most), -(-plan.count // most), most * nbytes)
         return plan.finish(result)
 
     def _place_segment(
-        self, store: LocalStore, segment: Segment, plan: Plan, result: np.ndarray[Any, Any]
+        self,
+        store: LocalStore,
+        segment: Segment,
+        known: Chunks | None,
+        plan: Plan,
+        result: np.ndarray[Any, Any],
     ) -> None:
-        keys = self._keys(segment)
-        if len(keys) == 1 and self._decoder.is_plain:
-            room = self._decoder.room_for(segment.first, plan.axes, result)
+        keys, decoder = self._keys(segment), self._decoder
+        if decoder.is_plain and len(keys) == 1:
+            room = decoder.room_for(segment.first, plan.axes, result)
             if room is not None and store.get_into(keys[0], room) == len(room):
                 return  # without a copy; what is missing or has another size goes the usual way
+        if known is not None:
+            for task, key, chunk in zip(segment.tasks(), keys, known.get(keys), strict=True):
+                if chunk is None:
+                    self._place(task, key, store.get(key), known, plan, result)
+                else:
+                    decoder.place(chunk, task, plan.axes, result)
+            return
         stored = [store.get(key) for key in keys]
         if segment.dense and len(keys) > 1 and None not in stored:
-            decoder, first, axis = self._decoder, segment.first, segment.axis
-            decoder.place_row(stored, keys.__getitem__, first, axis, result)
+            chunks = decoder.decode(stored, keys.__getitem__)
+            decoder.place_row(chunks, segment.first, segment.axis, result)
             return
         for task, key, data in zip(segment.tasks(), keys, stored, strict=True):
-            self._place(task, key, data, plan, result)
+            self._place(task, key, data, None, plan, result)
 
-    async def read_remote(self, store: RemoteStore, plan: Plan) -> np.ndarray[Any, Any]:
+    async def read_remote(
+        self, store: RemoteStore, plan: Plan, *, remember: bool = False
+    ) -> np.ndarray[Any, Any]:
         """Read what `plan` selects; must run on the store's loop.
+
+        Parameters
+        ----------
+        remember
+            Whether reads of the same chunks may follow.
 
         Raises
         ------
@@ -137,19 +168,29 @@ class ChunkReader:
         in_flight = min(plan.count, store.concurrency, max(4, IN_FLIGHT_BYTES // max(nbytes, 1)))
         gate = store.gate()
         inline = nbytes <= INLINE_BYTES // 8 and not self._decoder.needs_libhdf5
+        known = self._chunks_of(plan) if remember else None
 
         async def work() -> None:
             for task in tasks:
                 key = self._key(task)
+                (chunk,) = (None,) if known is None else known.get([key])
+                if chunk is not None:
+                    self._decoder.place(chunk, task, plan.axes, result)
+                    continue
                 async with gate:
                     data = await store.get(key)
                 if inline:
-                    self._place(task, key, data, plan, result)
+                    self._place(task, key, data, known, plan, result)
                 else:
-                    await in_pool(self._place, task, key, data, plan, result)
+                    await in_pool(self._place, task, key, data, known, plan, result)
 
         await gather_or_cancel(*(work() for _ in range(in_flight)))
         return plan.finish(result)
+
+    def _chunks_of(self, plan: Plan) -> Chunks | None:
+        """What is remembered of this array, if this read is of a kind that may come back."""
+        nbytes, itemsize = self._decoder.nbytes, self._array.dtype.itemsize
+        return self._known if may_come_back(plan, nbytes, itemsize) else None
 
     def _keys(self, segment: Segment) -> list[str]:
         position, axis = segment.first.position, segment.axis
@@ -170,13 +211,17 @@ class ChunkReader:
         task: ChunkTask,
         key: str,
         data: bytes | None,
+        known: Chunks | None,
         plan: Plan,
         result: np.ndarray[Any, Any],
     ) -> None:
         if data is None:
             result[task.target] = self._fill
             return
-        self._decoder.place(data, key, task, plan.axes, result)
+        chunks = self._decoder.decode([data], lambda _: key)
+        if known is not None:
+            known.put([key], chunks, self._decoder.nbytes)
+        self._decoder.place(chunks[0], task, plan.axes, result)
 
 
 def fill_element(array: ChunkedArray | FileChunks | FileStrides) -> Any:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.ranges.source import LocalBytes
-from nczarr_xarray.chunks.codecs import Decoder, nth_name
+from nczarr_xarray.chunks.cache import CACHE, Chunks, may_come_back
+from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.engine import (
     allocate,
     chunks_at_a_time,
@@ -27,31 +27,33 @@ from nczarr_xarray.chunks.engine import (
 from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, PointPlan, Segment
 from nczarr_xarray.chunks.strides import Runs, end_of, plan_runs
 from nczarr_xarray.files import DataFile
-from nczarr_xarray.model import ChunkTable, FileChunks, FileStrides
+from nczarr_xarray.model import FileChunks, FileStrides
 
 #: Chunks that are looked up, fetched and decoded together: bounds what a huge read remembers.
 WINDOW = 1 << 16
+#: The same of a file on this machine, where looking up costs no round trip.
+LOCAL_WINDOW = 1 << 13
 
 
-class _Window(NamedTuple):
-    """Segments, and where their chunks are in the file.
+class _Chunks(NamedTuple):
+    """Chunks of a selection: their numbers in the grid, and how they are stored.
 
     Attributes
     ----------
-    first
-        Of each segment the number of its first chunk among all of them, and their count.
     starts, sizes
-        Of each chunk in bytes; -1 starts what is not stored.
+        In the file, in bytes; -1 starts what is not stored.
+    masks
+        Which codecs were not applied.
     """
 
-    segments: list[Segment]
-    first: list[int]
+    ids: np.ndarray[Any, Any]
     starts: np.ndarray[Any, Any]
     sizes: np.ndarray[Any, Any]
+    masks: np.ndarray[Any, Any]
 
-    def part(self, number: int) -> slice:
-        """The chunks of one segment."""
-        return slice(self.first[number], self.first[number + 1])
+    def of(self, which: Any) -> _Chunks:
+        """Some of them."""
+        return _Chunks(*(values[which] for values in self))
 
 
 class FileChunkReader:
@@ -63,9 +65,17 @@ class FileChunkReader:
         #: by filter mask: which codecs some chunks were stored without
         self._decoders: dict[int, Decoder] = {0: Decoder(array)}
         self._nbytes = self._decoders[0].nbytes
+        self._known = CACHE.of(self)
 
-    def read(self, file: DataFile, plan: OuterPlan | PointPlan) -> np.ndarray[Any, Any]:
+    def read(
+        self, file: DataFile, plan: OuterPlan | PointPlan, *, remember: bool = False
+    ) -> np.ndarray[Any, Any]:
         """Read what `plan` selects of a local file, in the calling thread and the pool.
+
+        Parameters
+        ----------
+        remember
+            Whether reads of the same chunks may follow.
 
         Raises
         ------
@@ -75,49 +85,56 @@ class FileChunkReader:
         source = file.source
         assert isinstance(source, LocalBytes)
         result = allocate(self._array, plan)
+        known = self._chunks_of(plan) if remember and not self._decoders[0].is_plain else None
         most = chunks_at_a_time(plan.count, self._nbytes) if self._decoders[0].in_rows else 1
-        for segments, first, ids in self._windows(plan, most):
+        for segments, first, ids in self._windows(plan, most, LOCAL_WINDOW):
             wanted, where = np.unique(ids, return_inverse=True)
             table = file.parse(self._array.index.locate(wanted))
-            window = _Window(segments, first, table.start[where], table.size[where])
-            place = partial(self._place_segments, source, window, table.mask[where], plan, result)
+            chunks = _Chunks(ids, table.start[where], table.size[where], table.mask[where])
+
+            def place(
+                numbers: Sequence[int],
+                segments: list[Segment] = segments,
+                first: list[int] = first,
+                chunks: _Chunks = chunks,
+            ) -> None:
+                for n in numbers:
+                    part = chunks.of(slice(first[n], first[n + 1]))
+                    self._place_segment(source, segments[n], part, known, plan, result)
+
             share(place, range(len(segments)), len(segments), most * self._nbytes)
         return plan.finish(result)
 
-    def _place_segments(
+    def _place_segment(
         self,
         source: LocalBytes,
-        window: _Window,
-        masks: np.ndarray[Any, Any],
+        segment: Segment,
+        chunks: _Chunks,
+        known: Chunks | None,
         plan: OuterPlan | PointPlan,
         result: np.ndarray[Any, Any],
-        numbers: Sequence[int],
     ) -> None:
-        """Read and place the segments `numbers` of `window`."""
-        fill = fill_element(self._array)
-        for number in numbers:
-            segment, part = window.segments[number], window.part(number)
-            there = window.starts[part] >= 0
-            if segment.dense and not there.any():
-                result[segment.target] = fill
-                continue
-            tasks = segment.tasks()
-            for missing in np.flatnonzero(~there).tolist():
-                result[tasks[missing].target] = fill
-            starts = window.starts[part][there]
-            stops = starts + window.sizes[part][there]
-            data = source.read_many(starts.tolist(), stops.tolist())
-            if segment.dense and len(data) == len(tasks) > 1 and not masks[part].any():
-                names = partial(nth_name, self._name, tasks)
-                self._decoders[0].place_row(data, names, segment.first, segment.axis, result)
-            else:
-                chosen = [tasks[i] for i in np.flatnonzero(there).tolist()]
-                self._place(chosen, data, masks[part][there], plan, result)
+        there = chunks.starts >= 0
+        if segment.dense and not there.any():
+            result[segment.target] = fill_element(self._array)
+            return
+        tasks = segment.tasks()
+        left = self._place_known(tasks, chunks, known, plan, result)
+        chosen = [tasks[i] for i in left.tolist()]
+        chunks = chunks.of(left)
+        data = source.read_many(chunks.starts.tolist(), (chunks.starts + chunks.sizes).tolist())
+        row = segment if segment.dense and len(left) == len(tasks) > 1 else None
+        self._place(chosen, data, chunks, known, plan, result, row)
 
     async def read_remote(
-        self, file: DataFile, plan: OuterPlan | PointPlan
+        self, file: DataFile, plan: OuterPlan | PointPlan, *, remember: bool = False
     ) -> np.ndarray[Any, Any]:
         """Read what `plan` selects of a remote file; must run on its loop.
+
+        Parameters
+        ----------
+        remember
+            Whether reads of the same chunks may follow.
 
         Raises
         ------
@@ -125,28 +142,34 @@ class FileChunkReader:
             Naming the variable and the chunk that cannot be found, read or decoded.
         """
         result = allocate(self._array, plan)
-        for segments, _, ids in self._windows(plan, WINDOW):
+        known = self._chunks_of(plan) if remember else None
+        for segments, _, ids in self._windows(plan, WINDOW, WINDOW):
             tasks = [task for segment in segments for task in segment.tasks()]
             wanted, where = np.unique(ids, return_inverse=True)
             table = await file.parse_remote(self._array.index.locate(wanted))
-            there = np.asarray(self._missing(tasks, table, where, result), dtype=np.intp)
-            at = where[there]
-            starts, masks = table.start[at], table.mask[at]
+            chunks = _Chunks(ids, table.start[where], table.size[where], table.mask[where])
+            left = self._place_known(tasks, chunks, known, plan, result)
+            chunks = chunks.of(left)
 
-            def place(numbers: Sequence[int], data: Sequence[Any], tasks: list[ChunkTask] = tasks,
-                      there: Any = there, masks: Any = masks) -> None:  # fmt: skip
-                wanted = [tasks[n] for n in there[numbers].tolist()]
-                self._place(wanted, data, masks[numbers], plan, result)
+            def place(
+                numbers: Sequence[int],
+                data: Sequence[Any],
+                tasks: list[ChunkTask] = tasks,
+                left: np.ndarray[Any, Any] = left,
+                chunks: _Chunks = chunks,
+            ) -> None:
+                chosen = [tasks[n] for n in left[numbers].tolist()]
+                self._place(chosen, data, chunks.of(numbers), known, plan, result)
 
             inline = not self._decoders[0].needs_libhdf5
             receive = in_threads(place, self._nbytes, inline=inline)
-            await file.read_data(starts, starts + table.size[at], receive)
+            await file.read_data(chunks.starts, chunks.starts + chunks.sizes, receive)
         return plan.finish(result)
 
     def _windows(
-        self, plan: OuterPlan | PointPlan, most: int
+        self, plan: OuterPlan | PointPlan, most: int, window: int
     ) -> Iterator[tuple[list[Segment], list[int], np.ndarray[Any, Any]]]:
-        """Segments of a selection, so many at a time.
+        """Segments of a selection, about `window` chunks at a time.
 
         Yields
         ------
@@ -159,7 +182,7 @@ class FileChunkReader:
         for segment in plan.segments(most):
             segments.append(segment)
             count += len(segment.pieces)
-            if count >= WINDOW:
+            if count >= window:
                 yield self._numbered(segments, strides)
                 segments, count = [], 0
         if segments:
@@ -181,38 +204,77 @@ class FileChunkReader:
         base = positions @ np.array(strides, dtype=np.int64) - own * steps
         return segments, first, np.repeat(base, lengths) + along * np.repeat(steps, lengths)
 
-    def _missing(
+    def _place_known(
         self,
         tasks: list[ChunkTask],
-        table: ChunkTable,
-        where: np.ndarray[Any, Any],
+        chunks: _Chunks,
+        known: Chunks | None,
+        plan: OuterPlan | PointPlan,
         result: np.ndarray[Any, Any],
-    ) -> list[int]:
-        """Fill what no chunk is stored for; which tasks have one."""
-        there = table.start[where] >= 0
-        if not there.all():
+    ) -> np.ndarray[Any, Any]:
+        """Place what need not be read, for it is not stored or it is remembered.
+
+        Returns
+        -------
+        Which tasks are left.
+        """
+        left = chunks.starts >= 0
+        if not left.all():
             fill = fill_element(self._array)
-            for number in np.flatnonzero(~there).tolist():
+            for number in np.flatnonzero(~left).tolist():
                 result[tasks[number].target] = fill
-        numbers: list[int] = np.flatnonzero(there).tolist()
-        return numbers
+        if known is not None:
+            for number, chunk in enumerate(known.get(chunks.ids.tolist())):
+                if chunk is not None:
+                    self._decoders[0].place(chunk, tasks[number], plan.axes, result)
+                    left[number] = False
+        return np.flatnonzero(left)
 
     def _place(
         self,
         tasks: list[ChunkTask],
         data: Sequence[Any],
-        masks: np.ndarray[Any, Any],
+        chunks: _Chunks,
+        known: Chunks | None,
         plan: OuterPlan | PointPlan,
         result: np.ndarray[Any, Any],
+        row: Segment | None = None,
     ) -> None:
-        if not masks.any():
-            self._decoders[0].place_many(data, self._name, tasks, plan.axes, result)
-            return
-        for task, stored, mask in zip(tasks, data, masks.tolist(), strict=True):
-            decoder = self._decoders.get(mask)
-            if decoder is None:
-                decoder = self._decoders[mask] = Decoder(self._array, mask)
-            decoder.place(stored, self._name(task), task, plan.axes, result)
+        """Decode and place stored chunks; `row` if they are all of a dense segment."""
+        decoder = self._decoders[0]
+        if chunks.masks.any():
+            for task, stored, mask in zip(tasks, data, chunks.masks.tolist(), strict=True):
+                if mask not in self._decoders:
+                    self._decoders[mask] = Decoder(self._array, mask)
+                self._decode_and_place(self._decoders[mask], [task], [stored], plan, result)
+        elif known is not None or not decoder.in_rows:
+            for task, stored, number in zip(tasks, data, chunks.ids.tolist(), strict=True):
+                decoded = self._decode_and_place(decoder, [task], [stored], plan, result)
+                if known is not None:
+                    known.put([number], decoded, self._nbytes)
+        else:
+            self._decode_and_place(decoder, tasks, data, plan, result, row)
+
+    def _decode_and_place(
+        self,
+        decoder: Decoder,
+        tasks: list[ChunkTask],
+        data: Sequence[Any],
+        plan: OuterPlan | PointPlan,
+        result: np.ndarray[Any, Any],
+        row: Segment | None = None,
+    ) -> list[Any]:
+        chunks = decoder.decode(data, lambda i: self._name(tasks[i]))
+        if row is None:
+            decoder.place_many(chunks, tasks, plan.axes, result)
+        else:
+            decoder.place_row(chunks, row.first, row.axis, result)
+        return chunks
+
+    def _chunks_of(self, plan: OuterPlan | PointPlan) -> Chunks | None:
+        """What is remembered of this array, if this read is of a kind that may come back."""
+        itemsize = self._array.dtype.itemsize
+        return self._known if may_come_back(plan, self._nbytes, itemsize) else None
 
     def _name(self, task: ChunkTask) -> str:
         return f"{self._array.path} chunk {task.position}"
@@ -224,7 +286,9 @@ class FileStridesReader:
     def __init__(self, array: FileStrides) -> None:
         self._array = array
 
-    def read(self, file: DataFile, plan: OuterPlan | PointPlan) -> np.ndarray[Any, Any]:
+    def read(
+        self, file: DataFile, plan: OuterPlan | PointPlan, *, remember: bool = False
+    ) -> np.ndarray[Any, Any]:
         """Read what `plan` selects of a local file, in the calling thread and the pool.
 
         Raises
@@ -253,7 +317,7 @@ class FileStridesReader:
         return plan.finish(result)
 
     async def read_remote(
-        self, file: DataFile, plan: OuterPlan | PointPlan
+        self, file: DataFile, plan: OuterPlan | PointPlan, *, remember: bool = False
     ) -> np.ndarray[Any, Any]:
         """Read what `plan` selects of a remote file; must run on its loop.
 

@@ -21,6 +21,7 @@ from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.changes.recovery import settle
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.writable import WritableStore
+from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.dataset import Item
 from nczarr_xarray.export.parallel import Written, compute, optimized, write_blocks
 from nczarr_xarray.export.progress import Progress
@@ -71,6 +72,7 @@ class Job:
         if expected is not None:
             expected += len(self.documents)
         self.change.commit(self.removed, expected, mark)
+        CACHE.clear()  # of datasets that are still open, too
 
     def run(self, progress: Progress) -> None:
         """Write everything, now; whatever goes wrong, nothing is left behind."""

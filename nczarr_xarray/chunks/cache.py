@@ -1,0 +1,115 @@
+"""Decoded chunks that are likely to be wanted again: a loop over steps meets each chunk many times.
+
+`engine="netcdf4"` has the chunk cache of netCDF-C, and programs rely on it: where a chunk holds ten
+steps, reading step after step would decode each chunk ten times. What is remembered is bounded
+(`MOST_BYTES` in a process), and only reads of the main thread remember or look: the threads of dask
+read blocks, of which each is wanted once. Uncompressed chunks on this machine are not remembered,
+for they are in memory anyway.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from nczarr_xarray.chunks.plan import Plan
+
+#: Bytes of decoded chunks that a process remembers; netCDF-C has as much for each variable.
+MOST_BYTES = 1 << 26
+#: A read that wants this share of its chunks at once, or more, is not expected to come back.
+SHARE = 0.5
+
+
+class ChunkCache:
+    """The chunks used last, up to so many bytes. Safe in threads.
+
+    Parameters
+    ----------
+    most
+        Bytes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.nbytes = 0
+        self._lock = threading.Lock()
+        self._chunks: OrderedDict[tuple[int, Hashable], tuple[Any, int]] = OrderedDict()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
+
+    def of(self, owner: object) -> Chunks:
+        """The part for the chunks of one array, forgotten together with `owner`."""
+        weakref.finalize(owner, self._forget, id(owner)).atexit = False
+        return Chunks(self, id(owner))
+
+    def clear(self) -> None:
+        """Forget everything: stored chunks may have changed."""
+        with self._lock:
+            self._chunks.clear()
+            self.nbytes = 0
+
+    def get(self, owner: int, keys: Sequence[Hashable]) -> list[Any]:
+        """Decoded chunks, None for those that are not known."""
+        found = []
+        with self._lock:
+            for key in keys:
+                chunk, _ = self._chunks.get((owner, key), (None, 0))
+                if chunk is not None:
+                    self._chunks.move_to_end((owner, key))
+                found.append(chunk)
+        return found
+
+    def put(self, owner: int, keys: Sequence[Hashable], chunks: Sequence[Any], size: int) -> None:
+        """Remember chunks of `size` bytes each, and forget those unused for longest."""
+        with self._lock:
+            for key, chunk in zip(keys, chunks, strict=True):
+                if (owner, key) not in self._chunks:
+                    self.nbytes += size
+                self._chunks[owner, key] = chunk, size
+            while self.nbytes > self.most:
+                _, (_, old) = self._chunks.popitem(last=False)
+                self.nbytes -= old
+
+    def _forget(self, owner: int) -> None:
+        with self._lock:
+            for key in [key for key in self._chunks if key[0] == owner]:
+                self.nbytes -= self._chunks.pop(key)[1]
+
+    def _after_fork(self) -> None:
+        # the lock may have been held by a thread that is not there
+        self._lock = threading.Lock()
+        self._chunks = OrderedDict()
+        self.nbytes = 0
+
+
+#: Of this process.
+CACHE = ChunkCache(MOST_BYTES)
+
+
+class Chunks:
+    """The remembered chunks of one array."""
+
+    __slots__ = ("_cache", "_owner")
+
+    def __init__(self, cache: ChunkCache, owner: int) -> None:
+        self._cache = cache
+        self._owner = owner
+
+    def get(self, keys: Sequence[Hashable]) -> list[Any]:
+        """Decoded chunks, None for those that are not known."""
+        return self._cache.get(self._owner, keys)
+
+    def put(self, keys: Sequence[Hashable], chunks: Sequence[Any], size: int) -> None:
+        """Remember chunks of `size` bytes each."""
+        self._cache.put(self._owner, keys, chunks, size)
+
+
+def may_come_back(plan: Plan, nbytes: int, itemsize: int) -> bool:
+    """Whether a read of chunks of `nbytes` each wants so little of them that others may follow."""
+    decoded = plan.count * nbytes
+    return 0 < decoded <= MOST_BYTES and math.prod(plan.shape) * itemsize < SHARE * decoded
