@@ -184,6 +184,15 @@ def test_large_reads_use_threads_and_report_the_first_error() -> None:
         ChunkReader(array).read(store, plan)
 
 
+@pytest.mark.parametrize("codecs", [(), ({"id": "shuffle", "elementsize": 0},)])
+def test_as_many_elements_as_a_chunk_has_need_not_be_the_chunk(codecs: Any) -> None:
+    data = np.arange(8, dtype="i4")
+    array, store = chunked(data, (8,), codecs=codecs)
+    for index in ([7, 6, 5, 4, 3, 2, 1, 0], [1, 1, 1, 1, 2, 2, 2, 2]):
+        plan = plan_outer((np.array(index),), (8,), (8,))
+        assert ChunkReader(array).read(store, plan).tolist() == index
+
+
 @st.composite
 def segmented(draw: st.DrawFn) -> tuple[Any, tuple[int, ...], tuple[int, ...], int]:
     rank = draw(st.integers(0, 3))

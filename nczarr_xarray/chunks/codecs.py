@@ -148,14 +148,32 @@ class Decoder:
     ) -> None:
         """`place` several chunks; small ones that lie in a row go into `result` together."""
         axis = self._row_axis(tasks) if axes is None else None
+        alone = []
         at = 0
         while at < len(tasks):
             count = 1 if axis is None else self._in_a_row(tasks, at, axis)
             if axis is None or count == 1:
-                self.place(chunks[at], tasks[at], axes, result)
+                alone.append(at)
             else:
                 self.place_row(chunks[at : at + count], tasks[at], axis, result)
             at += count
+        if len(alone) == 1 or not self.in_rows:
+            for i in alone:
+                self.place(chunks[i], tasks[i], axes, result)
+        elif alone:
+            elements = self._elements([chunks[i] for i in alone])
+            for chunk, i in zip(elements, alone, strict=True):
+                task = tasks[i]
+                result[task.target] = (chunk if axes is None else chunk.transpose(axes))[
+                    task.source
+                ]
+
+    def _elements(self, chunks: Sequence[Buffer]) -> np.ndarray[Any, Any]:
+        """Small chunks as elements, one after the other along a first dimension."""
+        size = len(self._fields)
+        stored: Buffer = unshuffle(chunks, size) if size else b"".join(chunks)
+        shape = (len(chunks), *self._array.chunk_shape)
+        return np.frombuffer(stored, self._array.dtype).reshape(shape)
 
     def _row_axis(self, tasks: Sequence[ChunkTask]) -> int | None:
         """The dimension along which neighbours follow each other; None if it does not pay."""
@@ -217,11 +235,7 @@ class Decoder:
             for i, field in enumerate(self._ordered_fields()):
                 bytewise[field] = planes[(slice(None), i, *first.source)]
             return
-        if self._fields:
-            stored: Buffer = unshuffle(chunks, len(self._fields))
-        else:
-            stored = b"".join(chunks)
-        out[...] = np.frombuffer(stored, self._array.dtype).reshape(count, *shape)[wanted]
+        out[...] = self._elements(chunks)[wanted]
 
     def _ordered_fields(self) -> list[str]:
         """The bytes of a native element, in the order of the planes."""
@@ -252,8 +266,7 @@ class Decoder:
                 self._place_planes(np.frombuffer(chunk, np.uint8), task, axes, result, out)
                 return
             size = len(self._fields)
-            as_stored = self._order == "C" and axes is None and self._array.dtype.isnative
-            if as_stored and out.size == self._count and out.flags.c_contiguous:
+            if self._array.dtype.isnative and self._is_copy(task, axes, out):
                 unshuffle_into([chunk], size, out.reshape(-1).view(np.uint8))
                 return
             elements = unshuffle([chunk], size).view(self._array.dtype)
@@ -263,14 +276,22 @@ class Decoder:
         self, task: ChunkTask, axes: tuple[int, ...] | None, result: np.ndarray[Any, Any]
     ) -> memoryview | None:
         """Where in `result` all bytes of a plain chunk go as they are; None if there is no such."""
-        if axes is not None or self._order != "C" or not self.nbytes:
-            return None
-        if any(isinstance(index, np.ndarray) for index in task.target):
+        if not self.nbytes or any(isinstance(index, np.ndarray) for index in task.target):
             return None
         out = result[(*task.target, ...)]
-        if out.size != self._count or not out.flags.c_contiguous:
-            return None
-        return out.reshape(-1).view(np.uint8).data
+        return out.reshape(-1).view(np.uint8).data if self._is_copy(task, axes, out) else None
+
+    def _is_copy(
+        self, task: ChunkTask, axes: tuple[int, ...] | None, out: np.ndarray[Any, Any]
+    ) -> bool:
+        """Whether `out`, which `task` fills, has the elements of the chunk in the same order."""
+        return (
+            axes is None
+            and self._order == "C"
+            and out.size == self._count
+            and out.flags.c_contiguous
+            and all(isinstance(index, slice) for index in task.source)  # others may repeat
+        )
 
     def _place_planes(
         self,

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import os
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
@@ -112,40 +112,64 @@ class ChunkReader:
         # what is not compressed is in memory anyway, in the system's cache
         known = self._chunks_of(plan) if remember and not self._decoder.is_plain else None
 
-        def place(segments: Sequence[Segment]) -> None:
-            for segment in segments:
-                self._place_segment(store, segment, known, plan, result)
+        def place(batches: Sequence[list[Segment]]) -> None:
+            for batch in batches:
+                self._place_batch(store, batch, known, plan, result)
 
-        share(place, plan.segments(most), -(-plan.count // most), most * nbytes)
+        share(place, _batches(plan, most), -(-plan.count // most), most * nbytes)
         return plan.finish(result)
 
-    def _place_segment(
+    def _place_batch(
         self,
         store: LocalStore,
-        segment: Segment,
+        batch: list[Segment],
         known: Chunks | None,
         plan: Plan,
         result: np.ndarray[Any, Any],
     ) -> None:
-        keys, decoder = self._keys(segment), self._decoder
-        if decoder.is_plain and len(keys) == 1:
-            room = decoder.room_for(segment.first, plan.axes, result)
-            if room is not None and store.get_into(keys[0], room) == len(room):
-                return  # without a copy; what is missing or has another size goes the usual way
-        if known is not None:
-            for task, key, chunk in zip(segment.tasks(), keys, known.get(keys), strict=True):
-                if chunk is None:
-                    self._place(task, key, store.get(key), known, plan, result)
+        decoder = self._decoder
+        tasks: list[ChunkTask] = []
+        keys: list[str] = []
+        data: list[bytes] = []
+        for segment in batch:
+            own = self._keys(segment)
+            if decoder.is_plain and len(own) == 1:
+                room = decoder.room_for(segment.first, plan.axes, result)
+                if room is not None and store.get_into(own[0], room) == len(room):
+                    continue  # without a copy; what is missing or has another size is done below
+            if known is not None:
+                self._place_known(store, segment.tasks(), own, known, plan, result)
+                continue
+            stored = [store.get(key) for key in own]
+            if segment.dense and len(own) > 1 and None not in stored:
+                chunks = decoder.decode(stored, own.__getitem__)
+                decoder.place_row(chunks, segment.first, segment.axis, result)
+                continue
+            for task, key, part in zip(segment.tasks(), own, stored, strict=True):
+                if part is None:
+                    result[task.target] = self._fill
                 else:
-                    decoder.place(chunk, task, plan.axes, result)
-            return
-        stored = [store.get(key) for key in keys]
-        if segment.dense and len(keys) > 1 and None not in stored:
-            chunks = decoder.decode(stored, keys.__getitem__)
-            decoder.place_row(chunks, segment.first, segment.axis, result)
-            return
-        for task, key, data in zip(segment.tasks(), keys, stored, strict=True):
-            self._place(task, key, data, None, plan, result)
+                    tasks.append(task)
+                    keys.append(key)
+                    data.append(part)
+        if data:
+            chunks = decoder.decode(data, keys.__getitem__)
+            decoder.place_many(chunks, tasks, plan.axes, result)
+
+    def _place_known(
+        self,
+        store: LocalStore,
+        tasks: list[ChunkTask],
+        keys: list[str],
+        known: Chunks,
+        plan: Plan,
+        result: np.ndarray[Any, Any],
+    ) -> None:
+        for task, key, chunk in zip(tasks, keys, known.get(keys), strict=True):
+            if chunk is None:
+                self._place(task, key, store.get(key), known, plan, result)
+            else:
+                self._decoder.place(chunk, task, plan.axes, result)
 
     async def read_remote(
         self, store: RemoteStore, plan: Plan, *, remember: bool = False
@@ -222,6 +246,20 @@ class ChunkReader:
         if known is not None:
             known.put([key], chunks, self._decoder.nbytes)
         self._decoder.place(chunks[0], task, plan.axes, result)
+
+
+def _batches(plan: Plan, most: int) -> Iterator[list[Segment]]:
+    """The segments of a plan, about `most` chunks at a time."""
+    batch: list[Segment] = []
+    count = 0
+    for segment in plan.segments(most):
+        batch.append(segment)
+        count += len(segment.pieces)
+        if count >= most:
+            yield batch
+            batch, count = [], 0
+    if batch:
+        yield batch
 
 
 def fill_element(array: ChunkedArray | FileChunks | FileStrides) -> Any:
