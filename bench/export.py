@@ -43,7 +43,7 @@ from harness import machine
 
 from nczarr_xarray import to_nczarr
 
-BEGIN, END = "<!-- bench/export.py begin -->", "<!-- bench/export.py end -->"
+BEGIN, END = "<!-- bench export begin -->", "<!-- bench export end -->"
 NETCDF = {"zlib": True, "complevel": 4, "shuffle": True, "_FillValue": None}
 BIG = (1, 512, 1024)  # 2 MiB of float32
 
@@ -289,9 +289,9 @@ def save(options: argparse.Namespace, results: dict[str, Any], peak: dict[int, f
     (output / "export.json").write_text(json.dumps(document, indent=1) + "\n")
     plot(results, output / "export.png")
     versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
-    command = f"python bench/export.py --repeat {options.repeat} --scale {options.scale}"
+    command = f"python bench --section export --repeat {options.repeat} --scale {options.scale}"
     head = f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
-    head += f"`TMPDIR={tempfile.gettempdir()} {command} --output docs/bench`"
+    head += f"`{command}`, in {tempfile.gettempdir()}"
     page = output.parent / "speed.md"
     before, rest = page.read_text().split(BEGIN)
     after = rest.partition(END)[2]

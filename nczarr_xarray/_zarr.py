@@ -145,7 +145,7 @@ class ZarrWriter(WritableStore):
         If the store is open for reading only, or can never be changed or listed.
     """
 
-    parallel = RemoteStore.concurrency
+    parallel = 64
 
     def __init__(self, store: Store, prefix: str = "") -> None:
         self.store = store

@@ -16,6 +16,7 @@ import pytest
 
 from nczarr_fsspec.aws import choose_profile, choose_region, credentials, storage_options
 from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.rc import Entry
 from nczarr_fsspec.url import parse_url
 
@@ -28,7 +29,7 @@ PROFILES: dict[str, dict[str, str]] = {
 }
 RC = [Entry("AWS.PROFILE", "lab"), Entry("AWS.REGION", "rc1")]
 #: as many connections as requests in flight
-POOL = {"max_pool_connections": 64}
+POOL = {"max_pool_connections": RemoteStore.concurrency}
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,10 @@ import fsspec
 import pytest
 
 from nczarr_fsspec import FsspecStore, StoreError, ZipStore, open_keystore
+from nczarr_fsspec.keystore import RemoteStore, most_connections
 from nczarr_fsspec.stores import _retry
 from tests.httpserver import Server
+from tests.realservers import range_server
 
 CONTENT = bytes(range(256)) * 100
 
@@ -425,3 +427,46 @@ class TestNginx:
             store = open_keystore(f"{nginx}/{target}")
             assert store.get_many(keys) == expected
             store.close()
+
+
+class TestManyAtATime:
+    def test_connections_are_as_many_as_requests(self, server: Server) -> None:
+        for options, limit in [
+            ({}, RemoteStore.concurrency),
+            ({"client_kwargs": {"trust_env": True}}, RemoteStore.concurrency),
+            ({"get_client": few_connections}, 7),
+        ]:
+            store = open_keystore(f"{server.url}/d", options)
+            assert store.get_many(["v/0"]) == [CONTENT]
+            assert isinstance(store, FsspecStore)
+            assert store._files.shared.fs._session.connector.limit == limit
+            store.close()
+
+    def test_they_are_few_of_the_files_that_may_be_open(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        resource = pytest.importorskip("resource")
+        for files, connections in [
+            (256, 64),
+            (20_000, 192),
+            (resource.RLIM_INFINITY, 192),
+            (9, 16),
+        ]:
+            monkeypatch.setattr(resource, "getrlimit", lambda kind, n=files: (n, n))
+            assert most_connections() == connections
+
+    def test_a_busy_server_gets_fewer_requests(self, tmp_path: Path) -> None:
+        for number in range(400):
+            (tmp_path / str(number)).write_bytes(b"x" * number)
+        with range_server(tmp_path) as server:
+            server.set(latency_ms=5, busy=8)
+            store = open_keystore(server.url)
+            keys = [str(number) for number in range(400)]
+            assert store.get_many(keys) == [b"x" * number for number in range(400)]
+            assert isinstance(store, FsspecStore)
+            assert store._files._throttle.limit < 24  # type: ignore[attr-defined]
+            store.close()
+
+
+async def few_connections(loop: Any, **options: Any) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=7), **options)

@@ -15,11 +15,13 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
+from fsspec import AbstractFileSystem
 from yarl import URL
 
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
@@ -32,7 +34,8 @@ TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
 #: answers that say there is no such file
 MISSING = frozenset({404, 410})
 
-_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+#: answers after which another try may succeed
+TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 #: those of them that mean "too many requests"
 _BUSY = frozenset({429, 503})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -50,6 +53,44 @@ _PRIVATE = ("auth", "cookies", "server_hostname", "ssl")
 #: for each session of a user one that has its connections but none of its secrets
 _strangers: weakref.WeakKeyDictionary[aiohttp.ClientSession, aiohttp.ClientSession]
 _strangers = weakref.WeakKeyDictionary()
+#: for each session what its requests have in common
+_habits: weakref.WeakKeyDictionary[aiohttp.ClientSession, _Habits] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class _Habits:
+    """What all requests of a filesystem have in common.
+
+    Attributes
+    ----------
+    given : dict
+        Headers of the user, who may change them.
+    options, public : dict
+        Further arguments of a request to the origin that the user named, and to others.
+    params : dict
+        Added to the query.
+    hops : int
+        How many redirects are followed.
+    """
+
+    given: Mapping[str, str]
+    options: dict[str, Any]
+    public: dict[str, Any]
+    params: Any
+    hops: int
+
+    @classmethod
+    def of(cls, fs: AbstractFileSystem) -> _Habits:
+        options: dict[str, Any] = dict(fs.kwargs)
+        given = options.pop("headers", None) or {}
+        params = options.pop("params", None)
+        follow = options.pop("allow_redirects", True)
+        hops = int(options.pop("max_redirects", 10)) if follow else 0
+        if "timeout" not in options and "timeout" not in fs.client_kwargs:
+            options["timeout"] = TIMEOUT
+        options["allow_redirects"] = False
+        public = {name: value for name, value in options.items() if name not in _PRIVATE}
+        return cls(given, options, public, params, hops)
 
 
 @asynccontextmanager
@@ -75,28 +116,23 @@ async def get(
         Where `url` is known to lead: it is asked instead.
     """
     fs = shared.fs
-    options: dict[str, Any] = dict(fs.kwargs)
-    given = options.pop("headers", None) or {}
-    follow = options.pop("allow_redirects", True)
-    hops = int(options.pop("max_redirects", 10)) if follow else 0
     session = await fs.set_session()
-    if "timeout" not in options and "timeout" not in fs.client_kwargs:
-        options["timeout"] = TIMEOUT
-    first = _legal(url).extend_query(options.pop("params", None) or {})
+    habits = _habits.get(session)
+    if habits is None:
+        habits = _habits[session] = _Habits.of(fs)
+    given, hops = habits.given, habits.hops
+    first = _legal(url)
+    if habits.params:
+        first = first.extend_query(habits.params)
     target = first if via is None else _legal(via)
-    public = {name: value for name, value in options.items() if name not in _PRIVATE}
     headers = {"Accept-Encoding": "identity", **headers}
     while True:
-        if target.origin() == first.origin():
+        if target is first or target.origin() == first.origin():
             if first.raw_user is not None and target.raw_user is None:
                 target = target.with_user(first.user).with_password(first.password)
-            request = session.get(
-                target, headers={**headers, **given}, allow_redirects=False, **options
-            )
+            request = session.get(target, headers={**headers, **given}, **habits.options)
         else:
-            request = _stranger(session, given).get(
-                target, headers=headers, allow_redirects=False, **public
-            )
+            request = _stranger(session, given).get(target, headers=headers, **habits.public)
         async with request as response:
             location = response.headers.get("Location")
             if response.status not in _REDIRECTS or location is None or hops == 0:
@@ -127,7 +163,7 @@ def failure(shown: str, response: aiohttp.ClientResponse) -> StoreError | Transi
     """What to raise for an answer that is of no use."""
     status = response.status
     said = f"HTTP status {status} {response.reason or ''}".rstrip()
-    if status in _TRANSIENT:
+    if status in TRANSIENT:
         wait = _retry_after(response.headers.get("Retry-After"))
         return TransientError(said, wait, busy=status in _BUSY)
     if status in MISSING:
@@ -183,6 +219,75 @@ def unsatisfied_size(header: str | None) -> int | None:
 def is_encoded(response: aiohttp.ClientResponse) -> bool:
     """Whether the body was compressed on its way."""
     return response.headers.get("Content-Encoding", "identity").lower() != "identity"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A piece of a file and where it lies: `partial` if the server honoured the range."""
+
+    body: bytes
+    size: int | None
+    partial: bool
+
+
+def range_header(start: int, stop: int | None) -> str:
+    """The header ``Range``; a negative `start` counts from the end."""
+    if start < 0:
+        return f"bytes={start}"
+    return f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
+
+
+async def whole_file(
+    response: aiohttp.ClientResponse, length: int | None, start: int | None, stop: int | None
+) -> Answer:
+    """The answer 200: the file from its beginning, whatever range was asked for.
+
+    Parameters
+    ----------
+    length
+        How long the body should be, if that is known.
+    """
+    if start is not None and start < 0:
+        if length is None or length > -start:
+            return Answer(b"", length, partial=False)  # not the whole file for its tail
+        start = None
+    if stop is None:
+        body = await response.read()
+    else:
+        pieces = bytearray()
+        async for piece in response.content.iter_chunked(1 << 16):
+            pieces += piece
+            if len(pieces) >= stop:
+                return Answer(bytes(pieces[start:stop]), length, partial=False)
+        body = bytes(pieces)
+    if length is not None and len(body) != length:
+        raise TransientError(f"the body has {len(body)} of {length} bytes")
+    return Answer(body[start:] if start else body, length, partial=False)
+
+
+async def part_of_file(
+    response: aiohttp.ClientResponse, shown: str, start: int, stop: int | None
+) -> Answer:
+    """The answer 206: check that it is the range that was asked for, and all of it."""
+    stated = content_range(response.headers.get("Content-Range"))
+    body = await response.read()
+    if stated is None:  # a proxy may lose it; then only the length can tell
+        if stop is None or start < 0 or len(body) != stop - start:
+            raise StoreError(shown, "the server sent a byte range without saying which")
+        return Answer(body, None, partial=True)
+    first, end, size = stated
+    if len(body) != end - first:
+        raise TransientError(f"the body has {len(body)} of {end - first} bytes")
+    if size is None:
+        if start < 0:
+            return Answer(b"", None, partial=False)  # the tail of what?
+        wanted = start, end
+    else:
+        wanted = slice(start, stop).indices(size)[:2]
+    if (first, end) != wanted:
+        asked = f"{wanted[0]}-{wanted[1] - 1}"
+        raise StoreError(shown, f"the server sent bytes {first}-{end - 1}, asked for {asked}")
+    return Answer(body, size, partial=True)
 
 
 async def up_to(response: aiohttp.ClientResponse, most: int) -> bytes:

@@ -18,6 +18,8 @@ from fsspec.dircache import DirCache
 from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from nczarr_fsspec.keystore import RemoteStore
+
 
 class SharedFilesystem:
     """One filesystem with its connections, for all stores of this process with the same options.
@@ -157,7 +159,23 @@ def _alike(fs: AbstractFileSystem) -> AbstractFileSystem:
     )
     like.dircache = DirCache(use_listings_cache=False)
     like.close_session = partial(_close_later, os.getpid())
+    if "connector" not in getattr(like, "client_kwargs", {}) and _makes_sessions_of_fsspec(like):
+        like.get_client = _make_session
     return like
+
+
+def _makes_sessions_of_fsspec(fs: AbstractFileSystem) -> bool:
+    """Whether `fs` gets its connections from aiohttp in the way that fsspec's HTTP does."""
+    make = getattr(fs, "get_client", None)
+    return getattr(make, "__module__", "") == "fsspec.implementations.http"
+
+
+async def _make_session(**options: Any) -> Any:
+    """A session of aiohttp with as many connections as there are requests; 100 by default."""
+    import aiohttp
+
+    connector = aiohttp.TCPConnector(limit=RemoteStore.concurrency)
+    return aiohttp.ClientSession(connector=connector, **options)
 
 
 def arguments(fs: AbstractFileSystem) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -90,11 +90,15 @@ class SyncFsspecStore(LocalStore):
 
 
 def remote_files(fs: AbstractFileSystem) -> FsspecFiles:
-    """The way to read files of `fs`: plain HTTP has one of its own."""
+    """The way to read files of `fs`: plain HTTP has one of its own, and S3 a short one."""
     if _is_http(fs):
         from nczarr_fsspec.stores.http import HTTPFiles
 
         return HTTPFiles(fs)
+    if _is_s3(fs):
+        from nczarr_fsspec.stores.s3 import S3Files
+
+        return S3Files(fs)
     return FsspecFiles(fs)
 
 
