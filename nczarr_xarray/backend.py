@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
+from nczarr_xarray._collection import collection_paused
 from nczarr_xarray._compat import (
     VLEN_STRING,
     AbstractDataStore,
@@ -76,10 +77,11 @@ def open_groups(
             for member in (top.walk() if tree else [top])
         ]
         _load_what_opening_touches(opened, stores)
-        datasets = {
-            _relative(store.group.path, top.path): store.open_dataset(**decoding)
-            for store in stores
-        }
+        with collection_paused():
+            datasets = {
+                _relative(store.group.path, top.path): store.open_dataset(**decoding)
+                for store in stores
+            }
         cleanup.pop_all()
     return datasets
 

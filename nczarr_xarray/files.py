@@ -13,6 +13,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
 from nczarr_fsspec.ranges.memory import memory, store
 from nczarr_fsspec.ranges.reader import RangeReader, Receive
 from nczarr_fsspec.ranges.source import ByteSource, Extent, LocalBytes, RemoteBytes
+from nczarr_xarray._collection import collection_paused
 from nczarr_xarray.formats.classic import hierarchy as classic
 from nczarr_xarray.formats.hdf5 import netcdf as hdf5
 from nczarr_xarray.formats.waves import Parsing, Read, read_some, waves
@@ -62,7 +63,8 @@ class DataFile:
         """
         source = self.source
         if not isinstance(source, RemoteBytes):
-            return self.parse(_read_hierarchy(source.url, source.size, group, tree))
+            with collection_paused():
+                return self.parse(_read_hierarchy(source.url, source.size, group, tree))
         parsed = memory.of(source).parsed
         hierarchy: Hierarchy | None = parsed.get((group, tree))
         if hierarchy is None:

@@ -29,6 +29,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_xarray._collection import collection_paused
 from nczarr_xarray.chunks import Index
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.formats import v3
@@ -168,7 +169,8 @@ def open_keys(
             )
         else:
             naming = Naming(anonymous_prefix, array_dimensions="noxarray" not in mode)
-            hierarchy = build(nodes, naming, pure=options.pure)
+            with collection_paused():
+                hierarchy = build(nodes, naming, pure=options.pure)
         _hold_back(hierarchy, state)
     except BaseException:
         store.close()

@@ -19,8 +19,8 @@ from xarray.backends import locks
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.keystore import RemoteStore
+from nczarr_xarray._collection import collection_paused
 from nczarr_xarray.chunks.szip import szip_encoder
-from nczarr_xarray.formats.hdf5 import fallback
 from nczarr_xarray.model import ChunkedArray, Dimension, Variable
 from nczarr_xarray.reader import open_file
 from nczarr_xarray.variables import VariableReader
@@ -144,11 +144,11 @@ def test_not_on_the_loop_of_a_store(lock: _Lock) -> None:
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_of_a_fork_collects_garbage() -> None:
-    """Forked while another thread reads by libhdf5, which pauses the collector."""
+    """Forked while another thread has paused the collector."""
     begun, end = threading.Event(), threading.Event()
 
     def read() -> None:
-        with fallback._collection.paused(RemoteMemory(b"")):
+        with collection_paused():
             begun.set()
             end.wait()
 

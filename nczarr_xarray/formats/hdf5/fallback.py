@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, Unsupport
 from nczarr_fsspec.ranges.file import ByteRangeFile
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
+from nczarr_xarray._collection import collection_paused
 from nczarr_xarray.chunks.libhdf5 import only_user
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
@@ -255,50 +253,11 @@ def _opened(source: ByteSource) -> Iterator[Any]:
         return
     assert isinstance(source, (LocalBytes, RemoteBytes))
     # not closed: that would close the source
-    with only_user(), _collection.paused(source), h5py.File(ByteRangeFile(source), "r") as file:
-        yield file
-
-
-class _Collection:
-    """Garbage collection, which pauses while anybody says so. Safe in threads.
-
-    h5py holds its lock while libhdf5 waits for bytes. If the thread that is to
-    bring them came to collect something of h5py's, it would wait for that lock,
-    and nothing would ever go on.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pauses = 0
-        self._enabled = True
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
-
-    def _forget(self) -> None:
-        """Resume in a child process, which has none of the threads that were reading."""
-        self._lock = threading.Lock()
-        if self._pauses:
-            self._pauses = 0
-            if self._enabled:
-                gc.enable()
-
-    @contextmanager
-    def paused(self, source: ByteSource) -> Iterator[None]:
-        """Collect nothing until `source` has been read."""
-        with self._lock:
-            if not self._pauses:
-                self._enabled = gc.isenabled()
-                gc.disable()
-            self._pauses += 1
-        try:
-            if isinstance(source, RemoteBytes):
-                source.run(asyncio.sleep(0))  # a collection in its thread is over then
-            yield
-        finally:
-            with self._lock:
-                self._pauses -= 1
-                if self._enabled and not self._pauses:
-                    gc.enable()
-
-
-_collection = _Collection()
+    with only_user(), collection_paused():
+        if isinstance(source, RemoteBytes):
+            # h5py holds its lock while libhdf5 waits for bytes. If the thread that is to bring them
+            # came to collect something of h5py's, it would wait for that lock, and nothing would
+            # ever go on. A collection that goes on there is over after this:
+            source.run(asyncio.sleep(0))
+        with h5py.File(ByteRangeFile(source), "r") as file:
+            yield file
