@@ -41,33 +41,33 @@ class _Pool:
 
     Attributes
     ----------
-    working : int
-        How many threads share in reads now, those of callers among them.
+    callers, helpers : int
+        How many threads read now: those that asked for data, and those of the pool.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.executor: ThreadPoolExecutor | None = None
-        self.working = 0
+        self.forget()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
         self.lock = threading.Lock()
-        self.executor = None
-        self.working = 0
+        self.executor: ThreadPoolExecutor | None = None
+        self.callers = self.helpers = 0
 
-    def claim(self, most: int) -> int:
+    def begin(self, most: int) -> int:
         """A caller begins to read; how many threads may help it: those that no other read has."""
         with self.lock:
-            helpers = max(0, min(most, processors() - self.working - 1))
-            self.working += 1 + helpers
+            self.callers += 1
+            helpers = max(0, min(most, processors() - self.callers - self.helpers))
+            self.helpers += helpers
         return helpers
 
-    def release(self, helpers: int) -> None:
-        """A caller has read, with so many helpers."""
+    def end(self, *, caller: bool) -> None:
+        """A caller or a helper has read."""
         with self.lock:
-            self.working -= 1 + helpers
+            self.callers -= caller
+            self.helpers -= not caller
 
     def get(self) -> ThreadPoolExecutor:
         with self.lock:
@@ -309,28 +309,35 @@ def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, n
     failed = threading.Event()
 
     size = chunks_at_a_time(count, nbytes)
+    room = processors()
 
     def take() -> list[T]:
         with lock:
             return [] if failed.is_set() else list(itertools.islice(remaining, size))
 
-    def work() -> None:
+    def work(*, helps: bool) -> None:
         try:
-            while batch := take():
+            # callers come first: where dask's threads read, ours would only take turns with them
+            while not (helps and _pool.callers + _pool.helpers > room) and (batch := take()):
                 function(batch)
         except BaseException:
             failed.set()
             raise
+        finally:
+            _pool.end(caller=not helps)
 
-    batches = -(-count // size)
-    claimed = _pool.claim(batches - 1)
+    wanted = _pool.begin(-(-count // size) - 1)
     helpers: list[Future[None]] = []
     try:
-        helpers += (_pool.get().submit(work) for _ in range(claimed))
-        work()  # the caller works too: no progress ever depends on a free thread
+        helpers += (_pool.get().submit(work, helps=True) for _ in range(wanted))
     finally:
-        wait([helper for helper in helpers if not helper.cancel()])
-        _pool.release(claimed)
+        try:
+            work(helps=False)  # the caller works too: no progress ever depends on a free thread
+        finally:
+            cancelled = sum(helper.cancel() for helper in helpers)
+            for _ in range(wanted - len(helpers) + cancelled):
+                _pool.end(caller=False)
+            wait(helpers)
     for helper in helpers:
         if not helper.cancelled():
             helper.result()
