@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import netCDF4
 import pytest
 
 from nczarr_xarray import DatasetNotFoundError, FormatError, StoreError
@@ -62,6 +63,25 @@ def test_group_lists_need_one_wave_per_depth(remote: bool) -> None:
     nodes, waves = drive(NCZARR, tree=True, remote=remote)
     assert len(waves) == 4  # root; its arrays and groups; those of /g1; those of /g1/sub
     assert set(nodes.groups) == {"", "g1", "g1/sub", "emptygrp"}
+
+
+@pytest.mark.parametrize(("mode", "most"), [("nczarr", 3), ("nczarr,consolidated", 1)])
+def test_500_variables_in_20_groups_need_no_more_waves(
+    tmp_path: Path, mode: str, most: int
+) -> None:
+    with netCDF4.Dataset(f"file://{tmp_path}/x.file#mode={mode},file", "w") as root:
+        for g in range(20):
+            group = root.createGroup(f"g{g:02}")
+            group.createDimension("x", 10)
+            for v in range(25):
+                group.createVariable(f"v{v:02}", "f4", ("x",)).units = "K"
+    tree = tmp_path / "x.file"
+    files = (path for path in tree.rglob("*") if path.is_file())
+    objects = {path.relative_to(tree).as_posix(): path.read_bytes() for path in files}
+    for listable in (True, False):
+        nodes, waves = drive(objects, listable=listable, tree=True, remote=True)
+        assert len(waves) <= most
+        assert len(variables(build(nodes, Naming(), pure=False))) == 500
 
 
 def test_one_group_needs_two_waves_at_any_depth() -> None:
