@@ -11,6 +11,16 @@ from hypothesis import strategies as st
 
 from nczarr_xarray.chunks import plan_outer, plan_points, strides
 
+
+@pytest.fixture(params=["as they are", "small"], autouse=True)
+def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is long is so long that no test would reach it."""
+    if request.param == "small":
+        monkeypatch.setattr(strides, "SHORT_RUN", 16)
+        monkeypatch.setattr(strides, "LONG_ROW", 40)
+        monkeypatch.setattr(strides, "LONG_RUN", 100)
+
+
 Layout = tuple[np.ndarray[Any, Any], bytes, tuple[int, ...]]
 
 
@@ -52,7 +62,7 @@ def selections(data: st.DataObject, shape: tuple[int, ...]) -> tuple[Any, ...]:
 def fill(plan: Any, layout: Layout, data: st.DataObject) -> np.ndarray[Any, Any]:
     """Read the runs of a plan in a random order, in random groups."""
     values, stored, stride = layout
-    result = np.full(plan.shape, 77).astype(values.dtype)
+    result = np.full(plan.shape, 77).astype(values.dtype.newbyteorder("="))
     for runs in strides.plan_runs(plan, stride, values.dtype):
         assert len(runs.starts) == np.prod(runs.outer, dtype=int)
         numbers = list(range(len(runs.starts)))
@@ -63,7 +73,16 @@ def fill(plan: Any, layout: Layout, data: st.DataObject) -> np.ndarray[Any, Any]
             group = numbers[at : at + size]  # as a file has them: in any order
             starts = [int(runs.starts[n]) for n in group]
             assert all(s >= 0 and s + runs.length <= len(stored) for s in starts)
-            runs.place(group, [stored[s : s + runs.length] for s in starts], result)
+            pieces = [stored[s : s + runs.length] for s in starts]
+            rooms = [runs.room(n, result) for n in group] if runs.is_copy else [None]
+            if data.draw(st.booleans()) and not any(room is None for room in rooms):
+                for room, piece in zip(rooms, pieces, strict=True):
+                    assert room is not None
+                    room.view(np.uint8)[:] = np.frombuffer(piece, np.uint8)
+                    if not values.dtype.isnative:
+                        room.byteswap(inplace=True)
+            else:
+                runs.place(group, pieces, result)
     return plan.finish(result)
 
 
@@ -104,6 +123,7 @@ def test_points(layout: Layout, data: st.DataObject) -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("limits", ["as they are"], indirect=True)
 def test_runs_are_few_and_waste_little() -> None:
     shape, dtype = (365, 180, 360), np.dtype(">f4")
     stride = (180 * 360 * 4, 360 * 4, 4)
@@ -122,6 +142,12 @@ def test_runs_are_few_and_waste_little() -> None:
     (full,) = runs(everything, everything, everything)
     assert full.length <= strides.LONG_RUN
     assert full.length * len(full.starts) == 365 * 180 * 360 * 4
+    short = (100, 512, 1024)
+    plan = plan_outer((everything,) * 3, short, short)
+    parts = strides.plan_runs(plan, (1 << 21, 1 << 12, 4), dtype)
+    assert {part.length for part in parts} == {strides.LONG_RUN}
+    assert sum(len(part.starts) for part in parts) == 200
+    assert all(part.is_copy for part in parts)
     line = strides.plan_runs(plan_outer((everything,), (10**7,), (10**7,)), (4,), dtype)
     assert sum(part.length for part in line) == 4 * 10**7
     assert all(part.length <= strides.LONG_RUN for part in line)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes
-from nczarr_fsspec.stores.directory import OPEN_FLAGS, read_at
+from nczarr_fsspec.stores.directory import OPEN_FLAGS, read_at, read_into
 
 CHANGED = "the file has changed since it was opened; open it again"
 
@@ -56,25 +57,36 @@ class LocalFileBytes(LocalBytes):
         (data,) = self.read_many([start], [stop])
         return data
 
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        with self._reading() as number:
+            count = read_into(number, start, buffer)
+        if count < len(buffer):
+            raise _too_short(self, start, start + len(buffer))
+
     def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
+        with self._reading() as number:
+            data = [read_at(number, start, stop) for start, stop in zip(starts, stops, strict=True)]
+        for part, start, stop in zip(data, starts, stops, strict=True):
+            if len(part) != stop - start:
+                raise _too_short(self, start, stop)
+        return data
+
+    @contextmanager
+    def _reading(self) -> Iterator[int]:
+        """The descriptor; what is read meanwhile is of the version that was opened, or an error."""
         opened = self._opened
         if opened is None:
             opened = self._open()
             if opened.validator != self.validator:
                 raise StoreError(self.url, CHANGED)
             self._opened = opened
-        number = opened.number
         try:
-            data = [read_at(number, start, stop) for start, stop in zip(starts, stops, strict=True)]
-            current = _validator(os.fstat(number))
+            yield opened.number
+            current = _validator(os.fstat(opened.number))
         except OSError as error:
             raise StoreError(self.url, f"cannot be read: {error.strerror or error}") from error
         if current != self.validator:
             raise StoreError(self.url, CHANGED)
-        for part, start, stop in zip(data, starts, stops, strict=True):
-            if len(part) != stop - start:
-                raise _too_short(self, start, stop)
-        return data
 
     def close(self) -> None:
         self._opened = None  # the descriptor closes with the last read that is under way

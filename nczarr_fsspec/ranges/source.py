@@ -97,6 +97,10 @@ class LocalBytes(ByteSource):
             If they cannot be read, or the file is shorter.
         """
 
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        """`read` as many bytes as `buffer` has into it, without a copy where that can be."""
+        buffer[:] = self.read(start, start + len(buffer))
+
     def read_many(
         self, starts: Sequence[int], stops: Sequence[int]
     ) -> Sequence[bytes | memoryview]:

@@ -6,7 +6,8 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import LocalStore, check_key
@@ -62,14 +63,12 @@ class DirectoryStore(LocalStore):
             os.close(descriptor)
 
     def get_into(self, key: str, buffer: memoryview) -> int | None:
-        if _read_into is None:
-            return super().get_into(key, buffer)
         path = self._prefix + check_key(key)
         descriptor = _open(path)
         if descriptor is None:
             return None
         try:
-            return _read_into(descriptor, buffer)
+            return read_into(descriptor, 0, buffer)
         except OSError as error:
             if error.errno == errno.EISDIR:
                 return None
@@ -115,24 +114,32 @@ else:  # Windows: one file position a descriptor, so one reader at a time
             return os.read(descriptor, count)
 
 
-_read_into: Callable[[int, memoryview], int] | None = None
+def read_into(descriptor: int, start: int, buffer: memoryview) -> int:
+    """Fill `buffer` from byte `start` on; how many bytes there were, more than fit if there are."""
+    there = 0
+    # one byte of room behind it tells, without another call, whether the file ends there
+    spare = bytearray(1)
+    while there < len(buffer):
+        count = _preadv(descriptor, [buffer[there:], spare], start + there)
+        if count == 0:
+            break
+        there += count
+    return there
+
+
+_preadv: Callable[[int, Sequence[Any], int], int]
 if hasattr(os, "preadv"):
+    _preadv = os.preadv
+else:  # Windows, and macOS before 11
 
-    def _fill(descriptor: int, buffer: memoryview) -> int:
-        """Fill `buffer` from the start of a file; at least one more than it holds if there is more.
-
-        One byte of room behind it tells, without another call, whether the file ends there.
-        """
-        spare = bytearray(1)
-        there = 0
-        while there < len(buffer):
-            count = os.preadv(descriptor, [buffer[there:], spare], there)
-            if count == 0:
-                break
-            there += count
-        return there
-
-    _read_into = _fill
+    def _preadv(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+        data = _pread(descriptor, sum(map(len, buffers)), offset)
+        at = 0
+        for buffer in buffers:
+            part = data[at : at + len(buffer)]
+            buffer[: len(part)] = part
+            at += len(part)
+        return len(data)
 
 
 def _open(path: str) -> int | None:

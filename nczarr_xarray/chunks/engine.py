@@ -302,7 +302,8 @@ def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, n
         Bytes that one item is about.
     """
     if count <= 1 or count * nbytes <= INLINE_BYTES:
-        function(list(items))
+        if count:
+            function(list(items))
         return
     remaining = iter(items)
     lock = threading.Lock()

@@ -6,14 +6,16 @@ one request; everything else is as for stores with a key for each chunk.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_xarray.chunks.cache import CACHE, Chunks, may_come_back
 from nczarr_xarray.chunks.codecs import Decoder
@@ -33,6 +35,9 @@ from nczarr_xarray.model import FileChunks, FileStrides
 WINDOW = 1 << 16
 #: The same of a file on this machine, where looking up costs no round trip.
 LOCAL_WINDOW = 1 << 13
+#: Runs of elements from this length on are read straight into the result; a copy costs less than
+#: finding their places one by one.
+DIRECT_BYTES = 1 << 15
 
 
 class _Chunks(NamedTuple):
@@ -118,6 +123,11 @@ class FileChunkReader:
         if segment.dense and not there.any():
             result[segment.target] = fill_element(self._array)
             return
+        if self._decoders[0].is_plain and len(chunks.ids) == 1 and there.all():
+            room = self._decoders[0].room_for(segment.first, plan.axes, result)
+            if room is not None and chunks.sizes[0] == len(room) and not chunks.masks.any():
+                source.read_into(int(chunks.starts[0]), room)
+                return
         tasks = segment.tasks()
         left = self._place_known(tasks, chunks, known, plan, result)
         chosen = [tasks[i] for i in left.tolist()]
@@ -300,20 +310,25 @@ class FileStridesReader:
         """
         result = self._allocate(file, plan)
         start = self._array.start
-        read: Callable[[int, int], bytes | memoryview] = self._read_inline
+        source: LocalBytes
         if self._array.inline is None:
             assert isinstance(file.source, LocalBytes)
-            read = file.source.read
-        for runs in self._plan(plan) if start is not None else ():
-            starts = (runs.starts + start).tolist()
-            length = runs.length
+            source = file.source
+        else:
+            source = MemoryBytes(self._array.inline, self._array.path)
+        parts = self._plan(plan) if start is not None else []
+        first = [0, *itertools.accumulate(len(runs.starts) for runs in parts)]
 
-            def place(batch: Sequence[int], runs: Runs = runs, starts: Any = starts,
-                      length: int = length) -> None:  # fmt: skip
-                data = [read(starts[n], starts[n] + length) for n in batch]
-                runs.place(batch, data, result)
+        def place(batch: Sequence[int]) -> None:
+            low, stop = batch[0], batch[-1] + 1  # share gives them in order
+            while low < stop:
+                part = bisect.bisect_right(first, low) - 1
+                high = min(stop, first[part + 1])
+                numbers = range(low - first[part], high - first[part])
+                self._place_runs(source, parts[part], numbers, result)
+                low = high
 
-            share(place, range(len(starts)), len(starts), length)
+        share(place, range(first[-1]), first[-1], max((runs.length for runs in parts), default=0))
         return plan.finish(result)
 
     async def read_remote(
@@ -351,9 +366,24 @@ class FileStridesReader:
             await file.read_data(starts, starts + lengths, receive)
         return plan.finish(result)
 
-    def _read_inline(self, start: int, stop: int) -> memoryview:
-        assert self._array.inline is not None
-        return memoryview(self._array.inline)[start:stop]
+    def _place_runs(
+        self, source: LocalBytes, runs: Runs, numbers: range, result: np.ndarray[Any, Any]
+    ) -> None:
+        start = self._array.start
+        assert start is not None
+        starts = (runs.starts[numbers.start : numbers.stop] + start).tolist()
+        if not runs.is_copy or runs.length < DIRECT_BYTES:
+            data = source.read_many(starts, [begin + runs.length for begin in starts])
+            runs.place(numbers, data, result)
+            return
+        for number, begin in zip(numbers, starts, strict=True):
+            room = runs.room(number, result)
+            if room is None:
+                runs.place([number], [source.read(begin, begin + runs.length)], result)
+                continue
+            source.read_into(begin, room.view(np.uint8).data)
+            if not runs.dtype.isnative:
+                room.byteswap(inplace=True)
 
     def _allocate(self, file: DataFile, plan: OuterPlan | PointPlan) -> np.ndarray[Any, Any]:
         """Room for the result, filled if nothing is stored, once it is known that all is there."""

@@ -25,6 +25,8 @@ WANTED_SHARE = 0.8
 SPARSE_STEP = 8
 #: and while it is at most this long, that runs can be placed while others are still fetched.
 LONG_RUN = 1 << 20
+#: Rows that are as long need not be read several together.
+LONG_ROW = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,11 @@ class _Axis:
             return cls(first, last - first + 1, count, slice(0, last - first + 1, step), stride)
         first = int(part.min())
         return cls(first, int(part.max()) - first + 1, part.size, part - first, stride)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether all positions are taken, in their order."""
+        return isinstance(self.part, slice) and self.span == self.count
 
     def offsets(self) -> np.ndarray[Any, Any]:
         """Bytes from the beginning of the array to each position."""
@@ -84,6 +91,22 @@ class Runs:
     outer: tuple[int, ...]
     inner: tuple[_Axis, ...]
     dtype: np.dtype[Any]
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the bytes of a run are those of its elements, in their order."""
+        nbytes = self.dtype.itemsize
+        for axis in reversed(self.inner):
+            if axis.stride != nbytes or not axis.is_dense:
+                return False
+            nbytes *= axis.count
+        return nbytes == self.length
+
+    def room(self, number: int, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+        """The elements of `result` that a run fills, 1-D; None if they are not contiguous."""
+        index = np.unravel_index(number, self.outer) if self.outer else ()
+        part = result[self.target][(*index, ...)]  # a view, of a single element too
+        return part.reshape(-1) if part.flags.c_contiguous else None
 
     def place(
         self, numbers: Sequence[int], data: Sequence[Any], result: np.ndarray[Any, Any]
@@ -144,20 +167,22 @@ def plan_runs(
     wanted = span = dtype.itemsize
     while inner:
         axis = axes[inner - 1]
-        wanted *= axis.count
-        span += (axis.span - 1) * axis.stride
-        if span > LONG_RUN or (span > SHORT_RUN and wanted < WANTED_SHARE * span):
+        taken, length = wanted * axis.count, span + (axis.span - 1) * axis.stride
+        if length > LONG_RUN or (length > SHORT_RUN and taken < WANTED_SHARE * length):
             break
+        wanted, span = taken, length
         inner -= 1
     outer += [axis.offsets() for axis in axes[:inner]]
-    cut = inner == len(axes) and inner > 0 and _cut(axes[-1], dtype.itemsize)
+    # one row, or rows without gaps, may be too long for one run and need not be runs each
+    cut = []
+    if inner and inner == len(axes):
+        cut = _cut(axes[-1], dtype.itemsize)
+    elif inner and wanted == span == axes[inner - 1].stride and span < LONG_ROW:
+        cut = _cut(axes[inner - 1], span) if axes[inner - 1].is_dense else []
     if not cut:
         return [_runs(outer, (...,), tuple(axes[inner:]), dtype)]
-    # a single row is too long for one run
-    return [
-        _runs(outer[:-1], (*[slice(None)] * (len(outer) - 1), part), (axis,), dtype)
-        for part, axis in cut
-    ]
+    around = [slice(None)] * (len(outer) - 1)
+    return [_runs(outer[:-1], (*around, part), (axis, *axes[inner:]), dtype) for part, axis in cut]
 
 
 def end_of(plan: OuterPlan | PointPlan, strides: Sequence[int], itemsize: int) -> int:
