@@ -75,6 +75,7 @@ def test_step_after_step_decodes_each_chunk_once(
         assert sum(decoded) == 8
     del ds
     gc.collect()
+    assert CACHE.get(-1, []) == []  # whoever uses it next drops what is forgotten
     assert CACHE.nbytes == 0
 
 
@@ -154,5 +155,30 @@ def test_it_is_bounded_and_forgets_the_oldest(uses: list[tuple[int, int, int]]) 
         while sum(model.values()) > 100:
             del model[next(iter(model))]
         assert known.nbytes == sum(model.values()) <= 100
-    known._forget(1)
+    known._gone.append(1)
+    known.get(1, [])
     assert known.nbytes == sum(size for (owner, _), size in model.items() if owner != 1)
+
+
+def test_owners_may_be_collected_while_the_cache_is_in_use() -> None:
+    """The collector runs where objects are made, also between two lines of the cache."""
+
+    class Owner:
+        def __init__(self) -> None:
+            self.chunks = known.of(self)
+            self.circle = self
+
+    known = ChunkCache(10**9)
+    threshold = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        for number in range(500):
+            owner = Owner()
+            owner.chunks.put([number], [bytes(9)], 9)
+            assert owner.chunks.get([number, "other"]) == [bytes(9), None]
+            del owner
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    known.get(-1, [])
+    assert known.nbytes == 0

@@ -10,6 +10,7 @@ behaviour of nginx, Apache, S3.
 
 from __future__ import annotations
 
+import errno
 import re
 import time
 import weakref
@@ -38,6 +39,8 @@ MISSING = frozenset({404, 410})
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 #: those of them that mean "too many requests"
 _BUSY = frozenset({429, 503})
+#: errors of this machine that mean the same
+TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _CONTENT_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
 _UNSATISFIED = re.compile(r"bytes\s+\*/(\d+)", re.IGNORECASE)
@@ -53,8 +56,8 @@ _PRIVATE = ("auth", "cookies", "server_hostname", "ssl")
 #: for each session of a user one that has its connections but none of its secrets
 _strangers: weakref.WeakKeyDictionary[aiohttp.ClientSession, aiohttp.ClientSession]
 _strangers = weakref.WeakKeyDictionary()
-#: for each session what its requests have in common
-_habits: weakref.WeakKeyDictionary[aiohttp.ClientSession, _Habits] = weakref.WeakKeyDictionary()
+#: for each filesystem what its requests have in common; sessions may be those of several
+_habits: weakref.WeakKeyDictionary[SharedFilesystem, _Habits] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +120,9 @@ async def get(
     """
     fs = shared.fs
     session = await fs.set_session()
-    habits = _habits.get(session)
+    habits = _habits.get(shared)
     if habits is None:
-        habits = _habits[session] = _Habits.of(fs)
+        habits = _habits[shared] = _Habits.of(fs)
     given, hops = habits.given, habits.hops
     first = _legal(url)
     if habits.params:
@@ -151,6 +154,8 @@ def translated(shown: str) -> Iterator[None]:
         raise
     except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
         reason = f"{type(error).__name__}: {redact(str(error))}"
+        if getattr(error, "errno", None) in TOO_MANY_FILES:
+            raise TransientError(reason, busy=True) from None
         if _is_final(error):
             raise StoreError(shown, f"cannot connect: {reason}") from None
         raise TransientError(reason) from None

@@ -54,14 +54,15 @@ async def retried(attempt: Callable[[], Awaitable[T]], shown: str) -> T:
     StoreError
         If `ATTEMPTS` tries failed, or the server wants to be left alone for long.
     """
-    wait, tries = FIRST_WAIT, 0
+    wait, tries, counted = FIRST_WAIT, 0, 0
     while True:
         try:
             return await attempt()
         except TransientError as error:
             reason, asked = str(error), error.wait
-            tries += error.counts
-        if tries == ATTEMPTS or asked > LONGEST_WAIT:
+            tries += 1
+            counted += error.counts
+        if counted == ATTEMPTS or asked > LONGEST_WAIT:
             raise StoreError(shown, f"{reason} (tried {tries} times)")
         jitter = random.uniform(0.5, 1)  # noqa: S311 - no secret
         await asyncio.sleep(max(asked, wait * jitter))

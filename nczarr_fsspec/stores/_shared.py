@@ -159,7 +159,7 @@ def _alike(fs: AbstractFileSystem) -> AbstractFileSystem:
     )
     like.dircache = DirCache(use_listings_cache=False)
     like.close_session = partial(_close_later, os.getpid())
-    if "connector" not in getattr(like, "client_kwargs", {}) and _makes_sessions_of_fsspec(like):
+    if _makes_sessions_of_fsspec(like) and "connector" not in like.client_kwargs:
         like.get_client = _make_session
     return like
 

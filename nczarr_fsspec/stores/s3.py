@@ -39,6 +39,7 @@ from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.ranges.throttle import Throttle
 from nczarr_fsspec.stores._http import (
     MISSING,
+    TOO_MANY_FILES,
     TRANSIENT,
     failure,
     part_of_file,
@@ -96,12 +97,15 @@ class S3Files(FsspecFiles):
         if not key or nothing or (start or 0) < 0 or "?versionId=" in key:
             return await super().read(path, start, stop)
         fs = self.shared.fs
-        await fs.set_session()  # makes a new client where the connections were closed
-        client = await fs.get_s3(bucket)
-        forms = _forms.get(client)
-        if forms is None:
-            forms = _forms[client] = _Forms()
-            client.meta.events.register("before-send.s3.GetObject", _see)
+        try:
+            await fs.set_session()  # makes a new client where the connections were closed
+            client = await fs.get_s3(bucket)
+            forms = _forms.get(client)
+            if forms is None:
+                forms = _forms[client] = _Forms()
+                client.meta.events.register("before-send.s3.GetObject", _see)
+        except Exception:  # noqa: BLE001 - of what the user gave; s3fs says so again, and we its words
+            return await super().read(path, start, stop)
         if bucket not in forms.known:
             if bucket not in forms.looking:
                 look = _Look(fs, client, bucket, key, forms)
@@ -157,26 +161,37 @@ class Form:
         _UnusualError
             If s3fs is to be asked.
         """
+        if self.session.closed:
+            raise _UnusualError
         url, headers = await self._request(key)
         if start is not None or stop is not None:
             start = start or 0
             headers["Range"] = range_header(start, stop)
         with translated(shown):
-            async with self.session.get(url, headers=headers, allow_redirects=False) as response:
-                status = response.status
-                if status == 200:
-                    answer = await whole_file(response, response.content_length, start, stop)
-                    if start is None:
-                        _compare(answer.body, response.headers)
-                    return answer.body
-                if status == 206 and start is not None:
-                    return (await part_of_file(response, shown, start, stop)).body
-                if status == 416 and start is not None:  # beyond the end, as in a slice
-                    return b""
-                if status in MISSING and _NO_SUCH_KEY.search(await up_to(response, _ERROR_BYTES)):
-                    return None
-                if status in TRANSIENT:
-                    raise failure(shown, response)
+            try:
+                async with self.session.get(
+                    url, headers=headers, allow_redirects=False
+                ) as response:
+                    status = response.status
+                    if status == 200:
+                        answer = await whole_file(response, response.content_length, start, stop)
+                        if start is None:
+                            _compare(answer.body, response.headers)
+                        return answer.body
+                    if status == 206 and start is not None:
+                        return (await part_of_file(response, shown, start, stop)).body
+                    if status == 416 and start is not None:  # beyond the end, as in a slice
+                        return b""
+                    if status in MISSING and _NO_SUCH_KEY.search(
+                        await up_to(response, _ERROR_BYTES)
+                    ):
+                        return None
+                    if status in TRANSIENT:
+                        raise failure(shown, response)
+            except aiohttp.ClientConnectorError as error:
+                if error.errno in TOO_MANY_FILES:
+                    raise
+                # botocore knows for how long to try
         raise _UnusualError
 
     async def _request(self, key: str) -> tuple[URL, dict[str, str]]:

@@ -9,11 +9,12 @@ for they are in memory anyway.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -39,17 +40,23 @@ class ChunkCache:
         self.nbytes = 0
         self._lock = threading.Lock()
         self._chunks: OrderedDict[tuple[int, Hashable], tuple[Any, int]] = OrderedDict()
+        self._owners = itertools.count()
+        #: whose chunks are still to be forgotten
+        self._gone: deque[int] = deque()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
     def of(self, owner: object) -> Chunks:
         """The part for the chunks of one array, forgotten together with `owner`."""
-        weakref.finalize(owner, self._forget, id(owner)).atexit = False
-        return Chunks(self, id(owner))
+        number = next(self._owners)
+        # takes no lock: the collector may call it anywhere, also where this thread has the lock
+        weakref.finalize(owner, self._gone.append, number).atexit = False
+        return Chunks(self, number)
 
     def clear(self) -> None:
         """Forget everything: stored chunks may have changed."""
         with self._lock:
+            self._forget()
             self._chunks.clear()
             self.nbytes = 0
 
@@ -57,6 +64,7 @@ class ChunkCache:
         """Decoded chunks, None for those that are not known."""
         found = []
         with self._lock:
+            self._forget()
             for key in keys:
                 chunk, _ = self._chunks.get((owner, key), (None, 0))
                 if chunk is not None:
@@ -67,6 +75,7 @@ class ChunkCache:
     def put(self, owner: int, keys: Sequence[Hashable], chunks: Sequence[Any], size: int) -> None:
         """Remember chunks of `size` bytes each, and forget those unused for longest."""
         with self._lock:
+            self._forget()
             for key, chunk in zip(keys, chunks, strict=True):
                 if (owner, key) not in self._chunks:
                     self.nbytes += size
@@ -75,10 +84,13 @@ class ChunkCache:
                 _, (_, old) = self._chunks.popitem(last=False)
                 self.nbytes -= old
 
-    def _forget(self, owner: int) -> None:
-        with self._lock:
-            for key in [key for key in self._chunks if key[0] == owner]:
-                self.nbytes -= self._chunks.pop(key)[1]
+    def _forget(self) -> None:
+        """Drop the chunks of those who are gone; needs the lock."""
+        gone = set()
+        while self._gone:
+            gone.add(self._gone.popleft())
+        for key in [key for key in self._chunks if key[0] in gone] if gone else ():
+            self.nbytes -= self._chunks.pop(key)[1]
 
     def _after_fork(self) -> None:
         # the lock may have been held by a thread that is not there

@@ -14,6 +14,7 @@ import lzma
 import threading
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -61,12 +62,11 @@ class Size(NamedTuple):
             raise FormatError("", f"decodes to {size} bytes, not {self.most} (truncated?)")
 
 
-def _inflate(config: CodecConfig, size: Size) -> Step:
-    fast, most = _libdeflate.get(config["id"]), size.most
+def _inflate(name: str, bits: int, _: CodecConfig, size: Size) -> Step:
+    fast, most = _libdeflate.get(name), size.most
     # deflate counts in 32 bits, and takes all of the memory beforehand
     if fast is not None and size.exact and most < 1 << 31:
         return lambda data: fast(data, most)
-    bits = 31 if config["id"] == "gzip" else 15
     return _stream(lambda: zlib.decompressobj(wbits=bits), size)
 
 
@@ -197,8 +197,8 @@ class _ZstdFrame(NamedTuple):
 
 #: By codec id: makes the step of a codec, given the size it has to return.
 DECOMPRESSORS: dict[str, Callable[[CodecConfig, Size], Step]] = {
-    "zlib": _inflate,
-    "gzip": _inflate,
+    "zlib": partial(_inflate, "zlib", 15),
+    "gzip": partial(_inflate, "gzip", 31),
     "bz2": _bunzip2,
     "lzma": _unlzma,
     "blosc": _unblosc,

@@ -27,6 +27,10 @@ from nczarr_xarray.model import ChunkedArray, Group
 
 Start = tuple[int, ...]
 
+#: How often to look whether metadata are unchanged: while another writer's change becomes valid
+#: there may be nothing for a moment.
+LOOKS = 3
+
 
 def plan_values(request: Request, region: RegionLike) -> Job:
     """What replaces a region of variables; everything of them where it names no dimension."""
@@ -170,14 +174,15 @@ def _unchanged(request: Request, existing: Existing, items: list[Item]) -> KeySt
     paths = [array_of(item).path for item in items]
     before = {path: existing.array_documents(path) for path in paths}
     root = existing.group_documents("")
-    again = Existing.open(request.place)
-    if (
-        again is None
-        or again.group_documents("") != root
-        or any(again.array_documents(path) != before[path] for path in paths)
-    ):
-        raise ExportError(request.url, "was changed by another writer just now; try again")
-    return again.opened.keys
+    for _ in range(LOOKS):
+        again = Existing.open(request.place)
+        if (
+            again is not None
+            and again.group_documents("") == root
+            and all(again.array_documents(path) == before[path] for path in paths)
+        ):
+            return again.opened.keys
+    raise ExportError(request.url, "was changed by another writer just now; try again")
 
 
 def _fresh(
