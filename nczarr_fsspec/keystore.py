@@ -14,7 +14,7 @@ import builtins
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from nczarr_fsspec.errors import StoreError
@@ -99,6 +99,10 @@ class LocalStore(KeyStore):
         there = min(len(data), len(buffer))
         buffer[:there] = memoryview(data)[:there]
         return len(data)
+
+    def stamp(self, key: str) -> Hashable:
+        """Something that differs after `key` has changed, if that can be found out quickly."""
+        return None
 
     @abstractmethod
     def list(self, prefix: str) -> frozenset[str] | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
+import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
 from numcodecs import Shuffle
@@ -182,6 +185,18 @@ def test_large_reads_use_threads_and_report_the_first_error() -> None:
     store.mapping["v/20.5"] = b"short"  # type: ignore[index]
     with pytest.raises(ValueError, match=r"v/20\.5: decodes to 5 bytes, not 8000 \(truncated\?\)"):
         ChunkReader(array).read(store, plan)
+
+
+def test_two_lists_of_indices_where_chunks_are_missing(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        v = file.create_dataset("v", (6, 6, 40), "i4", chunks=(3, 3, 4), fillvalue=7)
+        v[:3, :3] = 1
+    with xr.open_dataset(tmp_path / "x.h5", engine="nczarr") as ds:
+        for rows in ([5, 1], [1, 5], [5, 4]):
+            expected = np.full((6, 6, 40), 7)
+            expected[:3, :3] = 1
+            found = ds["v"][rows, rows].values
+            assert np.array_equal(found, expected[np.ix_(rows, rows)])
 
 
 @pytest.mark.parametrize("codecs", [(), ({"id": "shuffle", "elementsize": 0},)])

@@ -22,6 +22,8 @@ from nczarr_xarray.chunks.plan import Plan
 
 #: Bytes of decoded chunks that a process remembers; netCDF-C has as much for each variable.
 MOST_BYTES = 1 << 26
+#: Bytes that a chunk takes beside its own.
+OVERHEAD = 400
 #: A read that wants this share of its chunks at once, or more, is not expected to come back.
 SHARE = 0.5
 
@@ -43,14 +45,15 @@ class ChunkCache:
         self._owners = itertools.count()
         #: whose chunks are still to be forgotten
         self._gone: deque[int] = deque()
+        #: those who have chunks here
+        self._present: set[int] = set()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
     def of(self, owner: object) -> Chunks:
         """The part for the chunks of one array, forgotten together with `owner`."""
         number = next(self._owners)
-        # takes no lock: the collector may call it anywhere, also where this thread has the lock
-        weakref.finalize(owner, self._gone.append, number).atexit = False
+        weakref.finalize(owner, self._leave, number).atexit = False
         return Chunks(self, number)
 
     def clear(self) -> None:
@@ -58,6 +61,7 @@ class ChunkCache:
         with self._lock:
             self._forget()
             self._chunks.clear()
+            self._present.clear()
             self.nbytes = 0
 
     def get(self, owner: int, keys: Sequence[Hashable]) -> list[Any]:
@@ -74,8 +78,10 @@ class ChunkCache:
 
     def put(self, owner: int, keys: Sequence[Hashable], chunks: Sequence[Any], size: int) -> None:
         """Remember chunks of `size` bytes each, and forget those unused for longest."""
+        size += OVERHEAD
         with self._lock:
             self._forget()
+            self._present.add(owner)
             for key, chunk in zip(keys, chunks, strict=True):
                 if (owner, key) not in self._chunks:
                     self.nbytes += size
@@ -84,11 +90,23 @@ class ChunkCache:
                 _, (_, old) = self._chunks.popitem(last=False)
                 self.nbytes -= old
 
+    def _leave(self, owner: int) -> None:
+        """Take note that `owner` is gone; its chunks go now if that can be."""
+        self._gone.append(owner)
+        # the collector may call this anywhere, also where this very thread has the lock
+        if self._lock.acquire(blocking=False):
+            try:
+                self._forget()
+            finally:
+                self._lock.release()
+
     def _forget(self) -> None:
         """Drop the chunks of those who are gone; needs the lock."""
         gone = set()
         while self._gone:
             gone.add(self._gone.popleft())
+        gone &= self._present
+        self._present -= gone
         for key in [key for key in self._chunks if key[0] in gone] if gone else ():
             self.nbytes -= self._chunks.pop(key)[1]
 

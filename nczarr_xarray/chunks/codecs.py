@@ -133,7 +133,7 @@ class Decoder:
             try:
                 for step in self._steps:
                     chunks = [step(chunk) for chunk in chunks]
-                if set(map(len, chunks)) == {self.nbytes}:
+                if all(map(_is_bytes, chunks)) and set(map(len, chunks)) == {self.nbytes}:
                     return chunks
             except Exception:  # noqa: BLE001, S110  (which one it is shows below)
                 pass
@@ -352,6 +352,12 @@ class Decoder:
         if not all(isinstance(element, (str, bytes)) for element in data.ravel()):
             raise FormatError("", "holds objects that are neither text nor bytes")
         return data
+
+
+def _is_bytes(chunk: Buffer) -> bool:
+    """Whether its length is in bytes; filters may return elements."""
+    kind = type(chunk)
+    return kind is bytes or kind is bytearray or (kind is np.ndarray and chunk.dtype == np.uint8)
 
 
 def _described(array: ChunkedArray | FileChunks) -> str:

@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -165,9 +166,12 @@ class ChunkReader:
         plan: Plan,
         result: np.ndarray[Any, Any],
     ) -> None:
-        for task, key, chunk in zip(tasks, keys, known.get(keys), strict=True):
+        versions = [(key, store.stamp(key)) for key in keys]  # before they are read
+        found = known.get(versions)
+        for task, key, version, chunk in zip(tasks, keys, versions, found, strict=True):
             if chunk is None:
-                self._place(task, key, store.get(key), known, plan, result)
+                remember = partial(known.put, [version])
+                self._place(task, key, store.get(key), remember, plan, result)
             else:
                 self._decoder.place(chunk, task, plan.axes, result)
 
@@ -203,10 +207,11 @@ class ChunkReader:
                     continue
                 async with gate:
                     data = await store.get(key)
+                keep = None if known is None else partial(known.put, [key])
                 if inline:
-                    self._place(task, key, data, known, plan, result)
+                    self._place(task, key, data, keep, plan, result)
                 else:
-                    await in_pool(self._place, task, key, data, known, plan, result)
+                    await in_pool(self._place, task, key, data, keep, plan, result)
 
         await gather_or_cancel(*(work() for _ in range(in_flight)))
         return plan.finish(result)
@@ -214,6 +219,8 @@ class ChunkReader:
     def _chunks_of(self, plan: Plan) -> Chunks | None:
         """What is remembered of this array, if this read is of a kind that may come back."""
         nbytes, itemsize = self._decoder.nbytes, self._array.dtype.itemsize
+        if self._array.dtype.kind == "O":  # nobody knows how large they are
+            return None
         return self._known if may_come_back(plan, nbytes, itemsize) else None
 
     def _keys(self, segment: Segment) -> list[str]:
@@ -235,7 +242,7 @@ class ChunkReader:
         task: ChunkTask,
         key: str,
         data: bytes | None,
-        known: Chunks | None,
+        remember: Callable[[list[Any], int], None] | None,
         plan: Plan,
         result: np.ndarray[Any, Any],
     ) -> None:
@@ -243,8 +250,8 @@ class ChunkReader:
             result[task.target] = self._fill
             return
         chunks = self._decoder.decode([data], lambda _: key)
-        if known is not None:
-            known.put([key], chunks, self._decoder.nbytes)
+        if remember is not None:
+            remember(chunks, self._decoder.nbytes)
         self._decoder.place(chunks[0], task, plan.axes, result)
 
 

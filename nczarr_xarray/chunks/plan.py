@@ -157,7 +157,7 @@ class OuterPlan:
                 position, source, target = zip(*outer, run[0], *inner, strict=True)
                 if arrays:
                     source, target = as_indexer(source), as_indexer(target)
-                yield Segment(ChunkTask(position, source, target), axis, run, dense)
+                yield Segment(ChunkTask(position, source, target), axis, run, dense and not arrays)
 
     def tasks(self) -> Iterator[ChunkTask]:
         for segment in self.segments(LONG):
