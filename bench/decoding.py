@@ -581,15 +581,15 @@ def holds_lock(rows: dict[str, Row], name: str, library_: str) -> bool | None:
     return statistics.median(quiet / whole for quiet, whole in parts) > SILENT
 
 
-def tables(rows: dict[str, Row]) -> str:
+def table(rows: dict[str, Row]) -> str:
     return "\n\n".join(
-        f"### {name}\n\n{table(name, codec_, rows)}"
+        f"### {name}\n\n{_of_codec(name, codec_, rows)}"
         for name, codec_ in CODECS.items()
         if any(f"{name}, {size}" in rows for size in codec_.shapes)
     )
 
 
-def table(name: str, codec_: Codec, rows: dict[str, Row]) -> str:
+def _of_codec(name: str, codec_: Codec, rows: dict[str, Row]) -> str:
     """Microseconds of a chunk: median, and best; speed; two threads; the lock."""
     sizes = [size for size in codec_.shapes if f"{name}, {size}" in rows]
     head = ["µs per chunk", *sizes, f"MB/s, {sizes[-1]}"]
@@ -670,15 +670,10 @@ def lines(rows: dict[str, Row], path: Path) -> None:
     plt.close(figure)
 
 
-def save(
-    found: dict[str, Row],
-    folder: Path,
-    options: Options | None = None,
-    command: str = "python bench --section decoding",
-) -> None:
+def save(found: dict[str, Row], options: Options, command: str, folder: Path) -> None:
     """Write numbers and picture, and the tables on the page on codecs."""
     folder.mkdir(parents=True, exist_ok=True)
-    numbers = document(found, options or Options(), command)
+    numbers = document(found, options, command)
     installed = {d.name: d.version for d in distributions() if d.name in PACKAGES}
     numbers["machine"]["versions"] = dict(sorted(installed.items()))
     (folder / f"{SECTION}.json").write_text(json.dumps(numbers, indent=1) + "\n")
@@ -686,8 +681,8 @@ def save(
     page = folder.parent / "codecs.md"
     if page.exists():
         picture = f"![The same as curves](bench/{SECTION}.png)"
-        insert(page, SECTION, f"{heading(numbers)}\n\n{picture}\n\n{tables(found)}")
+        insert(page, SECTION, f"{heading(numbers)}\n\n{picture}\n\n{table(found)}")
 
 
 if __name__ == "__main__":  # as `python bench --section decoding`, to look at one codec
-    print(tables(run(Options(repeat=3, scale=0.5, only=" ".join(sys.argv[1:])))))
+    print(table(run(Options(repeat=3, scale=0.5, only=" ".join(sys.argv[1:])))))
