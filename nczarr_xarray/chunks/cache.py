@@ -18,6 +18,8 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
+
 from nczarr_xarray.chunks.plan import Plan
 
 #: Bytes of decoded chunks that a process remembers; netCDF-C has as much for each variable.
@@ -130,6 +132,14 @@ class Chunks:
         self._cache = cache
         self._owner = owner
 
+    def for_read(self, plan: Plan, nbytes: int, dtype: np.dtype[Any]) -> Chunks | None:
+        """These, if a read of chunks of `nbytes` each wants so little that others may follow."""
+        decoded = plan.count * nbytes
+        wanted = math.prod(plan.shape) * dtype.itemsize
+        if dtype.kind == "O":  # nobody knows how large they are
+            return None
+        return self if 0 < decoded <= MOST_BYTES and wanted < SHARE * decoded else None
+
     def get(self, keys: Sequence[Hashable]) -> list[Any]:
         """Decoded chunks, None for those that are not known."""
         return self._cache.get(self._owner, keys)
@@ -137,9 +147,3 @@ class Chunks:
     def put(self, keys: Sequence[Hashable], chunks: Sequence[Any], size: int) -> None:
         """Remember chunks of `size` bytes each."""
         self._cache.put(self._owner, keys, chunks, size)
-
-
-def may_come_back(plan: Plan, nbytes: int, itemsize: int) -> bool:
-    """Whether a read of chunks of `nbytes` each wants so little of them that others may follow."""
-    decoded = plan.count * nbytes
-    return 0 < decoded <= MOST_BYTES and math.prod(plan.shape) * itemsize < SHARE * decoded

@@ -22,7 +22,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import LocalStore, RemoteStore
 from nczarr_fsspec.writable import processors
-from nczarr_xarray.chunks.cache import CACHE, Chunks, may_come_back
+from nczarr_xarray.chunks.cache import CACHE, Chunks
 from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides
@@ -217,11 +217,7 @@ class ChunkReader:
         return plan.finish(result)
 
     def _chunks_of(self, plan: Plan) -> Chunks | None:
-        """What is remembered of this array, if this read is of a kind that may come back."""
-        nbytes, itemsize = self._decoder.nbytes, self._array.dtype.itemsize
-        if self._array.dtype.kind == "O":  # nobody knows how large they are
-            return None
-        return self._known if may_come_back(plan, nbytes, itemsize) else None
+        return self._known.for_read(plan, self._decoder.nbytes, self._array.dtype)
 
     def _keys(self, segment: Segment) -> list[str]:
         position, axis = segment.first.position, segment.axis

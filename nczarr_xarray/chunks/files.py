@@ -17,7 +17,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.source import LocalBytes
-from nczarr_xarray.chunks.cache import CACHE, Chunks, may_come_back
+from nczarr_xarray.chunks.cache import CACHE, Chunks
 from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.engine import (
     allocate,
@@ -282,9 +282,7 @@ class FileChunkReader:
         return chunks
 
     def _chunks_of(self, plan: OuterPlan | PointPlan) -> Chunks | None:
-        """What is remembered of this array, if this read is of a kind that may come back."""
-        itemsize = self._array.dtype.itemsize
-        return self._known if may_come_back(plan, self._nbytes, itemsize) else None
+        return self._known.for_read(plan, self._nbytes, self._array.dtype)
 
     def _name(self, task: ChunkTask) -> str:
         return f"{self._array.path} chunk {task.position}"
