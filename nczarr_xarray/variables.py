@@ -12,10 +12,10 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import KeyStore, OnLoop, RemoteStore
 from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_points
-from nczarr_xarray.chunks.engine import gather_or_cancel, in_pool
 from nczarr_xarray.chunks.files import FileChunkReader, FileStridesReader
 from nczarr_xarray.chunks.fit import Fitted, fit
 from nczarr_xarray.chunks.libhdf5 import need_libhdf5
+from nczarr_xarray.chunks.threads import gather_or_cancel, in_pool
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.formats import v3
 from nczarr_xarray.formats.hdf5.fallback import H5pyArray, H5pyReader

@@ -168,10 +168,13 @@ class Decoder:
                     task.source
                 ]
 
-    def _elements(self, chunks: Sequence[Buffer]) -> np.ndarray[Any, Any]:
+    def _elements(self, chunks: Sequence[Buffer] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Small chunks as elements, one after the other along a first dimension."""
         size = len(self._fields)
-        stored: Buffer = unshuffle(chunks, size) if size else b"".join(chunks)
+        if isinstance(chunks, np.ndarray):
+            stored: Buffer = chunks
+        else:
+            stored = unshuffle(chunks, size) if size else b"".join(chunks)
         shape = (len(chunks), *self._array.chunk_shape)
         return np.frombuffer(stored, self._array.dtype).reshape(shape)
 
@@ -208,7 +211,7 @@ class Decoder:
 
     def place_row(
         self,
-        chunks: Sequence[Buffer],
+        chunks: Sequence[Buffer] | np.ndarray[Any, Any],
         first: ChunkTask,
         axis: int,
         result: np.ndarray[Any, Any],
@@ -217,6 +220,8 @@ class Decoder:
 
         Parameters
         ----------
+        chunks
+            As `decode` gives them; if none of that was needed, they may be the rows of an array.
         first
             What is wanted of the first of them.
         """

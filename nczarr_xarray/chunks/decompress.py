@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import struct
 import threading
 import zlib
 from collections.abc import Callable
@@ -44,6 +45,8 @@ except ImportError:  # numcodecs does it; of small chunks in twice the time
 
 #: Decompressors that cannot be shared by threads; a new one takes as long as a small chunk.
 _of_thread = threading.local()
+#: Of a blosc 1 chunk: uncompressed size at byte 4, compressed size at byte 12.
+_BLOSC_HEADER = struct.Struct("<4xI4xI")
 #: What lzma may use for its dictionary; presets ask for 64 MiB at most.
 _LZMA_MEMORY = 1 << 28
 
@@ -98,15 +101,15 @@ def _unblosc(_: CodecConfig, size: Size) -> Step:
     from numcodecs import blosc
 
     def decompress(data: Buffer) -> Buffer:
-        view = memoryview(data)
-        if len(view) < 16:
-            raise FormatError("", f"holds {len(view)} bytes, less than blosc's header")
-        # blosc 1 header: uncompressed size at byte 4, compressed size at byte 12
-        plain, stored = (int.from_bytes(view[at : at + 4], "little") for at in (4, 12))
-        if stored > len(view):
-            raise FormatError("", f"holds {len(view)} bytes of a blosc chunk of {stored}")
-        size.check(plain)
-        return blosc.decompress(data if stored == len(view) else view[:stored])
+        there = len(data)
+        if there < _BLOSC_HEADER.size:
+            raise FormatError("", f"holds {there} bytes, less than blosc's header")
+        plain, stored = _BLOSC_HEADER.unpack_from(data)
+        if stored > there:
+            raise FormatError("", f"holds {there} bytes of a blosc chunk of {stored}")
+        if plain != size.most:
+            size.check(plain)
+        return blosc.decompress(data if stored == there else memoryview(data)[:stored])
 
     return decompress
 

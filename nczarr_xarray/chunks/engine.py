@@ -8,76 +8,28 @@ same threads. Nothing here knows a file format.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import os
-import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import LocalStore, RemoteStore
-from nczarr_fsspec.writable import processors
 from nczarr_xarray.chunks.cache import CACHE, Chunks
 from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
+from nczarr_xarray.chunks.threads import (
+    INLINE_BYTES,
+    chunks_at_a_time,
+    gather_or_cancel,
+    in_pool,
+    share,
+)
 from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides
 
-T = TypeVar("T")
-
-#: Below this many bytes a second thread costs more than it saves (a hand-over takes 30 us).
-INLINE_BYTES = 1 << 18
 #: Bytes of decoded chunks in flight at most, for one remote read.
 IN_FLIGHT_BYTES = 1 << 28
-#: Bytes of decoded chunks that a thread takes at a time from the common list.
-BATCH_BYTES = 1 << 18
-
-
-class _Pool:
-    """The threads of this process, started at the first need and again after a fork.
-
-    Attributes
-    ----------
-    callers, helpers : int
-        How many threads read now: those that asked for data, and those of the pool.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.forget)
-
-    def forget(self) -> None:
-        self.lock = threading.Lock()
-        self.executor: ThreadPoolExecutor | None = None
-        self.callers = self.helpers = 0
-
-    def begin(self, most: int) -> int:
-        """A caller begins to read; how many threads may help it: those that no other read has."""
-        with self.lock:
-            self.callers += 1
-            helpers = max(0, min(most, processors() - self.callers - self.helpers))
-            self.helpers += helpers
-        return helpers
-
-    def end(self, *, caller: bool) -> None:
-        """A caller or a helper has read."""
-        with self.lock:
-            self.callers -= caller
-            self.helpers -= not caller
-
-    def get(self) -> ThreadPoolExecutor:
-        with self.lock:
-            if self.executor is None:
-                self.executor = ThreadPoolExecutor(processors(), thread_name_prefix="nczarr")
-            return self.executor
-
-
-_pool = _Pool()
 
 
 class ChunkReader:
@@ -117,7 +69,8 @@ class ChunkReader:
             for batch in batches:
                 self._place_batch(store, batch, known, plan, result)
 
-        share(place, _batches(plan, most), -(-plan.count // most), most * nbytes)
+        count = -(-plan.count // most)
+        share(place, _batches(plan, most), count, most * nbytes, chunks=most)
         return plan.finish(result)
 
     def _place_batch(
@@ -141,6 +94,11 @@ class ChunkReader:
             if known is not None:
                 self._place_known(store, segment.tasks(), own, known, plan, result)
                 continue
+            if decoder.is_plain and segment.dense and len(own) > 1:
+                plain = self._read_row(store, own)
+                if plain is not None:
+                    decoder.place_row(plain, segment.first, segment.axis, result)
+                    continue
             stored = [store.get(key) for key in own]
             if segment.dense and len(own) > 1 and None not in stored:
                 chunks = decoder.decode(stored, own.__getitem__)
@@ -156,6 +114,14 @@ class ChunkReader:
         if data:
             chunks = decoder.decode(data, keys.__getitem__)
             decoder.place_many(chunks, tasks, plan.axes, result)
+
+    def _read_row(self, store: LocalStore, keys: list[str]) -> np.ndarray[Any, Any] | None:
+        """Plain chunks, each a row of bytes; None if one is missing or has another size."""
+        chunks = np.empty((len(keys), self._decoder.nbytes), dtype=np.uint8)
+        for key, chunk in zip(keys, chunks, strict=True):
+            if store.get_into(key, chunk.data) != chunk.size:
+                return None
+        return chunks
 
     def _place_known(
         self,
@@ -287,107 +253,3 @@ def allocate(array: ChunkedArray | FileChunks | FileStrides, plan: Plan) -> np.n
         raise FormatError(
             array.path, f"a selection of shape {plan.shape} does not fit ({error})"
         ) from None
-
-
-def chunks_at_a_time(count: int, nbytes: int) -> int:
-    """How many of `count` chunks of `nbytes` a thread takes at a time: enough to be worth it."""
-    return max(1, min(BATCH_BYTES // max(1, nbytes), count // (4 * processors())))
-
-
-def share(function: Callable[[list[T]], None], items: Iterable[T], count: int, nbytes: int) -> None:
-    """Call `function` on batches of `items`, in this thread and, if it pays, in the pool.
-
-    Parameters
-    ----------
-    count
-        Number of items.
-    nbytes
-        Bytes that one item is about.
-    """
-    if count <= 1 or count * nbytes <= INLINE_BYTES:
-        if count:
-            function(list(items))
-        return
-    remaining = iter(items)
-    lock = threading.Lock()
-    failed = threading.Event()
-
-    size = chunks_at_a_time(count, nbytes)
-    room = processors()
-
-    def take() -> list[T]:
-        with lock:
-            return [] if failed.is_set() else list(itertools.islice(remaining, size))
-
-    def work(*, helps: bool) -> None:
-        try:
-            # callers come first: where dask's threads read, ours would only take turns with them
-            while not (helps and _pool.callers + _pool.helpers > room) and (batch := take()):
-                function(batch)
-        except BaseException:
-            failed.set()
-            raise
-        finally:
-            _pool.end(caller=not helps)
-
-    wanted = _pool.begin(-(-count // size) - 1)
-    helpers: list[Future[None]] = []
-    try:
-        helpers += (_pool.get().submit(work, helps=True) for _ in range(wanted))
-    finally:
-        try:
-            work(helps=False)  # the caller works too: no progress ever depends on a free thread
-        finally:
-            cancelled = sum(helper.cancel() for helper in helpers)
-            for _ in range(wanted - len(helpers) + cancelled):
-                _pool.end(caller=False)
-            wait(helpers)
-    for helper in helpers:
-        if not helper.cancelled():
-            helper.result()
-
-
-async def in_pool(function: Callable[..., T], *arguments: Any) -> T:
-    """Have a thread of the pool call `function`, and await what it returns."""
-    return await asyncio.get_running_loop().run_in_executor(_pool.get(), function, *arguments)
-
-
-def in_threads(
-    place: Callable[[Any, list[memoryview]], None], nbytes: int, *, inline: bool = True
-) -> Callable[[np.ndarray[Any, Any], list[memoryview]], Awaitable[None]]:
-    """What takes pieces on an event loop, and has the pool place them.
-
-    Parameters
-    ----------
-    place
-        Takes numbers of pieces and their bytes.
-    nbytes
-        Bytes that one piece becomes.
-    inline
-        Whether `place` may be called on the loop itself, if it is but little.
-    """
-
-    async def receive(numbers: np.ndarray[Any, Any], data: list[memoryview]) -> None:
-        count = len(numbers)
-        if inline and count * nbytes <= INLINE_BYTES // 8:
-            place(numbers, data)
-            return
-        shares = max(1, min(processors(), count, count * nbytes // INLINE_BYTES))
-        bounds = [count * i // shares for i in range(shares + 1)]
-        await gather_or_cancel(
-            *(in_pool(place, numbers[a:b], data[a:b]) for a, b in itertools.pairwise(bounds))
-        )
-
-    return receive
-
-
-async def gather_or_cancel(*coroutines: Any) -> list[Any]:
-    """`asyncio.gather` that leaves nothing running when one of them fails."""
-    futures = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        return list(await asyncio.gather(*futures))
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        await asyncio.gather(*futures, return_exceptions=True)
-        raise

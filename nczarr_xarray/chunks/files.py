@@ -19,15 +19,10 @@ from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_xarray.chunks.cache import CACHE, Chunks
 from nczarr_xarray.chunks.codecs import Decoder
-from nczarr_xarray.chunks.engine import (
-    allocate,
-    chunks_at_a_time,
-    fill_element,
-    in_threads,
-    share,
-)
+from nczarr_xarray.chunks.engine import allocate, fill_element
 from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, PointPlan, Segment
 from nczarr_xarray.chunks.strides import Runs, end_of, plan_runs
+from nczarr_xarray.chunks.threads import chunks_at_a_time, in_threads, share
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.model import FileChunks, FileStrides
 
@@ -107,7 +102,8 @@ class FileChunkReader:
                     part = chunks.of(slice(first[n], first[n + 1]))
                     self._place_segment(source, segments[n], part, known, plan, result)
 
-            share(place, range(len(segments)), len(segments), most * self._nbytes)
+            count, each = len(segments), -(-len(ids) // len(segments))
+            share(place, range(count), count, each * self._nbytes, chunks=each)
         return plan.finish(result)
 
     def _place_segment(

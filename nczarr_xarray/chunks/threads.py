@@ -1,0 +1,244 @@
+"""Who does the work: the calling thread, a few threads of this process, or an event loop.
+
+The codec libraries let go of the interpreter's lock while they work, so threads pay; how many,
+and for which chunks, is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from nczarr_fsspec.writable import processors
+
+T = TypeVar("T")
+
+#: Below this many bytes a second thread costs more than it saves (a hand-over takes 30 us).
+INLINE_BYTES = 1 << 18
+#: Bytes of decoded chunks that a thread takes at a time from the common list.
+BATCH_BYTES = 1 << 18
+#: Chunks of this many bytes are worth a thread, whatever has to be done with them.
+LARGE_BYTES = 1 << 16
+#: What another thread may cost for each chunk, by taking the interpreter's lock and giving it back.
+LOCK_SECONDS = 12e-6
+
+
+class _Pool:
+    """The threads of this process, started at the first need and again after a fork.
+
+    Attributes
+    ----------
+    callers, helpers : int
+        How many threads read now: those that asked for data, and those of the pool.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self) -> None:
+        self.lock = threading.Lock()
+        self.executor: ThreadPoolExecutor | None = None
+        self.callers = self.helpers = 0
+
+    def enter(self) -> None:
+        """A caller begins to read."""
+        with self.lock:
+            self.callers += 1
+
+    def hire(self, most: int) -> int:
+        """How many threads may help a caller: those that no other read has."""
+        with self.lock:
+            helpers = max(0, min(most, processors() - self.callers - self.helpers))
+            self.helpers += helpers
+        return helpers
+
+    def leave(self, *, caller: bool) -> None:
+        """A caller or a helper has read."""
+        with self.lock:
+            self.callers -= caller
+            self.helpers -= not caller
+
+    def get(self) -> ThreadPoolExecutor:
+        with self.lock:
+            if self.executor is None:
+                self.executor = ThreadPoolExecutor(processors(), thread_name_prefix="nczarr")
+            return self.executor
+
+
+_pool = _Pool()
+
+
+def chunks_at_a_time(count: int, nbytes: int) -> int:
+    """How many of `count` chunks of `nbytes` a thread takes at a time: enough to be worth it."""
+    return max(1, min(BATCH_BYTES // max(1, nbytes), count // (4 * processors())))
+
+
+def share(
+    function: Callable[[list[T]], None],
+    items: Iterable[T],
+    count: int,
+    nbytes: int,
+    *,
+    chunks: int = 1,
+) -> None:
+    """Call `function` on batches of `items`, in this thread and, if it pays, in the pool.
+
+    A chunk takes the interpreter's lock several times. Where little else has to be done, as for
+    small chunks that are hardly compressed, threads only wait for each other (two were seen to
+    take half as long again as one). So this thread begins small chunks alone, and gets as much help
+    as the time they take makes room for: because of a slow codec, say, or a slow disk.
+
+    Parameters
+    ----------
+    count
+        Number of items.
+    nbytes
+        Bytes that one item is about.
+    chunks
+        Chunks that one item is about.
+    """
+    if count <= 1 or count * nbytes <= INLINE_BYTES:
+        if count:
+            function(list(items))
+        return
+    size = chunks_at_a_time(count, nbytes)
+    most = -(-count // size) - 1
+    with _Team(function, iter(items), size) as team:
+        if nbytes >= LARGE_BYTES * chunks:
+            team.hire(most)
+        else:
+            room = team.pace(chunks)
+            team.hire(min(most, room))
+        team.work()
+
+
+class _Team(Generic[T]):
+    """One caller of `share`, and the threads that help it."""
+
+    def __init__(self, function: Callable[[list[T]], None], items: Iterable[T], size: int) -> None:
+        self._function = function
+        self._items = iter(items)
+        self._size = size
+        self._lock = threading.Lock()
+        self._failed = threading.Event()
+        self._helpers: list[Future[None]] = []
+
+    def __enter__(self) -> _Team[T]:
+        _pool.enter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._failed.set()
+        _pool.leave(caller=True)
+        for helper in self._helpers:
+            if helper.cancel():
+                _pool.leave(caller=False)
+        wait(self._helpers)
+        if kind is None:
+            for helper in self._helpers:
+                if not helper.cancelled():
+                    helper.result()
+
+    def pace(self, chunks: int) -> int:
+        """Work alone while that is as fast; how many threads may help then."""
+        last = math.inf  # what is slow once may be an accident, unless it is the first
+        while batch := self._take():
+            begin = time.perf_counter()
+            self._function(batch)
+            each = (time.perf_counter() - begin) / (len(batch) * chunks)
+            room = int(min(last, each) / LOCK_SECONDS) - 1
+            if room > 0:
+                return room
+            last = each
+        return 0
+
+    def hire(self, most: int) -> None:
+        """Let up to `most` threads help."""
+        wanted = _pool.hire(most) if most > 0 else 0
+        hired = 0
+        try:
+            for _ in range(wanted):
+                self._helpers.append(_pool.get().submit(self._help))
+                hired += 1
+        finally:
+            for _ in range(wanted - hired):
+                _pool.leave(caller=False)
+
+    def work(self) -> None:
+        """Work until nothing is left; no progress ever depends on a free thread."""
+        while batch := self._take():
+            self._function(batch)
+
+    def _help(self) -> None:
+        try:
+            room = processors()
+            # callers come first: where dask's threads read, ours would only take turns with them
+            while _pool.callers + _pool.helpers <= room and (batch := self._take()):
+                self._function(batch)
+        except BaseException:
+            self._failed.set()
+            raise
+        finally:
+            _pool.leave(caller=False)
+
+    def _take(self) -> list[T]:
+        with self._lock:
+            return [] if self._failed.is_set() else list(itertools.islice(self._items, self._size))
+
+
+async def in_pool(function: Callable[..., T], *arguments: Any) -> T:
+    """Have a thread of the pool call `function`, and await what it returns."""
+    return await asyncio.get_running_loop().run_in_executor(_pool.get(), function, *arguments)
+
+
+def in_threads(
+    place: Callable[[Any, list[memoryview]], None], nbytes: int, *, inline: bool = True
+) -> Callable[[np.ndarray[Any, Any], list[memoryview]], Awaitable[None]]:
+    """What takes pieces on an event loop, and has the pool place them.
+
+    Parameters
+    ----------
+    place
+        Takes numbers of pieces and their bytes.
+    nbytes
+        Bytes that one piece becomes.
+    inline
+        Whether `place` may be called on the loop itself, if it is but little.
+    """
+
+    async def receive(numbers: np.ndarray[Any, Any], data: list[memoryview]) -> None:
+        count = len(numbers)
+        if inline and count * nbytes <= INLINE_BYTES // 8:
+            place(numbers, data)
+            return
+        shares = max(1, min(processors(), count, count * nbytes // INLINE_BYTES))
+        bounds = [count * i // shares for i in range(shares + 1)]
+        await gather_or_cancel(
+            *(in_pool(place, numbers[a:b], data[a:b]) for a, b in itertools.pairwise(bounds))
+        )
+
+    return receive
+
+
+async def gather_or_cancel(*coroutines: Any) -> list[Any]:
+    """`asyncio.gather` that leaves nothing running when one of them fails."""
+    futures = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return list(await asyncio.gather(*futures))
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        await asyncio.gather(*futures, return_exceptions=True)
+        raise

@@ -1,0 +1,114 @@
+"""Who reads chunks: the calling thread alone, or with help from the pool."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from nczarr_xarray.chunks import threads
+from nczarr_xarray.chunks.threads import LARGE_BYTES, LOCK_SECONDS, share
+
+SMALL = LARGE_BYTES // 4
+
+
+class Work:
+    """Stands for the time that chunks take, and sees when help is asked for.
+
+    Attributes
+    ----------
+    done : list of int
+        Items in the order of their end.
+    hired : list of tuple
+        How many items were done when help was asked for, and how many threads might help.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[int] = []
+        self.hired: list[tuple[int, int]] = []
+        self._now = 0.0
+        self._lock = threading.Lock()
+        self._hire = threads._pool.hire
+        monkeypatch.setattr(threads, "processors", lambda: 4)
+        monkeypatch.setattr(threads, "time", self)
+        monkeypatch.setattr(threads._pool, "hire", self.hire)
+
+    def perf_counter(self) -> float:
+        return self._now
+
+    def hire(self, most: int) -> int:
+        self.hired.append((len(self.done), most))
+        return self._hire(most)
+
+    def share(self, seconds: Callable[[int], float], count: int, nbytes: int, chunks: int) -> None:
+        def function(batch: list[int]) -> None:
+            with self._lock:
+                self._now += sum(map(seconds, batch))
+                self.done += batch
+
+        share(function, range(count), count, nbytes * chunks, chunks=chunks)
+        assert sorted(self.done) == list(range(count))
+        assert (threads._pool.callers, threads._pool.helpers) == (0, 0)
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    return Work(monkeypatch)
+
+
+def test_quick_small_chunks_are_read_by_one_thread(work: Work) -> None:
+    work.share(lambda _: LOCK_SECONDS * 1.9, 1000, SMALL, 1)
+    assert work.hired == []
+    assert work.done == list(range(1000))  # in order
+
+
+@pytest.mark.parametrize("chunks", [1, 5])
+def test_slow_small_chunks_get_as_much_help_as_they_have_room_for(work: Work, chunks: int) -> None:
+    work.share(lambda _: LOCK_SECONDS * 3.5 * chunks, 1000, SMALL, chunks)
+    batch = threads.chunks_at_a_time(1000, SMALL * chunks)
+    assert work.hired == [(batch, 2)]  # three threads have room, and one of them is the caller
+
+
+def test_large_chunks_get_help_at_once(work: Work) -> None:
+    work.share(lambda _: 0, 10, LARGE_BYTES, 1)
+    assert work.hired == [(0, 9)]
+
+
+def test_one_accident_is_no_slow_codec(work: Work) -> None:
+    batch = threads.chunks_at_a_time(1000, SMALL)
+    slow = {20 * batch, 40 * batch, 60 * batch, 61 * batch}
+    work.share(lambda item: float(item in slow), 1000, SMALL, 1)
+    assert [done for done, _ in work.hired] == [62 * batch]
+
+
+def test_few_bytes_are_read_by_one_thread(work: Work) -> None:
+    work.share(lambda _: 1.0, 100, 1, 1)
+    assert work.hired == []
+
+
+@pytest.mark.parametrize("failing", ["caller", "helper"])
+def test_an_error_ends_the_work_of_all(work: Work, failing: str) -> None:
+    caller = threading.get_ident()
+    two = threading.Barrier(2, timeout=60)
+    seen: set[int] = set()
+    taken: list[int] = []
+
+    def function(batch: list[int]) -> None:
+        taken.extend(batch)
+        me = threading.get_ident()
+        if me not in seen and len(seen) < 2:
+            seen.add(me)
+            two.wait()  # one fails once both have begun
+        if (me == caller) == (failing == "caller"):
+            raise OSError("a disk failed")
+
+    with pytest.raises(OSError, match="a disk failed"):
+        share(function, range(2), 2, LARGE_BYTES * 8)
+    assert sorted(taken) == [0, 1]
+    taken.clear()
+    seen.update({-1, -2})
+    with pytest.raises(OSError, match="a disk failed"):
+        share(function, range(10**6), 10**6, LARGE_BYTES * 8)
+    assert len(taken) < 10**6
+    assert (threads._pool.callers, threads._pool.helpers) == (0, 0)
