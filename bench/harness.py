@@ -39,6 +39,7 @@ PACKAGES = (
 )
 COLOURS = {
     OURS: "#1b7837",
+    "nczarr, file": "#5aae61",
     LIMIT: "#cccccc",
     "zarr": "#fdae61",
     "zarr, 128": "#fee08b",
@@ -111,7 +112,8 @@ class Row:
         return statistics.median(self.times[program])
 
     def peers(self) -> dict[str, float]:
-        return {p: self.median(p) for p in self.times if p not in (OURS, LIMIT)}
+        others = (name for name in self.times if name != LIMIT and not name.startswith(OURS))
+        return {name: self.median(name) for name in others}
 
     def best_peer(self) -> str | None:
         peers = self.peers()

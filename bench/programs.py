@@ -4,6 +4,7 @@ All of them return the stored numbers: no fill value is looked for (``mask_and_s
 tensorstore has no such step and the netCDF-4 file no such attribute, and nothing is remembered
 between two turns (``cache=False``). Settings are the documented ones that are best here:
 
+- nczarr: the tree; nczarr, file: what netcdf4 reads, one file instead of thousands.
 - zarr: its defaults, which are what users get.
 - zarr, fused: ``codec_pipeline.path`` in zarr's user guide on configuration; ``max_workers`` is the
   number of processors unless set.
@@ -48,6 +49,7 @@ def programs(stored: Stored, keys: tuple[Key, ...]) -> dict[str, Callable[[], An
     strided = any(isinstance(i, slice) and i.step not in {None, 1} for key in keys for i in key)
     found: dict[str, Callable[[], Any]] = {
         OURS: partial(_by_xarray, OURS, tree, keys),
+        f"{OURS}, file": partial(_by_xarray, OURS, file, keys),
         "zarr": partial(_by_xarray, "zarr", tree, keys, consolidated=False),
     }
     for name, pipeline in PIPELINES.items():
