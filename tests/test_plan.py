@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numcodecs import Shuffle
 
-from nczarr_fsspec import MappingStore
+from nczarr_fsspec import FormatError, MappingStore
 from nczarr_xarray.chunks import ChunkReader, plan_outer, plan_points
+from nczarr_xarray.chunks.codecs import Decoder
+from nczarr_xarray.chunks.plan import segments_of
 from nczarr_xarray.model import ChunkedArray
 
 
@@ -239,11 +241,63 @@ def test_segments_are_the_tasks(case: tuple[Any, tuple[int, ...], tuple[int, ...
             there = data[box]
             part[tuple(map(slice, there.shape))] = there
             result[task.target] = part[task.source]
-        if segment.dense:
-            # one slice of the result, and whole chunks one after the other
-            positions = [task.position[segment.axis] for task in tasks]
-            assert positions == list(range(positions[0], positions[0] + len(tasks)))
-            lengths = result[segment.target].shape[segment.axis]
-            assert lengths == len(tasks) * chunks[segment.axis]
+        if segment.step:
+            # neighbours, and one slice of the result
+            axis = segment.axis
+            numbers = np.concatenate(
+                [
+                    t.position[axis] * chunks[axis] + np.arange(chunks[axis])[t.source[axis]]
+                    for t in tasks
+                ]
+            )
+            assert set(np.diff(numbers)) <= {segment.step}
+            assert result[segment.target].shape[axis] == len(numbers)
+            assert segment.dense == (len(numbers) == len(tasks) * chunks[axis])
+        else:
+            assert not segment.dense
     assert count == plan.count
     assert np.array_equal(plan.finish(result), outer(data, key))
+    together = segments_of(list(plan.tasks()), chunks)
+    # compared as text, for there are arrays in them
+    assert repr([t for s in together for t in s.tasks()]) == repr(list(plan.tasks()))
+
+
+@given(segmented(), SHUFFLED, st.sampled_from(["<i4", ">i4", "<f8"]), st.data())
+def test_chunks_in_rows_are_chunks_one_by_one(
+    case: tuple[Any, tuple[int, ...], tuple[int, ...], int], codecs: Any, dtype: str, draws: Any
+) -> None:
+    key, shape, chunks, most = case
+    data = np.arange(math.prod(shape)).astype(dtype).reshape(shape)
+    array, store = chunked(data, chunks, codecs=codecs)
+    plan = plan_outer(key, shape, chunks)
+    decoder = Decoder(array)
+    result = np.full(plan.shape, -1, data.dtype.newbyteorder("="))
+    for segment in plan.segments(most):
+        tasks = segment.tasks()
+        stored = [store.get(f"v/{'.'.join(map(str, t.position)) or '0'}") for t in tasks]
+        decoded = decoder.decode(stored, str)
+        if segment.step and draws.draw(st.booleans()):
+            decoder.place_row(decoded, segment, result)
+            continue
+        left = draws.draw(st.lists(st.booleans(), min_size=len(tasks), max_size=len(tasks)))
+        for some in (True, False):  # as if others were missing
+            chosen = [i for i, one in enumerate(left) if one is some]
+            decoder.place_many(
+                [decoded[i] for i in chosen], [tasks[i] for i in chosen], None, result
+            )
+    assert np.array_equal(plan.finish(result), outer(data, key))
+
+
+@pytest.mark.parametrize("key", [slice(None), slice(3, None, 7), slice(100, 5, -3)])
+def test_rows_of_plain_chunks_with_gaps(key: slice) -> None:
+    data = np.arange(3 * 1000, dtype="i4").reshape(3, 1000)
+    array, store = chunked(data, (2, 10), fill=np.int32(-7))
+    for number in (0, 3, 4, 99):
+        del store.mapping[f"v/1.{number}"]  # type: ignore[attr-defined]
+        data[2:, number * 10 : number * 10 + 10] = -7
+    plan = plan_outer((slice(None), key), data.shape, (2, 10))
+    assert np.array_equal(ChunkReader(array).read(store, plan), data[:, key])
+    assert max(store.reads.values()) == 1
+    store.mapping["v/0.5"] = bytes(81)  # type: ignore[index]
+    with pytest.raises(FormatError, match=r"v/0\.5: decodes to 81 bytes, not 80"):
+        ChunkReader(array).read(store, plan)

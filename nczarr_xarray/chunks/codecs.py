@@ -18,7 +18,7 @@ from nczarr_xarray.chunks.decompress import DECOMPRESSORS, Buffer, Size, Step
 from nczarr_xarray.chunks.filters import UNKNOWN, filter_step
 from nczarr_xarray.chunks.hdf5 import HDF5_CODECS
 from nczarr_xarray.chunks.libhdf5 import need_libhdf5
-from nczarr_xarray.chunks.plan import ChunkTask
+from nczarr_xarray.chunks.plan import ChunkTask, Segment, segments_of
 from nczarr_xarray.chunks.shuffle import WIDEST, unshuffle, unshuffle_into
 from nczarr_xarray.chunks.szip import szip_decoder
 from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks
@@ -147,16 +147,17 @@ class Decoder:
         result: np.ndarray[Any, Any],
     ) -> None:
         """`place` several chunks; small ones that lie in a row go into `result` together."""
-        axis = self._row_axis(tasks) if axes is None else None
-        alone = []
-        at = 0
-        while at < len(tasks):
-            count = 1 if axis is None else self._in_a_row(tasks, at, axis)
-            if axis is None or count == 1:
-                alone.append(at)
-            else:
-                self.place_row(chunks[at : at + count], tasks[at], axis, result)
-            at += count
+        alone = list(range(len(tasks)))
+        if axes is None and self.in_rows and len(tasks) > 1:
+            alone.clear()
+            at = 0
+            for segment in segments_of(tasks, self._array.chunk_shape):
+                end = at + len(segment.pieces)
+                if segment.step and end > at + 1:
+                    self.place_row(chunks[at:end], segment, result)
+                else:
+                    alone += range(at, end)
+                at = end
         if len(alone) == 1 or not self.in_rows:
             for i in alone:
                 self.place(chunks[i], tasks[i], axes, result)
@@ -178,69 +179,48 @@ class Decoder:
         shape = (len(chunks), *self._array.chunk_shape)
         return np.frombuffer(stored, self._array.dtype).reshape(shape)
 
-    def _row_axis(self, tasks: Sequence[ChunkTask]) -> int | None:
-        """The dimension along which neighbours follow each other; None if it does not pay."""
-        if len(tasks) < 2 or not self.in_rows:
-            return None
-        first, second = tasks[0].position, tasks[1].position
-        changed = [axis for axis in range(len(first)) if first[axis] != second[axis]]
-        return changed[-1] if changed else None
-
-    def _in_a_row(self, tasks: Sequence[ChunkTask], at: int, axis: int) -> int:
-        """How many tasks from `at` on want whole chunks that follow each other along `axis`."""
-        whole = slice(0, self._array.chunk_shape[axis], 1)
-        first = tasks[at]
-        if not all(isinstance(part, slice) for part in (*first.target, *first.source)):
-            return 1
-        number, stop = first.position[axis], first.target[axis].start
-        before, after = first.position[:axis], first.position[axis + 1 :]
-        end = at
-        while end < len(tasks):
-            position, source, target = tasks[end]
-            if (
-                position[axis] != number
-                or not (isinstance(source[axis], slice) and isinstance(target[axis], slice))
-                or source[axis] != whole
-                or target[axis].start != stop
-                or position[:axis] != before
-                or position[axis + 1 :] != after
-            ):
-                break
-            number, stop, end = number + 1, target[axis].stop, end + 1
-        return max(1, end - at)
-
     def place_row(
         self,
         chunks: Sequence[Buffer] | np.ndarray[Any, Any],
-        first: ChunkTask,
-        axis: int,
+        segment: Segment,
         result: np.ndarray[Any, Any],
     ) -> None:
-        """`place` chunks that are neighbours along `axis` and whole along it; see `in_rows`.
+        """`place` the chunks of a segment with a constant step; see `in_rows`.
 
         Parameters
         ----------
         chunks
             As `decode` gives them; if none of that was needed, they may be the rows of an array.
-        first
-            What is wanted of the first of them.
         """
-        shape, count = self._array.chunk_shape, len(chunks)
-        start = first.target[axis].start
-        row = slice(start, start + count * shape[axis])
-        out = result[(*first.target[:axis], row, *first.target[axis + 1 :])]
-        # a view, as dividing one axis always is
-        out = out.reshape(*out.shape[:axis], count, shape[axis], *out.shape[axis + 1 :])
-        out = out.transpose(axis, *range(axis), *range(axis + 1, out.ndim))
-        wanted = (slice(None), *first.source)
+        shape, count, axis = self._array.chunk_shape, len(chunks), segment.axis
+        source, out = segment.first.source, result[segment.target]
+        if segment.dense:  # the result is divided, which is a view
+            out = out.reshape(*out.shape[:axis], count, shape[axis], *out.shape[axis + 1 :])
+            out = out.transpose(axis, *range(axis), *range(axis + 1, out.ndim))
+
+            def wanted(chunks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+                return chunks[(slice(None), *source)]
+
+        else:  # the chunks are joined, which is a copy
+            last = segment.pieces[-1].source
+            stop = (count - 1) * shape[axis] + last.stop  # type: ignore[union-attr]
+            along = slice(source[axis].start, stop, segment.step)
+            across = (*source[:axis], slice(None), *source[axis + 1 :])
+
+            def wanted(chunks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+                part = chunks[(slice(None), *across)]
+                part = part.transpose(*range(1, axis + 1), 0, *range(axis + 1, part.ndim))
+                rows = part.reshape(*part.shape[:axis], -1, *part.shape[axis + 2 :])
+                return rows[(*[slice(None)] * axis, along)]
+
         if self._fields and out.size < self._count * count * _SELECTIVE:
             planes = np.frombuffer(b"".join(chunks), np.uint8)
             planes = planes.reshape(count, len(self._fields), *shape)
             bytewise = out.view([(name, np.uint8) for name in self._fields])
             for i, field in enumerate(self._ordered_fields()):
-                bytewise[field] = planes[(slice(None), i, *first.source)]
+                bytewise[field] = wanted(planes[:, i])
             return
-        out[...] = self._elements(chunks)[wanted]
+        out[...] = wanted(self._elements(chunks))
 
     def _ordered_fields(self) -> list[str]:
         """The bytes of a native element, in the order of the planes."""

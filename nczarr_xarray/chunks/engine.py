@@ -94,15 +94,15 @@ class ChunkReader:
             if known is not None:
                 self._place_known(store, segment.tasks(), own, known, plan, result)
                 continue
-            if decoder.is_plain and segment.dense and len(own) > 1:
+            if decoder.is_plain and segment.step and len(own) > 1:
                 plain = self._read_row(store, own)
                 if plain is not None:
-                    decoder.place_row(plain, segment.first, segment.axis, result)
+                    decoder.place_row(plain, segment, result)
                     continue
             stored = [store.get(key) for key in own]
-            if segment.dense and len(own) > 1 and None not in stored:
+            if segment.step and len(own) > 1 and None not in stored:
                 chunks = decoder.decode(stored, own.__getitem__)
-                decoder.place_row(chunks, segment.first, segment.axis, result)
+                decoder.place_row(chunks, segment, result)
                 continue
             for task, key, part in zip(segment.tasks(), own, stored, strict=True):
                 if part is None:
@@ -116,10 +116,13 @@ class ChunkReader:
             decoder.place_many(chunks, tasks, plan.axes, result)
 
     def _read_row(self, store: LocalStore, keys: list[str]) -> np.ndarray[Any, Any] | None:
-        """Plain chunks, each a row of bytes; None if one is missing or has another size."""
+        """Plain chunks, each a row of bytes; None if one has another size."""
         chunks = np.empty((len(keys), self._decoder.nbytes), dtype=np.uint8)
         for key, chunk in zip(keys, chunks, strict=True):
-            if store.get_into(key, chunk.data) != chunk.size:
+            size = store.get_into(key, chunk.data)
+            if size is None:
+                chunk.view(self._array.dtype)[...] = self._fill
+            elif size != chunk.size:
                 return None
         return chunks
 

@@ -116,7 +116,7 @@ class FileChunkReader:
         result: np.ndarray[Any, Any],
     ) -> None:
         there = chunks.starts >= 0
-        if segment.dense and not there.any():
+        if segment.step and not there.any():
             result[segment.target] = fill_element(self._array)
             return
         if self._decoders[0].is_plain and len(chunks.ids) == 1 and there.all():
@@ -129,7 +129,7 @@ class FileChunkReader:
         chosen = [tasks[i] for i in left.tolist()]
         chunks = chunks.of(left)
         data = source.read_many(chunks.starts.tolist(), (chunks.starts + chunks.sizes).tolist())
-        row = segment if segment.dense and len(left) == len(tasks) > 1 else None
+        row = segment if segment.step and len(left) == len(tasks) > 1 else None
         self._place(chosen, data, chunks, known, plan, result, row)
 
     async def read_remote(
@@ -246,7 +246,7 @@ class FileChunkReader:
         result: np.ndarray[Any, Any],
         row: Segment | None = None,
     ) -> None:
-        """Decode and place stored chunks; `row` if they are all of a dense segment."""
+        """Decode and place stored chunks; `row`: they are all of one with a step."""
         decoder = self._decoders[0]
         if chunks.masks.any():
             for task, stored, mask in zip(tasks, data, chunks.masks.tolist(), strict=True):
@@ -274,7 +274,7 @@ class FileChunkReader:
         if row is None:
             decoder.place_many(chunks, tasks, plan.axes, result)
         else:
-            decoder.place_row(chunks, row.first, row.axis, result)
+            decoder.place_row(chunks, row, result)
         return chunks
 
     def _chunks_of(self, plan: OuterPlan | PointPlan) -> Chunks | None:

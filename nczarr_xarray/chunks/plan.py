@@ -52,18 +52,22 @@ class Segment(NamedTuple):
         The dimension along which they follow each other.
     pieces
         Of that dimension, one for each chunk.
+    step
+        Along `axis`, the distance of one wanted element to the next, from the first chunk to the
+        last, which are neighbours and go to one slice of the result; 0 if it is not constant.
     dense
-        Whether they are neighbours, whole along `axis`, so that they go to one slice of the result.
+        Whether that step is 1, and the chunks are whole along `axis`.
     """
 
     first: ChunkTask
     axis: int
     pieces: Sequence[Piece]
+    step: int
     dense: bool
 
     @property
     def target(self) -> tuple[Any, ...]:
-        """Where dense chunks go, all of them."""
+        """Where chunks with a constant step go, all of them."""
         axis, target = self.axis, self.first.target
         along = slice(target[axis].start, self.pieces[-1].target.stop)  # type: ignore[union-attr]
         return (*target[:axis], along, *target[axis + 1 :])
@@ -138,7 +142,7 @@ class OuterPlan:
 
     def segments(self, most: int) -> Iterator[Segment]:
         if not self.pieces:
-            yield Segment(ChunkTask((), (), ()), 0, [Piece(0, slice(0, 1), slice(0, 1))], False)
+            yield Segment(ChunkTask((), (), ()), 0, [Piece(0, slice(0, 1), slice(0, 1))], 0, False)
             return
         if not self.count:
             return
@@ -153,11 +157,12 @@ class OuterPlan:
         runs = list(_runs(along, length, most)) if len(along) <= LONG else None
         (inner,) = _product(after)
         for outer in _product(before):
-            for run, dense in runs or _runs(along, length, most):
+            for run, step, dense in runs or _runs(along, length, most):
                 position, source, target = zip(*outer, run[0], *inner, strict=True)
                 if arrays:
                     source, target = as_indexer(source), as_indexer(target)
-                yield Segment(ChunkTask(position, source, target), axis, run, dense and not arrays)
+                    step, dense = 0, False
+                yield Segment(ChunkTask(position, source, target), axis, run, step, dense)
 
     def tasks(self) -> Iterator[ChunkTask]:
         for segment in self.segments(LONG):
@@ -204,7 +209,7 @@ class PointPlan:
     def segments(self, most: int) -> Iterator[Segment]:
         for task in self.tasks():
             piece = Piece(task.position[0], slice(0, 1), slice(0, 1))  # only its number counts
-            yield Segment(task, 0, [piece], False)
+            yield Segment(task, 0, [piece], 0, False)
 
     def tasks(self) -> Iterator[ChunkTask]:
         if not self.count:
@@ -327,6 +332,31 @@ def plan_points(
     )
 
 
+def segments_of(tasks: Sequence[ChunkTask], chunk_shape: Sequence[int]) -> Iterator[Segment]:
+    """Put tasks of an orthogonal selection together again, in their order."""
+    axis = 0
+    if len(tasks) > 1:
+        pairs = zip(tasks[0].position, tasks[1].position, strict=True)
+        axis = max((i for i, (one, other) in enumerate(pairs) if one != other), default=0)
+
+    def across(task: ChunkTask) -> Any:
+        return task.position[:axis], task.position[axis + 1 :]
+
+    for _, group in itertools.groupby(tasks, across):
+        row = list(group)
+        if not chunk_shape or not all(
+            isinstance(part, slice) for part in (*row[0].source, *row[0].target)
+        ):
+            for task in row:
+                yield Segment(task, 0, [Piece(0, slice(0, 1), slice(0, 1))], 0, False)
+            continue
+        pieces = [Piece(t.position[axis], t.source[axis], t.target[axis]) for t in row]
+        at = 0
+        for run, step, dense in _runs(pieces, chunk_shape[axis], len(pieces)):
+            yield Segment(row[at], axis, run, step, dense)
+            at += len(run)
+
+
 def _checked(index: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
     index = np.where(index < 0, index + size, index)
     if index.size and not (index.min() >= 0 and index.max() < size):
@@ -368,39 +398,49 @@ def _has_array(pieces: Iterable[Piece]) -> bool:
     return any(not (isinstance(p.source, slice) and isinstance(p.target, slice)) for p in pieces)
 
 
-def _runs(pieces: Pieces, length: int, most: int) -> Iterator[tuple[Sequence[Piece], bool]]:
-    """Cut the pieces of one dimension into runs up to `most` long; whether they are dense."""
+def _runs(pieces: Pieces, length: int, most: int) -> Iterator[tuple[list[Piece], int, bool]]:
+    """Cut the pieces of one dimension into runs up to `most` long, as `Segment` has them."""
     run: list[Piece] = []
-    dense = False
+    step = 0
     for piece in pieces:
-        whole = _is_whole(piece, length)
-        joins = whole == dense and 0 < len(run) < most
-        if joins and dense:
-            joins = _are_neighbours(run[-1], piece)
-        if run and not joins:
-            yield run, dense
+        follows = _step(run[-1], piece, length) if run else 0
+        if len(run) == most or (len(run) > 1 and follows != step):
+            yield _run(run, step, length)
             run = []
-        dense = whole
+        if len(run) == 1:
+            step = follows
         run.append(piece)
     if run:
-        yield run, dense
+        yield _run(run, step, length)
 
 
-def _are_neighbours(one: Piece, other: Piece) -> bool:
-    """Whether `other` continues `one`, in the array and in the result."""
-    assert isinstance(one.target, slice)
-    assert isinstance(other.target, slice)
-    return bool(other.chunk == one.chunk + 1 and other.target.start == one.target.stop)
-
-
-def _is_whole(piece: Piece, length: int) -> bool:
-    source = piece.source
-    return (
-        isinstance(source, slice)
-        and isinstance(piece.target, slice)
-        and source.stop - source.start == length
-        and (source.step in (None, 1) or length == 1)
+def _run(run: list[Piece], step: int, length: int) -> tuple[list[Piece], int, bool]:
+    first, last = run[0].source, run[-1].source
+    if len(run) == 1:
+        step = 1 if isinstance(first, slice) and first.step in (None, 1) else 0
+    dense = (
+        step == 1
+        and isinstance(first, slice)
+        and isinstance(last, slice)
+        and (first.start, last.stop) == (0, length)
     )
+    return run, step, dense
+
+
+def _step(one: Piece, other: Piece, length: int) -> int:
+    """The step along `one` and on to `other` and its end; 0 if it is not constant."""
+    parts = (one.source, one.target, other.source, other.target)
+    if not all(isinstance(part, slice) for part in parts) or other.chunk != one.chunk + 1:
+        return 0
+    assert isinstance(one.source, slice)
+    assert isinstance(other.source, slice)
+    step = int(one.source.step or 1)
+    steady = (
+        step == (other.source.step or 1)
+        and length + other.source.start == one.source.stop - 1 + step
+        and other.target.start == one.target.stop  # type: ignore[union-attr]
+    )
+    return step if steady else 0
 
 
 def _product(pieces: Sequence[Pieces]) -> Iterator[tuple[Piece, ...]]:
