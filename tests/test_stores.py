@@ -250,7 +250,8 @@ class TestContract:
         before = settled_open_files()
         store.get_many(list(DATASET))
         store.close()
-        assert settled_open_files(before) == before
+        # fewer, where something of a test before this one was collected
+        assert settled_open_files(before) <= before
         assert read(store, "v/0.0") == CHUNK
         store.close()
 
@@ -264,7 +265,7 @@ def settled_open_files(expected: int | None = None) -> int:
     count = -1
     while time.monotonic() < deadline:
         previous, count = count, open_files()
-        if count == (previous if expected is None else expected):
+        if count == previous if expected is None else count <= expected:
             break
         threading.Event().wait(0.05)
     return count
@@ -383,7 +384,9 @@ class TestFilesystems:
 
     def test_stores_share_connections_until_the_last_closes(self) -> None:
         with Server({"/a/x": b"1", "/b/x": b"2"}) as server:
-            first, second = (open_keystore(f"{server.url}/{name}") for name in "ab")
+            # an option that no other test has, for connections are shared by those with the same
+            own = {"headers": {"X-Test": "shared connections"}}
+            first, second = (open_keystore(f"{server.url}/{n}", storage_options=own) for n in "ab")
             assert first.get_many(["x"]) == [b"1"]
             first.close()
             assert second.get_many(["x"]) == [b"2"]
@@ -758,7 +761,7 @@ class TestS3:
         store.get_many(list(S3_DATASET))
         assert open_files() > before
         store.close()
-        assert settled_open_files(before) == before
+        assert settled_open_files(before) <= before
 
     def test_zip(self, bucket: S3Server, tmp_path: Path) -> None:
         import s3fs
