@@ -10,6 +10,7 @@ import random
 import warnings
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiobotocore.session
@@ -18,6 +19,7 @@ import s3fs
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
+from botocore.loaders import JSONFileLoader
 
 from nczarr_fsspec import FsspecStore, StoreError
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
@@ -349,6 +351,61 @@ class TestRequests:
             assert "does not have the checksum" in str(read(store, "1"))
             assert read(store, "1", 3, 7) == CONTENT[3:7]  # the sum is that of the whole
         assert through == ["b/d/0"]
+        store.close()
+
+
+class TestSessions:
+    """Each store has its own, but for botocore's description of S3."""
+
+    def test_descriptions_are_read_once(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = at(server, key="FIRST")
+        assert read(first, "0") == CONTENT
+        files: list[str] = []
+        load = JSONFileLoader.load_file
+
+        def told(loader: JSONFileLoader, path: str) -> Any:
+            files.append(path)
+            return load(loader, path)
+
+        monkeypatch.setattr(JSONFileLoader, "load_file", told)
+        second = at(server, key="SECOND")
+        assert read(second, "0") == CONTENT
+        assert files == []
+        keys = ["FIRST", "SECOND"]
+        for request, key in zip(server.requests, keys, strict=True):
+            assert f"Credential={key}/" in request.headers["Authorization"]
+        sessions = [store._files.shared.fs.session for store in (first, second)]
+        assert sessions[0] is not sessions[1]
+        for store in (first, second):
+            store.close()
+
+    def test_other_descriptions(self, server: Server, tmp_path: Path) -> None:
+        first = at(server)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("AWS_DATA_PATH", str(tmp_path))
+            second = at(server, key="SECOND")
+            assert read(second, "0") == CONTENT
+        assert read(first, "0") == CONTENT
+        folders = [
+            store._files.shared.fs.session.get_component("data_loader").search_paths
+            for store in (first, second)
+        ]
+        assert [str(tmp_path) in paths for paths in folders] == [False, True]
+        for store in (first, second):
+            store.close()
+
+    def test_a_session_that_was_given(self, server: Server) -> None:
+        session = aiobotocore.session.AioSession()
+        store = at(server, session=session)
+        assert read(store, "0") == CONTENT
+        assert store._files.shared.fs.session is session
+        store.close()
+
+    def test_bad_options(self, server: Server) -> None:
+        store = at(server, profile="nobody")
+        assert "nobody" in str(read(store, "0"))
         store.close()
 
 

@@ -54,7 +54,8 @@ def open_source(
     from fsspec.implementations.memory import MemoryFileSystem
 
     from nczarr_fsspec.ranges.fsspec import FsspecBytes
-    from nczarr_fsspec.stores.fsspec import FsspecFiles, _describe, _is_http, _is_s3
+    from nczarr_fsspec.stores._shared import is_s3
+    from nczarr_fsspec.stores.fsspec import FsspecFiles, _describe, _is_http
 
     shown = shown or _describe(fs, path)
     if isinstance(fs, LocalFileSystem):
@@ -66,7 +67,7 @@ def open_source(
         from nczarr_fsspec.stores.http import HTTPFiles
 
         return HTTPBytes.open(HTTPFiles(fs), path, shown, known, max_whole)
-    if _is_s3(fs):
+    if is_s3(fs):
         from nczarr_fsspec.ranges.s3 import S3Bytes
 
         return S3Bytes.open(FsspecFiles(fs), path, shown, known)

@@ -161,6 +161,10 @@ def _alike(fs: AbstractFileSystem) -> AbstractFileSystem:
     like.close_session = partial(_close_later, os.getpid())
     if _makes_sessions_of_fsspec(like) and "connector" not in like.client_kwargs:
         like.get_client = _make_session
+    if is_s3(like):
+        from nczarr_fsspec.stores.s3 import share_descriptions
+
+        share_descriptions(like)
     return like
 
 
@@ -196,3 +200,8 @@ def is_async(fs: AbstractFileSystem) -> bool:
     """Whether `fs` can be awaited."""
     # not fs.async_impl, for fsspec's caches claim what their target says
     return isinstance(fs, AsyncFileSystem)
+
+
+def is_s3(fs: AbstractFileSystem) -> bool:
+    """Whether `fs` is s3fs's, or made from it."""
+    return hasattr(type(fs), "_call_s3")

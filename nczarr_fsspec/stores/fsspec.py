@@ -12,7 +12,7 @@ from fsspec import AbstractFileSystem
 
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
 from nczarr_fsspec.keystore import LocalStore, RemoteStore, check_key
-from nczarr_fsspec.stores._shared import SharedFilesystem, arguments, is_async
+from nczarr_fsspec.stores._shared import SharedFilesystem, arguments, is_async, is_s3
 from nczarr_fsspec.url import redact
 
 #: KeyError: fsspec's own zip filesystem, before 2026.9
@@ -95,7 +95,7 @@ def remote_files(fs: AbstractFileSystem) -> FsspecFiles:
         from nczarr_fsspec.stores.http import HTTPFiles
 
         return HTTPFiles(fs)
-    if _is_s3(fs):
+    if is_s3(fs):
         from nczarr_fsspec.stores.s3 import S3Files
 
         return S3Files(fs)
@@ -181,7 +181,7 @@ class FsspecFiles:
         """Names directly below `path`; None where listing is impossible."""
         shared = self.shared
         try:
-            if _is_s3(self.recipe):  # its _ls lists the parent as well where it finds nothing
+            if is_s3(self.recipe):  # its _ls lists the parent as well where it finds nothing
                 found = await shared.fs._lsdir(path, refresh=True)  # noqa: SLF001
                 return _names(path, [entry["name"] for entry in found])
             return _names(path, await shared.call("ls", path, detail=False))
@@ -217,7 +217,7 @@ def _fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
         if isinstance(value, str) and value and _SECRET_OPTION.search(name):
             text = text.replace(value, "***")
     reason = f"cannot be read: {type(error).__name__}: {text}"
-    if _is_s3(fs) and (isinstance(error, PermissionError) or "Credentials" in type(error).__name__):
+    if is_s3(fs) and (isinstance(error, PermissionError) or "Credentials" in type(error).__name__):
         reason += (
             "; choose credentials (AWS_PROFILE, #aws.profile=NAME or storage_options), or for "
             'public data none: storage_options={"anon": True}'
@@ -229,10 +229,6 @@ def _fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
 def _is_http(fs: AbstractFileSystem) -> bool:
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     return "https" in protocols and is_async(fs)
-
-
-def _is_s3(fs: AbstractFileSystem) -> bool:
-    return hasattr(type(fs), "_call_s3")
 
 
 def _s3_code(error: Exception) -> str:

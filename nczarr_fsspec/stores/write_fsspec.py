@@ -14,13 +14,12 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, check_key, is_safe_name
-from nczarr_fsspec.stores._shared import arguments, is_async
+from nczarr_fsspec.stores._shared import arguments, is_async, is_s3
 from nczarr_fsspec.stores.fsspec import (
     _SECRET_OPTION,
     FsspecFiles,
     FsspecStore,
     SyncFsspecStore,
-    _is_s3,
     _s3_code,
 )
 from nczarr_fsspec.url import redact
@@ -93,7 +92,7 @@ class FsspecWriter(WritableStore):
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]
-        if _is_s3(self._fs) and "gs3" not in self._fs.protocol:  # Google has no bulk request
+        if is_s3(self._fs) and "gs3" not in self._fs.protocol:  # Google has no bulk request
             batches = [paths[start : start + _BULK] for start in range(0, len(paths), _BULK)]
             self._each(self._delete_from_s3, batches)
         else:
@@ -196,7 +195,7 @@ class FsspecWriter(WritableStore):
     async def _find(self, path: str) -> list[str]:
         with self._naming(path, "listed"):
             try:
-                if _is_s3(self._fs):  # its _find asks for the path itself where nothing is below
+                if is_s3(self._fs):  # its _find asks for the path itself where nothing is below
                     fs = self._files.shared.fs
                     found = await fs._lsdir(path, delimiter="", refresh=True)  # noqa: SLF001
                     return [entry["name"] for entry in found]
@@ -252,7 +251,7 @@ def _may_pass(fs: AbstractFileSystem, error: Exception) -> bool:
     after 5 requests and about 10 s, with SlowDown after 25 and 40 s, not at all after 25 and 6
     minutes (s3fs 2026.9).
     """
-    if _is_s3(fs):
+    if is_s3(fs):
         return _s3_code(error) in _CONFLICTS
     return isinstance(error, (ConnectionError, TimeoutError))
 
@@ -271,7 +270,7 @@ def _explained(fs: AbstractFileSystem, error: Exception) -> str:
             text = text.replace(value, "***")
     code = _s3_code(error)
     text = f"{type(error).__name__}: {text}" + (f" ({code})" if code not in text else "")
-    if _is_s3(fs) and (isinstance(error, PermissionError) or "Credentials" in type(error).__name__):
+    if is_s3(fs) and (isinstance(error, PermissionError) or "Credentials" in type(error).__name__):
         text += (
             "; choose credentials that may write: AWS_PROFILE, #aws.profile=NAME or storage_options"
         )
