@@ -206,10 +206,9 @@ def _first_answer(store: KeyStore, wave: Wave) -> tuple[Answer, State]:
     """Answer the first wave, and see whether an export has left something.
 
     No request waits for this one: it goes with the others where the store
-    cannot be listed, and is not made where the listing shows no need.
+    is not listed, and is not made where the listing shows no need.
     """
-    listed = isinstance(store, RemoteStore) and store.can_list
-    if listed:
+    if isinstance(store, RemoteStore) and store.can_list and wave.prefixes:
         answer = _answer(store, wave)
         root = answer.listings[0] if answer.listings else None
         if isinstance(root, frozenset) and PRIVATE in root:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from fsspec.asyn import get_loop
 from hypothesis import given, settings
 
 from nczarr_fsspec.changes import recovery
@@ -30,8 +32,11 @@ from nczarr_fsspec.changes.journal import (
 )
 from nczarr_fsspec.changes.owner import AT_WORK, Owner
 from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreError
+from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
+from nczarr_xarray.reader import open_keys
+from tests.test_walk import CONSOLIDATED
 
 Objects = dict[str, bytes]
 
@@ -87,6 +92,28 @@ def seen(objects: Objects) -> Objects:
 def names(objects: Objects, prefix: str) -> set[str]:
     start = f"{prefix}/" if prefix else ""
     return {key[len(start) :].partition("/")[0] for key in objects if key.startswith(start)}
+
+
+class Listed(RemoteStore):
+    """Objects far away, which can be listed."""
+
+    url = "far"
+
+    def __init__(self, objects: Objects) -> None:
+        self.objects = objects
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return get_loop()
+
+    async def get(
+        self, key: str, start: int | None = None, stop: int | None = None
+    ) -> bytes | None:
+        data = self.objects.get(key)
+        return data and data[start:stop]
+
+    async def list(self, prefix: str) -> frozenset[str]:
+        return frozenset(names(self.objects, prefix))
 
 
 @st.composite
@@ -425,6 +452,23 @@ def test_one_of_many_finishes_a_change(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(done) == 6
     assert carried_out == ["t"]
     assert store.keys_below("") == [ROOT, "v/0"]
+
+
+@pytest.mark.parametrize("consolidated", [True, None, False])
+def test_changes_are_seen_however_a_remote_tree_is_opened(consolidated: bool | None) -> None:
+    changed = {".zattrs": b'{"title": "new"}'}
+    documents = json.loads(CONSOLIDATED[".zmetadata"])
+    documents["metadata"][".zattrs"] = json.loads(changed[".zattrs"])
+    changed[".zmetadata"] = json.dumps(documents).encode()
+    journal = Journal("t", dead_owner_once(), tuple(changed))
+    objects = CONSOLIDATED | {journal.staged_key(key): data for key, data in changed.items()}
+    for state, valid in ((JOURNAL, True), (f"{PRIVATE}/writers/t", False)):
+        store = Listed({**objects, state: journal.dump()})
+        attributes = open_keys(store, consolidated=consolidated).hierarchy.root.attributes
+        assert ("title" in attributes) == valid
+    whole = Listed({**objects, INCOMPLETE: Incomplete(dead_owner_once()).dump()})
+    with pytest.raises(IncompleteExportError):
+        open_keys(whole, consolidated=consolidated)
 
 
 def test_a_writer_that_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:

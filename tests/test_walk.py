@@ -104,6 +104,12 @@ def test_lists_make_listing_unnecessary() -> None:
     assert all(not wave.prefixes for wave in waves)
 
 
+def test_trusted_metadata_make_listing_unnecessary() -> None:
+    for consolidated, listed in ((True, ()), (None, ("",))):
+        _, waves = drive(CONSOLIDATED, tree=True, remote=True, consolidated=consolidated)
+        assert [wave.prefixes for wave in waves] == [listed]
+
+
 def test_pure_zarr_is_listed() -> None:
     assert variables(hierarchy(PURE, tree=True)) == {
         "/x",

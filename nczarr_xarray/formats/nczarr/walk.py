@@ -178,7 +178,8 @@ class _Walk:
         yield from self.load(
             [*spellings.ROOT_FILES, *([".zmetadata"] if try_consolidated else [])]
             + [_key(path, file) for path in ancestors for file in spellings.GROUP_FILES],
-            [""] if self.options.remote else [],
+            # which a .zmetadata that is trusted is not compared with
+            [""] if self.options.remote and self.options.consolidated is not True else [],
         )
         root = self.root_documents()
         if self.nodes.generation == "v3":
