@@ -230,7 +230,8 @@ class Server:
         if method not in ("GET", "HEAD"):
             return await simple(405, "Method Not Allowed")
         if not fn.startswith(self.root) or not os.path.isfile(fn):
-            return await simple(404, "Not Found")
+            # as S3 has it, without which its clients would ask again
+            return await simple(404, "Not Found", "", b"<Error><Code>NoSuchKey</Code></Error>")
         if method == "HEAD" and c["nohead"]:
             return await simple(c["nohead"], "Refused")
         if c["redirect"] and "sig=" not in path.query:
