@@ -100,7 +100,7 @@ def share_descriptions(fs: S3FileSystem) -> None:
     fs.session = session
 
 
-@lru_cache
+@lru_cache(maxsize=1)  # those of S3 take 12 MB
 def _loader(folders: str | None) -> Any:
     """Reads descriptions of services, each once in this process, there and in botocore."""
     return create_loader(folders)

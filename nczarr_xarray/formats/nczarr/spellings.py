@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr.arrays import length
@@ -108,6 +109,7 @@ def writer(root: Documents) -> str | None:
     return properties if isinstance(properties, str) and "nczarr=" in properties else None
 
 
+@lru_cache  # asked for with every variable
 def release(writer: str | None) -> tuple[int, ...] | None:
     """netCDF-C's release in ``_NCProperties``: ``(4, 9, 2)``; None if it is not told."""
     match = re.search(r"netcdf=(\d+)\.(\d+)\.(\d+)", writer or "")
