@@ -7,6 +7,8 @@ import json
 import math
 import pickle
 import sys
+import threading
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -376,6 +378,50 @@ def test_a_run_of_chunks_is_encoded_like_each_of_them(
     found = encoder.encode_run(block, 6, skip_fill=skip_fill)
     assert [None if data is None else bytes(data) for data in found] == expected
     assert (None in expected) == skip_fill
+
+
+@pytest.mark.parametrize(
+    "codecs", [(), *((c,) for c in COMPRESSED), *((SHUFFLE, c) for c in COMPRESSED)]
+)
+def test_memory_that_is_used_again_is_never_what_is_stored(codecs: tuple[dict, ...]) -> None:
+    array = ChunkedArray("v", (40, 50), (20, 10), np.dtype(">f4"), codecs=codecs)
+    encoder, values = Encoder(array), np.random.default_rng(0).normal(size=(40, 50)).astype("<f4")
+    corners = list(itertools.product((0, 20), range(0, 50, 10)))
+    parts = [values[y : y + 20, x : x + 10] for y, x in corners]
+    expected = [bytes(encoder.encode(part)) for part in parts]
+    with encoder.scratch:
+        kept = [encoder.encode(part) for part in parts]
+        runs = [
+            list(encoder.encode_run(row, 5, skip_fill=False)) for row in (values[:20], values[20:])
+        ]
+        assert [bytes(data) for data in kept] == expected
+        assert [bytes(data) for run in runs for data in run if data is not None] == expected
+
+
+def test_every_thread_has_memory_of_its_own_and_only_while_it_encodes() -> None:
+    array = ChunkedArray(
+        "v", (1 << 18,), (1 << 18,), np.dtype(">f8"), codecs=(SHUFFLE, {"id": "zlib"})
+    )
+    encoder, chunk = Encoder(array), np.zeros(1 << 18)
+    barrier = threading.Barrier(2)
+
+    def place() -> int:
+        with encoder.scratch:
+            first = encoder.scratch.empty("elements", (8,), np.dtype("f8"))
+            assert np.shares_memory(first, encoder.scratch.empty("elements", (4,), np.dtype("f4")))
+            barrier.wait()
+            return first.ctypes.data
+
+    with ThreadPoolExecutor(2) as pool:
+        assert len(set(pool.map(lambda _: place(), range(2)))) == 2
+    tracemalloc.start()
+    try:
+        with encoder.scratch:
+            encoder.encode(chunk)
+            assert tracemalloc.get_traced_memory()[0] > 2 * chunk.nbytes
+        assert tracemalloc.get_traced_memory()[0] < chunk.nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def bytes_like(kind: str, count: int, seed: int = 0) -> np.ndarray:

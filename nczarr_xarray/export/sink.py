@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -26,8 +27,7 @@ from nczarr_xarray.model import ChunkedArray
 
 #: Bytes of chunks that are on their way to a remote store at a time.
 IN_FLIGHT_BYTES = 1 << 28
-#: Small chunks are encoded so many bytes at a time. With four times as many, the C library gave
-#: memory back to the system after every run; to get it again took a tenth of all the time.
+#: Small chunks are encoded so many bytes at a time: what the caches of a processor hold.
 RUN_BYTES = 1 << 18
 #: So many times each thread takes something to do, at least, so that all end together.
 RUNS_PER_THREAD = 4
@@ -305,12 +305,14 @@ class Sink:
         def loop() -> int:
             put = 0
             try:
-                while (run := take()) is not None:
-                    with self._gate:
-                        put += self._write_run(run, values)
-                    if done is not None:
-                        with lock:
-                            done(len(run.last))
+                # not while requests wait: there are many more of them than chunks being encoded
+                with self.encoder.scratch if self._at_once else nullcontext():
+                    while (run := take()) is not None:
+                        with self._gate:
+                            put += self._write_run(run, values)
+                        if done is not None:
+                            with lock:
+                                done(len(run.last))
             except BaseException:
                 failed.set()
                 raise
@@ -323,8 +325,13 @@ class Sink:
             put = loop()
         return put + sum(other.result() for other in others)
 
+    @property
+    def _at_once(self) -> bool:
+        """Whether the store answers at once, so that there are no more threads than processors."""
+        return self.store.parallel <= processors()
+
     def _threads(self, wanted: int | None) -> int:
-        if self.store.parallel <= processors():
+        if self._at_once:
             return processors() if wanted is None else wanted
         in_flight = max(2, IN_FLIGHT_BYTES // max(1, self.encoder.nbytes))
         return min(self.store.parallel, in_flight)
@@ -336,7 +343,7 @@ class Sink:
             return
         *outer, last = axes
         length = 1
-        if self.store.parallel <= processors():  # else it is better that each waits by itself
+        if self._at_once:  # else it is better that each waits by itself
             fair = -(-math.prod(map(len, axes)) // (RUNS_PER_THREAD * threads))
             length = max(1, min(fair, RUN_BYTES // max(1, self.encoder.nbytes)))
         for before in itertools.product(*outer):
