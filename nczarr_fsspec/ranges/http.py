@@ -23,6 +23,7 @@ from nczarr_fsspec.stores._http import (
     ContentRange,
     address,
     content_range,
+    exactly,
     failure,
     get,
     is_encoded,
@@ -228,7 +229,7 @@ class HTTPBytes(RemoteBytes):
             elif stated.start > 0 or stated.stop > HEAD_BYTES:
                 raise self._wrong_range(stated, Extent(0, HEAD_BYTES))
             else:
-                self.head = await self._body(response, stated.stop)
+                self.head = bytes(await self._body(response, stated.stop))
                 self._version.size = -1 if stated.size is None else stated.size
         elif response.status == 416:  # of an empty file there are no first bytes
             size = unsatisfied_size(response.headers.get("Content-Range"))
@@ -348,18 +349,15 @@ class HTTPBytes(RemoteBytes):
             "download it, or put simplecache:: before the URL",
         )
 
-    async def _body(self, response: aiohttp.ClientResponse, count: int) -> bytes:
+    async def _body(self, response: aiohttp.ClientResponse, count: int) -> _Bytes:
         """Exactly `count` bytes."""
         began = time.perf_counter()
         alone = not self._bodies
         self._bodies += 1
         try:
-            body = await up_to(response, count)
+            body = await exactly(response, count)
         finally:
             self._bodies -= 1
-        if len(body) != count:
-            number = len(body) if len(body) < count else "more"
-            raise TransientError(f"the body has {number} of {count} bytes")
         took = time.perf_counter() - began
         if count >= _TELLING or (count >= _TELLING // 8 and took > _SLOW):
             speed = min(count / max(took, 1e-9), _FASTEST)

@@ -11,11 +11,12 @@ behaviour of nginx, Apache, S3.
 from __future__ import annotations
 
 import errno
+import mmap
 import re
 import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
@@ -42,6 +43,8 @@ _BUSY = frozenset({429, 503})
 #: errors of this machine that mean the same
 TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+#: bodies from this size on, in bytes, get pages of their own
+_LARGE = 1 << 17
 _CONTENT_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
 _UNSATISFIED = re.compile(r"bytes\s+\*/(\d+)", re.IGNORECASE)
 _HINTS = {
@@ -306,6 +309,46 @@ async def up_to(response: aiohttp.ClientResponse, most: int) -> bytes:
             response.close()
             break
     return b"".join(pieces)
+
+
+async def exactly(response: aiohttp.ClientResponse, count: int) -> bytes | memoryview:
+    """The body, which must have `count` bytes.
+
+    A large one is in pages of its own, which the system has back as soon as nobody holds it. The
+    C library's allocator would keep them: it takes from its heap what is no larger than blocks
+    that were freed before, and so this grows by all bodies that were ever held at a time.
+
+    Raises
+    ------
+    TransientError
+        If it has less or more.
+    """
+    if count < _LARGE:
+        body: bytes | memoryview = await up_to(response, count)
+        have = len(body)
+    else:
+        room = _pages(count)
+        have = 0
+        async for piece in response.content.iter_any():
+            begin, have = have, have + len(piece)
+            if have > count:
+                response.close()
+                break
+            room[begin:have] = piece
+        body = room.toreadonly()
+    if have != count:
+        number = have if have < count else "more"
+        raise TransientError(f"the body has {number} of {count} bytes")
+    return body
+
+
+def _pages(count: int) -> memoryview:
+    """Memory that is nobody else's, no other process's either."""
+    pages = mmap.mmap(-1, count, access=mmap.ACCESS_COPY)
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # touching small ones for the first time takes long
+        with suppress(OSError):  # of a kernel without
+            pages.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(pages)
 
 
 def address(url: str) -> str:
