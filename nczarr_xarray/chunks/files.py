@@ -22,7 +22,7 @@ from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.engine import allocate, fill_element
 from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, PointPlan, Segment
 from nczarr_xarray.chunks.strides import Runs, end_of, plan_runs
-from nczarr_xarray.chunks.threads import chunks_at_a_time, in_threads, share
+from nczarr_xarray.chunks.threads import BATCH_BYTES, chunks_at_a_time, in_threads, share
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.model import FileChunks, FileStrides
 
@@ -149,6 +149,7 @@ class FileChunkReader:
         """
         result = allocate(self._array, plan)
         known = self._chunks_of(plan) if remember else None
+        most = max(1, BATCH_BYTES // max(1, self._nbytes))
         for segments, _, ids in self._windows(plan, WINDOW, WINDOW):
             tasks = [task for segment in segments for task in segment.tasks()]
             wanted, where = np.unique(ids, return_inverse=True)
@@ -164,8 +165,11 @@ class FileChunkReader:
                 left: np.ndarray[Any, Any] = left,
                 chunks: _Chunks = chunks,
             ) -> None:
-                chosen = [tasks[n] for n in left[numbers].tolist()]
-                self._place(chosen, data, chunks.of(numbers), known, plan, result)
+                # a request brings thousands of small chunks: decoded all at once, they are large
+                for batch in (slice(at, at + most) for at in range(0, len(numbers), most)):
+                    part = numbers[batch]
+                    chosen = [tasks[n] for n in left[part].tolist()]
+                    self._place(chosen, data[batch], chunks.of(part), known, plan, result)
 
             inline = not self._decoders[0].needs_libhdf5
             receive = in_threads(place, self._nbytes, inline=inline)
