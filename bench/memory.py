@@ -22,6 +22,7 @@ import statistics
 import sys
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -105,10 +106,11 @@ def apart(work: Callable[[], T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An array, and from where it is read: a tree or (over HTTP too) a file."""
+    """An array, as what it is stored, and by what means it is read if not from the disk."""
 
     array: Array
-    remote: str = ""  # the file that is served
+    stored: str = "v.zarr"  # or v.zip, v.nc
+    over: str = ""  # HTTP, S3
 
     @property
     def result(self) -> int:
@@ -117,35 +119,46 @@ class Case:
     @property
     def in_flight(self) -> int:
         chunk = min(prod(self.array.chunks) * DTYPE.itemsize, self.result)
+        if self.over and self.stored == "v.nc":
+            return HELD_BYTES
+        if self.over:
+            return 2 * min(IN_FLIGHT_BYTES, RemoteStore.concurrency * chunk)
         if self.array.contiguous:
             return 0  # bytes are read to where they belong
-        if self.remote.endswith(".nc"):
-            return HELD_BYTES
-        if self.remote:
-            return 2 * min(IN_FLIGHT_BYTES, RemoteStore.concurrency * chunk)
         return 2 * processors() * max(BATCH_BYTES, chunk)
 
     def programs(self, folder: Path, server: Server) -> dict[str, Program]:
         """What reads the array, which is written first."""
         folder.mkdir()
         stored = self.array.write(folder)
-        if self.remote:
-            zarr.consolidate_metadata(stored.tree, zarr_format=2)  # nothing can be listed
-            return {OURS: partial(by_url, server.url(f"{folder.name}/{self.remote}"))}
-        return programs(stored, ((slice(None),) * len(self.array.shape),))
+        if not self.over and self.stored == "v.zarr":
+            return programs(stored, ((slice(None),) * len(self.array.shape),))
+        zarr.consolidate_metadata(stored.tree, zarr_format=2)  # nothing can be listed
+        if self.stored == "v.zip":
+            zipped(stored.tree, folder / "v.zip")
+        url = server.url(f"{folder.name}/{self.stored}")
+        if self.over == "S3":  # of the same server: the folder is a bucket
+            return {OURS: partial(by_url, f"{url}#mode=bytes,s3", anon=True)}
+        return {OURS: partial(by_url, url if self.over else str(folder / self.stored))}
 
 
 def cases(scale: float) -> dict[str, Case]:
     side, steps = max(4, round(100 * scale**0.5)) * 64, max(4, round(200 * scale))
     small, big = Array((side, side), (64, 64)), Array((steps, 512, 1024), (1, 512, 1024))
+    contiguous = Array((side, side), (side, side), "none")
     return {
         "small chunks, shuffled zlib": Case(small),
         "big chunks, shuffled zlib": Case(big),
-        "contiguous": Case(Array((side, side), (side, side), "none")),
-        "small chunks, HTTP": Case(small, "v.zarr"),
-        "big chunks, HTTP": Case(big, "v.zarr"),
-        "small chunks of a file, HTTP": Case(small, "v.nc"),
-        "big chunks of a file, HTTP": Case(big, "v.nc"),
+        "contiguous": Case(contiguous),
+        "small chunks of a zip": Case(small, "v.zip"),
+        "big chunks of a zip": Case(big, "v.zip"),
+        "small chunks, HTTP": Case(small, over="HTTP"),
+        "big chunks, HTTP": Case(big, over="HTTP"),
+        "big chunks of a zip, HTTP": Case(big, "v.zip", "HTTP"),
+        "small chunks of a file, HTTP": Case(small, "v.nc", "HTTP"),
+        "big chunks of a file, HTTP": Case(big, "v.nc", "HTTP"),
+        "contiguous in a file, HTTP": Case(contiguous, "v.nc", "HTTP"),
+        "big chunks of a file, S3": Case(big, "v.nc", "S3"),
     }
 
 
@@ -181,9 +194,18 @@ def peak(warm: Program, program: Program) -> int:
     return growth(program)[1]
 
 
-def by_url(url: str) -> Any:
-    with xr.open_dataset(url, engine="nczarr", cache=False, mask_and_scale=False) as ds:
+def by_url(url: str, **storage_options: Any) -> Any:
+    with xr.open_dataset(
+        url, engine="nczarr", cache=False, mask_and_scale=False, storage_options=storage_options
+    ) as ds:
         return ds["v"].values
+
+
+def zipped(tree: Path, target: Path) -> None:
+    """Make an archive of a tree as netCDF-C and zarr-python do: nothing is compressed again."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+        for file in sorted(path for path in tree.rglob("*") if path.is_file()):
+            archive.write(file, file.relative_to(tree))
 
 
 def table(reads: dict[str, Read]) -> str:
