@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import mmap
 import os
 import pickle
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -855,6 +857,38 @@ class TestMultipart:
         assert bytes(multipart.cut(found, Extent(0, 2)) or b"") == b"ab"
         assert multipart.cut(found, Extent(109, 111)) is None
         assert multipart.cut(found, Extent(50, 60)) is None
+
+
+async def in_pieces(body: bytes, length: int) -> AsyncIterator[bytes]:
+    for at in range(0, len(body), length):
+        yield body[at : at + length]
+
+
+class TestBodies:
+    @pytest.mark.parametrize("count", [0, 1, _http._LARGE - 1, _http._LARGE, len(CONTENT)])
+    def test_pieces_become_one_body(self, count: int) -> None:
+        body = asyncio.run(_http.exactly(in_pieces(CONTENT[:count], 10_007), count))
+        assert body == CONTENT[:count]
+        assert body.readonly
+
+    @pytest.mark.parametrize("count", [1000, 1_000_000])
+    def test_other_lengths_are_noticed(self, count: int) -> None:
+        for length, reason in ((count - 1, f"has {count - 1} of {count}"), (count + 1, "has more")):
+            with pytest.raises(TransientError, match=reason):
+                asyncio.run(_http.exactly(in_pieces(CONTENT[:length], 10_007), count))
+
+    def test_large_ones_are_not_in_the_allocators_heap(
+        self, server: RangeServer, opened: Any
+    ) -> None:
+        """They would stay in it when they are let go, beside a result that grows."""
+        source = opened(f"{server.url}/x.bin")
+        small = source.run(source.fetch([Extent(70_000, 70_009)]))
+        large = source.run(source.fetch([Extent(100_000, 1_900_000)]))
+        assert isinstance(small[0].obj, bytearray)
+        assert isinstance(large[0].obj, mmap.mmap)
+        pages = weakref.ref(large[0].obj)
+        large.clear()
+        assert pages() is None
 
 
 FIRST = {"ETag": '"a"', "Last-Modified": "Mon"}

@@ -293,7 +293,7 @@ class HTTPBytes(RemoteBytes):
             parts = multipart.parts(await up_to(response, most), mark)
         elif stated is not None and stated.stop - stated.start <= most:
             body = await self._body(response, stated.stop - stated.start)
-            parts = [(stated, memoryview(body))]
+            parts = [(stated, body)]
         if not parts:
             response.close()
             return []
@@ -349,13 +349,13 @@ class HTTPBytes(RemoteBytes):
             "download it, or put simplecache:: before the URL",
         )
 
-    async def _body(self, response: aiohttp.ClientResponse, count: int) -> _Bytes:
+    async def _body(self, response: aiohttp.ClientResponse, count: int) -> memoryview:
         """Exactly `count` bytes."""
         began = time.perf_counter()
         alone = not self._bodies
         self._bodies += 1
         try:
-            body = await exactly(response, count)
+            body = await exactly(response.content.iter_any(), count)
         finally:
             self._bodies -= 1
         took = time.perf_counter() - began

@@ -14,13 +14,15 @@ from s3fs.core import S3_RETRYABLE_ERRORS
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, Limits, RemoteBytes
-from nczarr_fsspec.stores._http import content_range
+from nczarr_fsspec.stores._http import content_range, exactly
 from nczarr_fsspec.stores._retry import TransientError, retried
 from nczarr_fsspec.stores.fsspec import _MISSING, FsspecFiles, _fail, _s3_code
 
 #: requests in flight, and what botocore sends at once unless told
 CONCURRENCY = 64
 _POOL = 10
+#: bytes of a body that are copied at a time, at most
+_PIECE = 1 << 18
 
 _BROKEN = (*S3_RETRYABLE_ERRORS, ConnectionError)
 #: codes of refusals that answer a question: the object is too short, or the same, or another
@@ -95,7 +97,7 @@ class S3Bytes(RemoteBytes):
         """Ask for the first bytes; from the answer come size and entity tag, too."""
         condition = {"IfNoneMatch": known.validator} if known and known.validator else {}
         try:
-            answer, self.head = await self._get(Extent(0, HEAD_BYTES), condition)
+            answer, head = await self._get(Extent(0, HEAD_BYTES), condition)
         except _RefusedError as refusal:
             if refusal.code in _BEYOND:  # of an empty object there are no first bytes
                 self.size = 0
@@ -103,6 +105,7 @@ class S3Bytes(RemoteBytes):
             assert known is not None
             self.size, self.validator = known
             return
+        self.head = bytes(head)
         self.validator = answer.get("ETag", "")
         stated = content_range(answer.get("ContentRange"))
         if stated is None or stated.size is None:
@@ -110,7 +113,7 @@ class S3Bytes(RemoteBytes):
         else:
             self.size = stated.size
 
-    async def _one(self, extent: Extent) -> bytes:
+    async def _one(self, extent: Extent) -> memoryview:
         condition = {"IfMatch": self.validator} if self.validator else {}
         try:
             answer, body = await self._get(extent, condition)
@@ -125,12 +128,14 @@ class S3Bytes(RemoteBytes):
             raise StoreError(self.url, f"{len(body)} bytes came of {_text(extent)}")
         return body
 
-    async def _get(self, extent: Extent, condition: dict[str, str]) -> tuple[dict[str, Any], bytes]:
+    async def _get(
+        self, extent: Extent, condition: dict[str, str]
+    ) -> tuple[dict[str, Any], memoryview]:
         return await retried(partial(self._attempt, extent, condition), self.url)
 
     async def _attempt(
         self, extent: Extent, condition: dict[str, str]
-    ) -> tuple[dict[str, Any], bytes]:
+    ) -> tuple[dict[str, Any], memoryview]:
         """The answer to a request for `extent`, and its body: that, or what there is of it."""
         fs = self._files.shared.fs
         bucket, key, version = fs.split_path(self._path)
@@ -159,13 +164,11 @@ class S3Bytes(RemoteBytes):
                 raise StoreError(
                     self.url, f"the server sent bytes {sent}, asked for {_text(extent)}"
                 )
-            body: bytes = await answer["Body"].read()
+            body = await exactly(answer["Body"].iter_chunks(_PIECE), count)
         except _BROKEN as error:
             raise TransientError(f"{type(error).__name__}: {error}") from None
         finally:
             answer["Body"].close()
-        if len(body) != count:
-            raise TransientError(f"the body has {len(body)} of {count} bytes")
         return answer, body
 
     def _changed(self) -> StoreError:

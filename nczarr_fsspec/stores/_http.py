@@ -311,8 +311,8 @@ async def up_to(response: aiohttp.ClientResponse, most: int) -> bytes:
     return b"".join(pieces)
 
 
-async def exactly(response: aiohttp.ClientResponse, count: int) -> bytes | memoryview:
-    """The body, which must have `count` bytes.
+async def exactly(pieces: AsyncIterator[bytes], count: int) -> memoryview:
+    """A body that comes in pieces and must have `count` bytes.
 
     A large one is in pages of its own, which the system has back as soon as nobody holds it. The
     C library's allocator would keep them: it takes from its heap what is no larger than blocks
@@ -323,23 +323,16 @@ async def exactly(response: aiohttp.ClientResponse, count: int) -> bytes | memor
     TransientError
         If it has less or more.
     """
-    if count < _LARGE:
-        body: bytes | memoryview = await up_to(response, count)
-        have = len(body)
-    else:
-        room = _pages(count)
-        have = 0
-        async for piece in response.content.iter_any():
-            begin, have = have, have + len(piece)
-            if have > count:
-                response.close()
-                break
-            room[begin:have] = piece
-        body = room.toreadonly()
-    if have != count:
-        number = have if have < count else "more"
-        raise TransientError(f"the body has {number} of {count} bytes")
-    return body
+    body = memoryview(bytearray(count)) if count < _LARGE else _pages(count)
+    have = 0
+    async for piece in pieces:
+        begin, have = have, have + len(piece)
+        if have > count:
+            raise TransientError(f"the body has more than {count} bytes")
+        body[begin:have] = piece
+    if have < count:
+        raise TransientError(f"the body has {have} of {count} bytes")
+    return body.toreadonly()
 
 
 def _pages(count: int) -> memoryview:
