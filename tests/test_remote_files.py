@@ -26,9 +26,11 @@ from nczarr_fsspec.errors import AccessDeniedError
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.stores import _retry
 from nczarr_xarray import FormatError, to_nczarr
+from nczarr_xarray.chunks.codecs import Decoder
+from nczarr_xarray.chunks.engine import BATCH_BYTES
 from nczarr_xarray.entrypoint import NCZarrBackendEntrypoint
 from tests.httpserver import Server
-from tests.realservers import FAULTS, Nginx, RangeServer, nginx, python_server
+from tests.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
 from tests.remotefiles import FORMATS, STEPS, check, expected, write_file
 from tests.s3server import S3Server
 
@@ -69,6 +71,28 @@ class TestTargets:
     def test_every_format(self, server: RangeServer, root: Path, name: str) -> None:
         check(f"{server.url}/{name}#mode=bytes", root / name)
         assert server.requests <= 25
+
+    def test_small_chunks_are_decoded_in_batches(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However many of them one request brings."""
+        values = np.arange(200 * 64 * 64, dtype="f4").reshape(200, 64, 64)
+        encoding = {"v": {"chunksizes": (1, 64, 64), "zlib": True, "shuffle": True}}
+        written = xr.Dataset({"v": (("t", "y", "x"), values)})
+        written.to_netcdf(tmp_path / "v.nc", engine="netcdf4", encoding=encoding)
+        counts = []
+        decode = Decoder.decode
+
+        def counted(self: Decoder, data: Any, name: Any) -> Any:
+            counts.append(len(data))
+            return decode(self, data, name)
+
+        monkeypatch.setattr(Decoder, "decode", counted)
+        with range_server(tmp_path) as server:
+            ds = xr.open_dataset(f"{server.url}/v.nc", engine="nczarr")
+            np.testing.assert_array_equal(ds["v"].values, values)
+        assert sum(counts) == 200
+        assert max(counts) == BATCH_BYTES // (64 * 64 * 4)
 
     @pytest.mark.parametrize(
         "spelled",
