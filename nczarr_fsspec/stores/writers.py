@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import check_key
+from nczarr_fsspec.processors import processors
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.mapping import MappingStore
-from nczarr_fsspec.writable import WritableStore, creating, processors
+from nczarr_fsspec.writable import WritableStore, creating
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.writable import processors
+from nczarr_fsspec.processors import processors
 
 T = TypeVar("T")
 

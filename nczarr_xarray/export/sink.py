@@ -18,7 +18,8 @@ import numpy as np
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.writable import WritableStore, processors
+from nczarr_fsspec.processors import processors
+from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.encode import Encoder
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer

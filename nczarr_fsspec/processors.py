@@ -1,0 +1,53 @@
+"""How many processors there are for us, which is how many threads are worth having."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+
+def processors() -> int:
+    """How many processors this process may use.
+
+    Those of its affinity (from Python 3.13 on, what ``PYTHON_CPU_COUNT`` says goes before), and no
+    more than its control groups pay for: a container may have two processors' time on a machine
+    of 64, where 64 threads would use it up at once and then all stand still.
+    """
+    count: int | None
+    if sys.version_info >= (3, 13):
+        count = os.process_cpu_count()
+    elif hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count()
+    return min(count or 1, _quota())
+
+
+@cache
+def _quota(root: str = "/") -> int:
+    """How many processors the control groups allow, as joblib and dask count: rounded up."""
+    least = sys.maxsize
+    try:
+        lines = Path(root, "proc/self/cgroup").read_text().splitlines()
+    except (OSError, ValueError):  # not Linux, say
+        return least
+    for line in lines:
+        controllers, _, group = line.partition(":")[2].partition(":")
+        if not controllers:  # version 2
+            folder, names = "", ["cpu.max"]
+        elif "cpu" in controllers.split(","):
+            folder, names = "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        else:
+            continue
+        # each group has a quota; a container sees its own as the root, whatever the path says
+        path = PurePosixPath(group.lstrip("/"))
+        for place in (path, *path.parents):
+            files = [Path(root, "sys/fs/cgroup", folder, place, name) for name in names]
+            with suppress(OSError, ValueError):  # no such file, or "max"
+                quota, period = map(int, " ".join(file.read_text() for file in files).split())
+                if quota > 0 and period > 0:
+                    least = min(least, -(-quota // period))
+    return least
