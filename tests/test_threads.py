@@ -82,6 +82,29 @@ def test_one_accident_is_no_slow_codec(work: Work) -> None:
     assert [done for done, _ in work.hired] == [62 * batch]
 
 
+@pytest.mark.parametrize(
+    ("processors", "reading", "count", "expected"),
+    [
+        pytest.param(1, 0, 10_000, 16, id="one processor"),
+        pytest.param(2, 0, 10_000, 16, id="two"),
+        pytest.param(64, 0, 10_000, 16, id="64"),
+        pytest.param(64, 0, 16, 16, id="too little for a second thread"),
+        pytest.param(64, 0, 25, 3, id="too little for a third"),
+        pytest.param(64, 0, 100, 3, id="too little for 64"),
+        pytest.param(16, 15, 100, 16, id="16 threads of dask on 16"),
+        pytest.param(64, 61, 100, 8, id="62 threads of dask on 64"),
+        pytest.param(2, 15, 100, 16, id="16 threads of dask on two"),
+    ],
+)
+def test_small_chunks_are_taken_by_the_row_on_any_machine(
+    monkeypatch: pytest.MonkeyPatch, processors: int, reading: int, count: int, expected: int
+) -> None:
+    monkeypatch.setattr(threads, "processors", lambda: processors)
+    monkeypatch.setattr(threads, "_pool", pool := threads._Pool())
+    pool.callers = reading
+    assert threads.chunks_at_a_time(count, SMALL) == expected
+
+
 def test_few_bytes_are_read_by_one_thread(work: Work) -> None:
     work.share(lambda _: 1.0, 100, 1, 1)
     assert work.hired == []

@@ -51,6 +51,10 @@ class _Pool:
         self.executor: ThreadPoolExecutor | None = None
         self.callers = self.helpers = 0
 
+    def spare(self) -> int:
+        """How many processors no read has."""
+        return max(0, processors() - self.callers - self.helpers)
+
     def enter(self) -> None:
         """A caller begins to read."""
         with self.lock:
@@ -59,7 +63,7 @@ class _Pool:
     def hire(self, most: int) -> int:
         """How many threads may help a caller: those that no other read has."""
         with self.lock:
-            helpers = max(0, min(most, processors() - self.callers - self.helpers))
+            helpers = min(most, self.spare())
             self.helpers += helpers
         return helpers
 
@@ -80,8 +84,14 @@ _pool = _Pool()
 
 
 def chunks_at_a_time(count: int, nbytes: int) -> int:
-    """How many of `count` chunks of `nbytes` a thread takes at a time: enough to be worth it."""
-    return max(1, min(BATCH_BYTES // max(1, nbytes), count // (4 * processors())))
+    """How many of `count` chunks of `nbytes` a thread takes at a time.
+
+    Enough to be worth it, and for the threads that will share them to end together: not more than
+    there are processors now, nor than there is work for.
+    """
+    helpers = min(_pool.spare() - 1, (count * nbytes - 1) // INLINE_BYTES)
+    turns = 4 * (helpers + 1) if helpers > 0 else 1
+    return max(1, min(BATCH_BYTES // max(1, nbytes), count // turns))
 
 
 def share(
