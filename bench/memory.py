@@ -9,9 +9,9 @@ a file that is mapped. Linux only.
 The goal is ``1.15 x result + in flight``. In flight are the chunks that a read has taken up and not
 yet placed, each as stored and as decoded: in a local tree or file a batch for each thread, that is
 `BATCH_BYTES` or one larger chunk; of a tree over a network `RemoteStore.concurrency` chunks, if
-they are not more than `IN_FLIGHT_BYTES` (in nczarr_xarray/chunks: threads.py and engine.py); of a file over a
-network what its reader may hold, `HELD_BYTES`. Over the network it is ours alone that is measured,
-with 5 ms to an answer, so that many are in flight.
+they are not more than `IN_FLIGHT_BYTES` (both in nczarr_xarray/chunks); of a file over a network
+what its reader may hold, `HELD_BYTES`. Over the network it is ours alone that is measured, with
+5 ms to an answer, so that many are in flight.
 """
 
 from __future__ import annotations

@@ -58,14 +58,14 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
 
 
 def test_quick_small_chunks_are_read_by_one_thread(work: Work) -> None:
-    work.share(lambda _: LOCK_SECONDS * 1.9, 1000, SMALL, 1)
+    work.share(lambda _: LOCK_SECONDS * 2.9, 1000, SMALL, 1)
     assert work.hired == []
     assert work.done == list(range(1000))  # in order
 
 
 @pytest.mark.parametrize("chunks", [1, 5])
 def test_slow_small_chunks_get_as_much_help_as_they_have_room_for(work: Work, chunks: int) -> None:
-    work.share(lambda _: LOCK_SECONDS * 3.5 * chunks, 1000, SMALL, chunks)
+    work.share(lambda _: LOCK_SECONDS * 4.5 * chunks, 1000, SMALL, chunks)
     batch = threads.chunks_at_a_time(1000, SMALL * chunks)
     assert work.hired == [(batch, 2)]  # three threads have room, and one of them is the caller
 
