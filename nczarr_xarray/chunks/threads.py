@@ -105,9 +105,9 @@ def share(
     """Call `function` on batches of `items`, in this thread and, if it pays, in the pool.
 
     A chunk takes the interpreter's lock several times. Where little else has to be done, as for
-    small chunks that are hardly compressed, threads only wait for each other (two were seen to
-    take half as long again as one). So this thread begins small chunks alone, and gets as much help
-    as the time they take makes room for: because of a slow codec, say, or a slow disk.
+    small chunks that are hardly compressed, threads only wait for each other: two take as long as
+    one, or longer. So this thread begins small chunks alone, and gets as much help as the time they
+    take makes room for: because of a slow codec, say, or a slow disk.
 
     Parameters
     ----------
