@@ -35,6 +35,7 @@ from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, LocalBytes, R
 from nczarr_fsspec.ranges.throttle import RECOVERY, Throttle
 from nczarr_fsspec.ranges.version import Version
 from nczarr_fsspec.stores import _http, _retry
+from nczarr_fsspec.stores._buffer import LARGE
 from nczarr_fsspec.stores._retry import TransientError
 from tests.httpserver import Server
 from tests.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
@@ -865,7 +866,7 @@ async def in_pieces(body: bytes, length: int) -> AsyncIterator[bytes]:
 
 
 class TestBodies:
-    @pytest.mark.parametrize("count", [0, 1, _http._LARGE - 1, _http._LARGE, len(CONTENT)])
+    @pytest.mark.parametrize("count", [0, 1, LARGE - 1, LARGE, len(CONTENT)])
     def test_pieces_become_one_body(self, count: int) -> None:
         body = asyncio.run(_http.exactly(in_pieces(CONTENT[:count], 10_007), count))
         assert body == CONTENT[:count]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from nczarr_fsspec.ranges.planner import Integers, Requests
+from nczarr_fsspec.stores._buffer import buffer
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +19,7 @@ class _Assembly:
     stop: int
     missing: int
     pieces: list[int]
-    data: bytearray = field(default_factory=bytearray)
+    data: memoryview | None = None
 
 
 class Delivery:
@@ -83,11 +84,11 @@ class Delivery:
             for assembly in self._parts.pop(number, ()):
                 low, high = assembly.start, assembly.stop
                 begin, end = max(low, start), min(high, start + len(view))
-                if not assembly.data:
-                    assembly.data = bytearray(high - low)
+                if assembly.data is None:
+                    assembly.data = buffer(high - low)
                 assembly.data[begin - low : end - low] = view[begin - start : end - start]
                 assembly.missing -= 1
                 if not assembly.missing:
-                    whole = memoryview(assembly.data).toreadonly()
+                    whole = assembly.data.toreadonly()
                     pieces = np.asarray(assembly.pieces, dtype=np.int64)
                     yield pieces, [whole] * len(pieces), len(whole)

@@ -11,12 +11,11 @@ behaviour of nginx, Apache, S3.
 from __future__ import annotations
 
 import errno
-import mmap
 import re
 import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from fsspec import AbstractFileSystem
 from yarl import URL
 
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
+from nczarr_fsspec.stores._buffer import buffer
 from nczarr_fsspec.stores._retry import TransientError
 from nczarr_fsspec.stores._shared import SharedFilesystem
 from nczarr_fsspec.url import redact
@@ -43,8 +43,6 @@ _BUSY = frozenset({429, 503})
 #: errors of this machine that mean the same
 TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-#: bodies from this size on, in bytes, get pages of their own
-_LARGE = 1 << 17
 _CONTENT_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
 _UNSATISFIED = re.compile(r"bytes\s+\*/(\d+)", re.IGNORECASE)
 _HINTS = {
@@ -314,16 +312,12 @@ async def up_to(response: aiohttp.ClientResponse, most: int) -> bytes:
 async def exactly(pieces: AsyncIterator[bytes], count: int) -> memoryview:
     """A body that comes in pieces and must have `count` bytes.
 
-    A large one is in pages of its own, which the system has back as soon as nobody holds it. The
-    C library's allocator would keep them: it takes from its heap what is no larger than blocks
-    that were freed before, and so this grows by all bodies that were ever held at a time.
-
     Raises
     ------
     TransientError
         If it has less or more.
     """
-    body = memoryview(bytearray(count)) if count < _LARGE else _pages(count)
+    body = buffer(count)
     have = 0
     async for piece in pieces:
         begin, have = have, have + len(piece)
@@ -333,15 +327,6 @@ async def exactly(pieces: AsyncIterator[bytes], count: int) -> memoryview:
     if have < count:
         raise TransientError(f"the body has {have} of {count} bytes")
     return body.toreadonly()
-
-
-def _pages(count: int) -> memoryview:
-    """Memory that is nobody else's, no other process's either."""
-    pages = mmap.mmap(-1, count, access=mmap.ACCESS_COPY)
-    if hasattr(mmap, "MADV_HUGEPAGE"):  # touching small ones for the first time takes long
-        with suppress(OSError):  # of a kernel without
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(pages)
 
 
 def address(url: str) -> str:
