@@ -27,7 +27,7 @@ from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.stores import _retry
 from nczarr_xarray import FormatError, to_nczarr
 from nczarr_xarray.chunks.codecs import Decoder
-from nczarr_xarray.chunks.engine import BATCH_BYTES
+from nczarr_xarray.chunks.threads import BATCH_BYTES
 from nczarr_xarray.entrypoint import NCZarrBackendEntrypoint
 from tests.httpserver import Server
 from tests.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
