@@ -214,7 +214,8 @@ def _first_answer(store: KeyStore, wave: Wave) -> tuple[Answer, State]:
         if isinstance(root, frozenset) and PRIVATE in root:
             return answer, with_changes(store, *store.get_many(STATE_KEYS))
         return answer, State(store)
-    # last, so that nothing is missed that became valid while the others were read
+    # last, so that nothing is missed that became valid while the others were read (over a network
+    # all go at a time; there, that changes remove before they move keeps old and new apart)
     answer = _answer(store, Wave((*wave.keys, *STATE_KEYS), wave.prefixes))
     count = len(wave.keys)
     state = with_changes(store, *answer.objects[count:])

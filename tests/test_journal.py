@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -349,6 +350,27 @@ class TestEdit:
         assert seen(store.mapping)[ROOT] == b"old"
         edit.commit(["v/1", "v/0"], expected=2)
         assert store.mapping == {ROOT: b"new", "v/0": b"new"}
+
+    def test_nothing_old_is_left_when_metadata_come_to_their_places(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A reader who looked for the journal a moment too early would take it for new."""
+        store = self.store()
+        edit = Edit.begin(store)
+        for key in ("v/0", "v/.zarray", ROOT):
+            edit.staged.put(key, b"new")
+        move, moved = store.move, []
+
+        def seen_moving(pairs: Iterable[tuple[str, str]]) -> None:
+            pairs = list(pairs)
+            moved.extend(target for _, target in pairs)
+            assert "v/1" not in store.mapping
+            move(pairs)
+
+        monkeypatch.setattr(store, "move", seen_moving)
+        edit.commit(["v/1"])
+        assert {"v/.zarray", ROOT} <= set(moved)
+        assert store.mapping == dict.fromkeys(("v/0", "v/.zarray", ROOT), b"new")
 
     def test_missing_objects(self) -> None:
         store = self.store()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import io
 import mmap
 import os
@@ -34,7 +35,7 @@ from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.ranges.throttle import RECOVERY, Throttle
 from nczarr_fsspec.ranges.version import Version
-from nczarr_fsspec.stores import _http, _retry
+from nczarr_fsspec.stores import _buffer, _http, _retry
 from nczarr_fsspec.stores._buffer import LARGE
 from nczarr_fsspec.stores._retry import TransientError
 from tests.httpserver import Server
@@ -890,6 +891,16 @@ class TestBodies:
         pages = weakref.ref(large[0].obj)
         large.clear()
         assert pages() is None
+
+    def test_no_memory_is_no_failure_of_the_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refused(*_: object, **__: object) -> mmap.mmap:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+        monkeypatch.setattr(_buffer.mmap, "mmap", refused)
+        body = asyncio.run(_http.exactly(in_pieces(CONTENT, 10_007), len(CONTENT)))
+        assert body == CONTENT  # there is some elsewhere
+        with pytest.raises(MemoryError):
+            _buffer.buffer(1 << 60)
 
 
 FIRST = {"ETag": '"a"', "Last-Modified": "Mon"}

@@ -168,9 +168,11 @@ def carry_out(store: WritableStore, journal: Journal) -> None:
         store.put(ROOT, COVER)
     gone = {*waiting, *journal.removed}
     store.delete([key for key in OTHER_ROOTS if key in gone])
+    # Before metadata come to their places: over a network a reader may have looked for the journal
+    # just before there was one, and get the new metadata; it must not find old chunks with them.
+    store.delete(journal.removed)
     for keys in _batches(sorted((key for key in waiting if key != ROOT), key=_rank)):
         store.move((journal.staged_key(key), key) for key in keys)
-    store.delete(journal.removed)
     if ROOT in waiting:
         place = ROOT if pending_in(store) is None else HELD
         store.move([(journal.staged_key(ROOT), place)])

@@ -18,7 +18,10 @@ def buffer(count: int) -> memoryview:
     """
     if count < LARGE:
         return memoryview(bytearray(count))
-    pages = mmap.mmap(-1, count, access=mmap.ACCESS_COPY)  # of no other process
+    try:
+        pages = mmap.mmap(-1, count, access=mmap.ACCESS_COPY)  # of no other process
+    except OSError:  # no memory, which `bytearray` says better, or too many mappings
+        return memoryview(bytearray(count))
     if hasattr(mmap, "MADV_HUGEPAGE"):  # touching small ones for the first time takes long
         with suppress(OSError):  # of a kernel without
             pages.madvise(mmap.MADV_HUGEPAGE)

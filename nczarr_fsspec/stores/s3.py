@@ -34,6 +34,7 @@ import aiohttp
 from aiobotocore.httpsession import AIOHTTPSession  # type: ignore[import-untyped]
 from aiobotocore.session import AioSession  # type: ignore[import-untyped]
 from botocore.loaders import create_loader
+from fsspec import AbstractFileSystem
 from s3fs import S3FileSystem
 from yarl import URL
 
@@ -84,13 +85,15 @@ _CHECKSUMS: dict[str, Callable[[bytes], bytes]] = {
 _look: ContextVar[_Look | None] = ContextVar("_look", default=None)
 
 
-def share_descriptions(fs: S3FileSystem) -> None:
+def share_descriptions(fs: AbstractFileSystem) -> None:
     """Have `fs`, which is new, make its client from descriptions of S3 that were read before.
 
     Every session of botocore reads and parses them again, which is five sixths of the time that
     making a client takes. Nothing else is shared: credentials and settings are the session's own.
     """
-    if fs.session is not None or type(fs).set_session is not S3FileSystem.set_session:
+    if not isinstance(fs, S3FileSystem) or fs.session is not None:
+        return
+    if type(fs).set_session is not S3FileSystem.set_session:
         return
     try:
         session = AioSession(**fs.kwargs)
