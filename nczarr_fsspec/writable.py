@@ -32,7 +32,8 @@ class WritableStore(ABC):
     url : str
         How messages name the dataset; free of secrets.
     parallel : int
-        How many puts are worth having in flight at a time.
+        How many puts are worth having in flight at a time; 1 if the store answers at once, so that
+        what counts is the number of processors.
     """
 
     url: str

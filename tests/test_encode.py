@@ -403,7 +403,7 @@ def test_every_thread_has_memory_of_its_own_and_only_while_it_encodes() -> None:
         "v", (1 << 18,), (1 << 18,), np.dtype(">f8"), codecs=(SHUFFLE, {"id": "zlib"})
     )
     encoder, chunk = Encoder(array), np.zeros(1 << 18)
-    barrier = threading.Barrier(2)
+    barrier = threading.Barrier(2, timeout=60)
 
     def place() -> int:
         with encoder.scratch:

@@ -79,10 +79,12 @@ def test_quota(tmp_path: Path, groups: str | None, files: dict[str, str], expect
 
 def test_quota_bounds_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_quota", lambda: NONE)
-    most = processors()
-    assert 1 <= most <= (os.cpu_count() or 1)
-    if hasattr(os, "sched_getaffinity"):
-        assert most == len(os.sched_getaffinity(0))
+    if hasattr(os, "process_cpu_count"):
+        assert processors() == os.process_cpu_count()
+    elif hasattr(os, "sched_getaffinity"):
+        assert processors() == len(os.sched_getaffinity(0))
+    else:
+        assert processors() == os.cpu_count()
     monkeypatch.setattr(module, "_quota", lambda: 1)
     assert processors() == 1
 

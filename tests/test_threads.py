@@ -135,3 +135,51 @@ def test_an_error_ends_the_work_of_all(work: Work, failing: str) -> None:
         share(function, range(10**6), 10**6, LARGE_BYTES * 8)
     assert len(taken) < 10**6
     assert (threads._pool.callers, threads._pool.helpers) == (0, 0)
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_reads_go_on_where_no_thread_can_be_had(
+    work: Work, monkeypatch: pytest.MonkeyPatch, queued: bool
+) -> None:
+    late: list[Callable[[], None]] = []
+
+    class Executor:
+        def submit(self, function: Callable[[], None]) -> None:
+            if queued:  # as executors do before they start a thread for it
+                late.append(function)
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads._pool, "executor", Executor())
+    work.share(lambda _: 0, 100, LARGE_BYTES, 1)
+    for function in late:
+        function()
+    assert len(work.done) == 100
+    assert (threads._pool.callers, threads._pool.helpers) == (0, 0)
+
+
+def test_what_a_late_helper_has_begun_is_waited_for(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if it could only be queued, and another thread of the pool came to it."""
+    begun, done = threading.Event(), []
+    go_on = threading.Event()
+
+    class Executor:
+        def submit(self, function: Callable[[], None]) -> None:
+            threading.Thread(target=function).start()
+            assert begun.wait(60)
+            raise RuntimeError("can't start new thread")
+
+    def function(batch: list[int]) -> None:
+        if threading.get_ident() == caller:
+            go_on.set()
+        else:
+            begun.set()
+            assert go_on.wait(60)
+        done.extend(batch)
+
+    caller = threading.get_ident()
+    monkeypatch.setattr(threads._pool, "executor", Executor())
+    share(function, range(50), 50, LARGE_BYTES * 8)
+    assert sorted(done) == list(range(50))
+    assert (threads._pool.callers, threads._pool.helpers) == (0, 0)

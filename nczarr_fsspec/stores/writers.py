@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import check_key
-from nczarr_fsspec.processors import processors
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.writable import WritableStore, creating
@@ -53,7 +52,7 @@ class DirectoryWriter(WritableStore):
         reader may see a part of a file: for trees that nobody reads yet.
     """
 
-    parallel = processors()
+    parallel = 1
 
     def __init__(self, path: str | os.PathLike[str], *, atomic: bool = True) -> None:
         self.path = os.path.abspath(os.fspath(path))
@@ -236,7 +235,7 @@ class MappingWriter(WritableStore):
         How messages name it.
     """
 
-    parallel = processors()
+    parallel = 1
 
     def __init__(self, mapping: MutableMapping[str, Any], url: str = "mapping") -> None:
         self.mapping = mapping

@@ -13,7 +13,8 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -67,11 +68,11 @@ class _Pool:
             self.helpers += helpers
         return helpers
 
-    def leave(self, *, caller: bool) -> None:
-        """A caller or a helper has read."""
+    def leave(self, *, callers: int = 0, helpers: int = 0) -> None:
+        """They have read."""
         with self.lock:
-            self.callers -= caller
-            self.helpers -= not caller
+            self.callers -= callers
+            self.helpers -= helpers
 
     def get(self) -> ThreadPoolExecutor:
         with self.lock:
@@ -134,32 +135,37 @@ def share(
 
 
 class _Team(Generic[T]):
-    """One caller of `share`, and the threads that help it."""
+    """One caller of `share`, and the threads that help it.
+
+    Nothing depends on a free thread, nor on whether one can be started: who is counted as a helper
+    and does not come in time is not waited for, and finds nothing to do if it comes later.
+    """
 
     def __init__(self, function: Callable[[list[T]], None], items: Iterable[T], size: int) -> None:
         self._function = function
         self._items = iter(items)
         self._size = size
-        self._lock = threading.Lock()
-        self._failed = threading.Event()
-        self._helpers: list[Future[None]] = []
+        self._changed = threading.Condition()
+        self._over = False
+        self._error: BaseException | None = None
+        # helpers that are to come, and those at work
+        self._expected = self._helping = 0
 
     def __enter__(self) -> _Team[T]:
         _pool.enter()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._failed.set()
-        _pool.leave(caller=True)
-        for helper in self._helpers:
-            if helper.cancel():
-                _pool.leave(caller=False)
-        wait(self._helpers)
-        if kind is None:
-            for helper in self._helpers:
-                if not helper.cancelled():
-                    helper.result()
+        try:
+            with self._changed:
+                self._over = True
+                self._changed.wait_for(lambda: not self._helping)
+        finally:
+            with self._changed:
+                missed, self._expected = self._expected, 0
+            _pool.leave(callers=1, helpers=missed)
+        if kind is None and self._error is not None:
+            raise self._error
 
     def pace(self, chunks: int) -> int:
         """Work alone while that is as fast; how many threads may help then."""
@@ -177,36 +183,41 @@ class _Team(Generic[T]):
 
     def hire(self, most: int) -> None:
         """Let up to `most` threads help."""
-        wanted = _pool.hire(most) if most > 0 else 0
-        hired = 0
-        try:
-            for _ in range(wanted):
-                self._helpers.append(_pool.get().submit(self._help))
-                hired += 1
-        finally:
-            for _ in range(wanted - hired):
-                _pool.leave(caller=False)
+        if most > 0:
+            self._expected = count = _pool.hire(most)
+            with suppress(RuntimeError):  # no thread can be started, or Python is about to end
+                for _ in range(count):
+                    _pool.get().submit(self._help)
 
     def work(self) -> None:
-        """Work until nothing is left; no progress ever depends on a free thread."""
+        """Work until nothing is left."""
         while batch := self._take():
             self._function(batch)
 
     def _help(self) -> None:
+        with self._changed:
+            if self._over:
+                return
+            self._expected -= 1
+            self._helping += 1
         try:
             room = processors()
             # callers come first: where dask's threads read, ours would only take turns with them
             while _pool.callers + _pool.helpers <= room and (batch := self._take()):
                 self._function(batch)
-        except BaseException:
-            self._failed.set()
-            raise
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
+            self._error = self._error or error
         finally:
-            _pool.leave(caller=False)
+            _pool.leave(helpers=1)
+            with self._changed:
+                self._helping -= 1
+                self._changed.notify_all()
 
     def _take(self) -> list[T]:
-        with self._lock:
-            return [] if self._failed.is_set() else list(itertools.islice(self._items, self._size))
+        with self._changed:
+            if self._over or self._error is not None:
+                return []
+            return list(itertools.islice(self._items, self._size))
 
 
 async def in_pool(function: Callable[..., T], *arguments: Any) -> T:

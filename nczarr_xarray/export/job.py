@@ -215,7 +215,7 @@ def documents_of_arrays(documents: Mapping[str, bytes]) -> dict[str, bytes]:
 
 def put_all(store: WritableStore, documents: Mapping[str, bytes]) -> None:
     """Put objects side by side."""
-    if store.parallel > 2 and len(documents) > 1:
+    if store.parallel > 1 and len(documents) > 1:
         with ThreadPoolExecutor(min(store.parallel, len(documents))) as pool:
             list(pool.map(store.put, documents.keys(), documents.values()))
     else:

@@ -329,7 +329,7 @@ class Sink:
     @property
     def _at_once(self) -> bool:
         """Whether the store answers at once, so that there are no more threads than processors."""
-        return self.store.parallel <= processors()
+        return self.store.parallel == 1
 
     def _threads(self, wanted: int | None) -> int:
         if self._at_once:
