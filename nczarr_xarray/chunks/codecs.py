@@ -147,10 +147,9 @@ class Decoder:
         result: np.ndarray[Any, Any],
     ) -> None:
         """`place` several chunks; small ones that lie in a row go into `result` together."""
-        alone = list(range(len(tasks)))
+        alone: list[int] = []
+        at = 0
         if axes is None and self.in_rows and len(tasks) > 1:
-            alone.clear()
-            at = 0
             for segment in segments_of(tasks, self._array.chunk_shape):
                 end = at + len(segment.pieces)
                 if segment.step and end > at + 1:
@@ -158,6 +157,7 @@ class Decoder:
                 else:
                     alone += range(at, end)
                 at = end
+        alone += range(at, len(tasks))
         if len(alone) == 1 or not self.in_rows:
             for i in alone:
                 self.place(chunks[i], tasks[i], axes, result)
@@ -203,7 +203,8 @@ class Decoder:
 
         else:  # the chunks are joined, which is a copy
             last = segment.pieces[-1].source
-            stop = (count - 1) * shape[axis] + last.stop  # type: ignore[union-attr]
+            assert isinstance(last, slice)  # there is a step
+            stop = (count - 1) * shape[axis] + last.stop
             along = slice(source[axis].start, stop, segment.step)
             across = (*source[:axis], slice(None), *source[axis + 1 :])
 

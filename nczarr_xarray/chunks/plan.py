@@ -429,16 +429,17 @@ def _run(run: list[Piece], step: int, length: int) -> tuple[list[Piece], int, bo
 
 def _step(one: Piece, other: Piece, length: int) -> int:
     """The step along `one` and on to `other` and its end; 0 if it is not constant."""
-    parts = (one.source, one.target, other.source, other.target)
-    if not all(isinstance(part, slice) for part in parts) or other.chunk != one.chunk + 1:
+    (before, filled), (after, next_) = (one.source, one.target), (other.source, other.target)
+    if not (isinstance(before, slice) and isinstance(after, slice)):
         return 0
-    assert isinstance(one.source, slice)
-    assert isinstance(other.source, slice)
-    step = int(one.source.step or 1)
+    if not (isinstance(filled, slice) and isinstance(next_, slice)):
+        return 0
+    step = int(before.step or 1)
     steady = (
-        step == (other.source.step or 1)
-        and length + other.source.start == one.source.stop - 1 + step
-        and other.target.start == one.target.stop  # type: ignore[union-attr]
+        other.chunk == one.chunk + 1
+        and step == (after.step or 1)
+        and length + after.start == before.stop - 1 + step
+        and next_.start == filled.stop
     )
     return step if steady else 0
 
