@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_xarray import to_nczarr
+from nczarr_xarray import FormatError, to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export import source as source_module
 from nczarr_xarray.export.source import StoredSource
@@ -160,6 +160,61 @@ def test_chunks_and_compression(cube: Path, tmp_path: Path) -> None:
             xr.testing.assert_identical(back.load(), original.load())
     model = netcdf_model(f"file://{tmp_path}/y#mode=nczarr,file")
     assert model.dimensions["time"].unlimited
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("y#mode=nczarr,file", ("--compat", "4.8.1", "--compress", "none")),
+        ("y#mode=nczarr,file", ("--compat", "4.9.2")),
+        ("y#mode=nczarr,file", ()),
+        ("y#mode=zarr", ()),
+        ("y.nc", ()),
+    ],
+)
+@pytest.mark.parametrize("kind", ["NCZarr", "HDF5", "other"])
+def test_unlimited_dimensions_become_fixed(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    target: str,
+    options: tuple[str, ...],
+) -> None:
+    data = xr.Dataset({"v": (("time", "x"), ramp((5, 6), "f4"))})
+    tree = xr.DataTree.from_dict({"/": data, "/g/h": data.rename(time="more", v="w")})
+    if kind == "NCZarr":
+        source = tmp_path / "x"
+        to_nczarr(tree, source, unlimited_dims={"/": ["time"], "/g/h": ["more"]})
+    else:
+        source = tmp_path / "x.nc"
+        with netCDF4.Dataset(source, "w") as file:
+            file.createDimension("x", 6)
+            for path, name, time in (("/", "v", "time"), ("/g/h", "w", "more")):
+                group = file.createGroup(path) if path != "/" else file
+                group.createDimension(time, None)
+                group.createVariable(name, "f4", (time, "x"))[:] = data.v.values
+    if kind == "other":
+        if target == "y.nc":
+            pytest.skip("only NCZarr is written from what another engine reads")
+        monkeypatch.setattr("nczarr_xarray.reader.open_hierarchy", refuse)
+    place = f"file://{tmp_path}/{target}" if "#" in target else tmp_path / target
+    if "--compat" in options:
+        assert "--fixed" in failed(capsys, source, place, *options)
+    copy(source, place, "--fixed", *options)
+    monkeypatch.undo()
+    with open_hierarchy(str(tmp_path / target.partition("#")[0])) as back:
+        groups = list(back.hierarchy.root.walk())
+        assert [g.path for g in groups] == ["/", "/g", "/g/h"]
+        assert not any(d.unlimited for g in groups for d in g.dimensions.values())
+        for group, name in (("/", "v"), ("/g/h", "w")):
+            found = back.hierarchy.root.find(group)
+            assert found is not None
+            np.testing.assert_array_equal(back.read(found.variables[name]), data.v.values)
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise FormatError("x.nc", "is not read by this package")
 
 
 def test_no_compression(cube: Path, tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="the netCDF-C release that must be able to read it (default: %(default)s)",
     )
     parser.add_argument(
+        "--fixed",
+        action="store_true",
+        help="make unlimited dimensions fixed ones, which every release and format has",
+    )
+    parser.add_argument(
         "--chunks",
         type=_chunks,
         metavar="DIM=N,...",
@@ -81,7 +86,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
-    from nczarr_xarray.export.copy import Layout, open_other, plan_copy, plan_import
+    from nczarr_xarray.export.copy import (
+        Layout,
+        open_other,
+        plan_copy,
+        plan_import,
+        with_fixed_dimensions,
+    )
     from nczarr_xarray.reader import open_hierarchy
 
     options: dict[str, Any] = {
@@ -98,10 +109,12 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
             raise
         # libraries behind other engines were seen to crash among threads
         with open_other(args.source) as groups, _one_thread():
-            plan_import(args.source, groups, args.target, **options).run(progress)
+            fixed = args.fixed
+            plan_import(args.source, groups, args.target, fixed=fixed, **options).run(progress)
         return
     with opened:
-        plan_copy(opened, args.target, **options).run(progress)
+        source = with_fixed_dimensions(opened) if args.fixed else opened
+        plan_copy(source, args.target, **options).run(progress)
 
 
 def _one_thread() -> AbstractContextManager[Any]:
@@ -115,6 +128,7 @@ def _one_thread() -> AbstractContextManager[Any]:
 
 
 def _to_netcdf(args: argparse.Namespace, progress: Any) -> None:
+    from nczarr_xarray.export.copy import with_fixed_dimensions
     from nczarr_xarray.export.netcdf_file import write_netcdf
     from nczarr_xarray.reader import open_hierarchy
 
@@ -123,7 +137,8 @@ def _to_netcdf(args: argparse.Namespace, progress: Any) -> None:
             args.target, "--chunks, --compress, --consolidated and --compat are for NCZarr"
         )
     with open_hierarchy(args.source, storage_options=dict(args.source_options) or None) as opened:
-        write_netcdf(opened, args.target, progress, overwrite=args.overwrite)
+        source = with_fixed_dimensions(opened) if args.fixed else opened
+        write_netcdf(source, args.target, progress, overwrite=args.overwrite)
 
 
 def _is_other_file(source: str) -> bool:

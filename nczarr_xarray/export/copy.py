@@ -103,6 +103,30 @@ def plan_copy(
     return plan_contents(contents, place, profile, replace_old=mode == "w", consolidated=wanted)
 
 
+def with_fixed_dimensions(opened: Opened) -> Opened:
+    """The same dataset with all its dimensions as long as they are, none of them unlimited."""
+
+    def fixed(group: Group) -> Group:
+        return replace(
+            group,
+            dimensions={n: replace(d, unlimited=False) for n, d in group.dimensions.items()},
+            variables={
+                name: replace(
+                    variable,
+                    dimensions=tuple(replace(d, unlimited=False) for d in variable.dimensions),
+                )
+                for name, variable in group.variables.items()
+            },
+            groups={},
+        )
+
+    contents = Contents(fixed(opened.hierarchy.root))
+    for group in opened.hierarchy.root.walk():
+        for name, child in group.groups.items():
+            contents.group(group.path).groups[name] = fixed(child)
+    return replace(opened, hierarchy=replace(opened.hierarchy, root=contents.root))
+
+
 @contextmanager
 def open_other(source: Any) -> Iterator[dict[str, xr.Dataset]]:
     """Open what another of xarray's engines reads: every group, with values as they are stored.
@@ -149,8 +173,11 @@ def plan_import(
     layout: Layout = Layout(),
     consolidated: bool = False,
     storage_options: Mapping[str, Any] | None = None,
+    fixed: bool = False,
 ) -> Job:
     """What copies a dataset of `open_other` (parameters as `plan_copy`).
+
+    `fixed` makes unlimited dimensions fixed ones.
 
     The engine tells what it tells: a single text is char or string by its
     characters, and dimensions that no variable uses are there only if netCDF4
@@ -159,13 +186,14 @@ def plan_import(
     destination = find_destination(target, storage_options)
     place = Place(destination)
     profile = make_profile(compat, destination.mode, place.url)
-    root, order = _declared(source, unlimited=profile.generation == "G2A")
+    root, order = _declared(source, fixed=fixed)
     exporter = Exporter(profile, root)
     for path, dataset in groups.items():
         known = [name for name in order.get(path, ()) if name in dataset.variables]
         rest = [name for name in dataset.variables if name not in set(known)]
         dataset = dataset[[*known, *rest]]  # xarray has moved the index variables
-        exporter.add(path, _as_stored(dataset, layout), Options({}, encoded=True))
+        unlimited = () if fixed else None
+        exporter.add(path, _as_stored(dataset, layout), Options({}, unlimited, encoded=True))
     contents = exporter.contents
     contents.items[:] = [aligned_item(i, (0,) * i.source.ndim) for i in contents.items]
     exporter.problems += problems(contents.root, profile)
@@ -174,7 +202,7 @@ def plan_import(
     return plan_contents(contents, place, profile, replace_old=mode == "w", consolidated=wanted)
 
 
-def _declared(source: Any, *, unlimited: bool) -> tuple[Group, dict[str, list[str]]]:
+def _declared(source: Any, *, fixed: bool) -> tuple[Group, dict[str, list[str]]]:
     """Groups with the dimensions that they declare, and names of variables in their order.
 
     xarray knows of dimensions by their use, and not in which group they are. There
@@ -195,7 +223,7 @@ def _declared(source: Any, *, unlimited: bool) -> tuple[Group, dict[str, list[st
             pending.extend(reversed(group.groups.values()))
             declared = contents.group(group.path).dimensions
             for name, dimension in group.dimensions.items():
-                grows = unlimited and dimension.isunlimited()
+                grows = dimension.isunlimited() and not fixed
                 declared[name] = Dimension(name, len(dimension), grows, group.path)
             order[group.path] = [*group.variables]
     return contents.root, order

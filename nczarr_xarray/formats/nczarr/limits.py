@@ -122,7 +122,10 @@ class _Check:
             if self.netcdf:
                 yield from _about(where, self.name(name))
             if self.old and dim.unlimited:
-                yield f"{where}: {self.reader} has no unlimited dimensions in NCZarr"
+                yield (
+                    f"{where}: {self.reader} has no unlimited dimensions in NCZarr; 'nczarr copy "
+                    "--fixed' makes them fixed"
+                )
             elif self.old and dim.size == 0:
                 yield f"{where}: {self.reader} has no dimensions of length 0 in NCZarr"
 
