@@ -15,6 +15,7 @@ from nczarr_fsspec.resolve import (
     exists,
     innermost,
     open_filesystem,
+    says_file,
     says_zip,
 )
 from nczarr_fsspec.stores.directory import OPEN_FLAGS
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from nczarr_fsspec.stores.fsspec import FsspecFiles
 
 _NO_MODE: frozenset[str] = frozenset()
+_TREE = frozenset({"nczarr"})
 _CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
@@ -116,7 +118,8 @@ def open_destination(
     ----------
     target
         - a local path (``str`` or ``os.PathLike``), a netCDF URL or any URL of fsspec;
-          one that ends in ``.zip`` or has mode ``zip`` is an archive;
+          one that ends in ``.zip`` or has mode ``zip`` is an archive, one that ends like a
+          netCDF or HDF5 file needs a mode that says what is meant, unless it is there;
         - an fsspec mapper, or anything else with a filesystem ``fs`` and a path;
         - a mapping from keys to bytes that can be changed;
         - a `WritableStore`.
@@ -127,7 +130,8 @@ def open_destination(
     ------
     URLError
         If nothing can be written there: plain HTTP, file objects, classic and HDF5 files,
-        caches and archives in a chain; or if `target` cannot be understood.
+        caches and archives in a chain; or if `target` cannot be understood, or does not say
+        whether it is one file or a tree.
     StoreError
         If a local path cannot be looked at.
     ImportError
@@ -148,8 +152,9 @@ def open_destination(
     if hasattr(target, "read") and hasattr(target, "seek"):
         raise URLError(shown, "a file object cannot hold a dataset; name a path or a URL")
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
-        path = target.root if hasattr(target, "root") else getattr(target, "path", "")
-        return _in_filesystem(target.fs, path, _NO_MODE, None)
+        if hasattr(target, "root"):  # a mapper: what has keys is a tree, whatever it is called
+            return _in_filesystem(target.fs, target.root, _TREE, None)
+        return _in_filesystem(target.fs, getattr(target, "path", ""), _NO_MODE, None)
     if isinstance(target, MutableMapping):
         return Destination("objects", "mapping", store=MappingWriter(target))
     raise URLError(
@@ -194,6 +199,8 @@ def _in_filesystem(
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     if "https" in protocols:
         raise _plain_http(shown)
+    if says_file(path, mode):
+        raise _ambiguous(shown, f"{shown}#mode=nczarr")
     if says_zip(path, mode):
         return Destination("zip", shown, mode, files=FsspecFiles(fs), remote_path=path)
     return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown))
@@ -219,6 +226,8 @@ def _at_path(path: str, shown: str, mode: frozenset[str]) -> Destination:
         is_zip = False
     elif start.startswith(_ZIP):
         is_zip = True
+    elif not kind and says_file(path, mode):
+        raise _ambiguous(shown, f"file://{path}#mode=nczarr,file")
     return Destination("zip" if is_zip else "directory", shown, mode, path)
 
 
@@ -242,6 +251,15 @@ def _plain_http(shown: str) -> URLError:
         shown,
         "plain HTTP is for reading; if this is an S3 service add #mode=s3, or write to a local "
         "path and upload that",
+    )
+
+
+def _ambiguous(shown: str, tree: str) -> URLError:
+    return URLError(
+        shown,
+        "is named like one file, but what is written here is a tree of objects: choose a name "
+        f"that ends in .nczarr or .zip, or write {tree!r} if the tree is to have this name; "
+        "to_netcdf() with engine='h5netcdf' and 'nczarr copy' write one netCDF file",
     )
 
 

@@ -270,7 +270,7 @@ def _open_in_filesystem(
             raise DatasetNotFoundError(shown, "there is no such file or directory")
         if not fs.isfile(path):
             return SyncFsspecStore(fs, path, shown)
-    elif mode & _TREES or not ("bytes" in mode or _FILE_NAME.search(name)):
+    elif not says_file(name, mode):
         return FsspecStore(fs, path, shown)
     try:
         source = _Place(fs, path, place.max_whole).open(shown, index_cache)
@@ -328,6 +328,11 @@ def _open_file(file: Any) -> KeyStore | ByteSource:
 def says_zip(path: str, mode: frozenset[str]) -> bool:
     """Whether a target is named as a zip archive."""
     return "zip" in mode or (path.lower().endswith(".zip") and "file" not in mode)
+
+
+def says_file(path: str, mode: frozenset[str]) -> bool:
+    """Whether a target is named as one classic or HDF5 file."""
+    return not mode & _TREES and ("bytes" in mode or _FILE_NAME.search(path) is not None)
 
 
 def _checked(store: KeyStore) -> KeyStore:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import netCDF4
@@ -138,6 +140,14 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def names_of_trees(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Call temporary targets what a tree may be called, or let a tree be there."""
+    (tmp_path / "tmp.nc").mkdir()
+    make = test_backends.create_tmp_file
+    monkeypatch.setattr(test_backends, "create_tmp_file", partial(make, ".nczarr"))
+
+
+@pytest.fixture
 def to_zarr_is_ours(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `to_zarr` write, and `open_zarr` read, by this package."""
     for kind in (xr.Dataset, xr.DataArray, xr.DataTree):
@@ -154,6 +164,8 @@ def tree_to_netcdf_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 def as_to_netcdf(
     tree: xr.DataTree, target: Any = None, *, engine: Any = None, **options: Any
 ) -> Any:
+    if isinstance(target, (str, os.PathLike)):
+        target = f"file://{os.fspath(target)}#mode=nczarr,file"  # it is called test.nc
     return to_nczarr(tree, target, **{"mode": "w", **options})
 
 
@@ -189,13 +201,13 @@ def open_zarr(store: Any, *, chunks: Any = None, **options: Any) -> xr.Dataset:
     return xr.open_dataset(store, engine="nczarr", chunks=chunks or {}, **options)
 
 
-@pytest.mark.usefixtures("netcdf_reads_nczarr", "registered")
+@pytest.mark.usefixtures("netcdf_reads_nczarr", "registered", "names_of_trees")
 class TestToNetCDF(NetCDF4Base):
     engine = "nczarr"
     test_load_async = CFEncodedBase.test_load_async
 
 
-@pytest.mark.usefixtures("netcdf_reads_nczarr", "registered")
+@pytest.mark.usefixtures("netcdf_reads_nczarr", "registered", "names_of_trees")
 class TestToNCZarr(NetCDF4Base):
     engine = "nczarr"
     test_load_async = CFEncodedBase.test_load_async

@@ -872,6 +872,21 @@ class TestDestination:
         with pytest.raises(URLError, match="is a directory"):
             open_destination(f"file://{tmp_path}/folder.zip#mode=nczarr,zip")
 
+    @pytest.mark.parametrize("name", ["b.nc", "B.NC4", "b.cdf", "b.h5", "b.hdf5"])
+    def test_a_name_of_one_file_needs_a_choice(self, tmp_path: Path, name: str) -> None:
+        path = tmp_path / name
+        for target in (path, str(path), f"file://{path}", f"memory://{name}", f"s3://b/{name}"):
+            with pytest.raises(URLError, match=r"tree of objects.*#mode=nczarr"):
+                open_destination(target)
+        assert not path.exists()
+        assert open_destination(f"file://{path}#mode=nczarr,file").kind == "directory"
+        assert open_destination(f"file://{path}#mode=zarr").kind == "directory"
+        assert open_destination(f"file://{path}#mode=nczarr,zip").kind == "zip"
+        assert open_destination(f"memory://{name}#mode=zarr").kind == "objects"
+        assert open_destination(fsspec.get_mapper(f"memory://{name}")).kind == "objects"
+        path.mkdir()  # the choice was made
+        assert open_destination(path).kind == "directory"
+
     def test_a_path_that_looks_like_a_url(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
