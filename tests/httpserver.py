@@ -56,8 +56,8 @@ class Server:
         Send half of the body and close the connection.
     reset_every
         Close the connection without an answer.
-    missing_status
-        Status of files that do not exist.
+    missing_status, missing_body
+        The answer about files that do not exist.
     ranges
         ``"ok"``, ``"ignored"`` (200 and the whole file), ``"no-suffix"``
         (``bytes=-N`` ignored), ``"no-suffix-501"`` (refused), ``"shifted"``
@@ -80,6 +80,7 @@ class Server:
     cut_every: int = 0
     reset_every: int = 0
     missing_status: int = 404
+    missing_body: bytes = b"no such file"
     ranges: str = "ok"
     gzip: bool = False
     password: str | None = None
@@ -161,7 +162,7 @@ class Server:
             request.status, body = 302, b""
             headers["Location"] = self.redirect + request.target
         elif content is None:
-            request.status, body = self.missing_status, b"no such file"
+            request.status, body = self.missing_status, self.missing_body
         elif self.etag is not None and request.headers.get("If-None-Match") == self.etag:
             request.status, body = 304, b""
         else:

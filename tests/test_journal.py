@@ -230,20 +230,44 @@ def test_a_template_stays_covered_until_it_is_complete(life: int) -> None:
             for name in ("transaction", "owner", "staged", "removed")
         },
     ).map(lambda document: json.dumps(document).encode())
+    | st.integers(0, 60).map(lambda length: Journal("t", dead_owner(), ()).dump()[:length])
+    | st.integers(0, 60).map(bytes)
 )
 def test_damaged_journals(data: bytes) -> None:
     objects = {ROOT: b"{}", JOURNAL: data}
+    start = b'{"transaction": '
+    left = data.rstrip(b"\0")
     try:
         journal = Journal.parse(data, "here")
     except StoreError as error:
         assert str(error).startswith(f"here/{JOURNAL}: is damaged")
-        with pytest.raises(StoreError, match=r'journal: is damaged.*mode="w"'):
-            state_of(objects)
+        if left.startswith(start) or start.startswith(left):
+            with pytest.raises(StoreError, match=r'journal: is damaged.*mode="w"'):
+                state_of(objects)
+        else:  # somebody else's object, see `test_what_is_no_journal_is_none`
+            assert seen(objects)[ROOT] == b"{}"
         with pytest.raises(StoreError, match="journal: is damaged"):
             Claim.take(MappingWriter(objects))
         assert objects == {ROOT: b"{}", JOURNAL: data}  # nothing of ours is left
     else:
         assert all(isinstance(key, str) for key in journal.staged + journal.removed)
+
+
+OTHERS = (
+    b"<!DOCTYPE html><html><body>Not found</body></html>",
+    b'\xef\xbb\xbf<?xml version="1.0"?><Error/>',
+    b"Not Found",
+    b'{"error": "no such file", "status": 404}',
+    b"null",
+)
+
+
+@pytest.mark.parametrize("page", OTHERS)
+def test_what_is_no_journal_is_none(page: bytes) -> None:
+    """Some servers answer 200 and a page for what they do not have."""
+    state = state_of({ROOT: b"{}", JOURNAL: page, INCOMPLETE: page, "v/0": b"1"})
+    assert not state.pending
+    assert state.store.get_many([ROOT, "v/0"]) == [b"{}", b"1"]
 
 
 def test_no_journal_leads_out_of_the_dataset(tmp_path: Path) -> None:
@@ -258,7 +282,7 @@ def test_no_journal_leads_out_of_the_dataset(tmp_path: Path) -> None:
 
 def test_marks() -> None:
     with pytest.raises(IncompleteExportError, match="has not finished"):
-        state_of({ROOT: b"{}", INCOMPLETE: b"damaged"})
+        state_of({ROOT: b"{}", INCOMPLETE: b'{"owner": damaged'})
     with pytest.raises(IncompleteExportError, match="ended before it was done"):
         state_of({INCOMPLETE: Incomplete(dead_owner()).dump()})
 

@@ -27,7 +27,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.errors import IncompleteExportError, StoreError
@@ -50,6 +50,10 @@ COVER = b'{"zarr_format": "an export is under way or was cut off; the next one p
 
 #: What a reader asks for besides the root objects.
 STATE_KEYS = (INCOMPLETE, JOURNAL)
+
+#: How `Journal.dump` and `Incomplete.dump` begin.
+_JOURNAL_BEGINS = b'{"transaction": '
+_INCOMPLETE_BEGINS = b'{"owner": '
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,9 @@ class State:
 def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
     """How to read `store`, given what it holds under `STATE_KEYS` (bytes, None or an error).
 
+    An object that was never written here is none: some servers answer a page with status 200
+    for whatever they do not have.
+
     Raises
     ------
     IncompleteExportError
@@ -176,11 +183,11 @@ def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
         If the journal is damaged.
     """
     view = store
-    if isinstance(journal, bytes):
+    if _is_ours(journal, _JOURNAL_BEGINS):
         view = _view(store, Journal.parse(journal, store.url))
         if INCOMPLETE in view.moved or INCOMPLETE in view.removed:
             (incomplete,) = view.get_many([INCOMPLETE])
-    if not isinstance(incomplete, bytes):
+    if not _is_ours(incomplete, _INCOMPLETE_BEGINS):
         return State(view)
     mark = Incomplete.parse(incomplete)
     if mark.pending is None:
@@ -188,6 +195,14 @@ def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
     if view is store:
         view = _view(store)
     return State(view, {path: mark.error(f"/{path}") for path in mark.pending})
+
+
+def _is_ours(data: Any, beginning: bytes) -> TypeGuard[bytes]:
+    """Whether `data` are bytes that begin so; what is left of a damaged object does, too."""
+    if not isinstance(data, bytes):
+        return False
+    left = data.rstrip(b"\0")[: len(beginning)]  # a power failure may leave zeros, or nothing
+    return beginning.startswith(left)
 
 
 class _Changed:

@@ -105,6 +105,9 @@ class Nodes:
 
 _NOTHING = "no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.json)"
 
+#: Objects that most datasets do not have. Some servers answer 200 and a page for such.
+_OPTIONAL = frozenset({*spellings.ROOT_FILES, ".zmetadata"}) - {".zgroup", ".zattrs"}
+
 Walking = Generator[Wave, Answer, Nodes]
 
 
@@ -407,6 +410,8 @@ def _ancestors(path: str) -> list[str]:
 def _parse(key: str, data: bytes | StoreError | None) -> JSON | NCZarrError:
     if data is None or isinstance(data, StoreError):
         return data
+    if key in _OPTIONAL and data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        return None  # a page, in HTML
     # in names a \' was a double quote, as the keys of the store show; in the text of
     # attributes it is what netCDF-C reads
     text = key.endswith((".zattrs", ".nczattr"))
