@@ -230,6 +230,8 @@ class NCZarrDataStore(AbstractDataStore):
         data: Any = self.loaded.get(name)
         if data is None:
             data = LazilyIndexedArray(NCZarrArray(self.opened.reader(variable)))
+        elif len(set(names)) < len(names) and variable.nc_type == "string":
+            data = data.astype(str)  # as xarray would, which fails where dimensions are equal
         attributes = {a.name: attribute_value(a) for a in variable.attributes.values()}
         if "_FillValue" not in attributes and self.is_mask(variable):
             assert isinstance(variable.array, ChunkedArray)

@@ -151,6 +151,7 @@ def open_keys(
     mode
         The mode words of the target's fragment.
     """
+    required = consolidated is True  # the mode word asks for them, and does without
     if consolidated is None and "consolidated" in mode:
         consolidated = True
     options = Options(
@@ -158,24 +159,31 @@ def open_keys(
         tree=tree,
         pure="zarr" in mode,
         consolidated=consolidated,
+        required=required,
         remote=isinstance(store, RemoteStore),
     )
     try:
         nodes, state = _drive(store, options)
         store = state.store
+        naming = Naming(anonymous_prefix, array_dimensions="noxarray" not in mode)
         if nodes.generation == "v3":
             hierarchy = v3.read_hierarchy(
-                store, options.group, tree=tree, consolidated=consolidated
+                store,
+                options.group,
+                naming,
+                tree=tree,
+                consolidated=consolidated,
+                required=required,
             )
         else:
-            naming = Naming(anonymous_prefix, array_dimensions="noxarray" not in mode)
             with collection_paused():
                 hierarchy = build(nodes, naming, pure=options.pure)
         _hold_back(hierarchy, state)
     except BaseException:
         store.close()
         raise
-    return Opened(store, hierarchy, nodes.consolidated if consolidated is None else None)
+    doubtful = consolidated is None and not nodes.complete
+    return Opened(store, hierarchy, nodes.consolidated if doubtful else None)
 
 
 def _drive(store: KeyStore, options: Options, *, again: bool = True) -> tuple[Nodes, State]:

@@ -17,10 +17,10 @@ from nczarr_xarray.chunks.fit import Fitted, fit
 from nczarr_xarray.chunks.libhdf5 import need_libhdf5
 from nczarr_xarray.chunks.threads import gather_or_cancel, in_pool
 from nczarr_xarray.files import DataFile
-from nczarr_xarray.formats import v3
 from nczarr_xarray.formats.hdf5.fallback import H5pyArray, H5pyReader
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated, same
 from nczarr_xarray.formats.nczarr.jsontext import loads
+from nczarr_xarray.formats.v3_array import ZarrArray, ZarrReader
 from nczarr_xarray.model import ChunkedArray, Conversion, FileChunks, FileStrides, Variable
 
 
@@ -74,9 +74,9 @@ class VariableReader:
         if isinstance(array, H5pyArray):
             assert isinstance(store, DataFile)
             return H5pyReader(store.source, array)
-        assert isinstance(array, v3.ZarrArray)
+        assert isinstance(array, ZarrArray)
         assert isinstance(store, KeyStore)
-        return v3.ZarrReader(store, array)
+        return ZarrReader(store, array)
 
     def read(
         self, key: tuple[Index, ...] | None = None, *, points: bool = False
@@ -207,7 +207,7 @@ class _ArrayReader(Protocol):
 
 
 #: What brings its own ways to the data, and reads selections by itself.
-_WholeReader = v3.ZarrReader | H5pyReader
+_WholeReader = ZarrReader | H5pyReader
 
 
 def _in_sequence() -> bool:

@@ -91,8 +91,13 @@ def test_stale_consolidated_root_is_reported_and_left_aside(local: xr.Dataset) -
 
 def test_consolidated_mode_of_the_url() -> None:
     with served(NCZARR) as server:
+        url = f"{server.url}/data/x.file"
         with pytest.raises(OSError, match=r"has no \.zmetadata"):
-            xr.open_dataset(f"{server.url}/data/x.file#mode=nczarr,consolidated", engine="nczarr")
+            xr.open_dataset(url, engine="nczarr", consolidated=True)
+        # as in netCDF-C, the mode word is a wish
+        with pytest.warns(NCZarrWarning, match=r"has no \.zmetadata; the single objects are read"):
+            ds = xr.open_dataset(f"{url}#mode=nczarr,consolidated", engine="nczarr")
+        xr.testing.assert_identical(ds.load(), xr.open_dataset(url, engine="nczarr").load())
 
 
 def test_servers_that_answer_403_for_what_is_not_there(local: xr.Dataset) -> None:

@@ -65,7 +65,11 @@ def test_equals_oracle(case: str) -> None:
     oracle = expected(case)
     release, root = oracle or ("4.10.1", None)
     with open_case(case, anonymous_prefix=PREFIXES.get(release, "_Anonymous_Dim_")) as opened:
-        assert not opened.hierarchy.problems
+        problems = [str(problem) for problem in opened.hierarchy.problems]
+        if case == "quantize-zarr+file-4.9.2":  # chunks were written, no metadata
+            assert len(problems) == 1
+            assert "'/bitgroom', '/granularbr' are left out, without .zgroup" in problems.pop()
+        assert not problems
         if root is None:
             variables = [v for g in opened.hierarchy.root.walk() for v in g.variables.values()]
             if case in ABORTED:

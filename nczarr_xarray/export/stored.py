@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.export.grid import default_chunk_shape
-from nczarr_xarray.formats.v3 import ZarrArray
+from nczarr_xarray.formats.v3_array import ZarrArray
 from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks, Variable
 from nczarr_xarray.reader import Opened
 

@@ -7,6 +7,17 @@ No I/O happens here. `walk` says which objects it needs and is sent their bytes,
 from __future__ import annotations
 
 from nczarr_xarray.formats.nczarr.build import Naming, build
-from nczarr_xarray.formats.nczarr.walk import Answer, Nodes, Options, Walking, Wave, walk
+from nczarr_xarray.formats.nczarr.nodes import Answer, Nodes, Options, Wave
+from nczarr_xarray.formats.nczarr.walk import Walking, single_array, walk
 
-__all__ = ["Answer", "Naming", "Nodes", "Options", "Walking", "Wave", "build", "walk"]
+__all__ = [
+    "Answer",
+    "Naming",
+    "Nodes",
+    "Options",
+    "Walking",
+    "Wave",
+    "build",
+    "single_array",
+    "walk",
+]

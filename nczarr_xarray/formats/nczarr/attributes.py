@@ -21,6 +21,7 @@ HIDDEN = frozenset(
         "_nczarr_group",
         "_nczarr_array",
         "_nczarr_attr",
+        "_nczarr_attrs",
         "_NCZARR_SUPERBLOCK",
         "_NCZARR_GROUP",
         "_NCZARR_ARRAY",

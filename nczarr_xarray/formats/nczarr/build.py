@@ -14,7 +14,7 @@ from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.arrays import parse_array
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
 from nczarr_xarray.formats.nczarr.jsontext import JSON
-from nczarr_xarray.formats.nczarr.walk import Nodes
+from nczarr_xarray.formats.nczarr.nodes import Nodes
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     ChunkedArray,
@@ -88,8 +88,10 @@ class _Builder:
     def hierarchy(self) -> Hierarchy:
         for path, node in self.nodes.groups.items():
             group = self.groups[path] = Group(f"/{path}")
-            attributes = self.attributes(node.documents, path, None)
-            group.attributes.update(attributes)
+            try:
+                group.attributes.update(self.attributes(node.documents, path, None))
+            except FormatError as error:
+                self.problems.append(error)
             for name, (size, unlimited) in (node.lists.dimensions if node.lists else {}).items():
                 group.dimensions[name] = Dimension(name, size, unlimited, group.path)
             if path:

@@ -6,103 +6,26 @@ it found. A local caller answers from files, a remote caller reads each wave
 concurrently, a test answers from a dict: the walk is the same.
 
 The route through the hierarchy, best first: consolidated metadata if allowed
-and trustworthy, NCZarr's own lists (one wave per depth), listing the store.
+and trustworthy, NCZarr's own lists (one wave per depth), listing the store. Where
+none of them leads to anything, and the choice was left to us, there may yet be a
+dataset that has nothing but consolidated metadata.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable
 
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import is_safe_name
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
-from nczarr_xarray.formats.nczarr.spellings import GroupLists
+from nczarr_xarray.formats.nczarr.nodes import Answer, GroupNode, Nodes, Options, Wave
+from nczarr_xarray.formats.strangers import about_strangers
 
-
-@dataclass(frozen=True, slots=True)
-class Wave:
-    """Objects to read and prefixes to list, in one go."""
-
-    keys: tuple[str, ...]
-    prefixes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the store holds, in the order of the `Wave`: None for nothing there.
-
-    A listing of None means that the store cannot list.
-    """
-
-    objects: Sequence[bytes | StoreError | None]
-    listings: Sequence[frozenset[str] | StoreError | None] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How to walk.
-
-    Parameters
-    ----------
-    group
-        Path of the group wanted, ``""`` for the root.
-    tree
-        Whether all groups below `group` are wanted too.
-    pure
-        Ignore NCZarr's structure (netCDF-C's ``mode=zarr``).
-    consolidated
-        True: ``.zmetadata`` must be there and is trusted. False: it is not
-        looked at. None: it is used if it agrees with the root objects.
-    remote
-        Whether waiting for an answer is dear. If so ``.zmetadata`` is tried
-        for None, and listings are asked for before it is sure they are needed.
-    """
-
-    group: str = ""
-    tree: bool = False
-    pure: bool = False
-    consolidated: bool | None = None
-    remote: bool = False
-
-
-@dataclass(slots=True)
-class GroupNode:
-    """A group as found: its documents, its lists if NCZarr's structure rules, its children."""
-
-    path: str
-    documents: dict[str, JSON]
-    lists: GroupLists | None = None
-    arrays: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class Nodes:
-    """Everything a walk found.
-
-    Attributes
-    ----------
-    generation
-        ``"G1"`` ... ``"G2A"``, ``"v2"`` for pure Zarr, ``"v3"`` if the root is
-        Zarr 3 (then nothing else is filled in).
-    groups, arrays
-        Documents by path without leading slash, parents first. An array
-        whose documents cannot be read has the error in their place.
-    problems
-        Groups that were left out, and why.
-    """
-
-    generation: str = "v2"
-    writer: str | None = None
-    consolidated: Consolidated | None = None
-    groups: dict[str, GroupNode] = field(default_factory=dict)
-    arrays: dict[str, dict[str, JSON] | NCZarrError] = field(default_factory=dict)
-    problems: list[NCZarrError] = field(default_factory=list)
-
-
+#: Some programs write metadata of both versions: then those of Zarr 3 count, as in zarr-python,
+#: unless the others are NCZarr's.
+_V3 = "zarr.json"
 _NOTHING = "no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.json)"
 
 #: Objects that most datasets do not have. Some servers answer 200 and a page for such.
@@ -189,6 +112,32 @@ class _Walk:
             return self.nodes
         if try_consolidated:
             root = self.consolidate(root)
+        missing: NCZarrError | None = None
+        try:
+            yield from self.follow(root, ancestors)
+        except DatasetNotFoundError as error:
+            missing = error
+            if not root:  # nor any metadata of its own: it is of the version of what is below it
+                keys = [_key(path, _V3) for path in ancestors]
+                yield from self.load(keys)
+                if any(self.files[key] is not None for key in keys):
+                    return Nodes("v3")
+        if self.nodes.generation == "v3":
+            return self.nodes
+        if missing or self.is_empty():
+            if self.options.consolidated is None and self.nodes.consolidated is None:
+                yield from self.load([".zmetadata"])
+                consolidated = self.only_consolidated()
+                if consolidated is not None:
+                    self.nodes = Nodes(complete=True)
+                    missing = None
+                    yield from self.follow(self.use(consolidated), ancestors)
+            if missing:
+                raise missing
+        return self.nodes
+
+    def follow(self, root: dict[str, JSON], ancestors: list[str]) -> Generator[Wave, Answer, None]:
+        """Go from the root to the wanted group, and below it for a tree."""
         self.nodes.writer = spellings.writer(root)
         generation = spellings.detect(root)
         self.structured = generation is not None and not self.options.pure
@@ -199,7 +148,26 @@ class _Walk:
             self.enter(path, self.group_documents(path))
         yield from self.descend([self.wanted])
         yield from self.load_referenced_groups()
-        return self.nodes
+
+    def is_empty(self) -> bool:
+        """Whether nothing was found in the wanted group, which has no lists either."""
+        wanted = self.nodes.groups[self.wanted]
+        return wanted.lists is None and not (wanted.arrays or wanted.groups)
+
+    def only_consolidated(self) -> Consolidated | None:
+        """Consolidated metadata that name something where nothing else does."""
+        document = self.files.get(".zmetadata")
+        if document is None or isinstance(document, NCZarrError):
+            return None
+        try:
+            consolidated = Consolidated.parse(document)
+        except FormatError as error:
+            self.nodes.problems.append(error)
+            return None
+        prefix = f"{self.wanted}/" if self.wanted else ""
+        nodes = (key for key in consolidated.documents if key.endswith((".zarray", ".zgroup")))
+        below = (key for key in nodes if key.startswith(prefix) and "/" in key[len(prefix) :])
+        return consolidated if any(below) else None
 
     def root_documents(self) -> dict[str, JSON]:
         found: dict[str, JSON] = {}
@@ -215,12 +183,10 @@ class _Walk:
         vital = [e for e in errors if e.object in (".zgroup", ".zattrs")]
         if vital or (errors and not found):
             raise (vital or errors)[0]
-        if "zarr.json" in found and ".zgroup" not in found:
+        if _V3 in found and spellings.detect(found) is None:
             self.nodes.generation = "v3"
         elif ".zarray" in found and ".zgroup" not in found:
-            raise FormatError(
-                self.where, "is a single Zarr array, not a group: open the group that holds it"
-            )
+            raise single_array(self.where)
         return found
 
     def consolidate(self, root: dict[str, JSON]) -> dict[str, JSON]:
@@ -229,8 +195,13 @@ class _Walk:
         document = self.files.get(".zmetadata")
         if document is None or isinstance(document, StoreError):
             if required:
-                raise document or DatasetNotFoundError(
-                    self.where, "has no .zmetadata; open with consolidated=False"
+                lacks = "has no .zmetadata; "
+                if document is not None or self.options.required:
+                    raise document or DatasetNotFoundError(
+                        self.where, f"{lacks}open with consolidated=False"
+                    )
+                self.nodes.problems.append(
+                    FormatError(self.where, f"{lacks}the single objects are read instead")
                 )
             return root
         try:
@@ -245,6 +216,10 @@ class _Walk:
                 FormatError(error.object, f"{error.reason}; the single objects are read instead")
             )
             return root
+        return self.use(consolidated)
+
+    def use(self, consolidated: Consolidated) -> dict[str, JSON]:
+        """Read documents and listings from `consolidated`; return those of the root."""
         self.nodes.consolidated = consolidated
         self.listed.clear()
         self.files = {
@@ -317,8 +292,16 @@ class _Walk:
                     for name in group.groups:
                         keys += self.group_keys(_key(group.path, name))
             yield from self.load(keys)
+            strangers: list[str] = []
             for group in discovered:
-                self.classify(group, candidates[group.path])
+                strangers += self.classify(group, candidates[group.path])
+            yield from self.load([], strangers)
+            if self.is_version_3(discovered, strangers):
+                self.nodes = Nodes("v3")
+                return
+            self.nodes.problems += about_strangers(
+                self.where, [(path, self.listed[path]) for path in strangers], 2
+            )
             paths = []
             for group in groups:
                 self.take_arrays(group)
@@ -342,15 +325,35 @@ class _Walk:
         names = (n for n in listing if not n.startswith(".") and is_safe_name(n))
         return tuple(sorted(names, key=lambda name: name.encode("utf-8", "surrogatepass")))
 
-    def classify(self, group: GroupNode, names: tuple[str, ...]) -> None:
-        """Decide by their documents which children are arrays and which are groups."""
+    def classify(self, group: GroupNode, names: tuple[str, ...]) -> list[str]:
+        """Decide by their documents which children are arrays and which are groups.
+
+        Returns
+        -------
+        Paths of those that are neither.
+        """
         there = [(name, _key(group.path, name)) for name in names]
         group.arrays = tuple(n for n, p in there if self.files[f"{p}/.zarray"] is not None)
         group.groups = tuple(
             n for n, p in there if n not in group.arrays and self.files[f"{p}/.zgroup"] is not None
         )
-        if not (group.documents or group.arrays or group.groups):
-            raise DatasetNotFoundError(self.where, _NOTHING)
+        return [p for n, p in there if n not in group.arrays and n not in group.groups]
+
+    def is_version_3(self, groups: list[GroupNode], strangers: list[str]) -> bool:
+        """Whether all that is there is of Zarr 3, in a root that has no metadata.
+
+        Raises
+        ------
+        DatasetNotFoundError
+            If nothing is there at all.
+        """
+        for group in groups:
+            if not (group.documents or group.arrays or group.groups):
+                listings = [self.listed[path] for path in strangers]
+                if not any(isinstance(names, frozenset) and _V3 in names for names in listings):
+                    raise DatasetNotFoundError(self.where, _NOTHING)
+                return True
+        return False
 
     def take_arrays(self, group: GroupNode) -> None:
         for name in group.arrays:
@@ -395,6 +398,15 @@ class _Walk:
                 self.enter(path, self.group_documents(path))
             except NCZarrError as error:
                 self.nodes.problems.append(error)
+
+
+def single_array(where: str) -> FormatError:
+    """The error where an array was found in place of a group."""
+    return FormatError(
+        where,
+        "is a single Zarr array, not a group: open the group or the folder that holds it, in "
+        "which it is a variable",
+    )
 
 
 def _key(path: str, name: str) -> str:

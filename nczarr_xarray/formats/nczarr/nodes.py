@@ -1,0 +1,102 @@
+"""What a walk over the metadata asks for, is answered, and finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nczarr_fsspec.errors import NCZarrError, StoreError
+from nczarr_xarray.formats.nczarr.consolidated import Consolidated
+from nczarr_xarray.formats.nczarr.jsontext import JSON
+from nczarr_xarray.formats.nczarr.spellings import GroupLists
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Objects to read and prefixes to list, in one go."""
+
+    keys: tuple[str, ...]
+    prefixes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the store holds, in the order of the `Wave`: None for nothing there.
+
+    A listing of None means that the store cannot list.
+    """
+
+    objects: Sequence[bytes | StoreError | None]
+    listings: Sequence[frozenset[str] | StoreError | None] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to walk.
+
+    Parameters
+    ----------
+    group
+        Path of the group wanted, ``""`` for the root.
+    tree
+        Whether all groups below `group` are wanted too.
+    pure
+        Ignore NCZarr's structure (netCDF-C's ``mode=zarr``).
+    consolidated
+        True: ``.zmetadata`` is trusted. False: it is not looked at. None: it is
+        used if it agrees with the root objects, or if no group and no array has
+        metadata of its own.
+    required
+        Whether it is an error if ``.zmetadata`` is not there, for True; else it is a problem,
+        and the single objects are read (netCDF-C's ``mode=consolidated``).
+    remote
+        Whether waiting for an answer is dear. If so ``.zmetadata`` is tried
+        for None, and listings are asked for before it is sure they are needed.
+    """
+
+    group: str = ""
+    tree: bool = False
+    pure: bool = False
+    consolidated: bool | None = None
+    required: bool = True
+    remote: bool = False
+
+
+@dataclass(slots=True)
+class GroupNode:
+    """A group as found: its documents, its lists if NCZarr's structure rules, its children."""
+
+    path: str
+    documents: dict[str, JSON]
+    lists: GroupLists | None = None
+    arrays: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Nodes:
+    """Everything a walk found.
+
+    Attributes
+    ----------
+    generation
+        ``"G1"`` ... ``"G2A"``, ``"v2"`` for pure Zarr, ``"v3"`` if the root is
+        Zarr 3 (then nothing else is filled in).
+    consolidated
+        The consolidated metadata, if they were used.
+    complete
+        Whether they are all the metadata there are.
+    groups, arrays
+        Documents by path without leading slash, parents first. An array
+        whose documents cannot be read has the error in their place.
+    problems
+        Groups that were left out, and why.
+    """
+
+    generation: str = "v2"
+    writer: str | None = None
+    consolidated: Consolidated | None = None
+    complete: bool = False
+    groups: dict[str, GroupNode] = field(default_factory=dict)
+    arrays: dict[str, dict[str, JSON] | NCZarrError] = field(default_factory=dict)
+    problems: list[NCZarrError] = field(default_factory=list)

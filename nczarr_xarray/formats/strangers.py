@@ -1,0 +1,56 @@
+"""What lies in a hierarchy and is no node of it: told, so that nothing is missing silently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from nczarr_fsspec.errors import FormatError, StoreError
+
+#: Objects that make a group or an array, by Zarr's version.
+_NODES = {2: frozenset({".zgroup", ".zarray"}), 3: frozenset({"zarr.json"})}
+_SHOWN = 5
+
+
+def about_strangers(
+    where: str,
+    listings: Iterable[tuple[str, frozenset[str] | StoreError | None]],
+    zarr_format: int,
+) -> Iterator[FormatError]:
+    """Say what was left out of a hierarchy because it has no metadata of a node.
+
+    Parameters
+    ----------
+    where
+        Names the dataset.
+    listings
+        Path of each such member of a group, and the names below it. One without names below
+        it is a file and none of the hierarchy's business.
+    zarr_format
+        Version of the hierarchy.
+    """
+    other = 5 - zarr_format
+    foreign: list[str] = []
+    bare: list[str] = []
+    for path, names in listings:
+        if isinstance(names, frozenset) and names:
+            (bare if _NODES[other].isdisjoint(names) else foreign).append(f"'/{path}'")
+    if foreign:
+        yield FormatError(
+            where,
+            f"{_some(foreign)} left out, of Zarr {other} inside of Zarr {zarr_format}: "
+            "open what is there by its own path",
+        )
+    if bare:
+        expected = " or ".join(sorted(_NODES[zarr_format], reverse=True))
+        yield FormatError(
+            where,
+            f"{_some(bare)} left out, without {expected}: if groups or arrays are in there, "
+            "open them by their own path",
+        )
+
+
+def _some(paths: list[str]) -> str:
+    shown = ", ".join(paths[:_SHOWN])
+    if len(paths) > _SHOWN:
+        shown += f" and {len(paths) - _SHOWN} more"
+    return f"{shown} {'is' if len(paths) == 1 else 'are'}"
