@@ -14,11 +14,11 @@ from nczarr_fsspec.resolve import (
     _ZIP,
     exists,
     innermost,
+    look,
     open_filesystem,
     says_file,
     says_zip,
 )
-from nczarr_fsspec.stores.directory import OPEN_FLAGS
 from nczarr_fsspec.stores.writers import MappingWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 from nczarr_fsspec.url import is_url, parse_url, redact
@@ -213,7 +213,7 @@ def _at_path(path: str, shown: str, mode: frozenset[str]) -> Destination:
         path = os.path.expanduser(path)  # noqa: PTH111 - leaves an unknown ~user alone
     path = os.path.abspath(path)
     try:
-        kind, start = _look(path)
+        kind, start = look(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StoreError(shown, f"cannot be looked at: {reason}") from error
@@ -229,21 +229,6 @@ def _at_path(path: str, shown: str, mode: frozenset[str]) -> Destination:
     elif not kind and says_file(path, mode):
         raise _ambiguous(shown, f"file://{path}#mode=nczarr,file")
     return Destination("zip" if is_zip else "directory", shown, mode, path)
-
-
-def _look(path: str) -> tuple[int, bytes]:
-    """The mode of what is at `path`, 0 if there is nothing, and the first bytes of a file."""
-    try:
-        kind = os.stat(path).st_mode  # noqa: PTH116 - paths are strings here
-    except (FileNotFoundError, NotADirectoryError):
-        return 0, b""
-    if not stat.S_ISREG(kind):
-        return kind, b""
-    descriptor = os.open(path, OPEN_FLAGS)
-    try:
-        return kind, os.read(descriptor, 8)
-    finally:
-        os.close(descriptor)
 
 
 def _plain_http(shown: str) -> URLError:

@@ -20,6 +20,7 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.ranges.local import name_of
 from nczarr_fsspec.ranges.open import (
     MAX_WHOLE,
     open_file_object,
@@ -292,18 +293,13 @@ def _open_path(path: str, shown: str, mode: frozenset[str]) -> KeyStore | ByteSo
     try:
         if path.startswith("~") and not exists(path):
             path = os.path.expanduser(path)  # noqa: PTH111 - leaves an unknown ~user alone
-        descriptor = os.open(path, OPEN_FLAGS)
-        try:
-            kind = os.fstat(descriptor).st_mode
-            start = os.read(descriptor, 8) if stat.S_ISREG(kind) else b""
-        finally:
-            os.close(descriptor)
-    except (FileNotFoundError, NotADirectoryError):
-        hint = "; a path with a fragment is written file:///path#mode=..." if "#" in path else ""
-        raise DatasetNotFoundError(shown, f"there is no such file or directory{hint}") from None
+        kind, start = look(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StoreError(shown, f"cannot be opened: {reason}") from error
+    if not kind:
+        hint = "; a path with a fragment is written file:///path#mode=..." if "#" in path else ""
+        raise DatasetNotFoundError(shown, f"there is no such file or directory{hint}")
     if stat.S_ISDIR(kind):
         return DirectoryStore(path)
     if start.startswith(_ZIP) or says_zip(path, mode):
@@ -312,7 +308,7 @@ def _open_path(path: str, shown: str, mode: frozenset[str]) -> KeyStore | ByteSo
 
 
 def _open_file(file: Any) -> KeyStore | ByteSource:
-    shown = str(getattr(file, "name", None) or f"{type(file).__name__} object")
+    shown = name_of(file)
     try:
         file.seek(0)
         start = file.read(8)
@@ -323,6 +319,30 @@ def _open_file(file: Any) -> KeyStore | ByteSource:
     if start.startswith(_ZIP):
         return _checked(ZipStore(file, shown))
     return open_file_object(file)
+
+
+def look(path: str) -> tuple[int, bytes]:
+    """The mode of what is at a local path, 0 if there is nothing, and the first bytes of a file.
+
+    What is neither a file nor a directory is not opened: opening a device may do something.
+
+    Raises
+    ------
+    OSError, ValueError
+        If it cannot be looked at, or `path` cannot be a path.
+    """
+    try:
+        kind = os.stat(path).st_mode  # noqa: PTH116 - paths are text here
+        if not stat.S_ISREG(kind):
+            return kind, b""
+        descriptor = os.open(path, OPEN_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0, b""
+    try:
+        kind = os.fstat(descriptor).st_mode
+        return kind, os.read(descriptor, 8) if stat.S_ISREG(kind) else b""
+    finally:
+        os.close(descriptor)
 
 
 def says_zip(path: str, mode: frozenset[str]) -> bool:

@@ -7,18 +7,18 @@ together on its event loop.
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
+from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 #: held by `WritableStore.create` where a store itself cannot tell who came first
-creating = threading.Lock()
+creating = ProcessLock()
 
 
 class WritableStore(ABC):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import Extent, LocalBytes, RemoteBytes
 
@@ -54,7 +54,7 @@ class ByteRangeFile(io.BufferedIOBase):
         self.path = self.name = path or source.url
         self.size = source.size
         self._at = 0
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
         self._expected = 0  # where a read in sequence would go on
         self._ahead = 0  # bytes to fetch beyond it

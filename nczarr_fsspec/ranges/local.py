@@ -2,56 +2,51 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
-import threading
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.forks import FORKED, ProcessLock, may_share_position
 from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes
 from nczarr_fsspec.stores.directory import OPEN_FLAGS, read_at, read_into
 
 CHANGED = "the file has changed since it was opened; open it again"
+#: file objects whose bytes are those of what is below them
+_BUFFERED = (io.BufferedReader, io.BufferedRandom)
 
 
-class LocalFileBytes(LocalBytes):
-    """A regular file of this machine.
+class _RegularFileBytes(LocalBytes):
+    """A regular file of this machine, read at positions of its own through a descriptor.
 
-    Reads need neither a lock nor a file position, so threads do not wait for each other. An
-    unpickled source opens the path again and insists on the same size, time and inode.
-
-    Parameters
-    ----------
-    path
-        Of the file; made absolute.
-    url
-        How messages name it; by default the path.
-
-    Raises
-    ------
-    DatasetNotFoundError
-        If there is no such file, or it is a directory.
-    StoreError
-        If it is not a regular file, or cannot be opened.
+    Reads need neither a lock nor the file's position, so threads do not wait for each other, and
+    what a fork shares does not matter. A source that is used again after `close` insists on the
+    same size, time and inode.
     """
 
     head = b""
 
-    def __init__(self, path: str | os.PathLike[str], url: str | None = None) -> None:
-        self._path = os.path.abspath(os.fspath(path))
-        self.url = url or self._path
+    def __init__(self, url: str) -> None:
+        self.url = url
         self._opened: _Descriptor | None = None
         opened = self._open()
         self.size, self.validator = opened.size, opened.validator
         self._opened = opened
         self.head = self.read(0, min(HEAD_BYTES, self.size))
 
-    @property
-    def path(self) -> str:
-        """Where the file is, absolute."""
-        return self._path
+    @abstractmethod
+    def _open(self) -> _Descriptor:
+        """Open the file.
+
+        Raises
+        ------
+        StoreError
+            If that cannot be done.
+        """
 
     def read(self, start: int, stop: int) -> bytes:
         (data,) = self.read_many([start], [stop])
@@ -91,17 +86,48 @@ class LocalFileBytes(LocalBytes):
     def close(self) -> None:
         self._opened = None  # the descriptor closes with the last read that is under way
 
+
+class LocalFileBytes(_RegularFileBytes):
+    """A file of this machine by its path, which an unpickled source opens again.
+
+    Parameters
+    ----------
+    path
+        Of the file; made absolute.
+    url
+        How messages name it; by default the path.
+
+    Raises
+    ------
+    DatasetNotFoundError
+        If there is no such file, or it is a directory.
+    StoreError
+        If it is not a regular file, or cannot be opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], url: str | None = None) -> None:
+        self._path = os.path.abspath(os.fspath(path))
+        super().__init__(url or self._path)
+
+    @property
+    def path(self) -> str:
+        """Where the file is, absolute."""
+        return self._path
+
     def _open(self) -> _Descriptor:
         try:
-            opened = _Descriptor(self._path)
+            kind = os.stat(self._path).st_mode  # noqa: PTH116 - paths are text here
+            if stat.S_ISREG(kind):  # to open a device may do something
+                opened = _Descriptor(os.open(self._path, OPEN_FLAGS))
+                kind = opened.kind
         except (FileNotFoundError, NotADirectoryError):
             raise DatasetNotFoundError(self.url, "there is no such file") from None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise StoreError(self.url, f"cannot be opened: {reason}") from error
-        if stat.S_ISDIR(opened.kind):
+        if stat.S_ISDIR(kind):
             raise DatasetNotFoundError(self.url, "is a directory, not a file")
-        if not stat.S_ISREG(opened.kind):
+        if not stat.S_ISREG(kind):
             raise StoreError(self.url, "is not a regular file")
         return opened
 
@@ -113,8 +139,66 @@ class LocalFileBytes(LocalBytes):
         self.__dict__.update(state, _opened=None)
 
 
+class OpenFileBytes(_RegularFileBytes):
+    """A file of this machine that the caller has opened, and that stays open.
+
+    Its position is neither used nor changed.
+
+    Parameters
+    ----------
+    file
+        See `is_regular`.
+    url
+        How messages name it; by default by its ``name``.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be read.
+    """
+
+    def __init__(self, file: BinaryIO, url: str | None = None) -> None:
+        self._file = file
+        self.url = url or name_of(file)
+        try:
+            file.flush()
+        except (OSError, ValueError) as error:
+            raise StoreError(self.url, f"cannot be read: {error}") from error
+        super().__init__(self.url)
+
+    @staticmethod
+    def is_regular(file: object) -> bool:
+        """Whether what a file object reads are the bytes of a regular file, as they are there.
+
+        Any class may have a ``fileno``: gzip's, for example, is that of what it decompresses.
+        """
+        file = getattr(file, "raw", file) if type(file) in _BUFFERED else file
+        if type(file) is not io.FileIO or file.closed or not file.readable():
+            return False
+        return hasattr(os, "pread") and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+
+    def _open(self) -> _Descriptor:
+        try:
+            return _Descriptor(os.dup(self._file.fileno()))
+        except (OSError, ValueError) as error:
+            raise StoreError(self.url, f"cannot be read: {error}") from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[int]:
+        if self._file.closed:
+            raise StoreError(self.url, "cannot be read: it is a closed file")
+        with super()._reading() as number:
+            yield number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._file, self.url)
+
+
 class FileObjectBytes(LocalBytes):
-    """An open binary file; it stays open when the source is closed, for it is the caller's.
+    """Any other open binary file; it stays open when the source is closed, for it is the caller's.
+
+    The child of a fork may share its position with its parent, and both would read wrong bytes:
+    there it is refused, unless its content is in memory.
 
     Parameters
     ----------
@@ -133,8 +217,9 @@ class FileObjectBytes(LocalBytes):
 
     def __init__(self, file: BinaryIO, url: str | None = None) -> None:
         self._file = file
-        self._lock = threading.Lock()
-        self.url = url or str(getattr(file, "name", None) or f"{type(file).__name__} object")
+        self._lock = ProcessLock()
+        self._home = os.getpid() if may_share_position(file) else None
+        self.url = url or name_of(file)
         try:
             # some files (zip members, say) return nothing from seek
             file.seek(0, os.SEEK_END)
@@ -144,6 +229,8 @@ class FileObjectBytes(LocalBytes):
         self.head = self.read(0, min(HEAD_BYTES, self.size))
 
     def read(self, start: int, stop: int) -> bytes:
+        if self._home not in (None, os.getpid()):
+            raise StoreError(self.url, FORKED)
         parts = []
         at = start
         try:
@@ -199,17 +286,20 @@ class MemoryBytes(LocalBytes):
 class _Descriptor:
     """An open file that closes when the last reference to it goes, not under a reader."""
 
-    def __init__(self, path: str) -> None:
-        self.number = -1
-        self.number = os.open(path, OPEN_FLAGS)
-        status = os.fstat(self.number)
+    def __init__(self, number: int) -> None:
+        self.number = number
+        status = os.fstat(number)
         self.kind = status.st_mode
         self.size = status.st_size
         self.validator = _validator(status)
 
     def __del__(self) -> None:
-        if self.number >= 0:
-            os.close(self.number)
+        os.close(self.number)
+
+
+def name_of(file: object) -> str:
+    """How messages name a file object."""
+    return str(getattr(file, "name", None) or f"{type(file).__name__} object")
 
 
 def _validator(status: os.stat_result) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nczarr_fsspec.errors import DatasetNotFoundError, URLError
-from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes, MemoryBytes
+from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes, MemoryBytes, OpenFileBytes
 from nczarr_fsspec.ranges.source import Known, LocalBytes, RemoteBytes
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def open_local(path: str | os.PathLike[str], shown: str | None = None) -> LocalB
 
 def open_file_object(file: BinaryIO, shown: str | None = None) -> LocalBytes:
     """Read from a binary file that the caller has opened; `StoreError` if that cannot be."""
+    if OpenFileBytes.is_regular(file):
+        return OpenFileBytes(file, shown)
     return FileObjectBytes(file, shown)
 
 

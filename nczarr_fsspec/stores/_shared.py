@@ -18,6 +18,7 @@ from fsspec.dircache import DirCache
 from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from nczarr_fsspec.forks import may_share_position
 from nczarr_fsspec.keystore import RemoteStore
 
 
@@ -194,6 +195,17 @@ def is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(is_plain, value.values()))
     return value is None or isinstance(value, (str, bytes, int, float, os.PathLike))
+
+
+def holds_open_file(value: Any) -> bool:
+    """Whether `value`, a filesystem or one of its arguments, has a file open for its caller."""
+    if isinstance(value, AbstractFileSystem):
+        return holds_open_file(arguments(value))
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(map(holds_open_file, value))
+    return may_share_position(value)
 
 
 def is_async(fs: AbstractFileSystem) -> bool:

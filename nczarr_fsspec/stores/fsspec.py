@@ -11,8 +11,15 @@ from typing import Any, NoReturn
 from fsspec import AbstractFileSystem
 
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
+from nczarr_fsspec.forks import FORKED
 from nczarr_fsspec.keystore import LocalStore, RemoteStore, check_key
-from nczarr_fsspec.stores._shared import SharedFilesystem, arguments, is_async, is_s3
+from nczarr_fsspec.stores._shared import (
+    SharedFilesystem,
+    arguments,
+    holds_open_file,
+    is_async,
+    is_s3,
+)
 from nczarr_fsspec.url import redact
 
 #: KeyError: fsspec's own zip filesystem, before 2026.9
@@ -116,10 +123,19 @@ class FsspecFiles:
     def __init__(self, recipe: AbstractFileSystem) -> None:
         self.recipe = recipe
         self._shared: SharedFilesystem | None = None
+        self._home = os.getpid() if holds_open_file(recipe) else None
 
     @property
     def shared(self) -> SharedFilesystem:
-        """The filesystem in use in this process."""
+        """The filesystem in use in this process.
+
+        Raises
+        ------
+        StoreError
+            If that reads a file which the parent of this process has opened.
+        """
+        if self._home not in (None, os.getpid()):
+            raise StoreError(self.describe(""), FORKED)
         shared = self._shared
         if shared is None or shared.pid != os.getpid():
             shared = self._shared = SharedFilesystem.like(self.recipe)

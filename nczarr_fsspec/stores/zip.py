@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import LocalStore, RemoteStore
+from nczarr_fsspec.ranges.local import LocalFileBytes, MemoryBytes
+from nczarr_fsspec.ranges.open import open_file_object
+from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_fsspec.stores._zipformat import TAIL_BYTES, Archive, advance, answer, read_archive
-from nczarr_fsspec.stores.directory import OPEN_FLAGS, read_at
 
 #: what costs the event loop more to unpack than to hand to a thread, in bytes
 _HEAVY = 64 * 1024
@@ -23,21 +25,29 @@ class ZipStore(LocalStore):
     Parameters
     ----------
     source
-        Path or content, or a binary file; a file is left open by `close`, and
-        keeps the store from being pickled.
+        Path or content, or what `open_file_object` takes: a binary file is left open by `close`,
+        and keeps the store from being pickled.
     url
         How messages name it; by default the path.
     """
 
     def __init__(
-        self, source: str | os.PathLike[str] | bytes | BinaryIO, url: str | None = None
+        self,
+        source: str | os.PathLike[str] | bytes | BinaryIO | LocalBytes,
+        url: str | None = None,
     ) -> None:
+        self._source: str | LocalBytes
         if isinstance(source, (str, os.PathLike)):
-            source = os.path.abspath(os.fspath(source))
-        self._source = source
-        self.url = url or (source if isinstance(source, str) else "zip archive")
-        self._lock = threading.Lock()
-        self._opened: tuple[_Read, Archive] | None = None
+            self._source = os.path.abspath(os.fspath(source))
+        elif isinstance(source, bytes):
+            self._source = MemoryBytes(source, url or "zip archive")
+        elif isinstance(source, LocalBytes):
+            self._source = source
+        else:
+            self._source = open_file_object(source, url or "zip archive")
+        self.url = url or (self._source if isinstance(self._source, str) else self._source.url)
+        self._lock = ProcessLock()
+        self._opened: tuple[Callable[[int, int], bytes], Archive] | None = None
 
     def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
         read, archive = self._open()
@@ -49,14 +59,17 @@ class ZipStore(LocalStore):
     def close(self) -> None:
         self._opened = None  # the file closes with the last read that is under way
 
-    def _open(self) -> tuple[_Read, Archive]:
+    def _open(self) -> tuple[Callable[[int, int], bytes], Archive]:
         opened = self._opened
         if opened is None:
             with self._lock:
                 opened = self._opened
                 if opened is None:
-                    read, size = _open_source(self.url, self._source)
-                    opened = read, answer(read_archive(self.url, size), read)
+                    source = self._source
+                    if isinstance(source, str):
+                        source = LocalFileBytes(source, self.url)
+                    read = _reading(source)
+                    opened = read, answer(read_archive(self.url, source.size), read)
                     self._opened = opened
         return opened
 
@@ -163,53 +176,7 @@ class RemoteZipStore(RemoteStore):
         return type(self), (self._files, self._path, self.url)
 
 
-_Read = Callable[[int, int], bytes]
-
-
-class _LocalFile:
-    """An open file that closes when the last reference to it goes, not under a reader."""
-
-    def __init__(self, path: str) -> None:
-        self._descriptor = -1
-        self._descriptor = os.open(path, OPEN_FLAGS)
-        self.size = os.fstat(self._descriptor).st_size
-
-    def read(self, start: int, stop: int) -> bytes:
-        return read_at(self._descriptor, start, stop)
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-
-
-def _open_source(url: str, source: str | bytes | BinaryIO) -> tuple[_Read, int]:
-    """A function that reads a range of `source`, and its size."""
-    if isinstance(source, bytes):
-        content = source
-        return (lambda start, stop: content[start:stop]), len(content)
-    try:
-        if isinstance(source, str):
-            local = _LocalFile(source)
-            return _guarded(url, local.read), local.size
-        file, lock = source, threading.Lock()
-
-        def read(start: int, stop: int) -> bytes:
-            with lock:
-                file.seek(start)
-                return file.read(max(stop - start, 0))
-
-        return _guarded(url, read), file.seek(0, os.SEEK_END)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise DatasetNotFoundError(url, "there is no such file") from error
-    except (OSError, ValueError) as error:
-        raise StoreError(url, f"cannot be opened: {error}") from error
-
-
-def _guarded(url: str, read: _Read) -> _Read:
-    def guarded(start: int, stop: int) -> bytes:
-        try:
-            return read(start, stop)
-        except (OSError, ValueError) as error:
-            raise StoreError(url, f"cannot be read: {error}") from error
-
-    return guarded
+def _reading(source: LocalBytes) -> Callable[[int, int], bytes]:
+    """A function that reads a range of `source`, or what there is of it."""
+    size = source.size
+    return lambda start, stop: bytes(source.read(min(start, size), min(max(start, stop), size)))

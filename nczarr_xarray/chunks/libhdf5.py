@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import struct
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -29,8 +31,32 @@ def only_user() -> AbstractContextManager[Any]:
     reads of netCDF files hold this lock. They may wait for an event loop while
     they do: libhdf5 is never to be used in the thread of one.
     """
-    locks = sys.modules.get("xarray.backends.locks")
-    return getattr(locks, "HDF5_LOCK", None) or nullcontext()
+    return _ours_alone or _lock_of_xarray() or nullcontext()
+
+
+def _lock_of_xarray() -> Any:
+    return getattr(sys.modules.get("xarray.backends.locks"), "HDF5_LOCK", None)
+
+
+#: What `only_user` is instead, in the child of a fork: see `_leave_dead_lock`.
+_ours_alone: threading.Lock | None = None
+
+
+def _leave_dead_lock() -> None:
+    """In the child of a fork, do without xarray's lock if a thread that is not there has it.
+
+    libhdf5 itself is in order, for h5py sees to it that none of its calls is cut by a fork.
+    """
+    global _ours_alone  # noqa: PLW0603 - one for the process
+    lock = _lock_of_xarray()
+    is_dead = lock is not None and not lock.acquire(blocking=False)  # `locked` may say so too late
+    _ours_alone = threading.Lock() if is_dead else None
+    if lock is not None and not is_dead:
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_dead_lock)
 
 
 def need_libhdf5(codecs: Sequence[CodecConfig]) -> bool:

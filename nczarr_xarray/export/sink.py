@@ -17,6 +17,7 @@ import numpy as np
 
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.processors import processors
 from nczarr_fsspec.writable import WritableStore
@@ -122,8 +123,8 @@ class Gate:
     @classmethod
     def called(cls, name: str) -> Gate:
         """The gate of the sinks of this name."""
-        with _NAMING:
-            return _GATES.setdefault(name, cls())
+        with _NAMING:  # the child of a fork has gates of its own: who was inside is not there
+            return _GATES.setdefault((os.getpid(), name), cls())
 
     def __enter__(self) -> None:
         with self._changed:
@@ -143,8 +144,8 @@ class Gate:
             self._changed.wait_for(lambda: not self._inside)
 
 
-_GATES: WeakValueDictionary[str, Gate] = WeakValueDictionary()
-_NAMING = threading.Lock()
+_GATES: WeakValueDictionary[tuple[int, str], Gate] = WeakValueDictionary()
+_NAMING = ProcessLock()
 
 Position = tuple[Span, ...]
 

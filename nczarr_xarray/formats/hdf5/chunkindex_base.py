@@ -8,7 +8,6 @@ its *current* shape; indexes order them by other rules, each in its own module.
 from __future__ import annotations
 
 import math
-import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -124,13 +123,13 @@ class ChunkGrid:
 class Memory:
     """Parsed nodes by address, so that no node is read twice. Forgotten on pickling.
 
-    Full, it begins anew: then a lookup needs more nodes than are worth keeping.
+    Full, it begins anew: then a lookup needs more nodes than are worth keeping. There is one for
+    each variable, and threads share it without a lock: at worst, it counts some bytes too few.
     """
 
-    __slots__ = ("_lock", "_nodes", "_size")
+    __slots__ = ("_nodes", "_size")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._nodes: dict[Any, Any] = {}
         self._size = 0
 
@@ -143,13 +142,12 @@ class Memory:
 
     def keep(self, key: Any, node: Any, nbytes: int) -> None:
         """Keep `node`, of about `nbytes`."""
-        with self._lock:
-            if key in self._nodes:
-                return
-            if self._size + nbytes > MEMORY:
-                self._nodes, self._size = {}, 0
-            self._nodes[key] = node
-            self._size += nbytes
+        if key in self._nodes:
+            return
+        if self._size + nbytes > MEMORY:
+            self._nodes, self._size = {}, 0
+        self._nodes[key] = node
+        self._size += nbytes
 
 
 class HDF5ChunkIndex(ABC):

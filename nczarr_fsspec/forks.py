@@ -1,0 +1,51 @@
+"""What the child of a fork must not share with its parent."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import threading
+from types import TracebackType
+
+FORKED = (
+    "is a file object that another process has opened, which after a fork may share its position "
+    "with this one, so that both would read wrong data; open the dataset here, or by its path"
+)
+#: file objects of which each process has its own, whatever is done after a fork
+_IN_MEMORY = (io.BytesIO, mmap.mmap)
+
+
+def may_share_position(value: object) -> bool:
+    """Whether something is a file object whose position both sides of a fork may move."""
+    return hasattr(value, "read") and hasattr(value, "seek") and type(value) not in _IN_MEMORY
+
+
+class ProcessLock:
+    """A lock among the threads of one process.
+
+    The child of a fork finds it free: of the threads of its parent it has one, and nobody would
+    ever release what another one held.
+    """
+
+    __slots__ = ("_locks",)
+
+    def __init__(self) -> None:
+        self._locks: dict[int, threading.Lock] = {}
+
+    def __enter__(self) -> None:
+        process = os.getpid()
+        lock = self._locks.get(process)
+        if lock is None:
+            lock = self._locks.setdefault(process, threading.Lock())
+        lock.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        lock = self._locks.get(os.getpid())
+        if lock is not None:  # else it was taken before the fork, by this very thread
+            lock.release()
