@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from nczarr_xarray.model import (
     element_of,
 )
 
-#: Along one dimension; dask makes a tuple of their lengths, and an enormous shape may be a lie.
-_DASK_CHUNKS = 1_000_000
+#: Dask needs seconds for a graph of more, and an enormous shape may be a lie: then chunks are joined.
+_MOST_BLOCKS = 1_000_000
+_JOINED_BLOCKS = 100_000
 #: Number of the filter.
 _HDF5_SZIP = 4
 #: Codecs that netCDF's keys, or the dtype, tell of.
@@ -66,10 +68,9 @@ def variable_encoding(
         chunks = array.chunk_shape
         encoding["contiguous"] = False
         encoding["chunksizes"] = chunks
-        encoding["preferred_chunks"] = {
-            name: chunk * max(1, -(-size // (chunk * _DASK_CHUNKS)))
-            for name, chunk, size in zip(dimension_names, chunks, variable.shape, strict=True)
-        }
+        blocks = zip(_blocks(chunks, variable.shape), dimension_names, strict=True)
+        # ascending: where two dimensions are the same one, the longer length counts
+        encoding["preferred_chunks"] = {name: length for length, name in sorted(blocks)}
     else:
         encoding["contiguous"] = True
         encoding["chunksizes"] = None
@@ -83,6 +84,19 @@ def variable_encoding(
             native = array.dtype.isnative
             encoding["endian"] = "native" if native else ("big" if order == "=" else "little")
     return encoding
+
+
+def _blocks(chunks: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
+    """The lengths of dask's blocks: the chunks, or several of them where there are too many."""
+    blocks = list(chunks)
+    counts = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
+    if math.prod(counts) <= _MOST_BLOCKS:
+        return blocks
+    for axis in sorted(range(len(blocks)), key=counts.__getitem__, reverse=True):
+        joined = max(1, min(counts[axis], -(-math.prod(counts) // _JOINED_BLOCKS)))
+        blocks[axis] *= joined
+        counts[axis] = -(-counts[axis] // joined)
+    return blocks
 
 
 def _dtype(variable: Variable) -> Any:

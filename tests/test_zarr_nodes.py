@@ -444,3 +444,41 @@ def test_arrays_that_the_unreleased_form_lists_are_never_missed() -> None:
     with pytest.raises(FormatError, match="is missing"):
         ds.v.load()
     assert open_hierarchy(store).hierarchy.root.variables["v"].error is not None
+
+
+# -- dask ----------------------------------------------------------------------------------
+
+#: Shape, stored chunks, and dask's: those stored, unless there are too many of them.
+BLOCKS = [
+    ((10, 7), (3, 7), (3, 7)),
+    ((1000, 1000), (1, 1), (1, 1)),
+    ((1 << 40,), (1,), None),
+    ((1 << 40,), (1000,), None),
+    ((1 << 40, 3), (1, 1), None),
+    ((1 << 31, 1 << 30), (1, 1), None),
+    ((1 << 30, 1 << 30), (1, 1), None),  # one dimension, twice
+    ((5, 1 << 21), (1, 1), None),
+]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(("shape", "chunks", "blocks"), BLOCKS)
+def test_blocks_of_dask(
+    shape: tuple[int, ...], chunks: tuple[int, ...], blocks: Any, version: int
+) -> None:
+    """A graph of a trillion blocks would never be made."""
+    grid = {"name": "regular", "configuration": {"chunk_shape": chunks}}
+    store = (
+        {".zgroup": GROUP_2, "v/.zarray": text(ARRAY_2 | {"shape": shape, "chunks": chunks})}
+        if version == 2
+        else group_3() | {"v/zarr.json": text(ARRAY_3 | {"shape": shape, "chunk_grid": grid})}
+    )
+    lazy = silently(store)
+    assert lazy.v.encoding["chunksizes"] == chunks
+    preferred = [lazy.v.encoding["preferred_chunks"][name] for name in lazy.v.dims]
+    ds = silently(store, chunks={})
+    assert ds.v.data.chunksize == tuple(preferred)
+    assert ds.v.data.npartitions <= (1_000_000 if blocks else 100_000)
+    assert all(block % chunk == 0 for block, chunk in zip(preferred, chunks, strict=True))
+    if blocks:
+        assert preferred == list(blocks)
