@@ -19,7 +19,8 @@ from nczarr_xarray.model import (
     element_of,
 )
 
-#: Dask needs seconds for a graph of more, and an enormous shape may be a lie: then chunks are joined.
+#: Dask needs seconds for a graph of more, and an enormous shape may be a lie: then blocks are of
+#: several chunks.
 _MOST_BLOCKS = 1_000_000
 _JOINED_BLOCKS = 100_000
 #: Number of the filter.

@@ -191,8 +191,11 @@ class VariableReader:
         if self.dtype.kind != "O" or data.dtype.kind != "S":
             return data
         values = np.empty(data.size, dtype=object)
+        texts: list[bytes] = data.ravel().tolist()
+        if any(b"\0" in text for text in texts):  # what is behind the end is no matter, as in C
+            texts = [text.partition(b"\0")[0] for text in texts]
         # netCDF-C cuts long strings at a byte, possibly inside a character
-        values[:] = [text.decode("utf-8", "replace") for text in data.ravel().tolist()]
+        values[:] = [text.decode("utf-8", "replace") for text in texts]
         return values.reshape(data.shape)
 
 

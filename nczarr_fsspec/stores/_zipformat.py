@@ -147,7 +147,14 @@ def read_archive(url: str, size: int, tail: bytes = b"") -> Plan[Archive]:
     while True:
         try:
             with zipfile.ZipFile(_Window(tail, size)) as directory:
-                return _dataset(url, directory)
+                archive = _dataset(url, directory)
+                inner = _first_directory(directory)
+                if inner and f"{inner}.zgroup" in archive.members:
+                    # netCDF-C reads what is in the first directory, whatever is at the top
+                    within = _dataset(url, directory, inner)
+                    if (yield from _is_nczarr(within)):
+                        return within
+                return archive
         except _OutsideError as outside:
             # never fewer than TAIL_BYTES at a time, for the end record is looked for in steps
             held = size - len(tail)
@@ -199,14 +206,14 @@ class _Window(io.RawIOBase):
         return data
 
 
-def _dataset(url: str, directory: zipfile.ZipFile) -> Archive:
+def _dataset(url: str, directory: zipfile.ZipFile, prefix: str | None = None) -> Archive:
     """The members below the dataset's prefix; where a name repeats, the last one counts."""
     entries = directory.infolist()
     if not entries:
         raise DatasetNotFoundError(url, "the zip archive is empty")
     offsets = sorted({entry.header_offset for entry in entries} | {directory.start_dir})
     named = {entry.filename.lstrip("/"): entry for entry in entries}
-    prefix = _prefix(url, named)
+    prefix = _prefix(url, named) if prefix is None else prefix
     members: dict[str, Member] = {}
     for name, entry in named.items():
         key = name.removeprefix(prefix)
@@ -225,6 +232,23 @@ def _dataset(url: str, directory: zipfile.ZipFile) -> Archive:
             entry.flag_bits,
         )
     return Archive(url, members)
+
+
+def _first_directory(directory: zipfile.ZipFile) -> str:
+    """The directory of the first entry, with a slash; ``""`` if that is at the top."""
+    top, slash, _ = directory.infolist()[0].filename.lstrip("/").partition("/")
+    return top + slash if slash else ""
+
+
+def _is_nczarr(archive: Archive) -> Plan[bool]:
+    """Whether the root has NCZarr's superblock, which no group inside of a dataset has."""
+    if ".nczarr" in archive.members:
+        return True
+    for key in (".zattrs", ".zgroup"):
+        content = yield from archive.read(key, None, None, whole=True)
+        if content is not None and b'"_nczarr_superblock"' in content.lower():
+            return True
+    return False
 
 
 def _prefix(url: str, names: dict[str, zipfile.ZipInfo]) -> str:
