@@ -14,6 +14,7 @@ from nczarr_fsspec.resolve import (
     _ZIP,
     exists,
     innermost,
+    local_path,
     look,
     open_filesystem,
     says_file,
@@ -171,7 +172,7 @@ def _in_url(text: str, options: Mapping[str, Any] | None) -> Destination:
     if url.protocol == "file":
         if options:
             raise URLError(shown, "storage_options do not apply to local files; leave them out")
-        return _at_path(url.path, shown, url.mode)
+        return _at_path(local_path(url), shown, url.mode)
     if url.target_protocol in ("http", "https"):
         raise _plain_http(shown)
     fs, path = open_filesystem(url, options)

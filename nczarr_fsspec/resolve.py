@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from nczarr_fsspec.errors import (
     AccessDeniedError,
@@ -19,6 +19,7 @@ from nczarr_fsspec.errors import (
     StoreError,
     URLError,
 )
+from nczarr_fsspec.extras import missing_package
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.local import name_of
 from nczarr_fsspec.ranges.open import (
@@ -157,7 +158,7 @@ def _open_url(
     if url.protocol == "file":
         if options:
             raise URLError(shown, "storage_options do not apply to local files; leave them out")
-        return _open_path(url.path, shown, url.mode)
+        return _open_path(local_path(url), shown, url.mode)
     return _open_in_filesystem(_place(url, options), url.mode, shown, index_cache)
 
 
@@ -219,9 +220,7 @@ def open_filesystem(
     try:
         fs, path = url_to_fs(url.base, **arguments)
     except ImportError as error:
-        raise ImportError(
-            f"{shown}: {error} (for HTTP: pip install 'nczarr-xarray[remote]')"
-        ) from None
+        raise missing_package(url.target_protocol, error, shown) from None
     except (ValueError, TypeError) as error:
         raise URLError(shown, f"fsspec cannot open it: {redact(str(error))}") from None
     except Exception as error:  # noqa: BLE001 - some filesystems connect when they are made
@@ -270,6 +269,7 @@ def _open_in_filesystem(
         if not fs.exists(path):
             raise DatasetNotFoundError(shown, "there is no such file or directory")
         if not fs.isfile(path):
+            _refuse_file_modes(shown, mode)
             return SyncFsspecStore(fs, path, shown)
     elif not says_file(name, mode):
         return FsspecStore(fs, path, shown)
@@ -301,10 +301,19 @@ def _open_path(path: str, shown: str, mode: frozenset[str]) -> KeyStore | ByteSo
         hint = "; a path with a fragment is written file:///path#mode=..." if "#" in path else ""
         raise DatasetNotFoundError(shown, f"there is no such file or directory{hint}")
     if stat.S_ISDIR(kind):
+        _refuse_file_modes(shown, mode)
         return DirectoryStore(path)
     if start.startswith(_ZIP) or says_zip(path, mode):
         return _checked(ZipStore(path))
     return open_local(path)
+
+
+def _refuse_file_modes(shown: str, mode: frozenset[str]) -> None:
+    """Raise `URLError` for a directory at a URL whose mode says that there is one file."""
+    for word in ("bytes", "zip"):
+        if word in mode:
+            reason = f"is a directory, and mode={word} is about one file; write #mode=nczarr,file"
+            raise URLError(shown, reason)
 
 
 def _open_file(file: Any) -> KeyStore | ByteSource:
@@ -362,6 +371,12 @@ def _checked(store: KeyStore) -> KeyStore:
         store.close()
         raise found
     return store
+
+
+def local_path(url: NetCDFURL) -> str:
+    """The path of a ``file`` URL: as it stands, or percent-decoded if only that exists."""
+    decoded = unquote(url.path)
+    return url.path if exists(url.path) or not exists(decoded) else decoded
 
 
 def exists(path: str) -> bool:

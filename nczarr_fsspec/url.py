@@ -9,7 +9,8 @@ differs, on purpose:
 - ``noxarray`` suppresses ``_ARRAY_DIMENSIONS`` and no more (netCDF-C 4.8.1 and 4.9.1 onward drop
   all NCZarr keys with it, and so the dimension names);
 - fragments are percent-decoded. Paths are not, as in netCDF-C, but for an HTTP URL that is
-  turned into an S3 bucket and key;
+  turned into an S3 bucket and key (and, where `nczarr_fsspec.resolve` finds nothing else, for
+  what ``Path.as_uri`` makes);
 - ``?`` has a meaning in HTTP and S3 URLs only; netCDF-C cuts a local path there.
 
 This module is pure: it opens nothing and reads nothing but the working directory's name.
@@ -155,12 +156,12 @@ def parse_url(text: str) -> NetCDFURL:
     url = NetCDFURL(shown, scheme, scheme, link, _after_scheme(link), mode=mode, options=options)
     if scheme in ("dods", "dap4"):
         raise URLError(shown, _DAP)
-    if scheme == "file":
-        url = _local(url)
-    elif scheme in ("http", "https", "s3", "s3a", "gs3"):
+    if scheme in ("http", "https", "s3", "s3a", "gs3"):
         url = _hosted(url)
     elif mode & {"s3", "gs3"}:
         raise URLError(shown, "modes s3 and gs3 need an s3://, gs3://, http:// or https:// URL")
+    elif scheme == "file":
+        url = _local(url)
     protocol = _scheme(chain) if chain else url.target_protocol
     return replace(url, protocol=protocol, base=chain + url.base)
 

@@ -35,7 +35,7 @@ from nczarr_xarray.model import (
     Variable,
     element_of,
 )
-from nczarr_xarray.reader import Opened, open_hierarchy
+from nczarr_xarray.reader import Opened, check_choice, open_hierarchy
 from nczarr_xarray.variables import VariableReader
 
 
@@ -56,6 +56,7 @@ def open_groups(
 
     Options as `NCZarrBackendEntrypoint`; `decoding` goes to xarray.
     """
+    check_choice("use_zarr_fill_value_as_mask", use_zarr_fill_value_as_mask)
     opened = open_hierarchy(
         target,
         group=group,

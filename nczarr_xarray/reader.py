@@ -86,6 +86,10 @@ def open_hierarchy(
     """
     if not (group is None or isinstance(group, str)):
         raise URLError("group", f"must be a string or None, not {group!r}")
+    check_choice("consolidated", consolidated)
+    if not isinstance(anonymous_prefix, str):
+        reason = f"must be a string, not {anonymous_prefix!r}"
+        raise URLError("anonymous_dimension_prefix", reason)
     folder = None if index_cache is None else Path(index_cache).expanduser()
     source, mode = open_target(target, storage_options, folder)
     if isinstance(source, ByteSource):
@@ -111,6 +115,12 @@ def open_hierarchy(
         if file is None:
             raise
         return open_file(file, group=group, tree=tree, index_cache=folder)
+
+
+def check_choice(option: str, value: Any) -> None:
+    """Raise `URLError` if the value of an option is neither True, False nor None."""
+    if not (value is None or isinstance(value, (bool, np.bool_))):
+        raise URLError(option, f"must be True, False or None, not {value!r:.80}")
 
 
 def open_file(

@@ -500,12 +500,36 @@ class TestResolve:
             root,
             f"file://{root}",
             f"file://{root}#mode=nczarr,file",
-            f"file://{root}#mode=nczarr,zip",  # what it is counts, not what it is called
             f"dir://{root.name}::file://{root.parent}",
         ):
             store = open_keystore(target)
             assert isinstance(store, DirectoryStore), target
             assert (store.url, store.get("v/0.0")) == (str(root), CHUNK)
+
+    @pytest.mark.parametrize("mode", ["zip", "nczarr,zip", "bytes", "s3", "gs3"])
+    @pytest.mark.parametrize("place", ["file", "memory"])
+    def test_a_mode_that_a_directory_contradicts(
+        self, tmp_path: Path, mode: str, place: str
+    ) -> None:
+        root = write_tree(tmp_path / "d.file")
+        url = f"file://{root}"
+        if place == "memory":
+            fsspec.filesystem("memory").put(str(root), f"/{tmp_path.name}", recursive=True)
+            url = f"memory://{tmp_path.name}"
+        # (an archive is not looked for in memory before it is read)
+        with pytest.raises((URLError, StoreError), match=r"directory|modes s3 and gs3 need|file"):
+            open_keystore(f"{url}#mode={mode}")
+
+    def test_urls_as_python_makes_them(self, tmp_path: Path) -> None:
+        """``Path.as_uri`` encodes, netCDF-C does not decode: what is there counts."""
+        root = write_tree(tmp_path / "a b%c#d")
+        for suffix in ("", "#mode=nczarr,file"):
+            store = open_keystore(root.as_uri() + suffix)
+            assert (store.url, store.get("v/0.0")) == (str(root), CHUNK)
+        literal = write_tree(tmp_path / "a%20b")
+        write_tree(tmp_path / "a b")
+        assert open_keystore(f"file://{literal}").url == str(literal)
+        assert open_keystore((tmp_path / "a b").as_uri()).url == str(literal)
 
     def test_zip_by_content(self, tmp_path: Path) -> None:
         path = write_zip(tmp_path / "no-extension", "d/")

@@ -482,3 +482,15 @@ def test_blocks_of_dask(
     assert all(block % chunk == 0 for block, chunk in zip(preferred, chunks, strict=True))
     if blocks:
         assert preferred == list(blocks)
+
+
+# -- options -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["consolidated", "use_zarr_fill_value_as_mask"])
+@pytest.mark.parametrize("value", ["yes", "no", 1, 0, []])
+def test_options_that_are_no_choice(option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{option}: must be True, False or None, not "):
+        opened(group_3() | array_3(), **{option: value})
+    with pytest.raises(ValueError, match=r"^anonymous_dimension_prefix: must be a string"):
+        opened(group_3() | array_3(), anonymous_dimension_prefix=None)

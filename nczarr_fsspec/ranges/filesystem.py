@@ -19,6 +19,7 @@ from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.utils import stringify_path
 
 from nczarr_fsspec.errors import DatasetNotFoundError
+from nczarr_fsspec.extras import missing_package
 from nczarr_fsspec.ranges.file import ByteRangeFile
 from nczarr_fsspec.ranges.open import MAX_WHOLE, open_source
 from nczarr_fsspec.ranges.reader import RangeReader
@@ -66,7 +67,10 @@ class ByteRangeFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ha
         if (fs is None) == (target_protocol is None):
             raise ValueError("bytes:: takes either the filesystem below or its protocol")
         if fs is None:
-            fs = fsspec.filesystem(target_protocol, **(target_options or {}))
+            try:
+                fs = fsspec.filesystem(target_protocol, **(target_options or {}))
+            except ImportError as error:
+                raise missing_package(target_protocol, error) from None
         self.fs = fs
         self.max_whole = max_whole
         # each instance has a target of its own

@@ -82,6 +82,7 @@ class Job:
 
     def start(self, progress: Progress) -> Any:
         """Write what needs no dask, now; return the rest as a ``dask.delayed``."""
+        need_dask()
         with self.or_nothing():
             self.write_eager(progress)
             if self.template is None:
@@ -190,6 +191,14 @@ def _pieces(item: Item, sink: Sink) -> Iterator[tuple[tuple[int, ...], np.ndarra
 def lazy_data(item: Item) -> Any:
     """dask's array, if the data are one, else None."""
     return item.source.data if isinstance(item.source, xr.Variable) and is_lazy(item) else None
+
+
+def need_dask() -> None:
+    """Raise `ImportError` if dask is not installed."""
+    try:
+        import dask.delayed  # noqa: F401
+    except ImportError:
+        raise ImportError("compute=False needs dask: pip install 'nczarr-xarray[dask]'") from None
 
 
 def is_lazy(item: Item) -> bool:
