@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.ranges.open import split_options
 from nczarr_fsspec.resolve import (
     _ZIP,
     exists,
@@ -175,6 +176,7 @@ def _in_url(text: str, options: Mapping[str, Any] | None) -> Destination:
         return _at_path(local_path(url), shown, url.mode)
     if url.target_protocol in ("http", "https"):
         raise _plain_http(shown)
+    _, options = split_options(options, shown)  # those of ours are about reading
     fs, path = open_filesystem(url, options)
     return _in_filesystem(fs, path, url.mode, shown)
 

@@ -51,6 +51,19 @@ class StoreError(NCZarrError, OSError):
     """The bytes could not be read: network, permission, damaged archive."""
 
 
+class TooLargeError(StoreError, FormatError):
+    """An object has more bytes than it can need; they were not read."""
+
+
+def too_large(obj: str, most: int) -> TooLargeError:
+    """The error for an object that may have `most` bytes."""
+    return TooLargeError(
+        obj,
+        f"has more than {most} bytes, which is the limit (that of chunks follows from the "
+        "array's metadata; that of metadata is the storage option max_metadata)",
+    )
+
+
 class DatasetNotFoundError(StoreError, FileNotFoundError):
     """There is no dataset (or no such group) at the target."""
 

@@ -15,12 +15,15 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from nczarr_fsspec.errors import StoreError
 
 T = TypeVar("T")
 
+#: bytes of one object of metadata, at most; consolidated metadata of 10,000 arrays take 10 MB
+MAX_METADATA = 64 << 20
 #: what `most_connections` is where files are plenty
 MOST_CONNECTIONS = 192
 #: segments without NUL, none of them empty, "." or ".."; one regex, for every chunk passes here
@@ -46,13 +49,24 @@ class KeyStore(ABC):
     ----------
     url : str
         How messages and ``encoding["source"]`` name the dataset; free of secrets.
+    max_metadata : int
+        Bytes of one object of metadata, at most.
     """
 
     url: str
+    max_metadata: int = MAX_METADATA
 
     @abstractmethod
-    def get_many(self, keys: Sequence[str]) -> list[bytes | StoreError | None]:
-        """Bytes of each key, None where there is none, the error where reading failed."""
+    def get_many(
+        self, keys: Sequence[str], most: int | None = None
+    ) -> list[bytes | StoreError | None]:
+        """Bytes of each key, None where there is none, the error where reading failed.
+
+        Parameters
+        ----------
+        most
+            How many bytes each may have; `max_metadata` unless told.
+        """
 
     @abstractmethod
     def list_many(self, prefixes: Sequence[str]) -> list[frozenset[str] | StoreError | None]:
@@ -69,13 +83,27 @@ class LocalStore(KeyStore):
     """A store whose reads are quick and run in the calling thread."""
 
     @abstractmethod
-    def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+    def get(
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
+    ) -> bytes | None:
         """Bytes ``[start, stop)`` of `key`, or None if there is no such key.
 
         A negative `start` counts from the end, and goes without `stop`.
 
+        Parameters
+        ----------
+        most
+            How many bytes all of `key` may have. Where all of it is asked for, an object with
+            more is an error, and is not read.
+
         Raises
         ------
+        TooLargeError
+            If there are more than `most`.
         StoreError
             If the key exists and cannot be read.
         """
@@ -108,8 +136,11 @@ class LocalStore(KeyStore):
     def list(self, prefix: str) -> frozenset[str] | None:
         """Names directly below `prefix`; None if this store cannot list."""
 
-    def get_many(self, keys: Sequence[str]) -> builtins.list[bytes | StoreError | None]:
-        return [_caught(self.get, key) for key in keys]
+    def get_many(
+        self, keys: Sequence[str], most: int | None = None
+    ) -> builtins.list[bytes | StoreError | None]:
+        get = partial(self.get, most=self.max_metadata if most is None else most)
+        return [_caught(get, key) for key in keys]
 
     def list_many(
         self, prefixes: Sequence[str]
@@ -171,16 +202,29 @@ class RemoteStore(KeyStore, OnLoop):
 
     @abstractmethod
     async def get(
-        self, key: str, start: int | None = None, stop: int | None = None
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
-        """Bytes ``[start, stop)`` of `key`, or None if there is no such key (`StoreError` else)."""
+        """Bytes ``[start, stop)`` of `key`, or None if there is none; as `LocalStore.get`."""
 
     @abstractmethod
     async def list(self, prefix: str) -> frozenset[str] | None:
         """Names directly below `prefix`; None if this store cannot list."""
 
-    def get_many(self, keys: Sequence[str]) -> builtins.list[bytes | StoreError | None]:
-        return self.run(self.gather(self.get, keys))
+    def get_many(
+        self, keys: Sequence[str], most: int | None = None
+    ) -> builtins.list[bytes | StoreError | None]:
+        return self.run(self.gather_objects(keys, most))
+
+    async def gather_objects(
+        self, keys: Iterable[str], most: int | None = None
+    ) -> builtins.list[bytes | StoreError | None]:
+        """`get_many`, on the loop."""
+        get = partial(self.get, most=self.max_metadata if most is None else most)
+        return await self.gather(get, keys)
 
     def list_many(
         self, prefixes: Sequence[str]

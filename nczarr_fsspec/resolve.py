@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -20,16 +20,18 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_fsspec.extras import missing_package
-from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.keystore import MAX_METADATA, KeyStore
 from nczarr_fsspec.ranges.local import name_of
 from nczarr_fsspec.ranges.open import (
     MAX_WHOLE,
+    OwnOptions,
     open_file_object,
     open_local,
     open_source,
     split_options,
 )
 from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
+from nczarr_fsspec.stores._policy import MAX_METADATA_OPTION
 from nczarr_fsspec.stores.directory import OPEN_FLAGS, DirectoryStore
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
@@ -64,8 +66,10 @@ def open_data(
         - a binary file: a zip archive, a classic or an HDF5 file;
         - a `KeyStore` or a `ByteSource`, which is returned.
     storage_options
-        Options of the fsspec filesystem that a URL names. ``max_whole`` is ours:
-        bytes of a file that may be kept in memory if its server does not serve ranges.
+        Options of the fsspec filesystem that a URL names. Three are ours: ``max_whole`` (bytes
+        of a file that may be kept in memory if its server does not serve ranges), ``timeout``
+        (see `nczarr_fsspec.stores._policy.Timeout`) and, for all targets with keys,
+        ``max_metadata`` (bytes of one object of metadata).
     index_cache
         Folder in which the metadata of remote files are remembered, besides the
         memory of this process.
@@ -86,6 +90,18 @@ def open_data(
     ImportError
         If the package that reads this protocol is not installed.
     """
+    options = dict(storage_options or {})
+    limits = {MAX_METADATA_OPTION: options.pop(MAX_METADATA_OPTION, MAX_METADATA)}
+    own, _ = split_options(limits, MAX_METADATA_OPTION)
+    opened = _open(target, options, index_cache)
+    if isinstance(opened, KeyStore) and own.max_metadata != MAX_METADATA:
+        opened.max_metadata = own.max_metadata
+    return opened
+
+
+def _open(
+    target: object, storage_options: Mapping[str, Any], index_cache: Path | None
+) -> KeyStore | ByteSource:
     text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
     if text is not None and is_url(text) and not exists(text):
         return _open_url(parse_url(text), storage_options, index_cache)
@@ -164,11 +180,11 @@ def _open_url(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A path in a filesystem, and our own option for reading one file there."""
+    """A path in a filesystem, and our own options for reading there."""
 
     fs: AbstractFileSystem
     path: str
-    max_whole: int = MAX_WHOLE
+    own: OwnOptions = field(default_factory=OwnOptions)
 
     @property
     def identity(self) -> str:
@@ -190,7 +206,10 @@ class _Place:
 
         identity = self.identity
         known = memory.known(identity, index_cache) if identity else None
-        source = open_source(self.fs, self.path, shown, known=known, max_whole=self.max_whole)
+        own = self.own
+        source = open_source(
+            self.fs, self.path, shown, known=known, max_whole=own.max_whole, timeout=own.timeout
+        )
         if isinstance(source, RemoteBytes):
             source.identity = identity
         return source
@@ -199,12 +218,13 @@ class _Place:
 def _place(url: NetCDFURL, options: Mapping[str, Any] | None) -> _Place:
     from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem
 
-    max_whole, options = split_options(options, url.text.partition("#")[0])
+    own, options = split_options(options, url.text.partition("#")[0])
     fs, path = innermost(*open_filesystem(url, options))
     if isinstance(fs, ByteRangeFileSystem):  # what it does for others is done here anyway
-        max_whole = fs.max_whole if max_whole == MAX_WHOLE else max_whole
+        if own.max_whole == MAX_WHOLE:
+            own = replace(own, max_whole=fs.max_whole)
         fs, path = innermost(fs.fs, fs._strip_protocol(path))  # noqa: SLF001
-    return _Place(fs, path, max_whole)
+    return _Place(fs, path, own)
 
 
 def open_filesystem(
@@ -262,8 +282,16 @@ def _open_in_filesystem(
     if isinstance(fs, LocalFileSystem):
         return _open_path(path, shown or path, mode)
     name = urlsplit(path).path if "://" in path else path
+    own = place.own
+
+    def tree() -> FsspecStore:
+        return FsspecStore(fs, path, shown, own.timeout)
+
+    def archive() -> KeyStore:
+        return _checked(RemoteZipStore(remote_files(fs, own.timeout), path, shown))
+
     if says_zip(name, mode):
-        return _checked(RemoteZipStore(remote_files(fs), path, shown))
+        return archive()
     if isinstance(fs, MemoryFileSystem):
         shown = shown or redact(fs.unstrip_protocol(path))
         if not fs.exists(path):
@@ -272,20 +300,20 @@ def _open_in_filesystem(
             _refuse_file_modes(shown, mode)
             return SyncFsspecStore(fs, path, shown)
     elif not says_file(name, mode):
-        return FsspecStore(fs, path, shown)
+        return tree()
     try:
-        source = _Place(fs, path, place.max_whole).open(shown, index_cache)
+        source = _Place(fs, path, own).open(shown, index_cache)
     except (DatasetNotFoundError, AccessDeniedError):
         if "bytes" in mode:
             raise
-        return FsspecStore(fs, path, shown)
+        return tree()
     if bytes(source.head[:4]) in _ZIP:
         source.close()
-        return _checked(RemoteZipStore(remote_files(fs), path, shown))
+        return archive()
     if source.head.lstrip().startswith(b"<") and "bytes" not in mode:
         # a tree may be called like a file, and this be what its server makes of a directory
         source.close()
-        return FsspecStore(fs, path, shown)
+        return tree()
     return source
 
 

@@ -24,7 +24,7 @@ from zarr.storage import LocalStore as ZarrLocalStore
 from zarr.storage import ZipStore as ZarrZipStore
 
 from nczarr_fsspec import open_keystore
-from nczarr_fsspec.errors import NCZarrError, StoreError
+from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
 from nczarr_fsspec.keystore import KeyStore, RemoteStore, check_key
 from nczarr_fsspec.writable import WritableStore, creating
 from nczarr_xarray._zarr_view import StoreView
@@ -73,7 +73,11 @@ class ZarrKeyStore(RemoteStore):
         return _get_loop()
 
     async def get(
-        self, key: str, start: int | None = None, stop: int | None = None
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
         check_key(key)
         request: ByteRequest | None = None
@@ -90,6 +94,9 @@ class ZarrKeyStore(RemoteStore):
             raise
         except Exception as error:  # each store raises its own
             raise StoreError(f"{self.url}/{key}", f"cannot be read ({error})") from error
+        # (not every store takes a range that ends beyond the object)
+        if buffer is not None and most is not None and len(buffer) > most:
+            raise too_large(f"{self.url}/{key}", most)
         return None if buffer is None else buffer.to_bytes()
 
     async def list(self, prefix: str) -> frozenset[str] | None:
@@ -117,9 +124,13 @@ class _ZarrKeysBelow(ZarrKeyStore):
         self.url = f"{self.url}/{prefix}".rstrip("/")
 
     async def get(
-        self, key: str, start: int | None = None, stop: int | None = None
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
-        return await super().get(self._prefix + check_key(key), start, stop)
+        return await super().get(self._prefix + check_key(key), start, stop, most)
 
     async def list(self, prefix: str) -> frozenset[str] | None:
         return await super().list((self._prefix + prefix).rstrip("/"))

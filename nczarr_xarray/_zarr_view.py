@@ -24,8 +24,10 @@ from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_xarray.views.keys import FileKeys
 from nczarr_xarray.views.turns import Turn, fail, settle
 
-_Wish: TypeAlias = tuple[str, int | None, int | None]
+_Wish: TypeAlias = tuple[str, int | None, int | None, int | None]
 _Pair: TypeAlias = tuple[_Wish, asyncio.Future[bytes | None]]
+#: Objects that hold metadata, by the last part of their keys.
+_METADATA = frozenset({".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"})
 #: Reads of local files that a thread does in a row: to hand one over takes as long as a few reads.
 IN_A_ROW = 4
 
@@ -39,6 +41,11 @@ class StoreView(Store):
         The store to read.
     read_only
         True; zarr-python's stores all have it.
+
+    Attributes
+    ----------
+    most : int or None
+        Bytes that an object may have that holds no metadata; None if that is not known.
 
     Raises
     ------
@@ -56,6 +63,7 @@ class StoreView(Store):
             raise StoreError(keys.url, "can be opened for reading only")
         super().__init__(read_only=True)
         self.keys = keys
+        self.most: int | None = None
         self._turn: Turn[_Wish, bytes | None] = Turn(self._send)
 
     def __eq__(self, other: object) -> bool:
@@ -91,7 +99,10 @@ class StoreView(Store):
         return None if data is None else buffer.from_bytes(data)
 
     async def _get(self, key: str, start: int | None, stop: int | None) -> bytes | None:
-        return await self._turn.ask((key, start, stop))
+        most = self.most
+        if key.rpartition("/")[2] in _METADATA:
+            most = self.keys.max_metadata
+        return await self._turn.ask((key, start, stop, most))
 
     def _send(
         self, wishes: builtins.list[_Wish], futures: builtins.list[asyncio.Future[bytes | None]]

@@ -253,7 +253,7 @@ def _answer(store: KeyStore, wave: Wave) -> Answer:
 
         async def both() -> Answer:
             objects, listings = await asyncio.gather(
-                store.gather(store.get, wave.keys), store.gather(store.list, wave.prefixes)
+                store.gather_objects(wave.keys), store.gather(store.list, wave.prefixes)
             )
             return Answer(objects, listings)
 

@@ -180,7 +180,7 @@ class VariableReader:
         assert isinstance(store, RemoteStore)
         key = f"{self.array.path}/.zarray"
         async with store.gate():
-            data = await store.get(key)
+            data = await store.get(key, most=store.max_metadata)
         if data is None or not same(loads(data, key), self._expected):
             gone = "does not exist" if data is None else "has changed"
             raise FormatError(".zmetadata", f"is stale: {key} {gone}; open with consolidated=False")

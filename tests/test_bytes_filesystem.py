@@ -22,7 +22,7 @@ from nczarr_fsspec import ByteRangeFileSystem, StoreError
 from nczarr_fsspec.ranges.file import BLOCK, BLOCKS, ByteRangeFile
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.open import open_source
-from nczarr_fsspec.stores import _retry
+from nczarr_fsspec.stores import _policy
 from tests.realservers import RangeServer, range_server
 
 CONTENT = np.random.default_rng(0).bytes(9_000_000)
@@ -30,7 +30,7 @@ CONTENT = np.random.default_rng(0).bytes(9_000_000)
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_retry, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -20,7 +20,8 @@ import pytest
 
 from nczarr_fsspec import FsspecStore, StoreError, ZipStore, open_keystore
 from nczarr_fsspec.keystore import RemoteStore, most_connections
-from nczarr_fsspec.stores import _retry
+from nczarr_fsspec.ranges import throttle
+from nczarr_fsspec.stores import _policy
 from tests.httpserver import Server
 from tests.realservers import range_server
 
@@ -29,7 +30,7 @@ CONTENT = bytes(range(256)) * 100
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_retry, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
 
 
 @pytest.fixture
@@ -244,18 +245,18 @@ class TestRetries:
         server.relent = False
         error = failure(store)
         assert reason in error.reason
-        assert f"tried {_retry.ATTEMPTS} times" in error.reason
+        assert f"tried {_policy.ATTEMPTS} times" in error.reason
         # aiohttp itself repeats a request once where a kept connection was closed
-        assert _retry.ATTEMPTS <= len(server.requests) <= 2 * _retry.ATTEMPTS
+        assert _policy.ATTEMPTS <= len(server.requests) <= 2 * _policy.ATTEMPTS
 
     def test_waits_double_and_vary(
         self, server: Server, store: FsspecStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         waits = record_waits(monkeypatch)
-        monkeypatch.setattr(_retry, "FIRST_WAIT", 1.0)
+        monkeypatch.setattr(_policy, "FIRST_WAIT", 1.0)
         server.unavailable_every, server.relent = 1, False
         failure(store)
-        assert len(waits) == _retry.ATTEMPTS - 1
+        assert len(waits) == _policy.ATTEMPTS - 1
         for attempt, wait in enumerate(waits):
             assert 2**attempt / 2 <= wait <= 2**attempt
 
@@ -272,7 +273,7 @@ class TestRetries:
         assert waits[0] == 7
         assert 15 < waits[1] <= 20
         assert waits[2] == 0  # FIRST_WAIT of these tests
-        monkeypatch.setattr(_retry, "FIRST_WAIT", 4.0)
+        monkeypatch.setattr(_policy, "FIRST_WAIT", 4.0)
         server.retry_after = "0"
         assert read(store, "v/0", 0, 5) == CONTENT[:5]
         assert 2 <= waits[3] <= 4
@@ -291,7 +292,7 @@ def record_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         waits.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr(_retry.asyncio, "sleep", fake)  # type: ignore[attr-defined]
+    monkeypatch.setattr(throttle.asyncio, "sleep", fake)  # type: ignore[attr-defined]
     return waits
 
 

@@ -108,7 +108,11 @@ class Listed(RemoteStore):
         return get_loop()
 
     async def get(
-        self, key: str, start: int | None = None, stop: int | None = None
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
         data = self.objects.get(key)
         return data and data[start:stop]

@@ -121,7 +121,11 @@ class _OneKey(RemoteStore):
         return RemoteMemory(b"").loop
 
     async def get(
-        self, key: str, start: int | None = None, stop: int | None = None
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
         return self.objects.get(key)
 

@@ -17,7 +17,7 @@ import pytest
 from nczarr_fsspec import FormatError, StoreError
 from nczarr_fsspec.ranges.open import open_source
 from nczarr_fsspec.ranges.source import Extent, RemoteBytes
-from nczarr_fsspec.stores import _retry
+from nczarr_fsspec.stores import _policy
 from nczarr_xarray.reader import open_hierarchy
 from tests.liar import Case, Liar
 from tests.lies import SILENCE
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::nczarr_fsspec.errors.NCZarrWarn
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_retry, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,13 @@ class CountingStore(MappingStore):
         super().__init__(mapping)
         self.reads: dict[str, int] = {}
 
-    def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+    def get(
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
+    ) -> bytes | None:
         self.reads[key] = self.reads.get(key, 0) + 1
         return super().get(key, start, stop)
 

@@ -35,9 +35,9 @@ from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.ranges.throttle import RECOVERY, Throttle
 from nczarr_fsspec.ranges.version import Version
-from nczarr_fsspec.stores import _buffer, _http, _retry
+from nczarr_fsspec.stores import _answers, _buffer, _http, _policy
 from nczarr_fsspec.stores._buffer import LARGE
-from nczarr_fsspec.stores._retry import TransientError
+from nczarr_fsspec.stores._policy import Timeout, TransientError
 from tests.httpserver import Server
 from tests.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
 from tests.s3server import S3Server
@@ -54,7 +54,7 @@ EXTENTS = [
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_retry, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ class TestFaults:
         source = opened(f"{server.url}/x.bin")
         for fault, reason in (("e503", "503"), ("trunc", "ClientPayloadError"), ("reset", "Disc")):
             server.set(**{fault: 1})
-            with pytest.raises(StoreError, match=rf"{reason}.*tried {_retry.ATTEMPTS} times"):
+            with pytest.raises(StoreError, match=rf"{reason}.*tried {_policy.ATTEMPTS} times"):
                 fetch(source, EXTENTS[2:3])
 
     def test_a_cut_body_of_unknown_length_is_noticed(
@@ -319,7 +319,8 @@ class TestWhole:
         assert opened(f"{server.url}/x.bin", max_whole=len(CONTENT)).size == len(CONTENT)
 
     def test_the_option_is_not_for_fsspec(self) -> None:
-        assert split_options({"max_whole": 5, "headers": {}}, "u") == (5, {"headers": {}})
+        own, rest = split_options({"max_whole": 5, "headers": {}, "timeout": 3}, "u")
+        assert (own.max_whole, own.timeout, rest) == (5, Timeout(whole=3), {"headers": {}})
         assert split_options(None, "u")[1] == {}
         for wrong in (-1, "5", True, 2.0):
             with pytest.raises(URLError, match="max_whole is a number of bytes"):
@@ -869,7 +870,7 @@ async def in_pieces(body: bytes, length: int) -> AsyncIterator[bytes]:
 class TestBodies:
     @pytest.mark.parametrize("count", [0, 1, LARGE - 1, LARGE, len(CONTENT)])
     def test_pieces_become_one_body(self, count: int) -> None:
-        body = asyncio.run(_http.exactly(in_pieces(CONTENT[:count], 10_007), count))
+        body = asyncio.run(_answers.exactly(in_pieces(CONTENT[:count], 10_007), count))
         assert body == CONTENT[:count]
         assert body.readonly
 
@@ -877,7 +878,7 @@ class TestBodies:
     def test_other_lengths_are_noticed(self, count: int) -> None:
         for length, reason in ((count - 1, f"has {count - 1} of {count}"), (count + 1, "has more")):
             with pytest.raises(TransientError, match=reason):
-                asyncio.run(_http.exactly(in_pieces(CONTENT[:length], 10_007), count))
+                asyncio.run(_answers.exactly(in_pieces(CONTENT[:length], 10_007), count))
 
     def test_large_ones_are_not_in_the_allocators_heap(
         self, server: RangeServer, opened: Any
@@ -897,7 +898,7 @@ class TestBodies:
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
         monkeypatch.setattr(_buffer.mmap, "mmap", refused)
-        body = asyncio.run(_http.exactly(in_pieces(CONTENT, 10_007), len(CONTENT)))
+        body = asyncio.run(_answers.exactly(in_pieces(CONTENT, 10_007), len(CONTENT)))
         assert body == CONTENT  # there is some elsewhere
         with pytest.raises(MemoryError):
             _buffer.buffer(1 << 60)
@@ -977,7 +978,7 @@ class TestThrottle:
         """One request for each, all at once, which is told "busy" if False; most at a time."""
         now = most = 0
 
-        async def attempt(answers: list[bool]) -> None:
+        async def attempt(answers: list[bool], left: float) -> None:
             nonlocal now, most
             now += 1
             most = max(most, now)
@@ -1021,14 +1022,14 @@ class TestThrottle:
         throttle = Throttle(64)
         tries = 0
 
-        async def refused(times: int) -> str:
+        async def refused(times: int, left: float) -> str:
             nonlocal tries
             tries += 1
             if tries <= times:
                 raise TransientError("busy", busy=True)
             return "served"
 
-        async def answered() -> None:
+        async def answered(left: float) -> None:
             await asyncio.sleep(0)
 
         async def others(count: int) -> None:
@@ -1043,17 +1044,17 @@ class TestThrottle:
             )
             return served
 
-        assert asyncio.run(go(3 * _retry.ATTEMPTS, 100)) == "served"
+        assert asyncio.run(go(3 * _policy.ATTEMPTS, 100)) == "served"
         with pytest.raises(StoreError, match="busy"):
             asyncio.run(go(10**6, 100))
-        assert _retry.ATTEMPTS < tries < 1000
+        assert _policy.ATTEMPTS < tries < 1000
         with pytest.raises(StoreError, match="tried 6 times"):
             asyncio.run(go(6, 0))
 
     def test_those_who_give_up_leave_room(self) -> None:
         throttle = Throttle(4)
 
-        async def busy() -> None:
+        async def busy(left: float) -> None:
             raise TransientError("busy", busy=True)
 
         async def go() -> None:

@@ -24,7 +24,7 @@ import xarray as xr
 from nczarr_fsspec import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.errors import AccessDeniedError
 from nczarr_fsspec.ranges.memory import memory
-from nczarr_fsspec.stores import _retry
+from nczarr_fsspec.stores import _policy
 from nczarr_xarray import FormatError, to_nczarr
 from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.threads import BATCH_BYTES
@@ -38,7 +38,7 @@ from tests.s3server import S3Server
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is remembered, and nobody waits before trying again."""
-    monkeypatch.setattr(_retry, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
     memory.clear()
 
 

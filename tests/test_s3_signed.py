@@ -23,9 +23,10 @@ from botocore.loaders import JSONFileLoader
 
 from nczarr_fsspec import FsspecStore, StoreError
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
-from nczarr_fsspec.stores import _retry
+from nczarr_fsspec.stores import _policy
 from nczarr_fsspec.stores._signature import Signer, region_of
 from nczarr_fsspec.stores.fsspec import FsspecFiles
+from nczarr_fsspec.stores.s3 import S3Files
 from tests.httpserver import Request, Server
 from tests.s3server import S3Server
 
@@ -57,7 +58,7 @@ class Keys(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_retry, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
     for name in os.environ:
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
@@ -68,13 +69,13 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def through(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that s3fs read."""
     paths: list[str] = []
-    read = FsspecFiles.read
+    read = S3Files._by_s3fs
 
-    async def told(files: FsspecFiles, path: str, *limits: Any) -> bytes | None:
+    async def told(files: S3Files, path: str, *limits: Any) -> bytes | None:
         paths.append(path)
         return await read(files, path, *limits)
 
-    monkeypatch.setattr(FsspecFiles, "read", told)
+    monkeypatch.setattr(S3Files, "_by_s3fs", told)
     return paths
 
 

@@ -46,6 +46,7 @@ from nczarr_fsspec import (
 from nczarr_fsspec.keystore import check_key, is_safe_name
 from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.stores import _policy
 from nczarr_fsspec.stores.directory import SMALL
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from tests.httpserver import Server
@@ -441,8 +442,10 @@ class TestFilesystems:
         ],
     )
     def test_every_failure_is_a_store_error_without_secrets(
-        self, error: Exception, reason: str
+        self, error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
+
         class Failing(MemoryFileSystem):
             protocol = "failing"
             cachable = False

@@ -93,7 +93,7 @@ class Journal:
             transaction = document["transaction"]
             keys = [tuple(document[name]) for name in ("staged", "removed")]
             "".join((transaction, *keys[0], *keys[1]))  # all of it is text
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise StoreError(
                 f"{where}/{JOURNAL}",
                 "is damaged, so that nobody can tell which objects are valid; remove it, and "
@@ -140,7 +140,7 @@ class Incomplete:
             pending = document["pending"]
             counts = None if pending is None else {str(k): int(n) for k, n in pending.items()}
             return cls(Owner.parse(document.get("owner")), counts, str(document.get("name", "")))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return cls(Owner.parse(None))
 
     def error(self, obj: str) -> IncompleteExportError:
@@ -210,6 +210,7 @@ class _Changed:
 
     def __init__(self, base: Any, journal: Journal | None) -> None:
         self.url = base.url
+        self.max_metadata = base.max_metadata
         self.base = base
         staged = journal.staged if journal else ()
         removed = journal.removed if journal else ()
@@ -240,9 +241,15 @@ class _Changed:
 class _ChangedLocal(_Changed, LocalStore):
     base: LocalStore
 
-    def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+    def get(
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
+    ) -> bytes | None:
         for place in self.places(key):
-            data = self.base.get(place, start, stop)
+            data = self.base.get(place, start, stop, most)
             if data is not None:
                 return data
         return None
@@ -259,10 +266,14 @@ class _ChangedRemote(_Changed, RemoteStore):
         return self.base.loop
 
     async def get(
-        self, key: str, start: int | None = None, stop: int | None = None
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
         for place in self.places(key):
-            data = await self.base.get(place, start, stop)
+            data = await self.base.get(place, start, stop, most)
             if data is not None:
                 return data
         return None

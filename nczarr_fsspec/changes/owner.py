@@ -113,5 +113,5 @@ def parse_json(data: bytes) -> Any:
     """A document of ours; None if it is damaged."""
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -12,16 +12,15 @@ from fsspec.implementations.cached import CachingFileSystem
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Limits, RemoteBytes
-from nczarr_fsspec.stores._retry import TransientError, retried
-from nczarr_fsspec.stores.fsspec import _MISSING, FsspecFiles, _fail
+from nczarr_fsspec.ranges.throttle import Throttle
+from nczarr_fsspec.stores._policy import TransientError
+from nczarr_fsspec.stores.fsspec import _MISSING, BROKEN, FsspecFiles, _fail, within, words
 
 #: what filesystems call what changes with a file; the first that is there counts
 _VERSIONS = (
     *("ETag", "etag", "e_tag", "generation", "md5Hash", "content_md5", "version_id"),
     *("mtime", "modified", "last_modified", "LastModified", "updated"),
 )
-#: what other people's filesystems raise when a connection goes
-_BROKEN = (ConnectionError, TimeoutError, EOFError)
 
 
 class FsspecBytes(RemoteBytes):
@@ -49,6 +48,7 @@ class FsspecBytes(RemoteBytes):
         self._path = path
         self.url = url
         self.validator = ""
+        self._throttle = Throttle(self.limits.concurrency, files.timeout)
 
     @classmethod
     def open(cls, files: FsspecFiles, path: str, url: str) -> Self:
@@ -80,11 +80,8 @@ class FsspecBytes(RemoteBytes):
             await self._begin_cached()
             return
         info, head = await asyncio.gather(
-            retried(partial(self._call, "info"), self.url),
-            retried(
-                partial(self._call, "cat_file", start=0, end=HEAD_BYTES, **shared.one_request),
-                self.url,
-            ),
+            self._retried("info"),
+            self._retried("cat_file", start=0, end=HEAD_BYTES, **shared.one_request),
         )
         if info.get("type") == "directory":
             raise DatasetNotFoundError(self.url, "is a directory, not a file")
@@ -103,29 +100,35 @@ class FsspecBytes(RemoteBytes):
         What these say of a file is about the one that they would fetch now, not about what they
         have; some say that there is none where there is no listing.
         """
-        with await retried(partial(self._call, "open", mode="rb"), self.url) as file:
+        with await self._retried("open", mode="rb") as file:
             await asyncio.to_thread(file.seek, 0, os.SEEK_END)
             self.size = file.tell()
         if self.size:
             self.head = await self._one(Extent(0, min(HEAD_BYTES, self.size)))
 
     async def _one(self, extent: Extent) -> bytes:
-        return await retried(partial(self._read, extent), self.url)
+        return await self._throttle.retried(partial(self._read, extent), self.url)
 
-    async def _read(self, extent: Extent) -> bytes:
+    async def _read(self, extent: Extent, left: float) -> bytes:
         start, stop = extent
-        options = self._files.shared.one_request
-        data: bytes = await self._call("cat_file", start=start, end=stop, **options)
+        options = self._files.shared.one_request | {"start": start, "end": stop}
+        data: bytes = await self._call("cat_file", options, left)
         if len(data) != stop - start:
             raise TransientError(f"{len(data)} bytes came of {start}-{stop - 1}")
         return data
 
-    async def _call(self, method: str, **options: Any) -> Any:
+    async def _retried(self, method: str, **options: Any) -> Any:
+        return await self._throttle.retried(partial(self._call, method, options), self.url)
+
+    async def _call(self, method: str, options: dict[str, Any], left: float) -> Any:
         try:
-            return await self._files.shared.call(method, self._path, **options)
+            async with within(left):
+                return await self._files.shared.call(method, self._path, **options)
+        except TransientError:
+            raise
         except _MISSING:
             raise DatasetNotFoundError(self.url, "there is no such file") from None
-        except _BROKEN as error:
-            raise TransientError(f"{type(error).__name__}: {error}") from None
+        except BROKEN as error:
+            raise TransientError(words(self._files.recipe, error)) from None
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
             _fail(self._files.recipe, self._path, error)

@@ -19,23 +19,22 @@ from nczarr_fsspec.ranges import multipart
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, Limits, RemoteBytes
 from nczarr_fsspec.ranges.throttle import Throttle
 from nczarr_fsspec.ranges.version import Version, condition
-from nczarr_fsspec.stores._http import (
+from nczarr_fsspec.stores._answers import (
     ContentRange,
-    address,
     content_range,
     exactly,
-    failure,
-    get,
     is_encoded,
-    translated,
+    pieces,
     unsatisfied_size,
     up_to,
+    wrong_range,
 )
-from nczarr_fsspec.stores._retry import TransientError
+from nczarr_fsspec.stores._http import address, failure, get, translated
+from nczarr_fsspec.stores._policy import Clock, TransientError
 from nczarr_fsspec.stores.http import HTTPFiles
 
 T = TypeVar("T")
-_Answered = Callable[[aiohttp.ClientResponse], Awaitable[T]]
+_Answered = Callable[[aiohttp.ClientResponse, Clock], Awaitable[T]]
 _Bytes = bytes | memoryview
 
 #: requests in flight; aiohttp keeps 100 connections
@@ -92,7 +91,7 @@ class HTTPBytes(RemoteBytes):
         self.url = url
         self._max_whole = max_whole
         self._version = Version(url)
-        self._throttle = Throttle(CONCURRENCY)
+        self._throttle = Throttle(CONCURRENCY, files.timeout)
         self.size = -1
         self.validator = ""
 
@@ -184,10 +183,10 @@ class HTTPBytes(RemoteBytes):
     async def _request(self, headers: dict[str, str], answered: _Answered[T]) -> T:
         return await self._throttle.retried(partial(self._attempt, headers, answered), self.url)
 
-    async def _attempt(self, headers: dict[str, str], answered: _Answered[T]) -> T:
+    async def _attempt(self, headers: dict[str, str], answered: _Answered[T], left: float) -> T:
         via = self._via
         try:
-            return await self._exchange(headers, answered, via)
+            return await self._exchange(headers, answered, left, via)
         except (StoreError, TransientError) as error:
             if via is None:
                 raise
@@ -195,17 +194,18 @@ class HTTPBytes(RemoteBytes):
                 self._via = None
             if isinstance(error, TransientError):
                 raise
-        return await self._exchange(headers, answered, None)
+        return await self._exchange(headers, answered, left, None)
 
     async def _exchange(
-        self, headers: dict[str, str], answered: _Answered[T], via: str | None
+        self, headers: dict[str, str], answered: _Answered[T], left: float, via: str | None
     ) -> T:
         with translated(self.url):
             await self._files.shared.fs.set_session()  # which the wait below is not about
             began = time.perf_counter()
-            async with get(self._files.shared, self._path, headers, via) as response:
+            asked = get(self._files.shared, self._path, headers, left, via)
+            async with asked as (response, clock):
                 waited = time.perf_counter() - began
-                result = await answered(response)
+                result = await answered(response, clock)
                 target = str(response.url)
         if target == (via or address(self._path)):
             self._latency = min(self._latency or waited, waited)
@@ -215,21 +215,23 @@ class HTTPBytes(RemoteBytes):
 
     # ---- what becomes of the answers
 
-    async def _first(self, response: aiohttp.ClientResponse, known: Known | None) -> bool:
+    async def _first(
+        self, response: aiohttp.ClientResponse, clock: Clock, known: Known | None
+    ) -> bool:
         """The answer to the first request; False if the file is still the `known` one."""
         if response.status == 304 and known is not None:
             return False
         self._version.begin(response.headers)
         if response.status == 200:
-            self.head = (await self._keep(response))[:HEAD_BYTES]
+            self.head = (await self._keep(response, clock))[:HEAD_BYTES]
         elif response.status == 206:
             stated = self._stated(response)
             if stated is None:  # a proxy may lose it
-                self.head = await up_to(response, HEAD_BYTES)
+                self.head = await up_to(response, clock, self.url, HEAD_BYTES)
             elif stated.start > 0 or stated.stop > HEAD_BYTES:
-                raise self._wrong_range(stated, Extent(0, HEAD_BYTES))
+                raise wrong_range(self.url, stated, 0, HEAD_BYTES)
             else:
-                self.head = bytes(await self._body(response, stated.stop))
+                self.head = bytes(await self._body(response, clock, stated.stop))
                 self._version.size = -1 if stated.size is None else stated.size
         elif response.status == 416:  # of an empty file there are no first bytes
             size = unsatisfied_size(response.headers.get("Content-Range"))
@@ -242,22 +244,22 @@ class HTTPBytes(RemoteBytes):
             self._ranges = 1
         return True
 
-    async def _only_size(self, response: aiohttp.ClientResponse) -> None:
+    async def _only_size(self, response: aiohttp.ClientResponse, clock: Clock) -> None:
         """The answer without a range: how long its body would be, unless that is not said."""
         if response.status != 200:
             raise failure(self.url, response)
         length = _length(response)
         if length is None:
-            self.head = (await self._keep(response))[:HEAD_BYTES]
+            self.head = (await self._keep(response, clock))[:HEAD_BYTES]
         else:
             self._version.check(response.headers, None)
             self._version.size = length
             response.close()
 
-    async def _part(self, response: aiohttp.ClientResponse, extent: Extent) -> _Bytes:
+    async def _part(self, response: aiohttp.ClientResponse, clock: Clock, extent: Extent) -> _Bytes:
         """The answer to a request for one extent."""
         if response.status == 200:
-            return memoryview(await self._keep(response))[extent.start : extent.stop]
+            return memoryview(await self._keep(response, clock))[extent.start : extent.stop]
         if response.status == 416:
             size = unsatisfied_size(response.headers.get("Content-Range"))
             if size not in (None, self.size):
@@ -270,11 +272,11 @@ class HTTPBytes(RemoteBytes):
         if stated is None and response.content_length not in (None, count):
             raise StoreError(self.url, "the server sent a byte range without saying which")
         if stated is not None and stated[:2] != extent:
-            raise self._wrong_range(stated, extent)
-        return await self._body(response, count)
+            raise wrong_range(self.url, stated, *extent)
+        return await self._body(response, clock, count)
 
     async def _parts(
-        self, response: aiohttp.ClientResponse, extents: Sequence[Extent]
+        self, response: aiohttp.ClientResponse, clock: Clock, extents: Sequence[Extent]
     ) -> list[multipart.Part]:
         """The answer to a request for several extents; no parts if the server cannot do that."""
         if response.status in _ONE_RANGE:
@@ -290,9 +292,9 @@ class HTTPBytes(RemoteBytes):
         if is_encoded(response):
             pass
         elif mark is not None:
-            parts = multipart.parts(await up_to(response, most), mark)
+            parts = multipart.parts(await up_to(response, clock, self.url, most), mark)
         elif stated is not None and stated.stop - stated.start <= most:
-            body = await self._body(response, stated.stop - stated.start)
+            body = await self._body(response, clock, stated.stop - stated.start)
             parts = [(stated, body)]
         if not parts:
             response.close()
@@ -301,7 +303,7 @@ class HTTPBytes(RemoteBytes):
             self._version.check(response.headers, part.size)
         return parts
 
-    async def _keep(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _keep(self, response: aiohttp.ClientResponse, clock: Clock) -> bytes:
         """Download the whole file, which the server sent though it was asked for a part.
 
         However many such answers there are at a time, one of them is read.
@@ -313,10 +315,11 @@ class HTTPBytes(RemoteBytes):
         # after a fork, the one under way belongs to a loop that does not run here
         if keeping is not None and keeping.get_loop() is asyncio.get_running_loop():
             response.close()
+            clock.rest()
             return await asyncio.shield(keeping)
         keeping = self._keeping = asyncio.get_running_loop().create_future()
         try:
-            whole = self._whole = await self._download(response)
+            whole = self._whole = await self._download(response, clock)
         except BaseException as error:
             again = error if isinstance(error, StoreError) else TransientError(str(error))
             keeping.set_exception(again)
@@ -328,13 +331,13 @@ class HTTPBytes(RemoteBytes):
         finally:
             self._keeping = None
 
-    async def _download(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _download(self, response: aiohttp.ClientResponse, clock: Clock) -> bytes:
         length = _length(response)
         known = self._version.size
         if known >= 0:
             self._version.check(response.headers, length)
         if (length or 0) <= self._max_whole:
-            body = await up_to(response, self._max_whole)
+            body = await up_to(response, clock, self.url, self._max_whole)
             if len(body) <= self._max_whole:
                 expected = known if length is None and known >= 0 else length
                 if expected is not None and len(body) != expected:
@@ -349,13 +352,13 @@ class HTTPBytes(RemoteBytes):
             "download it, or put simplecache:: before the URL",
         )
 
-    async def _body(self, response: aiohttp.ClientResponse, count: int) -> memoryview:
+    async def _body(self, response: aiohttp.ClientResponse, clock: Clock, count: int) -> memoryview:
         """Exactly `count` bytes."""
         began = time.perf_counter()
         alone = not self._bodies
         self._bodies += 1
         try:
-            body = await exactly(response.content.iter_any(), count)
+            body = await exactly(pieces(response, clock, self.url), count)
         finally:
             self._bodies -= 1
         took = time.perf_counter() - began
@@ -379,13 +382,6 @@ class HTTPBytes(RemoteBytes):
         if stated is None and header is not None:
             raise StoreError(self.url, f"the server sent no possible byte range: {header[:60]!r}")
         return stated
-
-    def _wrong_range(self, sent: ContentRange, asked: Extent) -> StoreError:
-        return StoreError(
-            self.url,
-            f"the server sent bytes {sent.start}-{sent.stop - 1}, "
-            f"asked for {asked.start}-{asked.stop - 1}",
-        )
 
 
 def _length(response: aiohttp.ClientResponse) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from nczarr_fsspec.ranges.source import Extent
-from nczarr_fsspec.stores._http import ContentRange, content_range
+from nczarr_fsspec.stores._answers import ContentRange, content_range
 
 #: bytes of a part's header at most
 _HEADER_BYTES = 4096

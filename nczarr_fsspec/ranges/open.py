@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nczarr_fsspec.errors import DatasetNotFoundError, URLError
+from nczarr_fsspec.keystore import MAX_METADATA
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes, MemoryBytes, OpenFileBytes
 from nczarr_fsspec.ranges.source import Known, LocalBytes, RemoteBytes
+from nczarr_fsspec.stores._policy import MAX_METADATA_OPTION, TIMEOUT_OPTION, Timeout
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -26,6 +29,7 @@ def open_source(
     *,
     known: Known | None = None,
     max_whole: int = MAX_WHOLE,
+    timeout: Timeout | None = None,
 ) -> RemoteBytes | LocalBytes:
     """Open one file for verified reads of byte ranges; over a network with one request.
 
@@ -42,6 +46,8 @@ def open_source(
         and S3 open with a conditional request that brings no ``head``.
     max_whole
         Bytes of a file that may be kept in memory if its server does not serve ranges.
+    timeout
+        Of each request, if not what `fs` says.
 
     Raises
     ------
@@ -66,12 +72,13 @@ def open_source(
         from nczarr_fsspec.ranges.http import HTTPBytes
         from nczarr_fsspec.stores.http import HTTPFiles
 
-        return HTTPBytes.open(HTTPFiles(fs), path, shown, known, max_whole)
+        return HTTPBytes.open(HTTPFiles(fs, timeout), path, shown, known, max_whole)
     if is_s3(fs):
         from nczarr_fsspec.ranges.s3 import S3Bytes
+        from nczarr_fsspec.stores.s3 import S3Files
 
-        return S3Bytes.open(FsspecFiles(fs), path, shown, known)
-    return FsspecBytes.open(FsspecFiles(fs), path, shown)
+        return S3Bytes.open(S3Files(fs, timeout), path, shown, known)
+    return FsspecBytes.open(FsspecFiles(fs, timeout), path, shown)
 
 
 def open_local(path: str | os.PathLike[str], shown: str | None = None) -> LocalBytes:
@@ -86,19 +93,36 @@ def open_file_object(file: BinaryIO, shown: str | None = None) -> LocalBytes:
     return FileObjectBytes(file, shown)
 
 
-def split_options(options: Mapping[str, Any] | None, shown: str) -> tuple[int, dict[str, Any]]:
-    """``max_whole`` of storage options, and the others, which are for fsspec.
+@dataclass(frozen=True, slots=True)
+class OwnOptions:
+    """Those of the storage options that are ours, and for no filesystem."""
+
+    max_whole: int = MAX_WHOLE
+    max_metadata: int = MAX_METADATA
+    timeout: Timeout | None = None
+
+
+def split_options(
+    options: Mapping[str, Any] | None, shown: str
+) -> tuple[OwnOptions, dict[str, Any]]:
+    """Our own storage options, and the others, which are for fsspec.
 
     Raises
     ------
     URLError
-        If it is not a number of bytes.
+        If one of ours makes no sense.
     """
     rest = dict(options or {})
-    limit = rest.pop(MAX_WHOLE_OPTION, MAX_WHOLE)
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-        raise URLError(shown, f"{MAX_WHOLE_OPTION} is a number of bytes, not {limit!r}")
-    return limit, rest
+    given: dict[str, Any] = {}
+    for name in (MAX_WHOLE_OPTION, MAX_METADATA_OPTION):
+        if name in rest:
+            limit = given[name] = rest.pop(name)
+            if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+                raise URLError(shown, f"{name} is a number of bytes, not {limit!r}")
+    timeout = rest.pop(TIMEOUT_OPTION, None)
+    if timeout is not None:
+        given[TIMEOUT_OPTION] = Timeout.parse(timeout, shown)
+    return OwnOptions(**given), rest
 
 
 def _open_memory(fs: AbstractFileSystem, path: str, shown: str) -> LocalBytes:

@@ -10,21 +10,17 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from s3fs.core import S3_RETRYABLE_ERRORS
-
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, Limits, RemoteBytes
-from nczarr_fsspec.stores._http import content_range, exactly
-from nczarr_fsspec.stores._retry import TransientError, retried
-from nczarr_fsspec.stores.fsspec import _MISSING, FsspecFiles, _fail, _s3_code
+from nczarr_fsspec.ranges.throttle import Throttle
+from nczarr_fsspec.stores._answers import content_range, exactly, wrong_range
+from nczarr_fsspec.stores._policy import TransientError
+from nczarr_fsspec.stores.fsspec import _MISSING, _fail, _s3_code
+from nczarr_fsspec.stores.s3 import S3Files, get_object
 
 #: requests in flight, and what botocore sends at once unless told
 CONCURRENCY = 64
 _POOL = 10
-#: bytes of a body that are copied at a time, at most
-_PIECE = 1 << 18
-
-_BROKEN = (*S3_RETRYABLE_ERRORS, ConnectionError)
 #: codes of refusals that answer a question: the object is too short, or the same, or another
 _BEYOND = frozenset({"416", "InvalidRange"})
 _ANSWERS = _BEYOND | {"304", "NotModified", "412", "PreconditionFailed"}
@@ -57,16 +53,17 @@ class S3Bytes(RemoteBytes):
     size = -1
     head: bytes = b""
 
-    def __init__(self, files: FsspecFiles, path: str, url: str) -> None:
+    def __init__(self, files: S3Files, path: str, url: str) -> None:
         self._files = files
         self._path = path
         self.url = url
         self.validator = ""
         pool = (files.recipe.config_kwargs or {}).get("max_pool_connections", _POOL)
         self._limits = Limits(concurrency=min(CONCURRENCY, pool))
+        self._throttle = Throttle(self._limits.concurrency, files.timeout)
 
     @classmethod
-    def open(cls, files: FsspecFiles, path: str, url: str, known: Known | None) -> S3Bytes:
+    def open(cls, files: S3Files, path: str, url: str, known: Known | None) -> S3Bytes:
         """Send the first request, from any thread; parameters and errors as `open_source`."""
         source = cls(files, path, url)
         try:
@@ -131,45 +128,36 @@ class S3Bytes(RemoteBytes):
     async def _get(
         self, extent: Extent, condition: dict[str, str]
     ) -> tuple[dict[str, Any], memoryview]:
-        return await retried(partial(self._attempt, extent, condition), self.url)
+        attempt = partial(self._attempt, extent, condition)
+        return await self._throttle.retried(attempt, self.url)
 
     async def _attempt(
-        self, extent: Extent, condition: dict[str, str]
+        self, extent: Extent, condition: dict[str, str], left: float
     ) -> tuple[dict[str, Any], memoryview]:
         """The answer to a request for `extent`, and its body: that, or what there is of it."""
-        fs = self._files.shared.fs
-        bucket, key, version = fs.split_path(self._path)
-        which = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
-        which |= getattr(fs, "req_kw", {})  # who pays
+        ranged = {**condition, "Range": f"bytes={_text(extent)}"}
         try:
-            answer = await fs._call_s3(  # noqa: SLF001
-                "get_object", **which, **condition, Range=f"bytes={_text(extent)}"
-            )
+            async with get_object(self._files, self._path, left, **ranged) as (answer, pieces):
+                return answer, await exactly(pieces, self._counted(answer, extent))
+        except (StoreError, TransientError):
+            raise
         except _MISSING as error:
-            self._files._check_bucket(error, self._path)  # noqa: SLF001
+            self._files.check_bucket(error, self._path)
             raise DatasetNotFoundError(self.url, "there is no such object") from None
         except Exception as error:  # noqa: BLE001 - botocore's, and what s3fs makes of them
             if (code := _s3_code(error)) in _ANSWERS:
                 raise _RefusedError(code) from None
             _fail(self._files.recipe, self._path, error)
-        count, stated = answer["ContentLength"], content_range(answer.get("ContentRange"))
-        try:
-            if count > extent.stop - extent.start or (stated is None and extent.start > 0):
-                raise StoreError(self.url, "the server does not serve byte ranges")
-            if stated is not None and (stated.start, stated.stop - stated.start) != (
-                extent.start,
-                count,
-            ):
-                sent = f"{stated.start}-{stated.stop - 1}"
-                raise StoreError(
-                    self.url, f"the server sent bytes {sent}, asked for {_text(extent)}"
-                )
-            body = await exactly(answer["Body"].iter_chunks(_PIECE), count)
-        except _BROKEN as error:
-            raise TransientError(f"{type(error).__name__}: {error}") from None
-        finally:
-            answer["Body"].close()
-        return answer, body
+
+    def _counted(self, answer: dict[str, Any], extent: Extent) -> int:
+        """How many bytes come, once it is sure that they are those that were asked for."""
+        count: int = answer["ContentLength"]
+        stated = content_range(answer.get("ContentRange"))
+        if count > extent.stop - extent.start or (stated is None and extent.start > 0):
+            raise StoreError(self.url, "the server does not serve byte ranges")
+        if stated is not None and stated[:2] != (extent.start, extent.start + count):
+            raise wrong_range(self.url, stated, *extent)
+        return count
 
     def _changed(self) -> StoreError:
         return StoreError(self.url, "the object has changed while it was read; open it again")

@@ -20,6 +20,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec.forks import may_share_position
 from nczarr_fsspec.keystore import RemoteStore
+from nczarr_fsspec.stores._policy import Timeout
 
 
 class SharedFilesystem:
@@ -32,20 +33,25 @@ class SharedFilesystem:
     ----------
     pid : int
         Of the process that may use it.
+    timeout : Timeout
+        Of its requests.
     loop : asyncio.AbstractEventLoop
         Where `call` is awaited.
     users : WeakSet
         Who needs the connections.
     """
 
-    all: ClassVar[WeakValueDictionary[tuple[int, type, str], SharedFilesystem]] = (
-        WeakValueDictionary()
-    )
+    all: ClassVar[WeakValueDictionary[tuple[object, ...], SharedFilesystem]] = WeakValueDictionary()
 
-    def __init__(self, recipe: AbstractFileSystem) -> None:
+    def __init__(self, recipe: AbstractFileSystem, timeout: Timeout, *, once: bool) -> None:
         self.pid = os.getpid()
+        self.timeout = timeout
         self.users: WeakSet[object] = WeakSet()
         self.fs = _alike(recipe) if is_async(recipe) else recipe
+        if once and is_s3(recipe):
+            from nczarr_fsspec.stores.s3 import send_once
+
+            send_once(self.fs, timeout)
         self.loop: asyncio.AbstractEventLoop = self.fs.loop if is_async(recipe) else get_loop()
         self._per_thread = threading.local()
         # An open file handed over is one for all threads, and a cache on disk, too: fsspec's
@@ -54,14 +60,23 @@ class SharedFilesystem:
         self._lock = threading.Lock() if alone else None
 
     @classmethod
-    def like(cls, recipe: AbstractFileSystem) -> SharedFilesystem:
-        """The one with the class and options of `recipe`."""
+    def like(
+        cls, recipe: AbstractFileSystem, timeout: Timeout | None = None, *, once: bool = False
+    ) -> SharedFilesystem:
+        """The one with the class and options of `recipe`.
+
+        Parameters
+        ----------
+        once
+            Whether the filesystem is to send each request once, for we try again.
+        """
+        timeout = timeout or Timeout()
         # two in memory may hold different things, though they were made alike
         alike = not isinstance(recipe, MemoryFileSystem) and hasattr(recipe, "_fs_token_")
         token = recipe._fs_token_ if alike else id(recipe)
-        key = os.getpid(), type(recipe), str(token)
+        key = os.getpid(), type(recipe), str(token), timeout, once
         shared = cls.all.get(key)
-        return shared or cls.all.setdefault(key, cls(recipe))
+        return shared or cls.all.setdefault(key, cls(recipe, timeout, once=once))
 
     @cached_property
     def one_request(self) -> dict[str, int]:

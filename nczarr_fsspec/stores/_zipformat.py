@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias, TypeVar, cast
 
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.keystore import check_key, is_safe_name
 from nczarr_fsspec.stores._names import child_names
 
@@ -94,12 +94,14 @@ class Archive:
         return child_names(self.members)
 
     def read(
-        self, key: str, start: int | None, stop: int | None, whole: bool
+        self, key: str, start: int | None, stop: int | None, most: int | None, *, whole: bool
     ) -> Plan[bytes | None]:
         """Content ``[start, stop)`` of `key`; None if there is no such member.
 
         Parameters
         ----------
+        most
+            Bytes that the member may have.
         whole
             Fetch header and data in one range (a request is dear), not the
             header first and then exactly the data (a copy is dear).
@@ -109,6 +111,11 @@ class Archive:
             return None
         name = f"{self.url}: member {key!r}"
         _check_readable(name, member)
+        if most is not None:
+            stored = min(member.compressed_size, member.limit - member.offset)
+            # what does not compress becomes longer by very little
+            if max(member.size, stored * 7 // 8) > most:
+                raise too_large(name, most)
         partial = member.method == STORED and (start, stop) != (None, None)
         if whole and not partial:
             span = yield member.offset, member.limit
@@ -316,6 +323,8 @@ def _inflated(name: str, member: Member, data: bytes) -> bytes:
         return data
     try:
         return _INFLATE[member.method](data, min(member.size + 1, sys.maxsize))
+    except MemoryError:
+        raise StoreError(name, f"states {member.size} bytes, which do not fit") from None
     except (zlib.error, lzma.LZMAError, OSError, ValueError, EOFError) as error:
         raise StoreError(name, f"cannot be decompressed: {error}") from error
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import LocalStore, check_key
 
 #: O_NONBLOCK: a FIFO in the tree must not stop us; it means nothing to regular files. Where a
@@ -41,17 +41,28 @@ class DirectoryStore(LocalStore):
         self.url = self.path
         self._prefix = self.path.rstrip("/") + "/"
 
-    def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+    def get(
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
+    ) -> bytes | None:
         path = self._prefix + check_key(key)
         descriptor = _open(path)
         if descriptor is None:
             return None
         try:
-            if start is None and stop is None and (small := _small(descriptor)):
+            whole = start is None and stop is None
+            if whole and (small := _small(descriptor)):
+                if most is not None and len(small) > most:
+                    raise too_large(path, most)
                 return small
             size = _size(descriptor, path)
             if size is None:
                 return None
+            if whole and most is not None and size > most:
+                raise too_large(path, most)
             start = start or 0
             start = max(0, size + start) if start < 0 else start
             return read_at(descriptor, start, size if stop is None else min(stop, size))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 from fsspec import AbstractFileSystem
 
-from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
+from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.forks import FORKED
 from nczarr_fsspec.keystore import LocalStore, RemoteStore, check_key
+from nczarr_fsspec.ranges.throttle import Throttle
+from nczarr_fsspec.stores._policy import ATTEMPTS, TIMEOUT_OPTION, Timeout, TransientError
 from nczarr_fsspec.stores._shared import (
     SharedFilesystem,
     arguments,
@@ -24,6 +29,8 @@ from nczarr_fsspec.url import redact
 
 #: KeyError: fsspec's own zip filesystem, before 2026.9
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
+#: what other people's filesystems raise when a connection goes
+BROKEN = (ConnectionError, TimeoutError, EOFError)
 _SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas", re.IGNORECASE)
 
 
@@ -40,10 +47,18 @@ class FsspecStore(RemoteStore):
     url
         How messages name the dataset, where that is not plain from `root`
         (a chained URL).
+    timeout
+        Of its requests, if not what the filesystem says.
     """
 
-    def __init__(self, fs: AbstractFileSystem, root: str, url: str | None = None) -> None:
-        self._files = remote_files(fs)
+    def __init__(
+        self,
+        fs: AbstractFileSystem,
+        root: str,
+        url: str | None = None,
+        timeout: Timeout | None = None,
+    ) -> None:
+        self._files = remote_files(fs, timeout)
         self._root = root
         self.url = url or self._files.describe(root)
         self.can_list = self._files.can_list
@@ -53,9 +68,14 @@ class FsspecStore(RemoteStore):
         return self._files.loop
 
     async def get(
-        self, key: str, start: int | None = None, stop: int | None = None
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
-        return await self._files.read(self._files.join(self._root, check_key(key)), start, stop)
+        path = self._files.join(self._root, check_key(key))
+        return await self._files.read(path, start, stop, most)
 
     async def list(self, prefix: str) -> frozenset[str] | None:
         path = self._files.join(self._root, check_key(prefix)) if prefix else self._root
@@ -65,7 +85,8 @@ class FsspecStore(RemoteStore):
         self._files.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._files.recipe, self._root, self.url)
+        arguments = self._files.recipe, self._root, self.url, self._files.timeout
+        return type(self), arguments, {"max_metadata": self.max_metadata}
 
 
 class SyncFsspecStore(LocalStore):
@@ -76,15 +97,23 @@ class SyncFsspecStore(LocalStore):
         self._root = root
         self.url = url or _describe(fs, root)
 
-    def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+    def get(
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
+    ) -> bytes | None:
         path = _join(self._root, check_key(key))
         try:
             data: bytes = self._fs.cat_file(path, start=start, end=stop)
-            return data
         except _MISSING:
             return None
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
             _fail(self._fs, path, error)
+        if most is not None and start is stop is None and len(data) > most:
+            raise too_large(_describe(self._fs, path), most)
+        return data
 
     def list(self, prefix: str) -> frozenset[str]:
         path = _join(self._root, check_key(prefix)) if prefix else self._root
@@ -96,17 +125,17 @@ class SyncFsspecStore(LocalStore):
             _fail(self._fs, path, error)
 
 
-def remote_files(fs: AbstractFileSystem) -> FsspecFiles:
+def remote_files(fs: AbstractFileSystem, timeout: Timeout | None = None) -> FsspecFiles:
     """The way to read files of `fs`: plain HTTP has one of its own, and S3 a short one."""
     if _is_http(fs):
         from nczarr_fsspec.stores.http import HTTPFiles
 
-        return HTTPFiles(fs)
+        return HTTPFiles(fs, timeout)
     if is_s3(fs):
         from nczarr_fsspec.stores.s3 import S3Files
 
-        return S3Files(fs)
-    return FsspecFiles(fs)
+        return S3Files(fs, timeout)
+    return FsspecFiles(fs, timeout)
 
 
 class FsspecFiles:
@@ -116,12 +145,18 @@ class FsspecFiles:
     ----------
     recipe
         A filesystem to make the like of (`SharedFilesystem`).
+    timeout
+        Of its requests, if not what `recipe` says.
     """
 
     can_list = True
+    #: whether the filesystem does not try again by itself
+    once = False
 
-    def __init__(self, recipe: AbstractFileSystem) -> None:
+    def __init__(self, recipe: AbstractFileSystem, timeout: Timeout | None = None) -> None:
         self.recipe = recipe
+        self.timeout = timeout or _timeout_of(recipe)
+        self._throttle = Throttle(RemoteStore.concurrency, self.timeout)
         self._shared: SharedFilesystem | None = None
         self._home = os.getpid() if holds_open_file(recipe) else None
 
@@ -138,7 +173,7 @@ class FsspecFiles:
             raise StoreError(self.describe(""), FORKED)
         shared = self._shared
         if shared is None or shared.pid != os.getpid():
-            shared = self._shared = SharedFilesystem.like(self.recipe)
+            shared = self._shared = SharedFilesystem.like(self.recipe, self.timeout, once=self.once)
             shared.users.add(self)
         return shared
 
@@ -155,36 +190,65 @@ class FsspecFiles:
         return _join(root, key)
 
     async def read(
-        self, path: str, start: int | None = None, stop: int | None = None
+        self,
+        path: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
         """Bytes ``[start, stop)`` of the file, None if there is none.
 
+        Parameters
+        ----------
+        most
+            Bytes that the file may have, if all of it is asked for.
+
         Raises
         ------
+        TooLargeError
+            If it has more.
         StoreError
             If it cannot be read.
         """
         if stop is not None and stop <= (start or 0):
             return b""
-        limits = {} if start is None and stop is None else {"start": start, "end": stop}
+        attempt = partial(self._read, path, start, stop, most)
+        return await self._throttle.retried(attempt, self.describe(path))
+
+    async def _read(
+        self, path: str, start: int | None, stop: int | None, most: int | None, left: float
+    ) -> bytes | None:
+        whole = start is None and stop is None
+        limits = {} if whole else {"start": start, "end": stop}
+        if whole and most is not None:
+            limits = {"start": 0, "end": most + 1}
         shared = self.shared
         try:
-            data: bytes = await shared.call("cat_file", path, **limits, **shared.one_request)
-            return data
+            async with within(left):
+                data: bytes = await shared.call("cat_file", path, **limits, **shared.one_request)
         except _MISSING as error:
-            self._check_bucket(error, path)
+            self.check_bucket(error, path)
             return None
+        except TransientError:
+            raise
+        except BROKEN as error:
+            raise TransientError(words(self.recipe, error)) from None
+        except MemoryError:
+            raise StoreError(self.describe(path), "does not fit into memory") from None
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
-            if limits and _s3_code(error) in ("InvalidRange", "416"):
-                return b""  # beyond the end, as in a slice
+            if limits and _is_beyond(error):
+                return b""  # as in a slice
             _fail(self.recipe, path, error)
+        if whole and most is not None and len(data) > most:
+            raise too_large(self.describe(path), most)
+        return data
 
     async def read_tail(self, path: str, count: int) -> tuple[bytes, int] | None:
         """The last `count` bytes (or all there are) and the file's size; None if there is none."""
         try:
             size = (await self.shared.call("info", path))["size"]
         except _MISSING as error:
-            self._check_bucket(error, path)
+            self.check_bucket(error, path)
             return None
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
             _fail(self.recipe, path, error)
@@ -202,7 +266,7 @@ class FsspecFiles:
                 return _names(path, [entry["name"] for entry in found])
             return _names(path, await shared.call("ls", path, detail=False))
         except _MISSING as error:
-            self._check_bucket(error, path)
+            self.check_bucket(error, path)
             return frozenset()
         except NotImplementedError:
             return None
@@ -217,22 +281,64 @@ class FsspecFiles:
             shared.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.recipe,)
+        return type(self), (self.recipe, self.timeout)
 
-    def _check_bucket(self, error: Exception, path: str) -> None:
+    def check_bucket(self, error: Exception, path: str) -> None:
+        """Raise `DatasetNotFoundError` if `error` says that there is no such bucket in S3."""
         if _s3_code(error) == "NoSuchBucket":
             raise DatasetNotFoundError(self.describe(path), "there is no such bucket") from None
+
+
+def words(fs: AbstractFileSystem, error: Exception) -> str:
+    """What `fs` says in `error`, without secrets."""
+    text = redact(str(error)) or "no message"
+    for name, value in arguments(fs)[1].items():
+        if isinstance(value, str) and value and _SECRET_OPTION.search(name):
+            text = text.replace(value, "***")
+    return f"cannot be read: {type(error).__name__}: {text}"
+
+
+@asynccontextmanager
+async def within(left: float) -> AsyncIterator[None]:
+    """Raise `TransientError` if this takes more than `left` seconds."""
+    clock = asyncio.timeout(None if left == math.inf else left)
+    try:
+        async with clock:
+            yield
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        raise TransientError(
+            f"the request took too long (storage option {TIMEOUT_OPTION})", cost=ATTEMPTS
+        ) from None
+
+
+def _timeout_of(fs: AbstractFileSystem) -> Timeout:
+    """What the options of `fs` itself say."""
+    if _is_http(fs):
+        given = fs.kwargs.get(TIMEOUT_OPTION, fs.client_kwargs.get(TIMEOUT_OPTION))
+        return Timeout() if given is None else Timeout.parse(given, "HTTPFileSystem")
+    if is_s3(fs):
+        config = fs.config_kwargs or {}
+        names = {"connect_timeout": "connect", "read_timeout": "first_byte"}
+        given = {ours: config[name] for name, ours in names.items() if name in config}
+        return Timeout.parse(given, type(fs).__name__)
+    return Timeout()
+
+
+def _is_beyond(error: Exception) -> bool:
+    """Whether a range begins behind the end, in S3's words, Google's or Azure's."""
+    if _s3_code(error) in ("InvalidRange", "416"):
+        return True
+    status = getattr(error, "status_code", None) or getattr(error, "code", None)
+    return status in (416, "416")
 
 
 def _fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
     """Raise `error`, which `fs` raised about `path`, as one of ours and without secrets."""
     if isinstance(error, StoreError):
         raise error
-    text = redact(str(error)) or "no message"
-    for name, value in arguments(fs)[1].items():
-        if isinstance(value, str) and value and _SECRET_OPTION.search(name):
-            text = text.replace(value, "***")
-    reason = f"cannot be read: {type(error).__name__}: {text}"
+    reason = words(fs, error)
     if is_s3(fs) and (isinstance(error, PermissionError) or "Credentials" in type(error).__name__):
         reason += (
             "; choose credentials (AWS_PROFILE, #aws.profile=NAME or storage_options), or for "

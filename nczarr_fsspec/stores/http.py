@@ -12,20 +12,16 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from fsspec import AbstractFileSystem
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import RemoteStore
-from nczarr_fsspec.ranges.throttle import Throttle
-from nczarr_fsspec.stores._http import (
-    MISSING,
+from nczarr_fsspec.stores._answers import (
     Answer,
-    failure,
-    get,
     is_encoded,
     part_of_file,
     range_header,
-    translated,
     unsatisfied_size,
     whole_file,
 )
+from nczarr_fsspec.stores._http import MISSING, failure, get, translated
+from nczarr_fsspec.stores._policy import Timeout
 from nczarr_fsspec.stores.fsspec import FsspecFiles
 from nczarr_fsspec.url import redact
 
@@ -38,9 +34,8 @@ class HTTPFiles(FsspecFiles):
 
     can_list = False
 
-    def __init__(self, recipe: AbstractFileSystem) -> None:
-        super().__init__(recipe)
-        self._throttle = Throttle(RemoteStore.concurrency)
+    def __init__(self, recipe: AbstractFileSystem, timeout: Timeout | None = None) -> None:
+        super().__init__(recipe, timeout)
         self._divided = "", "", ""  # the last root, and what `_divided` makes of it
 
     def describe(self, path: str) -> str:
@@ -56,14 +51,18 @@ class HTTPFiles(FsspecFiles):
         return f"{base}{quote(key, safe='/', errors='surrogatepass')}{query}"
 
     async def read(
-        self, path: str, start: int | None = None, stop: int | None = None
+        self,
+        path: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
         if start is None and stop is None:
-            answer = await self._request(path)
+            answer = await self._request(path, most=most)
         elif stop is not None and stop <= (start or 0):
             return b""
         else:
-            answer = await self._request(path, start or 0, stop)
+            answer = await self._request(path, start or 0, stop, most)
         return None if answer is None else answer.body
 
     async def read_tail(self, path: str, count: int) -> tuple[bytes, int] | None:
@@ -87,31 +86,40 @@ class HTTPFiles(FsspecFiles):
         return None  # HTTP has no listing; an HTML index is no contract
 
     async def _request(
-        self, url: str, start: int | None = None, stop: int | None = None
+        self,
+        url: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> Answer | None:
         """GET, retried; None if there is no such file. A negative `start` counts from the end."""
         shown = self.describe(url)
-        attempt = partial(self._attempt, url, start, stop, shown)
+        attempt = partial(self._attempt, url, start, stop, most, shown)
         return await self._throttle.retried(attempt, shown)
 
     async def _attempt(
-        self, url: str, start: int | None, stop: int | None, shown: str
+        self,
+        url: str,
+        start: int | None,
+        stop: int | None,
+        most: int | None,
+        shown: str,
+        left: float,
     ) -> Answer | None:
         headers = {} if start is None else {"Range": range_header(start, stop)}
         with translated(shown):
-            async with get(self.shared, url, headers) as response:
+            async with get(self.shared, url, headers, left) as (response, clock):
                 status = response.status
                 if status in MISSING:
                     return None
                 if status == 200:
-                    length = None if is_encoded(response) else response.content_length
-                    return await whole_file(response, length, start, stop)
+                    return await whole_file(response, clock, shown, start, stop, most)
                 if status == 206 and start is not None:
                     if is_encoded(response):
                         raise StoreError(
                             shown, "the server compressed a byte range, which cannot be undone"
                         )
-                    return await part_of_file(response, shown, start, stop)
+                    return await part_of_file(response, clock, shown, start, stop, most)
                 if status == 416 and start is not None:  # beyond the end, as in a slice
                     size = unsatisfied_size(response.headers.get("Content-Range"))
                     return Answer(b"", size, partial=True)

@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import LocalStore, check_key
 from nczarr_fsspec.stores._names import child_names
 
@@ -26,7 +26,13 @@ class MappingStore(LocalStore):
         self.mapping = mapping
         self.url = url
 
-    def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+    def get(
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
+    ) -> bytes | None:
         check_key(key)
         try:
             value = self.mapping[key]
@@ -40,6 +46,8 @@ class MappingStore(LocalStore):
             raise StoreError(
                 f"{self.url}/{key}", f"holds {type(value).__name__} where bytes are needed"
             ) from error
+        if most is not None and len(view) > most and start is stop is None:
+            raise too_large(f"{self.url}/{key}", most)
         return bytes(view[start:stop])
 
     def list(self, prefix: str) -> frozenset[str]:

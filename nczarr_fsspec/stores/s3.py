@@ -20,10 +20,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import math
 import re
 import weakref
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -33,27 +35,36 @@ from urllib.parse import quote
 import aiohttp
 from aiobotocore.httpsession import AIOHTTPSession  # type: ignore[import-untyped]
 from aiobotocore.session import AioSession  # type: ignore[import-untyped]
+from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
 from botocore.loaders import create_loader
 from fsspec import AbstractFileSystem
 from s3fs import S3FileSystem
+from s3fs.core import S3_RETRYABLE_ERRORS
 from yarl import URL
 
-from nczarr_fsspec.keystore import RemoteStore
-from nczarr_fsspec.ranges.throttle import Throttle
-from nczarr_fsspec.stores._http import (
-    MISSING,
-    TOO_MANY_FILES,
-    TRANSIENT,
-    failure,
+from nczarr_fsspec.errors import StoreError, too_large
+from nczarr_fsspec.stores._answers import (
+    exactly,
+    is_encoded,
     part_of_file,
     range_header,
-    translated,
     up_to,
     whole_file,
 )
-from nczarr_fsspec.stores._retry import TransientError
+from nczarr_fsspec.stores._http import (
+    BUSY,
+    MISSING,
+    TOO_MANY_FILES,
+    TRANSIENT,
+    connecting,
+    failure,
+    gate,
+    retry_after,
+    translated,
+)
+from nczarr_fsspec.stores._policy import TOO_LONG, Clock, Timeout, TransientError
 from nczarr_fsspec.stores._signature import Signer, region_of
-from nczarr_fsspec.stores.fsspec import FsspecFiles
+from nczarr_fsspec.stores.fsspec import _MISSING, FsspecFiles, _fail, _is_beyond, within
 
 T = TypeVar("T")
 
@@ -81,6 +92,14 @@ _CHECKSUMS: dict[str, Callable[[bytes], bytes]] = {
     "x-amz-checksum-sha256": lambda body: hashlib.sha256(body).digest(),
 }
 
+#: what S3 calls being asked too often
+_SLOW_DOWN = frozenset({"SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"})
+#: what botocore raises when time is up, and when a connection goes
+_LATE = (ReadTimeoutError, ConnectTimeoutError, TimeoutError)
+_BROKEN = (*S3_RETRYABLE_ERRORS, *_LATE, ConnectionError)
+#: bytes of a body that are copied at a time, at most
+_PIECE = 1 << 18
+
 #: what looks at the requests of the running read
 _look: ContextVar[_Look | None] = ContextVar("_look", default=None)
 
@@ -103,6 +122,21 @@ def share_descriptions(fs: AbstractFileSystem) -> None:
     fs.session = session
 
 
+def send_once(fs: AbstractFileSystem, timeout: Timeout) -> None:
+    """Have `fs`, which is new, send each request once and within `timeout`: we try again.
+
+    What the user says to botocore stays as it is.
+    """
+    fs.retries = 1
+    limits = {"connect_timeout": timeout.connect, "read_timeout": timeout.first_byte}
+    ours: dict[str, Any] = {name: limit for name, limit in limits.items() if limit != math.inf}
+    fs.config_kwargs = {
+        **ours,
+        "retries": {"total_max_attempts": 1},
+        **(fs.config_kwargs or {}),
+    }
+
+
 @lru_cache(maxsize=1)  # those of S3 take 12 MB
 def _loader(folders: str | None) -> Any:
     """Reads descriptions of services, each once in this process, there and in botocore."""
@@ -112,17 +146,21 @@ def _loader(folders: str | None) -> Any:
 class S3Files(FsspecFiles):
     """Objects of a filesystem of s3fs; a path is bucket and key."""
 
-    def __init__(self, recipe: S3FileSystem) -> None:
-        super().__init__(recipe)
-        self._throttle = Throttle(RemoteStore.concurrency)
+    once = True
 
     async def read(
-        self, path: str, start: int | None = None, stop: int | None = None
+        self,
+        path: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
         bucket, _, key = path.partition("/")
-        nothing = stop is not None and stop <= (start or 0)
-        if not key or nothing or (start or 0) < 0 or "?versionId=" in key:
-            return await super().read(path, start, stop)
+        if stop is not None and stop <= (start or 0):
+            return b""
+        slow = partial(self._by_s3fs, path, start, stop, most)
+        if not key or (start or 0) < 0 or "?versionId=" in key:
+            return await slow()
         fs = self.shared.fs
         try:
             await fs.set_session()  # makes a new client where the connections were closed
@@ -132,20 +170,127 @@ class S3Files(FsspecFiles):
                 forms = _forms[client] = _Forms()
                 client.meta.events.register("before-send.s3.GetObject", _see)
         except Exception:  # noqa: BLE001 - of what the user gave; s3fs says so again, and we its words
-            return await super().read(path, start, stop)
+            return await slow()
         if bucket not in forms.known:
             if bucket not in forms.looking:
                 look = _Look(fs, client, bucket, key, forms)
-                return await look.during(super().read(path, start, stop))
+                return await look.during(slow())
             await forms.looking[bucket].wait()
         form = forms.known.get(bucket)
         if form is None:
-            return await super().read(path, start, stop)
+            return await slow()
         shown = self.describe(path)
+        attempt = partial(form.read, key, start, stop, most, shown, self.timeout)
         try:
-            return await self._throttle.retried(partial(form.read, key, start, stop, shown), shown)
+            return await self._throttle.retried(attempt, shown)
         except _UnusualError:
-            return await super().read(path, start, stop)
+            return await slow()
+
+    async def _by_s3fs(
+        self, path: str, start: int | None, stop: int | None, most: int | None
+    ) -> bytes | None:
+        """`read` as s3fs does, whose subclasses may do it in their own way."""
+        own = type(self.recipe)._cat_file is S3FileSystem._cat_file  # noqa: SLF001
+        read = self._get if own else self._read
+        attempt = partial(read, path, start, stop, most)
+        return await self._throttle.retried(attempt, self.describe(path))
+
+    async def _get(
+        self, path: str, start: int | None, stop: int | None, most: int | None, left: float
+    ) -> bytes | None:
+        ranged = start is not None or stop is not None
+        request = {"Range": range_header(start or 0, stop)} if ranged else {}
+        bound = math.inf if most is None else most
+        if ranged:
+            bound = math.inf if stop is None else stop - (start or 0)
+        try:
+            async with get_object(self, path, left, **request) as (answer, pieces):
+                count = answer["ContentLength"]
+                if count <= bound:
+                    return bytes(await exactly(pieces, count))
+        except (StoreError, TransientError):
+            raise
+        except _MISSING as error:
+            self.check_bucket(error, path)
+            return None
+        except Exception as error:  # noqa: BLE001 - botocore's, and what s3fs makes of them
+            if ranged and _is_beyond(error):
+                return b""
+            _fail(self.recipe, path, error)
+        if ranged:
+            raise StoreError(self.describe(path), "the server does not serve byte ranges")
+        raise too_large(self.describe(path), int(bound))
+
+
+@asynccontextmanager
+async def get_object(
+    files: S3Files, path: str, left: float, **request: Any
+) -> AsyncIterator[tuple[dict[str, Any], AsyncIterator[bytes]]]:
+    """Send one request by s3fs: the answer of GetObject, and its body in pieces.
+
+    Parameters
+    ----------
+    left
+        Seconds that it may take in all.
+    request
+        Further parameters of GetObject.
+
+    Raises
+    ------
+    TransientError
+        If it is worth another try. Else what s3fs raises.
+    """
+    fs = files.shared.fs
+    bucket, key, version = fs.split_path(path)
+    which = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
+    which |= getattr(fs, "req_kw", {})  # who pays
+    clock = asyncio.get_running_loop().time
+    end = clock() + left
+    try:
+        async with within(left):
+            answer = await fs._call_s3("get_object", **which, **request)  # noqa: SLF001
+    except TransientError:
+        raise
+    except Exception as error:
+        if (transient := _transient(error)) is not None:
+            raise transient from None
+        raise
+    body = answer["Body"]
+    try:
+        async with Clock(files.timeout, end - clock()) as watch:
+            watch.body()
+            yield answer, _watched(body.iter_chunks(_PIECE), watch)
+    except _BROKEN as error:
+        raise TransientError(f"{type(error).__name__}: {error}") from None
+    finally:
+        body.close()
+
+
+async def _watched(pieces: AsyncIterator[bytes], clock: Clock) -> AsyncIterator[bytes]:
+    have = 0
+    async for piece in pieces:
+        have += len(piece)
+        if have >= clock.mark:
+            clock.came(have)
+        yield piece
+
+
+def _transient(error: Exception) -> TransientError | None:
+    """What to try again of what s3fs raises, when it does not do so itself."""
+    cause = error.__cause__ or error
+    response = getattr(cause, "response", None)
+    if isinstance(response, dict):
+        meta = response.get("ResponseMetadata", {})
+        status, code = meta.get("HTTPStatusCode"), response.get("Error", {}).get("Code", "")
+        busy = status in BUSY or code in _SLOW_DOWN
+        if not (busy or status in TRANSIENT or code == "RequestTimeout"):
+            return None
+        wait = retry_after(meta.get("HTTPHeaders", {}).get("retry-after"))
+        return TransientError(f"HTTP status {status} ({code})", wait, busy=busy)
+    if isinstance(cause, _BROKEN):
+        cost = TOO_LONG if isinstance(cause, _LATE) else 1
+        return TransientError(f"{type(cause).__name__}: {cause}", cost=cost)
+    return None
 
 
 class _UnusualError(Exception):
@@ -176,7 +321,16 @@ class Form:
     signer: Signer | None
     credentials: Any
 
-    async def read(self, key: str, start: int | None, stop: int | None, shown: str) -> bytes | None:
+    async def read(
+        self,
+        key: str,
+        start: int | None,
+        stop: int | None,
+        most: int | None,
+        shown: str,
+        limits: Timeout,
+        left: float,
+    ) -> bytes | None:
         """Read an object or a part, once.
 
         Raises
@@ -196,21 +350,26 @@ class Form:
             headers["Range"] = range_header(start, stop)
         with translated(shown):
             try:
-                async with self.session.get(
-                    url, headers=headers, allow_redirects=False
-                ) as response:
+                asked = self.session.get(
+                    url, headers=headers, allow_redirects=False, timeout=connecting(limits)
+                )
+                async with gate(self.session), Clock(limits, left) as clock, asked as response:
+                    clock.body()
                     status = response.status
+                    if is_encoded(response):
+                        raise _UnusualError
                     if status == 200:
-                        answer = await whole_file(response, response.content_length, start, stop)
+                        answer = await whole_file(response, clock, shown, start, stop, most)
                         if start is None:
                             _compare(answer.body, response.headers)
                         return answer.body
                     if status == 206 and start is not None:
-                        return (await part_of_file(response, shown, start, stop)).body
+                        part = await part_of_file(response, clock, shown, start, stop, most)
+                        return part.body
                     if status == 416 and start is not None:  # beyond the end, as in a slice
                         return b""
                     if status in MISSING and _NO_SUCH_KEY.search(
-                        await up_to(response, _ERROR_BYTES)
+                        await up_to(response, clock, shown, _ERROR_BYTES)
                     ):
                         return None
                     if status in TRANSIENT:

@@ -49,9 +49,15 @@ class ZipStore(LocalStore):
         self._lock = ProcessLock()
         self._opened: tuple[Callable[[int, int], bytes], Archive] | None = None
 
-    def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+    def get(
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
+    ) -> bytes | None:
         read, archive = self._open()
-        return answer(archive.read(key, start, stop, whole=False), read)
+        return answer(archive.read(key, start, stop, most, whole=False), read)
 
     def list(self, prefix: str) -> frozenset[str]:
         return self._open()[1].children.get(prefix, frozenset())
@@ -74,7 +80,7 @@ class ZipStore(LocalStore):
         return opened
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._source, self.url)
+        return type(self), (self._source, self.url), {"max_metadata": self.max_metadata}
 
 
 class RemoteFiles(Protocol):
@@ -113,10 +119,14 @@ class RemoteZipStore(RemoteStore):
         return self._files.loop
 
     async def get(
-        self, key: str, start: int | None = None, stop: int | None = None
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
         archive, tail, size = await self._open()
-        plan = archive.read(key, start, stop, whole=True)
+        plan = archive.read(key, start, stop, most, whole=True)
         wanted, content = advance(plan)
         while wanted is not None:
             begin, end = wanted
@@ -173,7 +183,8 @@ class RemoteZipStore(RemoteStore):
         return data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._files, self._path, self.url)
+        arguments = self._files, self._path, self.url
+        return type(self), arguments, {"max_metadata": self.max_metadata}
 
 
 def _reading(source: LocalBytes) -> Callable[[int, int], bytes]:

@@ -26,6 +26,8 @@ from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks
 #: Chunks up to this many bytes are put into the result several at a time: each by itself costs
 #: more in calls of numpy than in copying.
 _SMALL = 1 << 16
+#: Bytes that a stored chunk may have besides what its codecs can make of it.
+_SLACK = 1 << 16
 #: Where less than this share of a shuffled chunk is wanted, only that is brought together.
 _SELECTIVE = 0.4
 
@@ -49,6 +51,8 @@ class Decoder:
     ----------
     nbytes
         Of a decoded chunk.
+    most
+        Bytes that a stored chunk may have: no codec makes more of a chunk.
     is_plain
         Whether chunks are stored as the bytes of their elements.
     in_rows
@@ -67,6 +71,7 @@ class Decoder:
         "_steps",
         "in_rows",
         "is_plain",
+        "most",
         "nbytes",
         "needs_libhdf5",
     )
@@ -100,6 +105,7 @@ class Decoder:
             raise FormatError(_described(array), reason)
         steps: list[Step] = []
         size = UNKNOWN if self._objects else Size(self.nbytes)
+        self.most = size.most + _SLACK
         for config in self._codecs:
             try:
                 step, size = _step(config, array, size)
@@ -110,6 +116,8 @@ class Decoder:
             except Exception as error:
                 reason = f"codec {config['id']!r:.80} cannot be used ({error})"
                 raise FormatError(_described(array), reason) from error
+            # what a compressor makes of noise is longer than that: by a fourth, with the worst
+            self.most = size.most + _SLACK if size.exact else self.most * 3 // 2
             steps.insert(0, step)
         return tuple(steps)
 

@@ -99,7 +99,7 @@ class ChunkReader:
                 if plain is not None:
                     decoder.place_row(plain, segment, result)
                     continue
-            stored = [store.get(key) for key in own]
+            stored = [store.get(key, None, None, decoder.most) for key in own]
             if segment.step and len(own) > 1 and None not in stored:
                 chunks = decoder.decode(stored, own.__getitem__)
                 decoder.place_row(chunks, segment, result)
@@ -140,7 +140,8 @@ class ChunkReader:
         for task, key, version, chunk in zip(tasks, keys, versions, found, strict=True):
             if chunk is None:
                 remember = partial(known.put, [version])
-                self._place(task, key, store.get(key), remember, plan, result)
+                data = store.get(key, most=self._decoder.most)
+                self._place(task, key, data, remember, plan, result)
             else:
                 self._decoder.place(chunk, task, plan.axes, result)
 
@@ -175,7 +176,7 @@ class ChunkReader:
                     self._decoder.place(chunk, task, plan.axes, result)
                     continue
                 async with gate:
-                    data = await store.get(key)
+                    data = await store.get(key, most=self._decoder.most)
                 keep = None if known is None else partial(known.put, [key])
                 if inline:
                     self._place(task, key, data, keep, plan, result)

@@ -90,6 +90,7 @@ class FileChunkReader:
         for segments, first, ids in self._windows(plan, most, LOCAL_WINDOW):
             wanted, where = np.unique(ids, return_inverse=True)
             table = file.parse(self._array.index.locate(wanted))
+            self._check_sizes(wanted, table.size)
             chunks = _Chunks(ids, table.start[where], table.size[where], table.mask[where])
 
             def place(
@@ -105,6 +106,17 @@ class FileChunkReader:
             count, each = len(segments), -(-len(ids) // len(segments))
             share(place, range(count), count, each * self._nbytes, chunks=each)
         return plan.finish(result)
+
+    def _check_sizes(self, numbers: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any]) -> None:
+        """Refuse chunks that are stated to be longer than codecs can make them."""
+        most = self._decoders[0].most
+        if sizes.size and int(sizes.max()) > most:
+            worst = int(sizes.argmax())
+            position = tuple(int(n) for n in np.unravel_index(numbers[worst], self._grid))
+            raise FormatError(
+                f"{self._array.path} chunk {position}",
+                f"is stated to have {int(sizes[worst])} bytes, and can have {most} at most",
+            )
 
     def _place_segment(
         self,
@@ -154,6 +166,7 @@ class FileChunkReader:
             tasks = [task for segment in segments for task in segment.tasks()]
             wanted, where = np.unique(ids, return_inverse=True)
             table = await file.parse_remote(self._array.index.locate(wanted))
+            self._check_sizes(wanted, table.size)
             chunks = _Chunks(ids, table.start[where], table.size[where], table.mask[where])
             left = self._place_known(tasks, chunks, known, plan, result)
             chunks = chunks.of(left)

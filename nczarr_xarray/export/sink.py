@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -420,7 +421,7 @@ class Sink:
     def _seen(self, key: str) -> Old | None:
         """Where a chunk is now: written by a block before, or old, or nowhere."""
         written = self.store.reader()
-        found = written.get_many([key])[0]
+        found = written.get_many([key], sys.maxsize)[0]  # a chunk of our own
         if isinstance(found, StoreError):
             raise found
         return self.old if found is None else Old(written, self.array)

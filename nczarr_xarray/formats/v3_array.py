@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_xarray.chunks import plan_outer
+from nczarr_xarray.chunks.filters import UNKNOWN
 from nczarr_xarray.formats.nczarr.arrays import MAX_SIZE
 from nczarr_xarray.formats.nczarr.attributes import as_float
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
@@ -21,6 +23,8 @@ from nczarr_xarray.model import CodecConfig
 FILE = "zarr.json"
 #: Zarr-python makes a list of the chunks of a selection: more would fill the memory.
 MAX_CHUNKS = 1 << 24
+#: Bytes that a chunk may have besides what codecs can make of it, and its entry in a shard's index.
+_EACH_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,21 @@ def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
     from nczarr_xarray._zarr_view import StoreView
 
     zarr_store = store.store if isinstance(store, ZarrKeyStore) else StoreView(store)
-    return Array(AsyncArray.from_dict(StorePath(zarr_store, path), metadata))
+    array = Array(AsyncArray.from_dict(StorePath(zarr_store, path), metadata))
+    if isinstance(zarr_store, StoreView):
+        zarr_store.most = _most_stored(array)
+    return array
+
+
+def _most_stored(array: Any) -> int:
+    """Bytes that an object of chunks may have: no codec makes more of them."""
+    count = math.prod(array.shards or array.chunks)
+    dtype = np.dtype(object) if array.dtype.kind == "T" else np.dtype(array.dtype)
+    if dtype.kind == "O":
+        return 2 * UNKNOWN.most
+    # each chunk in a shard has an entry in its index, and may have a header
+    chunks = math.prod(array.shards) // max(1, math.prod(array.chunks)) if array.shards else 1
+    return int(2 * count * dtype.itemsize + chunks * _EACH_CHUNK)
 
 
 def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:

@@ -112,7 +112,13 @@ class FileKeys(KeyStore):
 class LocalFileKeys(FileKeys, LocalStore):
     """The keys of a file whose reads are quick."""
 
-    def get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes | None:
+    def get(
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
+    ) -> bytes | None:
         part = slice(start, stop)
         document = self.tree.document(key)
         if document is not None:
@@ -158,7 +164,11 @@ class RemoteFileKeys(FileKeys, RemoteStore):
         return source.loop
 
     async def get(
-        self, key: str, start: int | None = None, stop: int | None = None
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
     ) -> bytes | None:
         part = slice(start, stop)
         document = self.tree.document(key)

@@ -53,13 +53,16 @@ def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
     FormatError
         If `data` is empty or not JSON even in netCDF-C's dialect.
     """
-    text = data.decode("utf-8", "replace")
+    text = ""
     try:
+        text = data.decode("utf-8", "replace")
         value = _parse(text, apostrophe)
         if text.count("[") + text.count("{") > MAX_DEPTH:
             _check_depth(value)
     except RecursionError:
         raise FormatError(key, "is JSON nested too deeply") from None
+    except MemoryError:
+        raise FormatError(key, f"is JSON of {len(data)} bytes, which does not fit") from None
     except ValueError as error:
         if not text.strip():
             raise FormatError(key, "is empty, JSON was expected") from None
