@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import TypeAlias, TypeVar, cast
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
-from nczarr_fsspec.keystore import check_key, is_safe_name
+from nczarr_fsspec.keystore import MAX_METADATA, check_key, is_safe_name
 from nczarr_fsspec.stores._names import child_names
 
 T = TypeVar("T")
@@ -252,7 +252,7 @@ def _is_nczarr(archive: Archive) -> Plan[bool]:
     if ".nczarr" in archive.members:
         return True
     for key in (".zattrs", ".zgroup"):
-        content = yield from archive.read(key, None, None, whole=True)
+        content = yield from archive.read(key, None, None, MAX_METADATA, whole=True)
         if content is not None and b'"_nczarr_superblock"' in content.lower():
             return True
     return False
