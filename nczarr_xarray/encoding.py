@@ -134,6 +134,8 @@ def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     for name, key in (("zlib", "level"), ("zstd", "level"), ("bz2", "level"), ("blosc", "clevel")):
         if name in by_id:
             level = _number(by_id[name], key)
+            # netCDF has none below 0: -1 is zlib's default, the others are fast ones of zstd
+            level = level if level >= 0 else {"zlib": 6}.get(name, 1)
     filters: dict[str, Any] = {
         "zlib": "zlib" in by_id,
         "szip": next((found for found in map(_szip, codecs) if found), False),
@@ -146,6 +148,9 @@ def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     if "blosc" not in by_id:
         # else `to_netcdf` would fail: xarray asks netCDF4 for "blosc", which takes "blosc_lz4" ...
         filters["blosc"] = False
+    else:
+        # a word of h5netcdf, which otherwise hands the level to h5py without a compressor
+        filters["compression_opts"] = None
     return filters
 
 

@@ -187,7 +187,7 @@ def plan_import(
     place = Place(destination)
     profile = make_profile(compat, destination.mode, place.url)
     root, order = _declared(source, fixed=fixed)
-    exporter = Exporter(profile, root)
+    exporter = Exporter(profile, root, align=True)
     for path, dataset in groups.items():
         known = [name for name in order.get(path, ()) if name in dataset.variables]
         rest = [name for name in dataset.variables if name not in set(known)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,8 +14,15 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray._compat import encode_for_netcdf
 from nczarr_xarray.chunks.quantize import quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
+from nczarr_xarray.export.inherited import adapted, keep_whole, leave_out, without_cf
 from nczarr_xarray.export.source import StoredSource
-from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, Request, netcdf_type, storage
+from nczarr_xarray.export.storage import (
+    QUANTIZE_ATTRIBUTES,
+    QUANTIZE_KEYS,
+    Request,
+    netcdf_type,
+    storage,
+)
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import NC_DTYPES, Attribute, Dimension, Group, Variable, join
 
@@ -38,11 +45,14 @@ class Item(NamedTuple):
         CF-encoded, with dask's data or data in memory; or stored somewhere.
     rounding
         Quantization asked for.
+    chunks_are_asked_for
+        Whether the user chose the chunks, and not we for these blocks.
     """
 
     variable: Variable
     source: xr.Variable | StoredSource
     rounding: Rounding | None = None
+    chunks_are_asked_for: bool = True
 
 
 @dataclass(slots=True)
@@ -95,10 +105,13 @@ class Exporter:
         What is written.
     root
         See `Contents`.
+    align
+        Whether dask's blocks will be moved to borders of chunks.
     """
 
-    def __init__(self, profile: Profile, root: Group | None = None) -> None:
+    def __init__(self, profile: Profile, root: Group | None = None, *, align: bool = False) -> None:
         self.profile = profile
+        self.align = align
         self.contents = Contents(root or Group())
         self.problems: list[str] = []
 
@@ -127,12 +140,18 @@ class Exporter:
         dataset = dataset.copy()
         for name, variable in dataset.variables.items():
             encoding = options.encoding.get(name, variable.encoding)
+            inherited = name not in options.encoding and not options.encoded
+            where = join(path, str(name))
+            if inherited:
+                encoding = adapted(where, variable, encoding)
             if isinstance(encoding, Mapping):
                 variable.encoding = whole_text(variable, encoding)
+            if inherited:
+                keep_whole(where, variable)
         if options.encoded:
             variables, attributes = dict(dataset.variables), dict(dataset.attrs)
         else:
-            variables, attributes = self.encoded(path, dataset)
+            variables, attributes = self.encoded(path, dataset, frozenset(options.encoding))
         for name, value in attributes.items():
             self.attribute(group, group.path, name, value)
         for name, source in variables.items():
@@ -145,20 +164,34 @@ class Exporter:
                 self.problems.append(f"{join(group.path, str(name))}: {error}")
 
     def encoded(
-        self, path: str, dataset: xr.Dataset
+        self, path: str, dataset: xr.Dataset, asked: Collection[Hashable]
     ) -> tuple[dict[Any, xr.Variable], dict[Any, Any]]:
-        """`encode_for_netcdf`; variables that it cannot encode are noted and left out."""
+        """`encode_for_netcdf`; variables that it cannot encode are noted and left out.
+
+        Parameters
+        ----------
+        asked
+            Variables whose encoding the user gave: all others are encoded without theirs, if with
+            it they cannot be.
+        """
         try:
             return encode_for_netcdf(dataset)
         except _NOT_ENCODABLE as error:
             problems = [f"{path}: {error}"]
         found: dict[Any, xr.Variable] = {}
         single = []
+        again = False
         for name, variable in dataset.variables.items():
+            where = join(path, str(name))
             try:
                 found |= encode_for_netcdf(xr.Dataset({name: variable.to_base_variable()}))[0]
             except _NOT_ENCODABLE as error:
-                single.append(f"{join(path, str(name))}: {error}")
+                plain = None if name in asked else without_cf(where, variable.encoding, error)
+                if plain is not None:
+                    variable.encoding, again = plain, True
+                single.append(f"{where}: {error}")
+        if again:
+            return self.encoded(path, dataset, asked)
         self.problems += single or problems
         return found, dict(dataset.attrs)
 
@@ -216,21 +249,27 @@ class Exporter:
         if nc_type == "string" and self.profile.generation == "v2":
             attributes.setdefault("_Encoding", "utf-8")  # by which xarray makes text of bytes
         fill = attributes.pop("_FillValue", None)
-        rounding = self.rounding(source, encoding, attributes, fill)
-        array = storage(
-            Request(
-                path=path.strip("/"),
-                shape=source.shape,
-                unlimited=tuple(d.unlimited for d in dimensions),
-                dtype=source.dtype,
-                encoding=encoding,
-                explicit=explicit,
-                blocks=source.chunks,
-                fill=fill,
-                text_length=longest_text(source) if nc_type == "string" else 0,
-            ),
-            self.profile,
+        try:
+            rounding = self.rounding(source, encoding, attributes, fill)
+        except ValueError as error:
+            if explicit:
+                raise
+            encoding = leave_out(path, encoding, QUANTIZE_KEYS, error)
+            rounding = None
+        request = Request(
+            path=path.strip("/"),
+            dims=source.dims,
+            shape=source.shape,
+            unlimited=tuple(d.unlimited for d in dimensions),
+            dtype=source.dtype,
+            encoding=encoding,
+            explicit=explicit,
+            blocks=source.chunks,
+            fill=fill,
+            text_length=longest_text(source) if nc_type == "string" else 0,
+            align=self.align,
         )
+        array = storage(request, self.profile)
         dtype = array.dtype if nc_type != "string" else np.dtype(object)
         variable = Variable(name, group.path, dimensions, nc_type, dtype, array=array)
         for attribute, value in attributes.items():
@@ -238,7 +277,8 @@ class Exporter:
         if fill is not None:
             variable.attributes["_FillValue"] = _fill_attribute(nc_type, fill)
         group.variables[name] = variable
-        self.contents.items.append(Item(variable, source, rounding))
+        asked = request.chunks_are_asked_for
+        self.contents.items.append(Item(variable, source, rounding, asked))
 
     def dimension(
         self, group: Group, name: Hashable, size: int, unlimited: bool, path: str

@@ -62,7 +62,7 @@ def plan_new(request: Request, mode: Mode) -> Job:
 
 
 def _new_dataset(request: Request, mode: Mode) -> Job:
-    exporter = Exporter(request.profile)
+    exporter = Exporter(request.profile, align=request.wishes.align_chunks)
     _collect(exporter, request)
     return plan_contents(
         exporter.contents,
@@ -119,8 +119,9 @@ def _collect(exporter: Exporter, request: Request) -> None:
     for path, dataset in request.groups.items():
         exporter.add(path, dataset, request.options(path))
     contents, wishes = exporter.contents, request.wishes
-    if wishes.align_chunks:
-        contents.items[:] = [aligned_item(i, (0,) * i.source.ndim) for i in contents.items]
+    for number, item in enumerate(contents.items):
+        if wishes.align_chunks or not item.chunks_are_asked_for:
+            contents.items[number] = aligned_item(item, (0,) * item.source.ndim)
     for item in contents.items:
         exporter.problems += misfits(item, wishes, (0,) * item.source.ndim)
     exporter.problems += problems(contents.root, exporter.profile)
@@ -159,7 +160,8 @@ def _merge(request: Request, replaced: str | None) -> Job:
         existing = _still_there(request)  # as it is now that nobody else may change it
         with existing.opened:
             profile = replace(existing.profile, array_dimensions=request.profile.array_dimensions)
-            exporter = Exporter(profile, existing.skeleton(replaced))
+            there = existing.skeleton(replaced)
+            exporter = Exporter(profile, there, align=request.wishes.align_chunks)
             _collect(exporter, request)
             removed = _outdated(exporter, existing, request, replaced)
             _note_changes(exporter, existing, profile, replaced)

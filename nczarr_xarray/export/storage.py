@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from nczarr_xarray.export.attributes import NC_TYPES
-from nczarr_xarray.export.grid import default_chunk_shape, uniform_chunks
+from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs
+from nczarr_xarray.export.grid import default_chunk_shape, misfit, uniform_chunks
 from nczarr_xarray.formats.nczarr.emit import Profile
-from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, CodecConfig
+from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray
 
 #: Keys that decoding and encoding of values (CF) has used up.
 CF_KEYS = frozenset(
@@ -23,14 +24,26 @@ _INFORMATION = frozenset(
     | {"endian", "object_codec"}
 )
 _NETCDF_KEYS = frozenset(
-    {"compression", "zlib", "szip", "zstd", "bzip2", "blosc", "complevel", "shuffle", "fletcher32"}
+    {
+        "compression",
+        "compression_opts",
+        "zlib",
+        "szip",
+        "zstd",
+        "bzip2",
+        "blosc",
+        "complevel",
+        "shuffle",
+        "fletcher32",
+    }
     | {"blosc_shuffle", "szip_coding", "szip_pixels_per_block"}
 )
 _ZARR_KEYS = frozenset({"compressor", "compressors", "filters"})
 _CHUNK_KEYS = frozenset({"chunks", "chunksizes", "contiguous"})
-_VALUE_KEYS = frozenset(
-    {"quantize_mode", "significant_digits", "least_significant_digit", "_nczarr_maxstrlen"}
-)
+#: By one of these, data come from somewhere, and were not made with blocks of the user's choice.
+_TOLD = _CHUNK_KEYS | {"original_shape"}
+QUANTIZE_KEYS = frozenset({"quantize_mode", "significant_digits", "least_significant_digit"})
+_VALUE_KEYS = QUANTIZE_KEYS | {"_nczarr_maxstrlen"}
 #: Everything that `encoding` may hold.
 VALID_KEYS = (
     CF_KEYS | _NETCDF_KEYS | _ZARR_KEYS | _CHUNK_KEYS | _VALUE_KEYS | {"endian", "preferred_chunks"}
@@ -41,17 +54,6 @@ QUANTIZE_ATTRIBUTES = {
     "GranularBitRound": "_QuantizeGranularBitRoundNumberOfSignificantDigits",
     "BitRound": "_QuantizeBitRoundNumberOfSignificantBits",
 }
-_BLOSC = {
-    "blosc_lz": "blosclz",
-    "blosc_lz4": "lz4",
-    "blosc_lz4hc": "lz4hc",
-    "blosc_snappy": "snappy",
-    "blosc_zlib": "zlib",
-    "blosc_zstd": "zstd",
-}
-_NAMES = ("zlib", "szip", "zstd", "bzip2", "blosc", *_BLOSC)
-#: Byte shuffling comes with these unless it is turned off, as in netCDF4-python.
-_SHUFFLED = frozenset({"zlib", "zstd", "bzip2"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Request:
     ----------
     path
         Of the array, without leading slash.
-    shape, unlimited
+    dims, shape, unlimited
         Per dimension.
     dtype
         Of the values after CF encoding; object for text.
@@ -77,9 +79,12 @@ class Request:
         ``_FillValue`` or None.
     text_length
         Bytes of the longest text.
+    align
+        Whether dask's blocks will be moved to borders of chunks.
     """
 
     path: str
+    dims: tuple[Hashable, ...]
     shape: tuple[int, ...]
     unlimited: tuple[bool, ...]
     dtype: np.dtype[Any]
@@ -88,6 +93,12 @@ class Request:
     blocks: tuple[tuple[int, ...], ...] | None = None
     fill: Any = None
     text_length: int = 0
+    align: bool = False
+
+    @property
+    def chunks_are_asked_for(self) -> bool:
+        """Whether the user chose the chunks."""
+        return self.explicit and any(self.encoding.get(key) is not None for key in _CHUNK_KEYS)
 
 
 def netcdf_type(dtype: np.dtype[Any]) -> str | None:
@@ -120,17 +131,18 @@ def storage(request: Request, profile: Profile) -> ChunkedArray:
     if profile.generation in ("G2L", "G2U") and not request.explicit:
         # these releases refuse chunks that are longer than the variable
         chunks = tuple(min(c, max(1, n)) for c, n in zip(chunks, request.shape, strict=True))
-    codecs = _codecs(encoding, dtype) if request.shape else ()
-    if profile.generation == "G2U" and not request.explicit:
-        codecs = ()  # netCDF-C 4.8 has none
-    return ChunkedArray(
+    array = ChunkedArray(
         path=request.path,
         shape=request.shape,
         chunk_shape=chunks,
         dtype=dtype,
         fill=fill_element(netcdf_type(request.dtype), request.fill, dtype, profile),
-        codecs=codecs,
     )
+    if not request.shape:
+        return array
+    if request.explicit:
+        return replace(array, codecs=asked_codecs(encoding, dtype))
+    return replace(array, codecs=inherited_codecs(encoding, array, profile))
 
 
 def check_keys(encoding: Mapping[str, Any]) -> None:
@@ -165,7 +177,7 @@ def _stored_dtype(request: Request, profile: Profile) -> np.dtype[Any]:
             )
         return np.dtype(f"S{max(length, shortest_text(profile))}")
     endian = encoding.get("endian", "native")
-    if endian not in ("native", "little", "big", None):
+    if endian not in ("native", "little", "big", None) and request.explicit:
         raise ValueError(f"endian is {endian!r}; it is 'native', 'little' or 'big'")
     big = endian == "big" or (endian != "little" and dtype.byteorder == ">")
     # before 4.9.3 netCDF-C stored the order of the machine whatever it recorded
@@ -208,40 +220,51 @@ def _chunk_shape(request: Request, dtype: np.dtype[Any]) -> tuple[int, ...]:
     given = encoding.get("chunks")
     if given is None:
         given = encoding.get("chunksizes")
-    if given is not None and (request.explicit or _still_fits(given, request)):
+    if given is not None and request.explicit:
         return _checked_chunks(given, shape)
-    if encoding.get("contiguous") and not any(request.unlimited) and request.blocks is None:
+    inherited = None if given is None else _inherited_chunks(given, request)
+    blocks = request.blocks
+    if inherited is not None:
+        if blocks is None or request.align or misfit(blocks, inherited, (0,) * len(shape)) is None:
+            return inherited
+    elif encoding.get("contiguous") and not any(request.unlimited) and blocks is None:
         return tuple(max(1, size) for size in shape)
-    if encoding.get("contiguous") and request.explicit:
+    elif encoding.get("contiguous") and request.explicit:
         raise ValueError("contiguous: it has an unlimited dimension, or dask would share one chunk")
-    if request.blocks is not None:
-        chunks = uniform_chunks(request.blocks)
-        if chunks is None:
-            raise ValueError(
-                "its dask blocks do not make a chunk grid (all equal but the last, which may be "
-                "shorter); give encoding['chunks'] with align_chunks=True, or rechunk it"
-            )
+    chunks = None if blocks is None else uniform_chunks(blocks)
+    if chunks is not None:
         return chunks
+    if inherited is not None:
+        return inherited
+    if blocks is not None and not request.align and not _TOLD & encoding.keys():
+        raise ValueError(
+            "its dask blocks do not make a chunk grid (all equal but the last, which may be "
+            "shorter); use align_chunks=True, give encoding['chunks'] with it, or rechunk the data"
+        )
     itemsize = 8 if request.dtype.kind == "O" else dtype.itemsize
     return default_chunk_shape(shape, request.unlimited, itemsize)
 
 
-def _still_fits(chunks: Any, request: Request) -> bool:
-    """Whether chunk lengths that the data came with suit what became of the data."""
+def _inherited_chunks(chunks: Any, request: Request) -> tuple[int, ...] | None:
+    """Chunk lengths that the data came with, if they suit what became of the data."""
     try:
-        lengths = tuple(map(int, chunks))
+        lengths = [int(length) for length in chunks]
     except (TypeError, ValueError):
-        return False
+        return None
+    named, dims = request.encoding.get("preferred_chunks"), {*request.dims}
+    if isinstance(named, Mapping) and [*named.values()] == lengths and named.keys() >= dims:
+        lengths = [named[name] for name in request.dims]  # they may have changed places
     if len(lengths) != len(request.shape) or any(length < 1 for length in lengths):
-        return False
+        return None
     original = request.encoding.get("original_shape")
     if original is None or tuple(original) != request.shape:
         too_long = (
             c > n and not u
             for c, n, u in zip(lengths, request.shape, request.unlimited, strict=True)
         )
-        return not any(too_long)
-    return True
+        if any(too_long):
+            return None
+    return tuple(lengths)
 
 
 def _checked_chunks(chunks: Any, shape: Sequence[int]) -> tuple[int, ...]:
@@ -258,92 +281,3 @@ def _checked_chunks(chunks: Any, shape: Sequence[int]) -> tuple[int, ...]:
     if any(length < 1 for length in lengths):
         raise ValueError(f"chunk lengths {lengths} are not positive")
     return lengths
-
-
-def _codecs(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> tuple[CodecConfig, ...]:
-    """Codecs in the order of encoding: shuffle, compressor, checksum, as netCDF-C defines them."""
-    name = _compression(encoding)
-    shuffle = encoding.get("shuffle")
-    if name is None and not shuffle and not encoding.get("fletcher32"):
-        return _zarr_codecs(encoding)
-    codecs: list[CodecConfig] = []
-    if shuffle or (shuffle is None and name in _SHUFFLED):
-        text = dtype.kind == "S" and dtype.itemsize > 1
-        codecs.append({"id": "shuffle", "elementsize": 8 if text else dtype.itemsize})
-    if name is not None:
-        codecs.append(_compressor(name, encoding))
-    if encoding.get("fletcher32"):
-        codecs.append({"id": "fletcher32"})
-    return tuple(codecs)
-
-
-def _compression(encoding: Mapping[str, Any]) -> str | None:
-    """Name of the compressor that netCDF's keys ask for."""
-    name = encoding.get("compression")
-    if name is None:
-        asked = [flag for flag in ("zlib", "szip", "zstd", "bzip2", "blosc") if encoding.get(flag)]
-        name = asked[-1] if asked else None
-    elif name == "gzip":
-        name = "zlib"
-    if name is not None and name not in _NAMES:
-        raise ValueError(f"compression {name!r} is not known; there are {', '.join(_NAMES)}")
-    return name
-
-
-def _compressor(name: str, encoding: Mapping[str, Any]) -> CodecConfig:
-    level = encoding.get("complevel")
-    level = 4 if level is None else int(level)
-    if name == "zlib":
-        return {"id": "zlib", "level": _in_range(level, 0, 9)}
-    if name == "zstd":
-        return {"id": "zstd", "level": _in_range(level, 0, 22)}
-    if name == "bzip2":
-        return {"id": "bz2", "level": _in_range(level, 1, 9)}
-    if name == "szip":
-        options = encoding["szip"] if isinstance(encoding.get("szip"), Mapping) else {}
-        coding = encoding.get("szip_coding", options.get("coding", "nn"))
-        pixels = encoding.get("szip_pixels_per_block", options.get("pixels_per_block", 8))
-        if coding not in ("nn", "ec") or pixels not in range(2, 33, 2):
-            raise ValueError("szip: coding is 'nn' or 'ec', pixels_per_block even and at most 32")
-        return {"id": "szip", "mask": 32 if coding == "nn" else 4, "pixels-per-block": int(pixels)}
-    options = encoding["blosc"] if isinstance(encoding.get("blosc"), Mapping) else {}
-    name = _BLOSC.get(str(options.get("compressor", name)), "lz4")
-    shuffle = encoding.get("blosc_shuffle", options.get("shuffle", 1))
-    return {
-        "id": "blosc",
-        "cname": name,
-        "clevel": _in_range(level, 0, 9),
-        "shuffle": _in_range(int(shuffle), 0, 2),
-        "blocksize": 0,
-    }
-
-
-def _in_range(value: int, low: int, high: int) -> int:
-    if not low <= value <= high:
-        raise ValueError(f"{value} is not between {low} and {high}")
-    return value
-
-
-def _zarr_codecs(encoding: Mapping[str, Any]) -> tuple[CodecConfig, ...]:
-    """Codecs in Zarr's words: filters, then the compressor."""
-    found: list[Any] = []
-    for key in ("filters", "compressors", "compressor"):
-        value = encoding.get(key)
-        if key == "compressor" and encoding.get("compressors") is not None:
-            continue
-        if value is None or isinstance(value, str):
-            continue  # "auto": the default here is none
-        found += [value] if isinstance(value, Mapping) or not isinstance(value, Iterable) else value
-    return tuple(map(_config, found))
-
-
-def _config(codec: Any) -> CodecConfig:
-    config = codec if isinstance(codec, Mapping) else None
-    if config is None and hasattr(codec, "get_config"):
-        config = codec.get_config()
-    if config is None or not isinstance(config.get("id"), str):
-        raise ValueError(f"{codec!r:.80} is no codec of Zarr 2; use those of numcodecs")
-    config = dict(config)
-    if config["id"] == "zstd":
-        config.pop("checksum", None)  # netCDF-C knows levels only
-    return config

@@ -10,7 +10,6 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from nczarr_fsspec.keystore import is_safe_name
 from nczarr_xarray.formats.nczarr import values
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN
 from nczarr_xarray.formats.nczarr.profiles import Profile
-from nczarr_xarray.model import NC_DTYPES, Attribute, ChunkedArray, Group, Variable
+from nczarr_xarray.model import NC_DTYPES, Attribute, ChunkedArray, CodecConfig, Group, Variable
 
 _RELEASES = {
     "G2A": "netCDF-C 4.9.3 and later",
@@ -70,6 +69,11 @@ def problems(root: Group, profile: Profile) -> list[str]:
         One line each, naming the object: ``"/g1/v: ..."``.
     """
     return list(_Check(root, profile).lines())
+
+
+def codec_problems(config: CodecConfig, array: ChunkedArray, profile: Profile) -> list[str]:
+    """Why the readers of `profile` would not undo a codec of this array, as `problems` says it."""
+    return list(_Check(Group(), profile).codec(config, array))
 
 
 def consistently_named(group: Group) -> set[str]:
@@ -243,16 +247,25 @@ class _Check:
 
     def codecs(self, array: ChunkedArray) -> Iterator[str]:
         if array.codecs and self.profile.generation == "G2U":
-            yield f"{self.reader} has no compression or filters in NCZarr"
-        elif self.netcdf:
-            for config in array.codecs:
-                yield from _about(f"codec {config['id']!r}", self.codec(config, array))
-
-    def codec(self, config: Any, array: ChunkedArray) -> Iterator[str]:
-        name = config["id"]
-        if name not in _CODECS:
-            yield "netCDF-C does not have it: use zlib, zstd, bz2, blosc or szip"
+            yield from self.codec(array.codecs[0], array)  # once for all
             return
+        for config in array.codecs:
+            yield from _about(f"codec {config['id']!r}", self.codec(config, array))
+
+    def codec(self, config: CodecConfig, array: ChunkedArray) -> Iterator[str]:
+        name = config["id"]
+        if not self.netcdf:
+            return
+        if self.profile.generation == "G2U":
+            yield f"{self.reader} has no compression or filters in NCZarr"
+        elif name not in _CODECS:
+            yield "netCDF-C does not have it: use zlib, zstd, bz2, blosc or szip"
+        else:
+            yield from self.settings(config, array)
+
+    def settings(self, config: CodecConfig, array: ChunkedArray) -> Iterator[str]:
+        """What is wrong with the parameters of a codec that netCDF-C has."""
+        name = config["id"]
         for setting in _CODECS[name]:
             if not isinstance(config.get(setting), int) or config[setting] < 0:
                 yield f"netCDF-C needs {setting!r}, and not a negative one"

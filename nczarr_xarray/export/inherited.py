@@ -1,0 +1,143 @@
+"""CF encoding that data came with, as far as it suits what has become of them.
+
+What a user asks for is done or refused. What was inherited is adapted or left out, and logged:
+nobody chose it, so it stops nobody and spoils no values. (Chunks and codecs: `storage`, `codecs`.)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
+
+_PACKING = ("dtype", "scale_factor", "add_offset")
+
+_log = logging.getLogger("nczarr_xarray.export")
+
+
+def leave_out(
+    path: str, encoding: Mapping[str, Any], keys: Iterable[str], reason: object
+) -> dict[str, Any]:
+    """`encoding` without `keys`, which is logged."""
+    gone = {key: encoding[key] for key in keys if key in encoding}
+    _log.info("%s: inherited encoding %.200r is left out: %s", path, gone, reason)
+    return {key: value for key, value in encoding.items() if key not in gone}
+
+
+def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Inherited encoding without what cannot be followed, as far as that shows without encoding.
+
+    Parameters
+    ----------
+    path
+        Of the variable, for the log.
+    """
+    found = dict(encoding)
+    fill, missing = found.get("_FillValue"), found.get("missing_value")
+    if fill is not None and missing is not None and not _same(fill, missing):
+        found = leave_out(path, found, ["missing_value"], f"_FillValue is {fill!r}")
+    try:
+        wanted = np.dtype(found.get("dtype"))  # (of None it is float64)
+    except TypeError as error:
+        return leave_out(path, found, ["dtype"], error)
+    if netcdf_type(wanted) is None and wanted.kind not in "SU" and netcdf_type(variable.dtype):
+        return leave_out(path, found, ["dtype"], "netCDF does not have this type")
+    return found
+
+
+def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
+    """Encoding without all that concerns values, with which they cannot be encoded; None if same.
+
+    Parameters
+    ----------
+    error
+        Why they cannot.
+    """
+    keys = CF_KEYS - {"coordinates", "grid_mapping"} & encoding.keys()
+    return leave_out(path, encoding, keys, error) if keys & encoding.keys() else None
+
+
+def keep_whole(path: str, variable: xr.Variable) -> None:
+    """Change a variable so that no number becomes another one when it is packed as it was before.
+
+    xarray casts without a look: what is too large for the type wraps around, and what is missing
+    becomes a number where there is no ``_FillValue``. Numbers in memory are stored as they are
+    then; dask's, which are not known yet, raise `FormatError` when they are computed.
+    """
+    encoding = variable.encoding
+    if variable.dtype.kind not in "fiu" or "dtype" not in encoding or "_Unsigned" in encoding:
+        return
+    dtype = np.dtype(encoding["dtype"])
+    scale_factor, add_offset = encoding.get("scale_factor"), encoding.get("add_offset")
+    scaled = scale_factor is not None or add_offset is not None
+    if dtype.kind not in "iu" or (np.can_cast(variable.dtype, dtype) and not scaled):
+        return
+    has_fill = encoding.get("_FillValue", encoding.get("missing_value")) is not None
+    check = partial(
+        _overflow,
+        dtype=dtype,
+        has_fill=has_fill,
+        scale_factor=scale_factor,
+        add_offset=add_offset,
+    )
+    if variable.chunks is not None:
+        guard = partial(_guard, path, check)
+        variable.data = variable.data.map_blocks(guard, dtype=variable.dtype)
+        return
+    problem = check(variable.values)
+    if problem is not None:
+        variable.encoding = leave_out(path, encoding, _PACKING, f"it {problem}")
+
+
+def _guard(
+    path: str, check: Callable[[np.ndarray[Any, Any]], str | None], block: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    problem = check(block)
+    if problem is not None:
+        raise FormatError(
+            path,
+            f"{problem}; its encoding came with the data: give another one "
+            "(encoding={...: {'dtype': ...}}), or leave it out (drop_encoding)",
+        )
+    return block
+
+
+def _overflow(
+    values: np.ndarray[Any, Any],
+    *,
+    dtype: np.dtype[Any],
+    has_fill: bool,
+    scale_factor: Any,
+    add_offset: Any,
+) -> str | None:
+    """What of `values` integers of `dtype` do not hold once they are scaled; None if they do."""
+    if values.dtype.kind == "i" and has_fill:  # NaT, if these are times that were not decoded
+        values = values[values != np.iinfo("i8").min]
+    if not values.size:
+        return None
+    ends = np.fmin.reduce(values, axis=None), np.fmax.reduce(values, axis=None)
+    if values.dtype.kind == "f" and not has_fill and np.isnan(values).any():
+        return "holds missing values, and has no _FillValue to store for them"
+    limits = np.iinfo(dtype)
+    for end in ends:
+        if end != end:  # noqa: PLR0124 - NaN: there are no numbers
+            continue
+        number = (float(end) if scale_factor or add_offset else end) - (add_offset or 0)
+        number = number / (scale_factor or 1) if scale_factor else number
+        if not limits.min - 0.5 <= number <= limits.max + 0.5:
+            return f"holds the value {end!s:.20}, which {dtype} cannot hold"
+    return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    a, b = np.atleast_1d(np.asarray(one)), np.atleast_1d(np.asarray(other))
+    if a.dtype.kind != b.dtype.kind and {a.dtype.kind, b.dtype.kind} & set("SUO"):
+        return False
+    return bool(a.shape == b.shape and np.all((a == b) | ((a != a) & (b != b))))  # noqa: PLR0124
