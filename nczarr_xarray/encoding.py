@@ -25,6 +25,8 @@ _MOST_BLOCKS = 1_000_000
 _JOINED_BLOCKS = 100_000
 #: Number of the filter.
 _HDF5_SZIP = 4
+#: Filters of HDF5 by number, as Zarr calls them.
+_NUMBERED = {1: "zlib", 2: "shuffle", 307: "bz2", 32015: "zstd"}
 #: Codecs that netCDF's keys, or the dtype, tell of.
 _TOLD = {"shuffle", "fletcher32", "zlib", "szip", "zstd", "bz2", "blosc", "vlen-utf8"}
 
@@ -129,7 +131,7 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
 
 def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     """What ``netCDF4.Variable.filters()`` says."""
-    by_id = {config["id"]: config for config in codecs}
+    by_id = {_name(config): config for config in codecs}
     level = 0
     for name, key in (("zlib", "level"), ("zstd", "level"), ("bz2", "level"), ("blosc", "clevel")):
         if name in by_id:
@@ -152,6 +154,13 @@ def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
         # a word of h5netcdf, which otherwise hands the level to h5py without a compressor
         filters["compression_opts"] = None
     return filters
+
+
+def _name(config: CodecConfig) -> str:
+    """What Zarr calls a codec, or would if it could be undone."""
+    name: str = config["id"]
+    refused = name in ("hdf5-wrong", "hdf5-missing")
+    return _NUMBERED.get(config["filter"], name) if refused else name
 
 
 def _szip(config: CodecConfig) -> dict[str, Any] | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from nczarr_fsspec.ranges.source import ByteSource, Extent, LocalBytes, RemoteBy
 from nczarr_xarray._collection import collection_paused
 from nczarr_xarray.formats.classic import hierarchy as classic
 from nczarr_xarray.formats.hdf5 import netcdf as hdf5
+from nczarr_xarray.formats.hdf5.fallback import extent_of
 from nczarr_xarray.formats.waves import Parsing, Read, read_some, waves
 from nczarr_xarray.model import Hierarchy
 
@@ -64,7 +66,8 @@ class DataFile:
         source = self.source
         if not isinstance(source, RemoteBytes):
             with collection_paused():
-                return self.parse(_read_hierarchy(source.url, source.size, group, tree))
+                find = partial(extent_of, source)
+                return self.parse(_read_hierarchy(source.url, source.size, group, tree, find))
         parsed = memory.of(source).parsed
         hierarchy: Hierarchy | None = parsed.get((group, tree))
         if hierarchy is None:
@@ -202,8 +205,14 @@ class _Remembering(DataFile):
         await super().read_data(starts, stops, keep if short else receive)
 
 
-async def _read_hierarchy(url: str, size: int, group: str, tree: bool) -> Hierarchy:
+async def _read_hierarchy(
+    url: str,
+    size: int,
+    group: str,
+    tree: bool,
+    extent: Callable[[str], tuple[int, ...]] | None = None,
+) -> Hierarchy:
     """The metadata of a file, whose first bytes tell its format."""
     if bytes(await read_some(0, 3, least=0)) == b"CDF":
         return await classic.read_hierarchy(url, size, group)
-    return await hdf5.read_hierarchy(url, size, group, tree)
+    return await hdf5.read_hierarchy(url, size, group, tree, extent)

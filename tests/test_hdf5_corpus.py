@@ -561,9 +561,13 @@ def test_errors_of_filters_name_the_variable(tmp_path: Path) -> None:
         properties.set_filter(32019, h5py.h5z.FLAG_OPTIONAL, (1,))
         space = h5py.h5s.create_simple((5,))
         h5py.h5d.create(f.id, b"v", h5py.h5t.NATIVE_INT32, space, properties)
-    error = _variables(_read(path))["/v"].error
+        f["v"].id.write_direct_chunk((0,), b"a picture")
+    (error,) = _read(path).problems
     assert isinstance(error, UnsupportedError)
     assert str(error).startswith("/v: its filter 32019 (JPEG) cannot be undone")
+    with open_hierarchy(path) as opened, pytest.raises(UnsupportedError) as raised:
+        opened.read(opened.hierarchy.root.variables["v"])
+    assert str(raised.value).startswith("/v chunk (0,): its filter 32019 (JPEG) cannot be undone")
 
 
 # ---- files of older libraries ---------------------------------------------------------------

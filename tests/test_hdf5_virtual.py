@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, UnsupportedError
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_xarray.formats.hdf5.checksum import lookup3
 from nczarr_xarray.reader import open_hierarchy
@@ -230,3 +230,86 @@ def test_what_libhdf5_finds_by_another_way_is_refused(good: bytes, tmp_path: Pat
             source.size = len(source.data)
             with pytest.raises(NCZarrError, match=r"is not in this file|no data of its own"):
                 reader.read()
+
+
+# -- extents that follow from the sources ------------------------------------------------------
+
+U = h5py.h5s.UNLIMITED
+
+
+def _growing(folder: Path, stored: int, length: int) -> Path:
+    """A virtual dataset without limit, `stored` long when made, of a source that is `length`."""
+    path = folder / "virtual.h5"
+    with h5py.File(folder / "source.h5", "w") as f:
+        f.create_dataset("d", data=np.arange(2.0 * length).reshape(-1, 2), maxshape=(None, 2))
+    with h5py.File(path, "w", libver="latest") as f:
+        layout = h5py.VirtualLayout((stored, 2), "f8", maxshape=(None, 2))
+        layout[0:U] = h5py.VirtualSource("source.h5", "d", (length, 2), maxshape=(None, 2))[0:U]
+        f.create_virtual_dataset("v", layout, fillvalue=-1)
+        f["w"] = np.arange(stored)
+    return path
+
+
+@pytest.mark.parametrize(("stored", "length"), [(4, 10), (4, 4), (10, 4), (4, 1)])
+def test_a_source_that_grew(tmp_path: Path, stored: int, length: int) -> None:
+    path = _growing(tmp_path, stored, length)
+    with h5py.File(path) as f:
+        expected = f["v"][...]
+    theirs = xr.open_dataset(path, engine="netcdf4")
+    with theirs, xr.open_dataset(path, engine="nczarr") as ds:
+        assert ds["v"].shape == theirs["v"].shape == expected.shape
+        np.testing.assert_array_equal(ds["v"].values, expected)
+        np.testing.assert_array_equal(ds["v"][::-2, 1].values, expected[::-2, 1])
+        assert ds["w"].shape == (stored,)
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_sources_by_a_pattern(tmp_path: Path, files: int) -> None:
+    for number in [*range(files), files + 1]:  # the one behind the gap does not count
+        with h5py.File(tmp_path / f"100%-{number}.h5", "w") as f:
+            f["d"] = np.arange(5) + 10 * number
+    path = tmp_path / "virtual.h5"
+    _pattern(path, b"100%%-%b.h5")
+    with h5py.File(path) as f, xr.open_dataset(path, engine="nczarr") as ds:
+        assert ds["v"].shape == (files, 5)
+        np.testing.assert_array_equal(ds["v"].values, f["v"][...])
+
+
+def _pattern(path: Path, name: bytes) -> None:
+    with h5py.File(path, "w", libver="latest") as f:
+        rows = h5py.h5s.create_simple((1, 5), (U, 5))
+        rows.select_hyperslab((0, 0), (U, 1), (1, 1), (1, 5))
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_virtual(rows, name, b"d", h5py.h5s.create_simple((5,)))
+        space = h5py.h5s.create_simple((1, 5), (U, 5))
+        h5py.h5d.create(f.id, b"v", h5py.h5t.STD_I64LE, space, properties)
+
+
+def test_patterns_that_no_file_has(tmp_path: Path) -> None:
+    path = tmp_path / "virtual.h5"
+    _pattern(path, b"f-%b.h5")
+    with pytest.warns(NCZarrWarning, match=r"'/v' .*'f-0\.h5', which is not there"):
+        ds = xr.open_dataset(path, engine="nczarr")
+    with ds, pytest.raises(NCZarrError, match=r"'f-0\.h5', which is not there"):
+        ds["v"].load()
+
+
+def test_a_growing_source_that_is_not_there(tmp_path: Path) -> None:
+    path = _growing(tmp_path, 4, 10)
+    (tmp_path / "source.h5").unlink()
+    with open_hierarchy(path) as opened:
+        error = opened.hierarchy.root.variables["v"].error
+        assert "'source.h5', which is not there" in str(error)
+        assert opened.read(opened.hierarchy.root.variables["w"]).tolist() == [0, 1, 2, 3]
+
+
+def test_extents_of_remote_files_are_not_guessed(tmp_path: Path) -> None:
+    path = _growing(tmp_path, 4, 10)
+    with open_hierarchy(RemoteMemory(path.read_bytes())) as opened:
+        variables = opened.hierarchy.root.variables
+        with pytest.raises(UnsupportedError, match=r"^/v: .*extent follows from its sources.*copy"):
+            opened.read(variables["v"])
+        assert opened.read(variables["w"]).tolist() == [0, 1, 2, 3]
+    with open_hierarchy(MemoryBytes(path.read_bytes(), "memory")) as opened:
+        with pytest.raises(FormatError, match=r"^/v: .*'source\.h5', beside this one"):
+            opened.read(opened.hierarchy.root.variables["v"])

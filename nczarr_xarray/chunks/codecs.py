@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks.decompress import DECOMPRESSORS, Buffer, Size, Step
+from nczarr_xarray.chunks.decompress import DECOMPRESSORS, Buffer, Size, Step, packed
 from nczarr_xarray.chunks.filters import UNKNOWN, filter_step
 from nczarr_xarray.chunks.hdf5 import HDF5_CODECS
 from nczarr_xarray.chunks.libhdf5 import need_libhdf5
 from nczarr_xarray.chunks.plan import ChunkTask, Segment, segments_of
 from nczarr_xarray.chunks.shuffle import WIDEST, unshuffle, unshuffle_into
-from nczarr_xarray.chunks.szip import szip_decoder
+from nczarr_xarray.chunks.szip import szip_parameters, szip_step
 from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks
 
 #: Chunks up to this many bytes are put into the result several at a time: each by itself costs
@@ -45,7 +45,8 @@ class Decoder:
     Raises
     ------
     FormatError
-        If a codec is not known or cannot be used.
+        If a codec is not known or cannot be used. That of a file is an error of the chunks
+        that it was applied to.
 
     Attributes
     ----------
@@ -110,12 +111,11 @@ class Decoder:
             try:
                 step, size = _step(config, array, size)
             except FormatError as error:
-                if error.object:
-                    raise
-                raise FormatError(_described(array), error.reason) from None
-            except Exception as error:
+                found = error if error.object else type(error)(_described(array), error.reason)
+                step, size = _refusal(found, array), UNKNOWN
+            except Exception as error:  # noqa: BLE001  (codec libraries raise whatever they like)
                 reason = f"codec {config['id']!r:.80} cannot be used ({error})"
-                raise FormatError(_described(array), reason) from error
+                step, size = _refusal(FormatError(_described(array), reason), array), UNKNOWN
             # what a compressor makes of noise is longer than that: by a fourth, with the worst
             self.most = size.most + _SLACK if size.exact else self.most * 3 // 2
             steps.insert(0, step)
@@ -322,7 +322,7 @@ class Decoder:
                 data = step(data)
             return self._objects_of(data) if self._objects else self._elements_of(data)
         except FormatError as error:
-            raise FormatError(key, error.reason) from None
+            raise type(error)(key, error.reason) from None
         except MemoryError:
             raise FormatError(key, f"a chunk of {self.nbytes} bytes does not fit") from None
         except Exception as error:  # codec libraries raise whatever they like
@@ -359,15 +359,30 @@ def _described(array: ChunkedArray | FileChunks) -> str:
     return f"{array.path}/.zarray" if isinstance(array, ChunkedArray) else array.path
 
 
+def _refusal(error: FormatError, array: ChunkedArray | FileChunks) -> Step:
+    """Raise what keeps a codec from being undone; in a file, not before a chunk needs that.
+
+    libhdf5 leaves an optional filter out, chunk by chunk, if that fails: so it does with
+    parameters that no filter can have, and with filters that it does not have itself.
+    """
+    if isinstance(array, ChunkedArray):
+        raise error
+
+    def refuse(_: Buffer) -> Buffer:
+        raise error.with_traceback(None)
+
+    return refuse
+
+
 def _step(config: CodecConfig, array: ChunkedArray | FileChunks, size: Size) -> tuple[Step, Size]:
     """How to undo one codec that has to return `size`, and the size it takes."""
     name = config["id"]
     if name in DECOMPRESSORS:
-        return DECOMPRESSORS[name](config, size), UNKNOWN
+        return DECOMPRESSORS[name](config, size), packed(size)
     if name == "shuffle":
         return _unshuffle(element_size(config, array)), size
     if name == "szip" and isinstance(array, ChunkedArray):
-        return szip_decoder(config, array), UNKNOWN
+        return szip_step(szip_parameters(config, array), size)
     if name in HDF5_CODECS and isinstance(array, FileChunks):
         return HDF5_CODECS[name](config, size)
     return filter_step(config, array, size)

@@ -65,6 +65,11 @@ class Size(NamedTuple):
             raise FormatError("", f"decodes to {size} bytes, not {self.most} (truncated?)")
 
 
+def packed(size: Size) -> Size:
+    """What a compressor may have made of so many bytes: hardly more than they were."""
+    return Size(size.most + size.most // 4 + 4096, exact=False)
+
+
 def _inflate(name: str, bits: int, _: CodecConfig, size: Size) -> Step:
     fast, most = _libdeflate.get(name), size.most
     # deflate counts in 32 bits, and takes all of the memory beforehand

@@ -295,8 +295,8 @@ def _step(config: CodecConfig, array: ChunkedArray) -> Step:
             size = 1 if array.dtype.hasobject else array.dtype.itemsize
             return _of_bytes(COMPRESSORS[name](config, size))
         return _of_numcodecs(config)
-    except FormatError:
-        raise
+    except FormatError as error:
+        raise type(error)(error.object or f"{array.path}/.zarray", error.reason) from None
     except Exception as error:
         reason = f"codec {name!r:.80} cannot be used ({error})"
         raise FormatError(f"{array.path}/.zarray", reason) from error

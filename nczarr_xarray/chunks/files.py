@@ -264,13 +264,18 @@ class FileChunkReader:
         row: Segment | None = None,
     ) -> None:
         """Decode and place stored chunks; `row`: they are all of one with a step."""
-        decoder = self._decoders[0]
-        if chunks.masks.any():
-            for task, stored, mask in zip(tasks, data, chunks.masks.tolist(), strict=True):
-                if mask not in self._decoders:
-                    self._decoders[mask] = Decoder(self._array, mask)
-                self._decode_and_place(self._decoders[mask], [task], [stored], plan, result)
-        elif known is not None or not decoder.in_rows:
+        mask = int(chunks.masks[0]) if len(chunks.masks) else 0
+        if (chunks.masks != mask).any():
+            for i, task in enumerate(tasks):
+                one = chunks.of(slice(i, i + 1))
+                self._place([task], data[i : i + 1], one, known, plan, result)
+            return
+        if mask not in self._decoders:
+            self._decoders[mask] = Decoder(self._array, mask)
+        decoder = self._decoders[mask]
+        if mask:
+            known = None  # what is remembered is as the first decoder leaves it
+        if known is not None or not decoder.in_rows:
             for task, stored, number in zip(tasks, data, chunks.ids.tolist(), strict=True):
                 decoded = self._decode_and_place(decoder, [task], [stored], plan, result)
                 if known is not None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks.decompress import Buffer, Size, Step
+from nczarr_fsspec.errors import FormatError, UnsupportedError
+from nczarr_xarray.chunks.decompress import Buffer, Size, Step, packed
 from nczarr_xarray.chunks.libhdf5 import filter_decoder
+from nczarr_xarray.chunks.nbit import nbit_step
+from nczarr_xarray.chunks.szip import SZIP, szip_step
 from nczarr_xarray.model import CodecConfig
-
-_SZIP = 4
 
 
 def _identity(_: CodecConfig, size: Size) -> tuple[Step, Size]:
@@ -55,7 +55,7 @@ def _unlz4(_: CodecConfig, size: Size) -> tuple[Step, Size]:
                 )
         return plain
 
-    return decompress, Size(1 << 30, exact=False)
+    return decompress, packed(size)
 
 
 def _big(data: memoryview, start: int, size: int) -> int:
@@ -99,7 +99,7 @@ def _unlzf(_: CodecConfig, size: Size) -> tuple[Step, Size]:
         size.check(len(plain))
         return plain
 
-    return decompress, Size(1 << 30, exact=False)
+    return decompress, packed(size)
 
 
 def _unscale(config: CodecConfig, size: Size) -> tuple[Step, Size]:
@@ -144,7 +144,7 @@ def _unscale(config: CodecConfig, size: Size) -> tuple[Step, Size]:
                 plain[steps == (1 << bits) - 1] = np.frombuffer(fill, dtype=dtype)[0]
         return plain.byteswap() if big else plain
 
-    return restore, Size(1 << 30, exact=False)
+    return restore, packed(size)
 
 
 def _unpack(packed: np.ndarray[Any, Any], count: int, bits: int, width: int) -> Any:
@@ -158,18 +158,17 @@ def _unpack(packed: np.ndarray[Any, Any], count: int, bits: int, width: int) -> 
 
 def _by_libhdf5(config: CodecConfig, size: Size) -> tuple[Step, Size]:
     number, values = config["filter"], config["values"]
+    if number == SZIP:
+        return szip_step(values, size)
     if not size.exact:
         raise FormatError("", f"filter {number} stands before another that changes sizes")
-    decode = filter_decoder(number, values, size.most)
-    if number != _SZIP:
-        return decode, Size(1 << 30, exact=False)
+    return filter_decoder(number, values, size.most), packed(size)
 
-    def checked(data: Buffer) -> Buffer:
-        # libhdf5 believes it
-        size.check(int.from_bytes(bytes(data[:4]), "little"))
-        return decode(data)
 
-    return checked, Size(1 << 30, exact=False)
+def _refuse(config: CodecConfig, _: Size) -> tuple[Step, Size]:
+    """A filter that cannot be undone, for a reason that is known already."""
+    error = UnsupportedError if config["id"] == "hdf5-missing" else FormatError
+    raise error("", config["reason"])
 
 
 #: By codec id: makes the step of a codec, given the size it has to return, and says what it takes.
@@ -177,6 +176,9 @@ HDF5_CODECS: dict[str, Callable[[CodecConfig, Size], tuple[Step, Size]]] = {
     "hdf5-identity": _identity,
     "hdf5-lz4": _unlz4,
     "hdf5-lzf": _unlzf,
+    "hdf5-nbit": nbit_step,
     "hdf5-scaleoffset": _unscale,
     "hdf5": _by_libhdf5,
+    "hdf5-missing": _refuse,
+    "hdf5-wrong": _refuse,
 }

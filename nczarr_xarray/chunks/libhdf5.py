@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ _CODECS = ("hdf5", "szip")
 
 #: Stands in while a file is made, as it keeps whatever parameters it is given.
 _DEFLATE = 1
+#: Filters that come with libhdf5.
+_SZIP = 4
+_BUILT_IN = range(1, 7)
 
 
 def only_user() -> AbstractContextManager[Any]:
@@ -74,17 +78,24 @@ def opened(image: bytes) -> Iterator[Any]:
         yield file
 
 
-def can_decode(filter_id: int) -> bool:
-    """Whether h5py is there and has a filter, by itself or with the help of hdf5plugin."""
+def lacks(filter_id: int) -> str:
+    """Why h5py cannot undo a filter, by itself or with the help of hdf5plugin; empty if it can."""
     with only_user():
         try:
             import h5py
         except ImportError:
-            return False
+            return "needs h5py: pip install h5py, or 'nczarr-xarray[szip]'"
         if not h5py.h5z.filter_avail(filter_id):
             with suppress(ImportError):
                 importlib.import_module("hdf5plugin")  # which makes its filters known to h5py
-        return bool(h5py.h5z.filter_avail(filter_id))
+        if h5py.h5z.filter_avail(filter_id):
+            return ""
+        if filter_id in _BUILT_IN:
+            return "is not in this h5py: pip install a wheel of it"
+        return (
+            "cannot be undone: libhdf5 does not have it either. "
+            "If it is one of hdf5plugin's: pip install h5py hdf5plugin"
+        )
 
 
 def filter_decoder(filter_id: int, values: Sequence[int], size: int) -> Callable[[Any], Any]:
@@ -102,10 +113,7 @@ def filter_decoder(filter_id: int, values: Sequence[int], size: int) -> Callable
     FormatError
         If h5py cannot do that.
     """
-    if not can_decode(filter_id):
-        raise FormatError("", f"filter {filter_id} needs an h5py that has it")
-    with only_user():
-        image = _chunk_file(filter_id, values, size)
+    image = _image(filter_id, values, size)
 
     def decode(data: Any) -> Any:
         with opened(image) as file:
@@ -114,6 +122,34 @@ def filter_decoder(filter_id: int, values: Sequence[int], size: int) -> Callable
             return dataset[...]
 
     return decode
+
+
+def filter_encoder(
+    filter_id: int, values: Sequence[int], size: int
+) -> Callable[[Any], bytes | None]:
+    """A function that applies one filter of HDF5; None of what the filter fails to encode.
+
+    Parameters and errors are as of `filter_decoder`.
+    """
+    image = _image(filter_id, values, size)
+
+    def encode(data: Any) -> bytes | None:
+        with opened(image) as file:
+            dataset = file["chunk"]
+            dataset[...] = np.frombuffer(data, np.uint8)
+            file.flush()
+            skipped, stored = dataset.id.read_direct_chunk((0,))
+            return None if skipped else bytes(stored)
+
+    return encode
+
+
+def _image(filter_id: int, values: Sequence[int], size: int) -> bytes:
+    if reason := lacks(filter_id):
+        name = "codec 'szip'" if filter_id == _SZIP else f"filter {filter_id}"
+        raise UnsupportedError("", f"{name} {reason}")
+    with only_user():
+        return _chunk_file(filter_id, tuple(values), size)
 
 
 def convert_numbers(
@@ -154,7 +190,8 @@ def convert_numbers(
     return buffer[: count * dtype.itemsize].view(dtype).reshape(stored.shape)
 
 
-def _chunk_file(filter_id: int, values: Sequence[int], size: int) -> bytes:
+@lru_cache(maxsize=64)
+def _chunk_file(filter_id: int, values: tuple[int, ...], size: int) -> bytes:
     """The bytes of an HDF5 file with one empty chunk of `size` bytes.
 
     Most filters replace their parameters by what fits the dataset when it is
@@ -165,7 +202,7 @@ def _chunk_file(filter_id: int, values: Sequence[int], size: int) -> bytes:
 
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk((size,))
-    properties.set_filter(_DEFLATE, 0, tuple(values))
+    properties.set_filter(_DEFLATE, h5py.h5z.FLAG_OPTIONAL, values)
     # the earliest version of the file format has no checksums over what is changed
     with h5py.File(
         uuid.uuid4().hex, "w", driver="core", backing_store=False, libver="earliest"
@@ -174,7 +211,7 @@ def _chunk_file(filter_id: int, values: Sequence[int], size: int) -> bytes:
         h5py.h5d.create(file.id, b"chunk", h5py.h5t.STD_U8LE, space, properties)
         file.flush()
         image: bytes = file.id.get_file_image()
-    rest = struct.pack(f"<3H8s{len(values)}I", 8, 0, len(values), b"deflate", *values)
+    rest = struct.pack(f"<3H8s{len(values)}I", 8, 1, len(values), b"deflate", *values)
     old, new = (struct.pack("<H", number) + rest for number in (_DEFLATE, filter_id))
     if image.count(old) != 1:
         raise FormatError("", f"filter {filter_id} does not work with this version of h5py")

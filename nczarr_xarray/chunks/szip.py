@@ -1,62 +1,64 @@
-"""szip as netCDF-C stores it: a 4-byte size, then an extended-Rice stream.
+"""szip, in HDF5 and in NCZarr: a 4-byte size, then an extended-Rice stream.
 
-HDF5 itself decodes and encodes it: a chunk of a file in memory is written in
-one form and read in the other, so the sample layout, the padding of scanlines
-and the option bits are those of the library that netCDF-C uses. One thing
-differs from HDF5: the length of a scanline comes from the last dimension of the
-*variable*, where HDF5 takes the chunk's (netCDF-C 4.10.1, observed; the metadata
-do not record it). So the parameter is set in the bytes of an HDF5 file that is
-made once an array.
+HDF5 itself decodes and encodes it, so the sample layout, the padding of scanlines
+and the option bits are those of the library that netCDF-C uses. It needs four
+parameters: option bits, pixels of a block, bits of a pixel, pixels of a scanline.
+HDF5 files record all of them, NCZarr the first two. netCDF-C (4.10.1, observed)
+takes the length of a scanline from the last dimension of the *variable*, where
+HDF5 takes the chunk's.
 """
 
 from __future__ import annotations
 
 import math
-import struct
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks.libhdf5 import only_user, opened
+from nczarr_xarray.chunks.decompress import Buffer, Size, Step, packed
+from nczarr_xarray.chunks.libhdf5 import filter_decoder, filter_encoder
 from nczarr_xarray.model import ChunkedArray, CodecConfig
 
+#: Number of the filter.
+SZIP = 4
+#: Option bits; HDF5 sets the last two always.
+_ENTROPY, _LITTLE, _BIG, _NEAREST, _ALLOW_K13, _RAW = 4, 8, 16, 32, 1, 128
 _BLOCKS_PER_SCANLINE = 128
 _PIXELS_PER_SCANLINE = 4096
+_PIXELS_PER_BLOCK = range(2, 33, 2)
+#: Bytes of a pixel of up to so many bits.
+_WIDTHS = {8: 1, 16: 2, 32: 4, 64: 8}
 
 
-def szip_decoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], Any]:
-    """A function that decodes szip chunks of `array`.
+def szip_step(values: Sequence[int], size: Size) -> tuple[Step, Size]:
+    """How to undo szip that has to return `size`, and the size it takes.
 
     Parameters
     ----------
-    config
-        ``{"id": "szip", "mask": option bits, "pixels-per-block": n}``.
+    values
+        The four parameters.
 
     Raises
     ------
     FormatError
-        If h5py is not installed, was built without szip, or the parameters are wrong.
+        If h5py is not installed or has no szip, or the parameters are wrong.
     """
-    with only_user():
-        image, corner = _chunk_file(config, array)
-    size = math.prod(array.chunk_shape) * array.dtype.itemsize
+    width = _width(values)
+    known = filter_decoder(SZIP, values, size.most) if size.exact else None
 
-    def decode(data: Any) -> Any:
-        if len(data) < 4 or int.from_bytes(bytes(data[:4]), "little") != size:
-            raise FormatError("", f"the szip size is not {size}")
-        with opened(image) as file:
-            dataset = file["chunk"]
-            dataset.id.write_direct_chunk(corner, bytes(data))
-            return np.ascontiguousarray(dataset[...]).view(np.uint8).reshape(-1)
+    def decode(data: Buffer) -> Buffer:
+        stated = int.from_bytes(bytes(data[:4]), "little")  # libhdf5 believes it
+        if size.exact and stated != size.most:
+            raise FormatError("", f"the szip size is not {size.most}, but {stated}")
+        size.check(stated)
+        _check_whole(stated, width)
+        return (known or filter_decoder(SZIP, values, stated))(data) if stated else b""
 
-    return decode
+    return decode, packed(size)
 
 
 def szip_encoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], Any]:
-    """A function that encodes the bytes of chunks of `array`, as `szip_decoder` undoes it.
+    """A function that encodes the bytes of chunks of `array`, as `szip_step` undoes it.
 
     netCDF-C 4.10.1 gives the same bytes (observed). It fails where szip makes a
     chunk no smaller, and so does the function, with a ValueError.
@@ -69,70 +71,38 @@ def szip_encoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
     Raises
     ------
     FormatError
-        If h5py is not installed, was built without szip, or the parameters are wrong.
+        If h5py is not installed or has no szip, or the parameters are wrong.
     """
-    with only_user():
-        image, corner = _chunk_file(config, array)
-    shape = array.chunk_shape or (1,)
+    values = szip_parameters(config, array)
+    width = _width(values)
+    filter_encoder(SZIP, values, array.dtype.itemsize)  # which fails now, if it does
 
     def encode(data: Any) -> Any:
-        with opened(image) as file:
-            dataset = file["chunk"]
-            dataset[...] = np.frombuffer(data, array.dtype).reshape(shape)
-            file.flush()
-            skipped, stored = dataset.id.read_direct_chunk(corner)
-        if skipped:
+        size = memoryview(data).nbytes
+        _check_whole(size, width)
+        stored = filter_encoder(SZIP, values, size)(data)
+        if stored is None:
             raise ValueError("szip makes it no smaller; choose zlib or zstd for such data")
         return stored
 
     return encode
 
 
-def _chunk_file(config: CodecConfig, array: ChunkedArray) -> tuple[bytes, tuple[int, ...]]:
-    """The bytes of an HDF5 file that holds one empty chunk of `array`, and the chunk's corner."""
-    where = f"{array.path}/.zarray"
-    try:
-        import h5py
-    except ImportError:
-        raise FormatError(where, "codec 'szip' needs h5py: pip install h5py") from None
-    if not h5py.h5z.filter_avail(h5py.h5z.FILTER_SZIP):
-        raise FormatError(where, "codec 'szip': this h5py was built without szip")
+def szip_parameters(config: CodecConfig, array: ChunkedArray) -> tuple[int, int, int, int]:
+    """HDF5's parameters of the szip of an NCZarr array.
+
+    Raises
+    ------
+    FormatError
+        If the metadata lack one that they have to give.
+    """
     mask, pixels = config.get("mask"), config.get("pixels-per-block")
     if not (isinstance(mask, int) and isinstance(pixels, int)):
+        where = f"{array.path}/.zarray"
         raise FormatError(where, "codec 'szip' lacks 'mask' or 'pixels-per-block'")
-    shape = array.chunk_shape or (1,)
-    # 4: entropy coding, 32: nearest neighbour; HDF5 sets all other bits by itself
-    image = _empty_file(shape, array.dtype, ("nn" if mask & 32 else "ec", pixels))
-    return _with_scanline(image, _scanline(array, pixels)), (0,) * len(shape)
-
-
-def _empty_file(shape: tuple[int, ...], dtype: np.dtype[Any], options: tuple[str, int]) -> bytes:
-    """The bytes of an HDF5 file with one empty szip dataset of one chunk."""
-    import h5py
-
-    # the earliest version of the file format has no checksums over what is changed below
-    with h5py.File(
-        uuid.uuid4().hex, "w", driver="core", backing_store=False, libver="earliest"
-    ) as file:
-        file.create_dataset(
-            "chunk", shape, dtype, chunks=shape, compression="szip", compression_opts=options
-        )
-        file.flush()
-        image: bytes = file.id.get_file_image()
-        return image
-
-
-def _with_scanline(image: bytes, scanline: int) -> bytes:
-    """The file with another length of scanline among the parameters of its filter."""
-    import h5py
-
-    with h5py.File(h5py.h5f.open_file_image(image)) as file:
-        parameters = file["chunk"].id.get_create_plist().get_filter(0)[2]
-    old = struct.pack(f"<{len(parameters)}I", *parameters)
-    new = struct.pack(f"<{len(parameters)}I", *parameters[:-1], scanline)
-    if image.count(old) != 1:
-        raise FormatError("", "codec 'szip' does not work with this version of h5py")
-    return image.replace(old, new)
+    order = _LITTLE if array.dtype.newbyteorder("<") == array.dtype else _BIG
+    options = (_NEAREST if mask & _NEAREST else _ENTROPY) | _RAW | _ALLOW_K13 | order
+    return options, pixels, 8 * array.dtype.itemsize, _scanline(array, pixels)
 
 
 def _scanline(array: ChunkedArray, pixels: int) -> int:
@@ -142,3 +112,28 @@ def _scanline(array: ChunkedArray, pixels: int) -> int:
     if last < pixels:
         return min(most, math.prod(array.chunk_shape))
     return min(most, last) if last <= _PIXELS_PER_SCANLINE else most
+
+
+def _width(values: Sequence[int]) -> int:
+    """Bytes of a pixel.
+
+    Raises
+    ------
+    FormatError
+        If the parameters are none of szip's, which libhdf5 would not notice.
+    """
+    if len(values) != 4:
+        raise FormatError("", f"codec 'szip' cannot be used with {len(values)} parameters")
+    _, pixels, bits, scanline = values
+    width = next((_WIDTHS[most] for most in _WIDTHS if 0 < bits <= most), None)
+    blocks = -(-scanline // pixels) if pixels else 0
+    if width is None or pixels not in _PIXELS_PER_BLOCK or not 0 < blocks <= _BLOCKS_PER_SCANLINE:
+        reason = f"{pixels} pixels a block and {scanline} a scanline, of {bits} bits each"
+        raise FormatError("", f"codec 'szip' cannot be used with {reason}")
+    return width
+
+
+def _check_whole(size: int, width: int) -> None:
+    """szip takes pixels only, and libhdf5 would lose the rest."""
+    if size % width:
+        raise FormatError("", f"{size} bytes for szip, which are no multiple of {width}")

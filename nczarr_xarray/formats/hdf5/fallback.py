@@ -73,13 +73,7 @@ class H5pyReader:
     def __init__(self, source: ByteSource, array: H5pyArray) -> None:
         self._source = source
         self._array = array
-        try:
-            import h5py  # noqa: F401
-        except ImportError:
-            raise UnsupportedError(
-                array.path,
-                f"{array.reason}, which takes h5py to read: pip install 'nczarr-xarray[szip]'",
-            ) from None
+        _need_h5py(array.path, array.reason)
         _log.debug("%s: %s is read by h5py, for it %s", source.url, array.path, array.reason)
 
     def read(self, key: Sequence[Index], *, points: bool = False) -> np.ndarray[Any, Any]:
@@ -115,56 +109,11 @@ class H5pyReader:
         return values
 
     def _read_box(self, box: Sequence[slice]) -> Any:
-        path = self._array.path
-        source = self._source
-        try:
-            with _opened(source) as file:
-                dataset = _follow(file, path)
-                self._refuse_other_files(file, dataset)
-                if self._array.dtype.kind != "O":
-                    # by HDF5's own rules; h5py might take an enum for a bool, a pair for a complex
-                    dataset = dataset.astype(self._array.dtype.newbyteorder("="))
-                values = dataset[tuple(box)]
-            if isinstance(source, LocalFileBytes):
-                source.read(0, 1)  # which sees to it that this is still the file that was opened
-            return values
-        except NCZarrError:
-            raise
-        except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-            cause = error.__cause__ or error.__context__
-            if isinstance(cause, NCZarrError):
-                raise cause from None
-            raise FormatError(path, f"libhdf5 cannot read it: {error}") from error
-
-    def _refuse_other_files(self, file: Any, dataset: Any) -> None:
-        """Data of other files are read for local files only.
-
-        A file from elsewhere must not make us read files of this machine, and
-        for files that it does not find libhdf5 makes up fill values. Sources in
-        the same file must have data of their own, as libhdf5 sees them, too: no
-        circle is made of those.
-        """
-        path = self._array.path
-        local = Path(self._source.path) if isinstance(self._source, LocalFileBytes) else None
-        others = {name.decode(errors="replace") if isinstance(name, bytes) else name
-                  for name, _, _ in dataset.external or ()}  # fmt: skip
-        sources: dict[str, set[str]] = {}
-        if dataset.is_virtual:
-            for source in dataset.virtual_sources():
-                sources.setdefault(source.file_name, set()).add(source.dset_name)
-        here = sources.pop(".", set())
-        for name in others | sources.keys():
-            if local is None:
-                raise FormatError(path, f"has its data in the file {name!r}, beside this one")
-            other = local.parent / name
-            if not other.exists():
-                raise StoreError(path, f"has its data in the file {name!r}, which is not there")
-            if name in sources and other.samefile(local):
-                here |= sources[name]
-        for name in here:
-            found = _follow(file, name)
-            if found.is_virtual or found.external:
-                raise UnsupportedError(path, f"its source {name!r} has no data of its own")
+        with _dataset(self._source, self._array.path) as dataset:
+            if self._array.dtype.kind != "O":
+                # by HDF5's own rules; h5py might take an enum for a bool, a pair for a complex
+                dataset = dataset.astype(self._array.dtype.newbyteorder("="))
+            return dataset[tuple(box)]
 
     def _values(self, values: Any) -> np.ndarray[Any, Any]:
         """What h5py read, as the variable's dtype says."""
@@ -174,6 +123,86 @@ class H5pyReader:
         texts = np.empty(array.size, dtype=object)
         texts[:] = [_text(value, self._array.path) for value in array.ravel().tolist()]
         return texts.reshape(array.shape)
+
+
+def extent_of(source: ByteSource, path: str) -> tuple[int, ...]:
+    """The shape of a virtual dataset that follows from its sources.
+
+    Raises
+    ------
+    FormatError, StoreError
+        If libhdf5 cannot find it, or there is no source.
+    UnsupportedError
+        If h5py is not installed.
+    """
+    _need_h5py(path, "is a virtual dataset")
+    with _dataset(source, path) as dataset:
+        shape: tuple[int, ...] = dataset.shape
+        return shape
+
+
+def _need_h5py(path: str, reason: str) -> None:
+    try:
+        import h5py  # noqa: F401
+    except ImportError:
+        raise UnsupportedError(
+            path, f"{reason}, which takes h5py to read: pip install 'nczarr-xarray[szip]'"
+        ) from None
+
+
+@contextmanager
+def _dataset(source: ByteSource, path: str) -> Iterator[Any]:
+    """A dataset in h5py, while nobody else uses libhdf5; what fails is one of our errors."""
+    try:
+        with _opened(source) as file:
+            dataset = _follow(file, path)
+            _refuse_other_files(source, path, file, dataset)
+            yield dataset
+        if isinstance(source, LocalFileBytes):
+            source.read(0, 1)  # which sees to it that this is still the file that was opened
+    except NCZarrError:
+        raise
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        cause = error.__cause__ or error.__context__
+        if isinstance(cause, NCZarrError):
+            raise cause from None
+        raise FormatError(path, f"libhdf5 cannot read it: {error}") from error
+
+
+def _refuse_other_files(source: ByteSource, path: str, file: Any, dataset: Any) -> None:
+    """Data of other files are read for local files only.
+
+    A file from elsewhere must not make us read files of this machine, and
+    for files that it does not find libhdf5 makes up fill values. Sources in
+    the same file must have data of their own, as libhdf5 sees them, too: no
+    circle is made of those.
+    """
+    local = Path(source.path) if isinstance(source, LocalFileBytes) else None
+    others = {name.decode(errors="replace") if isinstance(name, bytes) else name
+              for name, _, _ in dataset.external or ()}  # fmt: skip
+    sources: dict[str, set[str]] = {}
+    if dataset.is_virtual:
+        for mapping in dataset.virtual_sources():
+            name = _first(mapping.file_name)
+            sources.setdefault(name, set()).add(_first(mapping.dset_name))
+    here = sources.pop(".", set())
+    for name in others | sources.keys():
+        if local is None:
+            raise FormatError(path, f"has its data in the file {name!r}, beside this one")
+        other = local.parent / name
+        if not other.exists():
+            raise StoreError(path, f"has its data in the file {name!r}, which is not there")
+        if name in sources and other.samefile(local):
+            here |= sources[name]
+    for name in here:
+        found = _follow(file, name)
+        if found.is_virtual or found.external:
+            raise UnsupportedError(path, f"its source {name!r} has no data of its own")
+
+
+def _first(pattern: str) -> str:
+    """The first name of a pattern, in which %b is the number of a block and %% is %."""
+    return "%".join(part.replace("%b", "0") for part in pattern.split("%%"))
 
 
 def _text(value: Any, path: str) -> str:

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError, UnsupportedError
-from nczarr_xarray.chunks.libhdf5 import can_decode
+from nczarr_xarray.chunks.libhdf5 import lacks
 from nczarr_xarray.formats.hdf5.objects import Filter
 from nczarr_xarray.model import CodecConfig
 
-_NBIT = 5
 #: Names of registered filters, for messages: the file may not give any.
 _NAMES = {
     4: "szip",
@@ -39,22 +37,24 @@ def codecs_of(
 ) -> tuple[CodecConfig, ...]:
     """The codecs of a pipeline, one for each filter.
 
+    A filter that cannot be undone becomes a codec that says so to chunks that it was applied to:
+    ``hdf5-wrong`` with parameters that it cannot have, ``hdf5-missing`` if nothing that is
+    installed knows it.
+
     Parameters
     ----------
     filters
         In the order of encoding.
     dtype, chunk_shape
         Of the chunks before the first filter.
-
-    Raises
-    ------
-    FormatError
-        If the parameters of a filter cannot be.
-    UnsupportedError
-        If nothing that is installed can undo a filter; names the filter and what to install.
     """
     nbytes = math.prod(chunk_shape) * dtype.itemsize
     return tuple(_codec(one, nbytes) for one in filters)
+
+
+def missing(codecs: tuple[CodecConfig, ...]) -> list[str]:
+    """Why chunks may be out of reach: what is not installed, one sentence for each filter."""
+    return [config["reason"] for config in codecs if config["id"] == "hdf5-missing"]
 
 
 def _codec(one: Filter, nbytes: int) -> CodecConfig:
@@ -64,16 +64,16 @@ def _codec(one: Filter, nbytes: int) -> CodecConfig:
             return known(one.values)
         except (IndexError, ValueError):
             reason = f"cannot have the parameters {one.values!r:.80}"
-            raise FormatError(f"filter {name_of(one)}", reason) from None
-    if one.id == _NBIT and one.values[1:2] == (1,):
-        return {"id": "hdf5-identity"}  # all bits of the type are used: the bytes are as they are
-    if not 0 < nbytes < 1 << 32 or not can_decode(one.id):
-        reason = (
-            "cannot be undone: libhdf5 does not have it either. "
-            "If it is one of hdf5plugin's: pip install h5py hdf5plugin"
-        )
-        raise UnsupportedError(f"filter {name_of(one)}", reason)
+            return _refused("hdf5-wrong", one, reason)
+    if not 0 < nbytes < 1 << 32:
+        return _refused("hdf5-wrong", one, f"cannot be undone in chunks of {nbytes} bytes")
+    if reason := lacks(one.id):
+        return _refused("hdf5-missing", one, reason)
     return {"id": "hdf5", "filter": one.id, "values": list(one.values)}
+
+
+def _refused(id_: str, one: Filter, reason: str) -> CodecConfig:
+    return {"id": id_, "filter": one.id, "reason": f"its filter {name_of(one)} {reason}"}
 
 
 def name_of(one: Filter) -> str:
@@ -104,6 +104,7 @@ _CODECS: dict[int, Callable[[tuple[int, ...]], CodecConfig]] = {
     1: lambda values: {"id": "zlib", "level": values[0]},
     2: _shuffle,
     3: lambda _: {"id": "fletcher32"},
+    5: lambda values: {"id": "hdf5-nbit", "values": list(values)},
     6: lambda values: {"id": "hdf5-scaleoffset", "values": list(values)},
     307: lambda values: {"id": "bz2", "level": values[0] if values else 9},
     32000: lambda _: {"id": "hdf5-lzf"},

@@ -6,10 +6,10 @@ Source: netCDF-C 4.10.1 and netCDF4-python, observed (tests/test_hdf5_corpus.py)
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.dimensions import (
     Attached,
@@ -21,9 +21,11 @@ from nczarr_xarray.formats.hdf5.dimensions import (
     is_variable,
     list_lengths,
 )
+from nczarr_xarray.formats.hdf5.filters import missing
 from nczarr_xarray.formats.hdf5.netcdf_storage import array_of, padding_of
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, ValueType, value_type
 from nczarr_xarray.formats.hdf5.objects import (
+    Dataspace,
     H5Attribute,
     H5Broken,
     H5Dataset,
@@ -44,14 +46,33 @@ from nczarr_xarray.formats.hdf5.values import (
 )
 from nczarr_xarray.formats.hdf5.virtual import check_mappings
 from nczarr_xarray.formats.waves import caught, together
-from nczarr_xarray.model import Attribute, Dimension, Group, Hierarchy, Variable, join
+from nczarr_xarray.model import (
+    Attribute,
+    Dimension,
+    FileChunks,
+    Group,
+    Hierarchy,
+    Variable,
+    join,
+)
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
 #: A variable that is called as a dimension which it is not the coordinate of.
 _NON_COORDINATE = "_nc4_non_coord_"
+_FAR_SOURCES = (
+    "is a virtual dataset whose extent follows from its sources, which is found out for local "
+    "files only: copy it here, with the files of its sources"
+)
+_NOT_ALL = "Chunks that were stored with it raise when they are read"
 
 
-async def read_hierarchy(url: str, size: int, group: str = "", tree: bool = True) -> Hierarchy:
+async def read_hierarchy(
+    url: str,
+    size: int,
+    group: str = "",
+    tree: bool = True,
+    extent: Callable[[str], tuple[int, ...]] | None = None,
+) -> Hierarchy:
     """Read the metadata of an HDF5 file as netCDF-4.
 
     Parameters
@@ -62,6 +83,9 @@ async def read_hierarchy(url: str, size: int, group: str = "", tree: bool = True
         Path of the group wanted; groups on other branches may be left out.
     tree
         Whether the groups below it are wanted too.
+    extent
+        Finds the shape of a virtual dataset, given its path, of which only libhdf5 knows how far
+        its sources reach; None if nothing can.
 
     Returns
     -------
@@ -82,7 +106,7 @@ async def read_hierarchy(url: str, size: int, group: str = "", tree: bool = True
     if any(not node.group.loaded for node in nodes) and _depends_on_all(nodes):
         root = await read_tree(frame, address)
         nodes = list(_walk(root))
-    builder = _Builder(frame, [node for node in nodes if node.group.loaded])
+    builder = _Builder(frame, [node for node in nodes if node.group.loaded], extent)
     await builder.read_heap()
     return builder.hierarchy()
 
@@ -147,6 +171,7 @@ class _Builder:
 
     frame: Frame
     nodes: list[_Node]
+    extent: Callable[[str], tuple[int, ...]] | None
     problems: list[NCZarrError] = field(default_factory=list)
     names: TypeNames = field(default_factory=TypeNames)
     #: by identity of the attribute: its elements, if they are in the heap
@@ -197,9 +222,23 @@ class _Builder:
         found = await together(
             caught(check_mappings(self.frame, root, dataset, path)) for path, dataset in virtual
         )
-        for (_, dataset), error in zip(virtual, found, strict=True):
-            if error is not None:
-                self.broken[dataset.address] = error
+        for (path, dataset), unlimited in zip(virtual, found, strict=True):
+            if isinstance(unlimited, NCZarrError):
+                self.broken[dataset.address] = unlimited
+            elif unlimited:
+                self._stretch(dataset, path)
+
+    def _stretch(self, dataset: H5Dataset, path: str) -> None:
+        """Give a virtual dataset the extent that follows from its sources."""
+        if self.extent is None:
+            self.broken[dataset.address] = UnsupportedError(path, _FAR_SOURCES)
+            return
+        try:
+            shape = self.extent(path)
+        except NCZarrError as error:
+            self.broken[dataset.address] = error
+        else:
+            dataset.space = Dataspace(shape, dataset.space.maxshape)
 
     def _with_fill_text(self) -> list[H5Dataset]:
         """Datasets whose fill value may be seen where a dimension is longer than they are."""
@@ -339,6 +378,9 @@ class _Builder:
                 text = self.fill_texts.get(dataset.address)
                 variable.padding = padding_of(dataset, value, text, path)
             variable.array = array
+            if isinstance(array, FileChunks):
+                for reason in missing(array.codecs):
+                    self.problems.append(UnsupportedError(path, f"{reason}. {_NOT_ALL}"))
         except NCZarrError as error:
             variable.error = error
         return variable

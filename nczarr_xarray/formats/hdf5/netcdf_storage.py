@@ -53,7 +53,7 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
     FormatError
         If its storage is damaged.
     UnsupportedError
-        If nothing here can decode it.
+        If nothing here can read such elements there.
     """
     shape, layout = dataset.space.shape, dataset.layout
     if shape is None:
@@ -74,10 +74,7 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
         if layout.element_size != dtype.itemsize:
             reason = f"{layout.element_size} bytes in its chunks, {dtype.itemsize} by its type"
             raise FormatError(path, f"an element has {reason}")
-        try:
-            codecs = codecs_of(dataset.filters, dtype, layout.chunk_shape)
-        except FormatError as error:
-            raise type(error)(path, f"its {error.object} {error.reason}") from None
+        codecs = codecs_of(dataset.filters, dtype, layout.chunk_shape)
         index = chunk_index(frame, dataset, path)
         return FileChunks(path, shape, layout.chunk_shape, dtype, index, fill, codecs, conversion)
     size = math.prod(shape) * dtype.itemsize

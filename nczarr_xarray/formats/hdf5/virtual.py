@@ -29,7 +29,7 @@ _MOST_DIMENSIONS = 32
 _HERE = b"."
 
 
-async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: str) -> None:
+async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: str) -> bool:
     """See whether the mappings of a virtual dataset, if it is one, are fit for libhdf5.
 
     Parameters
@@ -39,6 +39,11 @@ async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: 
         are to be in it, with data of their own.
     path
         Of the dataset.
+
+    Returns
+    -------
+    Whether its extent follows from its sources, whatever its dataspace says: a mapping has no
+    limit, and reaches as far as a source that grows, or as there are files of a pattern.
 
     Raises
     ------
@@ -50,10 +55,10 @@ async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: 
     """
     layout = dataset.layout
     if not isinstance(layout, OtherLayout) or layout.mappings is None:
-        return
+        return False
     address, index = layout.mappings
     if address is None:
-        return
+        return False
     # it may have been made shorter
     longest = tuple(_LONGEST if limit is None else limit for limit in dataset.space.maxshape)
     what = f"{path}, mappings in the global heap at {address}"
@@ -66,12 +71,14 @@ async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: 
     start = int(heap.starts[index])
     block = memoryview(heap.data)[start : start + size]
     verify(block, frame, what)
-    for name in _sources_here(Cursor(block[:-4], frame, what), longest):
+    names, unlimited = _mappings(Cursor(block[:-4], frame, what), longest)
+    for name in names:
         _check_source(frame, root, name, path)
+    return unlimited
 
 
-def _sources_here(cursor: Cursor, shape: tuple[int, ...]) -> list[bytes]:
-    """The paths of the sources that are in the same file, once all mappings have been checked."""
+def _mappings(cursor: Cursor, shape: tuple[int, ...]) -> tuple[list[bytes], bool]:
+    """Check the mappings: the paths of sources in the same file, and whether one has no limit."""
     version, count = cursor.uint(1), cursor.length()
     if version not in _VERSIONS:
         raise cursor.error(f"has version {version}, known are 0 and 1")
@@ -79,6 +86,7 @@ def _sources_here(cursor: Cursor, shape: tuple[int, ...]) -> list[bytes]:
         raise cursor.error(f"{count} mappings in {cursor.remaining} bytes")
     files: list[bytes] = []
     names: list[bytes] = []
+    unlimited = False
     for number in range(count):
         flags = cursor.uint(1) if version else 0
         if flags not in (0, 1, 2, 3, 4, 6):
@@ -86,11 +94,13 @@ def _sources_here(cursor: Cursor, shape: tuple[int, ...]) -> list[bytes]:
         files.append(_HERE if flags & _SAME_FILE else _name(cursor, files, flags & _SHARED_FILE))
         names.append(_name(cursor, names, flags & _SHARED_DATASET))
         source, target = _selection(cursor), _selection(cursor, shape)
-        if None not in (source, target) and source != target:
+        unlimited = unlimited or target == math.inf
+        if not {None, math.inf} & {source, target} and source != target:
             raise cursor.error(f"mapping {number} is of {source} elements to {target}")
     if cursor.remaining:
         raise cursor.error(f"{cursor.remaining} bytes behind the last mapping")
-    return list(dict.fromkeys(n for f, n in zip(files, names, strict=True) if f == _HERE))
+    here = (n for f, n in zip(files, names, strict=True) if f == _HERE)
+    return list(dict.fromkeys(here)), unlimited
 
 
 def _check_source(frame: Frame, root: H5Group, name: bytes, path: str) -> None:
@@ -125,8 +135,8 @@ def _name(cursor: Cursor, before: list[bytes], shared: int) -> bytes:
     return bytes(cursor.take(end + 1))[:-1]
 
 
-def _selection(cursor: Cursor, shape: tuple[int, ...] | None = None) -> int | None:
-    """Elements of a selection; None if they are not told by it, or without limit.
+def _selection(cursor: Cursor, shape: tuple[int, ...] | None = None) -> float | None:
+    """Elements of a selection, infinity if it has no limit; None if they are not told by it.
 
     Parameters
     ----------
@@ -163,7 +173,7 @@ def _selection(cursor: Cursor, shape: tuple[int, ...] | None = None) -> int | No
     return total
 
 
-def _regular(cursor: Cursor, rank: int, width: int, shape: tuple[int, ...] | None) -> int | None:
+def _regular(cursor: Cursor, rank: int, width: int, shape: tuple[int, ...] | None) -> float:
     total, unlimited = 1, False
     endless = (1 << 8 * width) - 1
     starts, stops = [], []
@@ -177,7 +187,7 @@ def _regular(cursor: Cursor, rank: int, width: int, shape: tuple[int, ...] | Non
         stops.append(start if endless_here else start + (count - 1) * stride + block)
         total *= count * block
     _check_bounds(cursor, starts, stops, shape)
-    return None if unlimited else total
+    return math.inf if unlimited else total
 
 
 def _check_bounds(
