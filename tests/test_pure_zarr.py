@@ -201,6 +201,36 @@ def test_objects_of_text(tmp_path: Path, codec: Any, compressor: Any) -> None:
     assert ds.v.dtype == np.dtype("<U6")
 
 
+@pytest.mark.parametrize("shape", [(5,), (3, 5)])
+@pytest.mark.parametrize("padding", [0, None, "", np.nan, "pad"], ids=repr)
+@pytest.mark.parametrize("codec", [numcodecs.JSON(), numcodecs.MsgPack(), numcodecs.VLenUTF8()])
+def test_objects_in_chunks_at_the_edge(
+    tmp_path: Path, codec: Any, padding: Any, shape: tuple[int, ...]
+) -> None:
+    """zarr-python 2 completes them with the fill value, 0 if it was told none; version 3 cuts."""
+    data = np.array([f"w{i}" for i in range(np.prod(shape))], object).reshape(shape)
+    chunks = (2,) * len(shape)
+    path = write_objects(tmp_path / "x.zarr", data, codec)
+    metadata = json.loads((path / "v" / ".zarray").read_text())
+    fill = None if isinstance(padding, float) else padding
+    metadata |= {"shape": list(shape), "chunks": list(chunks), "fill_value": fill}
+    (path / "v" / ".zarray").write_text(json.dumps(metadata))
+    names = ["y", "x"][: len(shape)]
+    (path / "v" / ".zattrs").write_text(json.dumps({"_ARRAY_DIMENSIONS": names}))
+    for old in (path / "v").glob("[0-9]*"):
+        old.unlink()
+    if codec.codec_id == "vlen-utf8" and not isinstance(padding, str):  # it has text only
+        padding = ""
+    for index in np.ndindex(*(-(-n // 2) for n in shape)):
+        part = data[tuple(slice(2 * i, 2 * i + 2) for i in index)]
+        chunk = np.full(chunks, padding, object)
+        chunk[tuple(map(slice, part.shape))] = part
+        (path / "v" / ".".join(map(str, index))).write_bytes(bytes(codec.encode(chunk)))
+    ds = xr.open_dataset(path, engine="nczarr", use_zarr_fill_value_as_mask=False)
+    assert ds.v.values.tolist() == data.tolist()
+    assert ds.v[..., 4:].values.tolist() == data[..., 4:].tolist()
+
+
 def test_objects_of_bytes(tmp_path: Path) -> None:
     data = np.array([b"a", b"longer", b"\xff", b""], object)
     path = write_objects(tmp_path / "x.zarr", data, numcodecs.VLenBytes(), numcodecs.Zlib(1))

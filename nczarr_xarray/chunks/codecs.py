@@ -343,9 +343,24 @@ class Decoder:
             raise FormatError("", "decodes to bytes, not to Python objects")
         if data.size != self._count:
             raise FormatError("", f"holds {data.size} elements, not {self._count}")
-        if not all(isinstance(element, (str, bytes)) for element in data.ravel()):
+        elements = data.ravel().tolist()
+        if all(isinstance(element, (str, bytes)) for element in elements):
+            return data
+        if not all(isinstance(e, (str, bytes)) or _is_absent(e) for e in elements):
             raise FormatError("", "holds objects that are neither text nor bytes")
-        return data
+        texts = np.empty(len(elements), object)
+        texts[:] = ["" if _is_absent(element) else element for element in elements]
+        return texts.reshape(data.shape)
+
+
+def _is_absent(element: Any) -> bool:
+    """Whether an object is what stands where no text was put: None, NaN, or zarr's default, 0.
+
+    zarr-python 2 completes the chunks at the edges with that.
+    """
+    if isinstance(element, float):
+        return math.isnan(element)
+    return element is None or (type(element) is int and element == 0)
 
 
 def _is_bytes(chunk: Buffer) -> bool:
