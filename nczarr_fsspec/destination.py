@@ -20,6 +20,7 @@ from nczarr_fsspec.resolve import (
     open_filesystem,
     says_file,
     says_zip,
+    split_local_options,
 )
 from nczarr_fsspec.stores.writers import MappingWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
@@ -51,6 +52,8 @@ class Destination:
         Mode words of the URL's fragment.
     path : str or None
         Absolute local path of the directory or archive; None if it is elsewhere.
+    follow_symlinks : bool
+        Whether symbolic links may lead out of that directory.
     store : WritableStore or None
         The store to write to, if `kind` is ``"objects"``.
     files, remote_path : FsspecFiles and str, or None
@@ -61,6 +64,7 @@ class Destination:
     url: str
     mode: frozenset[str] = _NO_MODE
     path: str | None = None
+    follow_symlinks: bool = False
     store: WritableStore | None = None
     files: FsspecFiles | None = None
     remote_path: str | None = None
@@ -126,7 +130,8 @@ def open_destination(
         - a mapping from keys to bytes that can be changed;
         - a `WritableStore`.
     storage_options
-        Options of the fsspec filesystem that a URL names.
+        Options of the fsspec filesystem that a URL names; ``follow_symlinks`` of local paths
+        as for `nczarr_fsspec.resolve.open_data`.
 
     Raises
     ------
@@ -143,12 +148,13 @@ def open_destination(
     if text is not None and is_url(text) and not exists(text):
         return _in_url(text, storage_options)
     shown = text if text is not None else f"{type(target).__name__} object"
-    if storage_options:
-        raise URLError(shown, "storage_options apply to URLs only; leave them out")
     if text is not None:
+        follow = split_local_options(storage_options, shown)
         if "#mode=" in text and not exists(text):
             raise URLError(text, "a path with a fragment is written file:///path#mode=...")
-        return _at_path(text, text, _NO_MODE)
+        return _at_path(text, text, _NO_MODE, follow=follow)
+    if storage_options:
+        raise URLError(shown, "storage_options apply to URLs and paths only; leave them out")
     if isinstance(target, WritableStore):
         return Destination("objects", target.url, store=target)
     if hasattr(target, "read") and hasattr(target, "seek"):
@@ -171,9 +177,8 @@ def _in_url(text: str, options: Mapping[str, Any] | None) -> Destination:
     if "bytes" in url.mode:
         raise _single_file(shown, "mode=bytes names one classic or HDF5 file")
     if url.protocol == "file":
-        if options:
-            raise URLError(shown, "storage_options do not apply to local files; leave them out")
-        return _at_path(local_path(url), shown, url.mode)
+        follow = split_local_options(options, shown)
+        return _at_path(local_path(url), shown, url.mode, follow=follow)
     if url.target_protocol in ("http", "https"):
         raise _plain_http(shown)
     _, options = split_options(options, shown)  # those of ours are about reading
@@ -193,7 +198,8 @@ def _in_filesystem(
 
     fs, path = innermost(fs, path)
     if isinstance(fs, LocalFileSystem):
-        return _at_path(path, shown or path, mode)
+        follow = split_local_options(fs.storage_options, shown or path, others=True)
+        return _at_path(path, shown or path, mode, follow=follow)
     shown = shown or redact(fs.unstrip_protocol(path))
     if isinstance(fs, (ChainedFileSystem, AbstractArchiveFileSystem)):
         raise URLError(
@@ -209,7 +215,7 @@ def _in_filesystem(
     return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown))
 
 
-def _at_path(path: str, shown: str, mode: frozenset[str]) -> Destination:
+def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool = False) -> Destination:
     if not path:
         raise URLError("''", "is not a path")
     if path.startswith("~") and not exists(path):
@@ -231,7 +237,8 @@ def _at_path(path: str, shown: str, mode: frozenset[str]) -> Destination:
         is_zip = True
     elif not kind and says_file(path, mode):
         raise _ambiguous(shown, f"file://{path}#mode=nczarr,file")
-    return Destination("zip" if is_zip else "directory", shown, mode, path)
+    kind_of_place: Literal["directory", "zip"] = "zip" if is_zip else "directory"
+    return Destination(kind_of_place, shown, mode, path, follow)
 
 
 def _plain_http(shown: str) -> URLError:

@@ -33,6 +33,7 @@ from nczarr_fsspec.ranges.open import (
 from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
 from nczarr_fsspec.stores._policy import MAX_METADATA_OPTION
 from nczarr_fsspec.stores.directory import OPEN_FLAGS, DirectoryStore
+from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
@@ -69,7 +70,8 @@ def open_data(
         Options of the fsspec filesystem that a URL names. Three are ours: ``max_whole`` (bytes
         of a file that may be kept in memory if its server does not serve ranges), ``timeout``
         (see `nczarr_fsspec.stores._policy.Timeout`) and, for all targets with keys,
-        ``max_metadata`` (bytes of one object of metadata).
+        ``max_metadata`` (bytes of one object of metadata). Of local paths there is
+        ``follow_symlinks``: whether symbolic links may lead out of a directory tree.
     index_cache
         Folder in which the metadata of remote files are remembered, besides the
         memory of this process.
@@ -105,13 +107,14 @@ def _open(
     text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
     if text is not None and is_url(text) and not exists(text):
         return _open_url(parse_url(text), storage_options, index_cache)
+    if text is not None:
+        follow = split_local_options(storage_options, text)
+        return _open_path(text, text, frozenset(), follow=follow)
     if storage_options:
         raise URLError(
-            text or f"{type(target).__name__} object",
-            "storage_options apply to URLs only; leave them out",
+            f"{type(target).__name__} object",
+            "storage_options apply to URLs and paths only; leave them out",
         )
-    if text is not None:
-        return _open_path(text, text, frozenset())
     if isinstance(target, (KeyStore, ByteSource)):
         return target
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
@@ -172,9 +175,8 @@ def _open_url(
 ) -> KeyStore | ByteSource:
     shown = url.text.partition("#")[0]
     if url.protocol == "file":
-        if options:
-            raise URLError(shown, "storage_options do not apply to local files; leave them out")
-        return _open_path(local_path(url), shown, url.mode)
+        follow = split_local_options(options, shown)
+        return _open_path(local_path(url), shown, url.mode, follow=follow)
     return _open_in_filesystem(_place(url, options), url.mode, shown, index_cache)
 
 
@@ -280,7 +282,8 @@ def _open_in_filesystem(
 
     fs, path = innermost(place.fs, place.path)
     if isinstance(fs, LocalFileSystem):
-        return _open_path(path, shown or path, mode)
+        follow = split_local_options(fs.storage_options, shown or path, others=True)
+        return _open_path(path, shown or path, mode, follow=follow)
     name = urlsplit(path).path if "://" in path else path
     own = place.own
 
@@ -317,7 +320,37 @@ def _open_in_filesystem(
     return source
 
 
-def _open_path(path: str, shown: str, mode: frozenset[str]) -> KeyStore | ByteSource:
+def split_local_options(
+    options: Mapping[str, Any] | None, shown: str, *, others: bool = False
+) -> bool:
+    """Whether storage options of a local path say that symbolic links may lead out of a tree.
+
+    Parameters
+    ----------
+    others
+        Whether there may be other options, which are somebody else's.
+
+    Raises
+    ------
+    URLError
+        If there are others, or it is neither True nor False.
+    """
+    rest = dict(options or {})
+    follow = rest.pop(FOLLOW_OPTION, False)
+    if rest and not others:
+        raise URLError(
+            shown,
+            f"of storage_options, only {FOLLOW_OPTION} applies to local files; leave out "
+            f"{', '.join(map(str, rest))}",
+        )
+    if not isinstance(follow, bool):
+        raise URLError(shown, f"{FOLLOW_OPTION} is True or False, not {follow!r}")
+    return follow
+
+
+def _open_path(
+    path: str, shown: str, mode: frozenset[str], *, follow: bool = False
+) -> KeyStore | ByteSource:
     try:
         if path.startswith("~") and not exists(path):
             path = os.path.expanduser(path)  # noqa: PTH111 - leaves an unknown ~user alone
@@ -330,7 +363,7 @@ def _open_path(path: str, shown: str, mode: frozenset[str]) -> KeyStore | ByteSo
         raise DatasetNotFoundError(shown, f"there is no such file or directory{hint}")
     if stat.S_ISDIR(kind):
         _refuse_file_modes(shown, mode)
-        return DirectoryStore(path)
+        return DirectoryStore(path, follow_symlinks=follow)
     if start.startswith(_ZIP) or says_zip(path, mode):
         return _checked(ZipStore(path))
     return open_local(path)

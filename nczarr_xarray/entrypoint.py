@@ -43,7 +43,8 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
     group : str, optional
         Path of the group to open.
     storage_options : dict, optional
-        Options of the fsspec filesystem.
+        Options of the fsspec filesystem. Of local trees there is one, ``follow_symlinks``:
+        whether symbolic links may lead out of the tree (default: they are refused).
     consolidated : bool, optional
         True: the dataset must have ``.zmetadata``, which is trusted. False: it
         is not looked at. None (default): it is used for remote stores if it

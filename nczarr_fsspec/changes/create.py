@@ -85,8 +85,13 @@ class NewTree:
     old: Edit | None = None
 
     @classmethod
-    def begin(cls, path: str) -> NewTree:
+    def begin(cls, path: str, *, follow_symlinks: bool = False) -> NewTree:
         """Make the directory that the tree is built in.
+
+        Parameters
+        ----------
+        follow_symlinks
+            Whether symbolic links may lead out of a dataset that is replaced.
 
         Raises
         ------
@@ -107,7 +112,10 @@ class NewTree:
                 return tree
             with suppress(OSError):
                 shutil.copymode(path, partial)
-            return replace(tree, old=Edit.begin(DirectoryWriter(path))) if _entries(path) else tree
+            if not _entries(path):
+                return tree
+            old = DirectoryWriter(path, follow_symlinks=follow_symlinks)
+            return replace(tree, old=Edit.begin(old))
         except BaseException:
             tree.abort()
             raise

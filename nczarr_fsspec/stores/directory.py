@@ -11,6 +11,7 @@ from typing import Any
 
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import LocalStore, check_key
+from nczarr_fsspec.stores.inside import Inside
 
 #: O_NONBLOCK: a FIFO in the tree must not stop us; it means nothing to regular files. Where a
 #: system lacks a flag, it lacks what the flag is about; Windows alone has O_BINARY.
@@ -27,19 +28,19 @@ _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EIL
 class DirectoryStore(LocalStore):
     """Keys are the paths of files below one directory.
 
-    Symbolic links are followed: whoever made the tree may have spread it over
-    several disks. Keys themselves can never lead out of it.
-
     Parameters
     ----------
     path
         The root directory.
+    follow_symlinks
+        Whether symbolic links may lead out of it: whoever made the tree may have spread it over
+        several disks. Keys themselves can never lead out.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, follow_symlinks: bool = False) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self.url = self.path
-        self._prefix = self.path.rstrip("/") + "/"
+        self._inside = Inside(self.path, follow=follow_symlinks)
 
     def get(
         self,
@@ -48,8 +49,8 @@ class DirectoryStore(LocalStore):
         stop: int | None = None,
         most: int | None = None,
     ) -> bytes | None:
-        path = self._prefix + check_key(key)
-        descriptor = _open(path)
+        path = self._inside.path(check_key(key))
+        descriptor = self._open(path)
         if descriptor is None:
             return None
         try:
@@ -74,12 +75,20 @@ class DirectoryStore(LocalStore):
             os.close(descriptor)
 
     def get_into(self, key: str, buffer: memoryview) -> int | None:
-        path = self._prefix + check_key(key)
-        descriptor = _open(path)
+        path = self._inside.path(check_key(key))
+        descriptor = self._open(path)
         if descriptor is None:
             return None
         try:
-            return read_into(descriptor, 0, buffer)
+            count = read_into(descriptor, 0, buffer)
+            if os.lseek(descriptor, 0, os.SEEK_END) == count:
+                return count  # which a device does not say
+            size = _size(descriptor, path)
+            if size is None or count < len(buffer):
+                return None if size is None else count
+            return max(size, count)
+        except StoreError:
+            raise
         except OSError as error:
             if error.errno == errno.EISDIR:
                 return None
@@ -89,13 +98,16 @@ class DirectoryStore(LocalStore):
 
     def stamp(self, key: str) -> tuple[int, ...] | None:
         try:
-            status = os.stat(self._prefix + check_key(key))  # noqa: PTH116 - a Path takes as long
-        except (OSError, ValueError):
+            status = os.stat(self._inside.path(check_key(key)))  # noqa: PTH116 - a Path takes long
+        except (OSError, ValueError):  # StoreError is an OSError
             return None
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     def list(self, prefix: str) -> frozenset[str]:
-        path = self._prefix + check_key(prefix) if prefix else self.path
+        path = self.path
+        if prefix:
+            self._inside.check(check_key(prefix))
+            path = self._inside.prefix + prefix
         try:
             return frozenset(os.listdir(path))
         except UnicodeEncodeError:
@@ -103,6 +115,19 @@ class DirectoryStore(LocalStore):
         except OSError as error:
             if error.errno in _MISSING:
                 return frozenset()
+            raise _failure(path, error) from error
+
+    def _open(self, path: str) -> int | None:
+        """A descriptor; None where no object of a dataset can be."""
+        try:
+            return self._inside.open(path, OPEN_FLAGS)
+        except UnicodeEncodeError:
+            return None
+        except StoreError:
+            raise
+        except OSError as error:
+            if error.errno in _MISSING:
+                return None
             raise _failure(path, error) from error
 
 
@@ -133,12 +158,10 @@ else:  # Windows: one file position a descriptor, so one reader at a time
 
 
 def read_into(descriptor: int, start: int, buffer: memoryview) -> int:
-    """Fill `buffer` from byte `start` on; how many bytes there were, more than fit if there are."""
+    """Fill `buffer` from byte `start` on; how many bytes there were."""
     there = 0
-    # one byte of room behind it tells, without another call, whether the file ends there
-    spare = bytearray(1)
     while there < len(buffer):
-        count = _preadv(descriptor, [buffer[there:], spare], start + there)
+        count = _preadv(descriptor, [buffer[there:]], start + there)
         if count == 0:
             break
         there += count
@@ -160,24 +183,12 @@ else:  # Windows, and macOS before 11
         return len(data)
 
 
-def _open(path: str) -> int | None:
-    """A descriptor; None where no object of a dataset can be."""
-    try:
-        return os.open(path, OPEN_FLAGS)
-    except UnicodeEncodeError:
-        return None
-    except OSError as error:
-        if error.errno in _MISSING:
-            return None
-        raise _failure(path, error) from error
-
-
 def _small(descriptor: int) -> bytes:
     """All of a small file; nothing of what is large, empty, or no file."""
     try:
         data = _pread(descriptor, SMALL, 0)
-        # some file systems in user space return less than there is
-        ends = len(data) < SMALL and not _pread(descriptor, 1, len(data))
+        # some file systems in user space return less than there is, and devices have no size
+        ends = len(data) < SMALL and os.lseek(descriptor, 0, os.SEEK_END) == len(data)
     except OSError:  # a directory, say
         return b""
     return data if ends else b""

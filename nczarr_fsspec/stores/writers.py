@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import check_key
 from nczarr_fsspec.stores.directory import DirectoryStore
+from nczarr_fsspec.stores.inside import Inside
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.writable import WritableStore, creating
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _MODE = 0o666  # less the umask
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _OVER = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
+#: Of a tree that is being made nothing is a link, unless somebody else put it there.
+_OVER |= getattr(os, "O_NOFOLLOW", 0)
 
 #: Names of files that are not complete; no key begins like this.
 _TEMPORARY = ".nczarr-tmp-"
@@ -50,21 +53,29 @@ class DirectoryWriter(WritableStore):
     atomic
         Whether `put` goes through a temporary file and a rename. Without, a
         reader may see a part of a file: for trees that nobody reads yet.
+    follow_symlinks
+        Whether symbolic links may lead out of the directory.
     """
 
     parallel = 1
 
-    def __init__(self, path: str | os.PathLike[str], *, atomic: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        atomic: bool = True,
+        follow_symlinks: bool = False,
+    ) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self.url = self.path
-        self._prefix = self.path.rstrip("/") + "/"
+        self._inside = Inside(self.path, follow=follow_symlinks)
         self._atomic = atomic
 
     def reader(self) -> DirectoryStore:
-        return DirectoryStore(self.path)
+        return DirectoryStore(self.path, follow_symlinks=self._inside.follow)
 
     def put(self, key: str, data: Buffer) -> None:
-        path = self._prefix + check_key(key)
+        path = self._inside.path(check_key(key))
         if self._atomic:
             with _complete(path, data) as temporary:
                 os.replace(temporary, path)
@@ -75,7 +86,7 @@ class DirectoryWriter(WritableStore):
                 raise _failure(path, "written", error) from error
 
     def create(self, key: str, data: Buffer) -> bool:
-        path = self._prefix + check_key(key)
+        path = self._inside.path(check_key(key))
         if os.path.lexists(path):
             return False
         with _complete(path, data) as temporary:
@@ -95,7 +106,7 @@ class DirectoryWriter(WritableStore):
     def delete(self, keys: Iterable[str]) -> None:
         folders = set()
         for key in keys:
-            path = self._prefix + check_key(key)
+            path = self._inside.path(check_key(key))
             folders.add(os.path.dirname(path))
             try:
                 os.unlink(path)
@@ -109,7 +120,7 @@ class DirectoryWriter(WritableStore):
     def move(self, pairs: Iterable[tuple[str, str]]) -> None:
         folders = set()
         for source, target in pairs:
-            old, new = self._prefix + check_key(source), self._prefix + check_key(target)
+            old, new = (self._inside.path(check_key(key)) for key in (source, target))
             folders.add(os.path.dirname(old))
             try:
                 _rename(old, new)
@@ -121,13 +132,16 @@ class DirectoryWriter(WritableStore):
         found: list[str] = []
         linked: set[str] = set()  # a link may lead into what it is in
         todo = [f"{check_key(prefix)}/" if prefix else ""]
+        self._inside.check(prefix)
         while todo:
             above = todo.pop()
-            path = self._prefix + above
+            path = self._inside.prefix + above
             try:
                 with os.scandir(path) as entries:
                     for entry in entries:
-                        if not entry.is_dir():
+                        # a link that leads out is an object, which can be removed
+                        outside = entry.is_symlink() and not self._inside.holds(entry.path)
+                        if outside or not entry.is_dir():
                             if not _IS_TEMPORARY(entry.name):
                                 found.append(above + entry.name)
                             continue
@@ -144,7 +158,9 @@ class DirectoryWriter(WritableStore):
 
     def child(self, prefix: str) -> DirectoryWriter:
         # what is put aside is read by nobody yet, and a writer that dies leaves no temporary files
-        return DirectoryWriter(self._prefix + check_key(prefix), atomic=False)
+        self._inside.check(check_key(prefix))
+        path, follow = self._inside.prefix + prefix, self._inside.follow
+        return DirectoryWriter(path, atomic=False, follow_symlinks=follow)
 
     def _prune(self, folders: Iterable[str]) -> None:
         """Remove those of `folders` that are empty, and what becomes empty above them."""

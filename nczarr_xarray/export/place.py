@@ -56,7 +56,7 @@ class Place:
                 raise DatasetExistsError(
                     self.url, "is a file; a dataset is a directory (or a .zip): remove it first"
                 )
-            return DirectoryWriter(destination.path)
+            return DirectoryWriter(destination.path, follow_symlinks=destination.follow_symlinks)
         return destination.store
 
     def reader(self) -> KeyStore | None:
@@ -118,7 +118,7 @@ class Place:
         if self.destination.kind == "directory" and path is not None and not foreign:
             path = os.path.realpath(path)
             if can_be_renamed(path):
-                return NewTree.begin(path), [], []
+                return NewTree.begin(path, follow_symlinks=self.destination.follow_symlinks), [], []
         assert self.writer is not None
         if not template and (nobodys or not (_ROOTS & set(owned) or foreign)):
             return NewObjects.begin(self.writer), [], foreign

@@ -15,7 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 
-from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, StoreError
+from nczarr_fsspec.errors import (
+    AccessDeniedError,
+    DatasetNotFoundError,
+    FormatError,
+    NCZarrError,
+    StoreError,
+)
 from nczarr_fsspec.keystore import is_safe_name
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
@@ -172,15 +178,17 @@ class _Walk:
     def root_documents(self) -> dict[str, JSON]:
         found: dict[str, JSON] = {}
         errors: list[NCZarrError] = []
+        vital: list[NCZarrError] = []
         for file in spellings.ROOT_FILES:
             document = self.files.get(file)
             if isinstance(document, NCZarrError):
                 errors.append(document)
+                if file in (".zgroup", ".zattrs") and not isinstance(document, AccessDeniedError):
+                    vital.append(document)
             elif document is not None:
                 found[file] = document
         # an object that merely might exist is not missed if what must exist is there: some
         # servers answer 403 for objects that do not exist
-        vital = [e for e in errors if e.object in (".zgroup", ".zattrs")]
         if vital or (errors and not found):
             raise (vital or errors)[0]
         if _V3 in found and spellings.detect(found) is None:
