@@ -30,6 +30,8 @@ class Frame:
         Where the file ends, relative to `base`.
     extension
         Address of the superblock extension, an object header, if there is one.
+    missing
+        Bytes between where the file ends and where the superblock says that it does.
     """
 
     url: str
@@ -38,6 +40,7 @@ class Frame:
     length_size: int = 8
     end: int = (1 << 63) - 1
     extension: int | None = None
+    missing: int = 0
 
     @property
     def undefined(self) -> int:
@@ -64,7 +67,9 @@ class Frame:
         """`address`, if `length` bytes from there are in the file; else `FormatError`."""
         if address is None or address + length > self.end:
             where = "nowhere" if address is None else f"at {address}"
-            raise self.error(what, f"{length} bytes {where}, in a file that ends at {self.end}")
+            cut = f" (it is truncated: {self.missing} bytes are missing)" if self.missing else ""
+            ends = f"in a file that ends at {self.end}{cut}"
+            raise self.error(what, f"{length} bytes {where}, {ends}")
         return address
 
     def error(self, what: str, reason: str) -> FormatError:

@@ -25,7 +25,9 @@ ATTRIBUTE = 0x0C
 SHARED_TABLE = 0x0F
 CONTINUATION = 0x10
 SYMBOL_TABLE = 0x11
+DRIVER = 0x14
 ATTRIBUTE_INFO = 0x15
+CACHE_IMAGE = 0x18
 #: All that version 3.0 of the specification knows, but "bogus", which is there to be unknown.
 _KNOWN = frozenset(range(0x19)) - {0x09}
 

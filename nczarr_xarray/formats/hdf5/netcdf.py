@@ -107,6 +107,9 @@ async def read_hierarchy(
         root = await read_tree(frame, address)
         nodes = list(_walk(root))
     builder = _Builder(frame, [node for node in nodes if node.group.loaded], extent)
+    if frame.missing:
+        reason = f"is truncated: {frame.missing} bytes are missing; what is there can be read"
+        builder.problems.append(FormatError(url, reason))
     await builder.read_heap()
     return builder.hierarchy()
 

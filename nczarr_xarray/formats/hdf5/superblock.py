@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from nczarr_fsspec.errors import FormatError
+from dataclasses import replace
+from typing import NamedTuple
+
+from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
+from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
-from nczarr_xarray.formats.waves import read_some, together
+from nczarr_xarray.formats.waves import caught, read_some, together
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: Longer than any superblock.
@@ -31,6 +35,9 @@ async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
     ------
     FormatError
         If this is no HDF5 file, or its superblock is damaged.
+    UnsupportedError
+        If its data, or its metadata, are not where addresses lead: in other files, or in an image
+        of the metadata cache.
 
     Notes
     -----
@@ -43,11 +50,82 @@ async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
     frame = Frame(url, base, end=size - base)
     cursor = Cursor(block, frame, "superblock")
     cursor.take(9)
-    if version <= 1:
-        return _read_old(cursor, version)
-    if version <= 3:
-        return _read_new(cursor)
-    raise cursor.error(f"has version {version}, known are 0 to 3")
+    if version > 3:
+        raise cursor.error(f"has version {version}, known are 0 to 3")
+    stated = _read_old(cursor, version) if version <= 1 else _read_new(cursor)
+    # behind a user block that was put before it, the file ends later than it says
+    end = None if stated.end is None else stated.end - (stated.base or 0)
+    frame = replace(
+        cursor.frame,
+        extension=stated.extension,
+        missing=max(0, end - frame.end) if end is not None else 0,
+    )
+    if stated.driver is not None:
+        await _check_old_driver(frame, stated.driver)
+    elif stated.extension is not None:
+        await _check_extension(frame, stated.extension)
+    return frame, frame.within(stated.root, 16, "root group")
+
+
+class _Stated(NamedTuple):
+    """Addresses of a superblock; the first two count from the beginning of the file."""
+
+    base: int | None
+    end: int | None
+    root: int | None
+    extension: int | None = None
+    driver: int | None = None
+
+
+async def _check_old_driver(frame: Frame, address: int) -> None:
+    """Refuse a file of which a driver information block says that it has other parts."""
+    what = "driver information"
+    block = await frame.read(frame.within(address, 16, what), 16)
+    cursor = Cursor(block, frame, what)
+    cursor.take(8)  # version, size
+    _refuse(frame, cursor.take(8))
+
+
+async def _check_extension(frame: Frame, address: int) -> None:
+    """Refuse a file of which the extension says that it has other parts, or an image."""
+    header = await caught(oh.read_header(frame, address, "superblock extension"))
+    if isinstance(header, NCZarrError):
+        return  # what needs it will say so
+    if driver := header.first(oh.DRIVER):
+        cursor = header.cursor(driver, "driver information")
+        cursor.take(1)  # version
+        _refuse(frame, cursor.take(8))
+    if header.first(oh.CACHE_IMAGE):
+        raise UnsupportedError(
+            frame.url,
+            "has its metadata in an image of the metadata cache, which libhdf5 alone can read: "
+            "rewrite it (h5repack FILE whole.h5) and open that",
+        )
+
+
+def _refuse(frame: Frame, driver: bytes) -> None:
+    """Refuse a file of a driver that has put bytes elsewhere; others libhdf5 ignores, too."""
+    if driver == b"NCSAmult":
+        reason = (
+            "is of HDF5's multi (or split) driver, and has its data in other files: make one of "
+            "them (h5repack --src-vfd-name=split NAME whole.h5, or h5py with driver='split') "
+            "and open that"
+        )
+    elif not frame.missing:
+        return
+    elif driver == b"NCSAfami":
+        reason = (
+            f"is one of the pieces of a file of HDF5's family driver, and {frame.missing} bytes "
+            "are in others: join them all in their order (cat NAME0.h5 NAME1.h5 ... > whole.h5) "
+            "and open that"
+        )
+    else:
+        name = driver.rstrip(b"\0").decode("ascii", "backslashreplace")
+        reason = (
+            f"is of HDF5's driver {name!r}, and {frame.missing} bytes are in other files: make "
+            "one of them (with h5repack; of subfiling with h5fuse) and open that"
+        )
+    raise UnsupportedError(frame.url, reason)
 
 
 async def _find(url: str, size: int) -> tuple[int, memoryview]:
@@ -83,25 +161,18 @@ def _frame(cursor: Cursor, offset_size: int, length_size: int) -> Frame:
     return Frame(frame.url, frame.base, offset_size, length_size, frame.end)
 
 
-def _read_old(cursor: Cursor, version: int) -> tuple[Frame, int]:
+def _read_old(cursor: Cursor, version: int) -> _Stated:
     cursor.take(4)  # versions of other structures
-    frame = cursor.frame = _frame(cursor, cursor.uint(1), cursor.uint(1))
+    cursor.frame = _frame(cursor, cursor.uint(1), cursor.uint(1))
     cursor.take(9 if version == 0 else 13)  # widths of group and chunk trees, flags
-    for _ in range(4):  # base, free space, end of file, driver information
-        cursor.address()
+    base, _, end, driver = (cursor.address() for _ in range(4))  # and where free space is listed
     cursor.length()  # the root group's symbol table entry: it has no name
-    root = cursor.address()
-    return frame, frame.within(root, 16, "root group")
+    return _Stated(base, end, cursor.address(), driver=driver)
 
 
-def _read_new(cursor: Cursor) -> tuple[Frame, int]:
+def _read_new(cursor: Cursor) -> _Stated:
     frame = cursor.frame = _frame(cursor, cursor.uint(1), cursor.uint(1))
     cursor.take(1)  # flags
-    cursor.address()  # base
-    extension = cursor.address()
-    cursor.address()  # end of file
-    root = cursor.address()
-    end = cursor.position + 4
-    verify(cursor.data[:end], frame, cursor.what)
-    frame = Frame(frame.url, frame.base, frame.offset_size, frame.length_size, frame.end, extension)
-    return frame, frame.within(root, 16, "root group")
+    base, extension, end, root = (cursor.address() for _ in range(4))
+    verify(cursor.data[: cursor.position + 4], frame, cursor.what)
+    return _Stated(base, end, root, extension)
