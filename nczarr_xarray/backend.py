@@ -25,7 +25,7 @@ from nczarr_xarray._compat import (
     VectorizedIndexer,
     load_asynchronously,
 )
-from nczarr_xarray.encoding import attribute_value, variable_encoding
+from nczarr_xarray.encoding import attribute_value, is_odd, variable_encoding
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
@@ -200,7 +200,12 @@ class NCZarrDataStore(AbstractDataStore):
 
     def open_dataset(self, **decoding: Any) -> xr.Dataset:
         """Decode the group to a Dataset."""
-        dataset = StoreBackendEntrypoint().open_dataset(self, **decoding)
+        try:
+            dataset = StoreBackendEntrypoint().open_dataset(self, **decoding)
+        except (AttributeError, TypeError, ValueError):
+            if not self.set_aside():
+                raise
+            dataset = StoreBackendEntrypoint().open_dataset(self, **decoding)
         for variable in dataset.variables.values():
             load_asynchronously(variable)
         for name in self.errors:
@@ -211,6 +216,32 @@ class NCZarrDataStore(AbstractDataStore):
                 dataset = dataset.assign_coords(xr.Coordinates({name: variable}, index))
         dataset.set_close(self.close)
         return dataset
+
+    def set_aside(self) -> bool:
+        """Leave out attributes of which xarray's decoding can make nothing; whether there are any.
+
+        One would keep the whole dataset from opening.
+        """
+        found = False
+        for name, variable in self.variables.items():
+            odd = [a for a in variable.attributes.values() if is_odd(a)]
+            attributes = {n: a for n, a in variable.attributes.items() if a not in odd}
+            for attribute in odd:
+                text = attribute.value
+                if attribute.name == "coordinates" and isinstance(text, tuple):  # a list of names
+                    attributes["coordinates"] = replace(
+                        attribute, type="char", value=" ".join(text)
+                    )
+                    continue
+                shown = f"{attribute.name!r} ({attribute_value(attribute)!r:.80})"
+                _warn(
+                    f"variable {variable.path!r}: attribute {shown} is not what CF has there, and "
+                    "is left out; open with decode_cf=False to see it"
+                )
+            if odd:
+                self.variables[name] = replace(variable, attributes=attributes)
+                found = True
+        return found
 
     def dimensions_of(self, variable: Variable) -> tuple[str, ...]:
         """The dimensions of `variable` as the dataset calls them."""

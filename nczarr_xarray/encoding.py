@@ -42,6 +42,14 @@ def attribute_value(attribute: Attribute) -> Any:
     return value
 
 
+def is_odd(attribute: Attribute) -> bool:
+    """Whether an attribute that xarray decodes by is of a kind that fails it."""
+    if attribute.name in ("scale_factor", "add_offset"):
+        return not (isinstance(attribute.value, np.ndarray) and attribute.value.size == 1)
+    text = isinstance(attribute_value(attribute), str)
+    return attribute.name in ("coordinates", "dtype", "_Unsigned") and not text
+
+
 def variable_encoding(
     variable: Variable, dimension_names: tuple[str, ...], source: str, *, classic: bool = False
 ) -> dict[str, Any]:

@@ -494,3 +494,57 @@ def test_options_that_are_no_choice(option: str, value: Any) -> None:
         opened(group_3() | array_3(), **{option: value})
     with pytest.raises(ValueError, match=r"^anonymous_dimension_prefix: must be a string"):
         opened(group_3() | array_3(), anonymous_dimension_prefix=None)
+
+
+# -- attributes by which xarray decodes ------------------------------------------------------
+
+ODD: list[Any] = [None, True, 1, 1.5, [], ["a", "b"], [1, 2], {}, {"a": 1}, [[1]], [None], "text"]
+
+
+@pytest.mark.parametrize("dtype", ["<i4", "<f8"])
+@pytest.mark.parametrize("value", ODD, ids=json.dumps)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "coordinates",
+        "scale_factor",
+        "add_offset",
+        "dtype",
+        "_Unsigned",
+        "missing_value",
+        "calendar",
+        "grid_mapping",
+        "bounds",
+        "valid_range",
+        "ancillary_variables",
+        "units",
+    ],
+)
+@pytest.mark.filterwarnings("ignore::xarray.SerializationWarning", "ignore::UserWarning")
+def test_one_odd_attribute_spoils_no_dataset(name: str, value: Any, dtype: str) -> None:
+    numbers = {".zgroup": GROUP_2, "v/.zattrs": text({name: value, "long_name": "n"})}
+    numbers |= {"v/.zarray": text(ARRAY_2 | {"dtype": dtype, "fill_value": None})}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NCZarrWarning)
+        ds = opened(numbers | array_2("w"))
+    assert ds.w.values.tolist() == DATA.tolist()
+    assert ds.v.attrs["long_name"] == "n"
+    if name == "dtype":  # by which xarray decodes in any case
+        return
+    raw = silently(numbers | array_2("w"), decode_cf=False)
+    assert name in raw.v.attrs
+    assert raw.v.values.tolist() == [0, 0, 0]
+
+
+def test_what_is_made_of_odd_attributes() -> None:
+    store = {".zgroup": GROUP_2} | array_2() | array_2("a") | array_2("b")
+    # names in a list mean what they mean in CF, one after the other
+    ds = silently(store | {"v/.zattrs": text({"coordinates": ["a", "b"]})})
+    assert set(ds.coords) == {"a", "b"}
+    ds, message = warned(store | {"v/.zattrs": text({"scale_factor": [2, 3]})})
+    assert ds.v.values.tolist() == DATA.tolist()
+    assert "variable '/v': attribute 'scale_factor' (array([2, 3]" in message
+    assert "open with decode_cf=False to see it" in message
+    # what xarray itself explains stays as it is
+    with pytest.raises(ValueError, match="unable to decode time units"):
+        opened(store | {"v/.zattrs": text({"units": "days since"})})
