@@ -224,14 +224,14 @@ class NCZarrDataStore(AbstractDataStore):
         """
         found = False
         for name, variable in self.variables.items():
-            odd = [a for a in variable.attributes.values() if is_odd(a)]
-            attributes = {n: a for n, a in variable.attributes.items() if a not in odd}
+            attributes = dict(variable.attributes)
+            odd = [attribute for attribute in attributes.values() if is_odd(attribute)]
             for attribute in odd:
-                text = attribute.value
-                if attribute.name == "coordinates" and isinstance(text, tuple):  # a list of names
-                    attributes["coordinates"] = replace(
-                        attribute, type="char", value=" ".join(text)
-                    )
+                del attributes[attribute.name]
+                names = attribute.value
+                if attribute.name == "coordinates" and isinstance(names, tuple):
+                    text = replace(attribute, type="char", value=" ".join(names))  # as CF has them
+                    attributes[text.name] = text
                     continue
                 shown = f"{attribute.name!r} ({attribute_value(attribute)!r:.80})"
                 _warn(

@@ -74,7 +74,7 @@ def test_chains_of_filters(tmp_path: Path, chain: tuple[int, ...], dtype: str) -
         # szip takes whole elements, and the checksum is half of one: netCDF-C cannot read it either
         with pytest.raises(RuntimeError, match="Filter error"):
             netcdf_c(url)
-        with pytest.raises(FormatError, match="v/0: .* no multiple of 8"):
+        with pytest.raises(FormatError, match=r"v/0: .* no multiple of 8"):
             xr.open_dataset(url, engine="nczarr").load()
         return
     ours, theirs = xr.open_dataset(url, engine="nczarr").load(), netcdf_c(url)

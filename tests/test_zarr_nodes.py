@@ -211,6 +211,18 @@ def test_what_is_left_out_is_told(store: Store, message: str) -> None:
     assert message in told
 
 
+def test_an_array_that_is_a_group_too() -> None:
+    ds, message = warned({".zgroup": GROUP_2, "v/.zgroup": GROUP_2} | array_2() | array_2("v/w"))
+    assert list(ds) == ["v"]
+    assert "v/.zgroup: belongs to an array: what the group holds is left out" in message
+
+
+@pytest.mark.parametrize("separator", [None, "."])
+def test_a_separator_that_is_not_said(separator: str | None) -> None:
+    store = {".zgroup": GROUP_2} | array_2(dimension_separator=separator)
+    assert silently(store).v.values.tolist() == DATA.tolist()
+
+
 @pytest.mark.parametrize("root", [{".zgroup": GROUP_2} | array_2(), group_3() | array_3()])
 def test_files_beside_the_nodes_are_nobodys_business(root: Store) -> None:
     assert list(silently(root | {"README.md": b"#", ".DS_Store": b"\0", ".git/HEAD": b""})) == ["v"]

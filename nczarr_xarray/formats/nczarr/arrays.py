@@ -111,7 +111,7 @@ def _order(metadata: Mapping[str, JSON], key: str) -> Literal["C", "F"]:
 
 
 def _separator(metadata: Mapping[str, JSON], key: str) -> str:
-    separator = metadata.get("dimension_separator", ".")
+    separator = metadata.get("dimension_separator") or "."
     if separator not in (".", "/"):
         raise FormatError(key, f"dimension_separator is {dumps(separator):.80}, neither . nor /")
     return str(separator)

@@ -328,7 +328,7 @@ class _Walk:
                 self.where,
                 f"the children of group '/{group.path}' cannot be found: the store cannot be "
                 "listed, and there are neither NCZarr group lists nor consolidated metadata "
-                "(.zmetadata)",
+                "(.zmetadata) in the root; a group that has them can be opened by its own URL",
             )
         names = (n for n in listing if not n.startswith(".") and is_safe_name(n))
         return tuple(sorted(names, key=lambda name: name.encode("utf-8", "surrogatepass")))
@@ -345,6 +345,11 @@ class _Walk:
         group.groups = tuple(
             n for n, p in there if n not in group.arrays and self.files[f"{p}/.zgroup"] is not None
         )
+        both = [p for n, p in there if n in group.arrays and self.files[f"{p}/.zgroup"] is not None]
+        self.nodes.problems += [
+            FormatError(f"{path}/.zgroup", "belongs to an array: what the group holds is left out")
+            for path in both
+        ]
         return [p for n, p in there if n not in group.arrays and n not in group.groups]
 
     def is_version_3(self, groups: list[GroupNode], strangers: list[str]) -> bool:
