@@ -5,6 +5,7 @@ Every store is a mapping from keys to bytes, written out here.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import warnings
@@ -385,6 +386,32 @@ def test_unnamed_dimensions_are_called_as_wanted(tmp_path: Path) -> None:
         (tmp_path / key).write_bytes(data)
     ds = silently(f"file://{tmp_path}#mode=nczarr,noxarray")
     assert ds.v.dims == ("_Anonymous_Dim_3",)
+
+
+# -- codecs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_codecs_that_make_no_bytes(compressed: bool, transposed: bool) -> None:
+    """GDAL up to 3.10 leaves the codec "bytes" out, or all of them."""
+    codecs: list[Any] = []
+    values = np.arange(6, dtype="<f8").reshape(2, 3)
+    chunk = (values.T if transposed else values).tobytes()
+    if transposed:
+        codecs.append({"name": "transpose", "configuration": {"order": [1, 0]}})
+    if compressed:
+        codecs.append({"name": "gzip", "configuration": {"level": 1}})
+        chunk = gzip.compress(chunk)
+    grid = {"name": "regular", "configuration": {"chunk_shape": [2, 3]}}
+    metadata = ARRAY_3 | {"shape": [2, 3], "data_type": "float64", "chunk_grid": grid}
+    del metadata["codecs"]
+    if codecs:
+        metadata["codecs"] = codecs
+    ds = silently(group_3() | {"v/zarr.json": text(metadata), "v/c/0/0": chunk})
+    assert ds.v.values.tolist() == values.tolist()
+    with pytest.warns(NCZarrWarning, match=r"v/zarr\.json: is not understood"):
+        opened(group_3() | {"v/zarr.json": text(metadata | {"codecs": [{"name": "lost"}]})})
 
 
 # -- NCZarr's form for Zarr 3, which was never released --------------------------------------

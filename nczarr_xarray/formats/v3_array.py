@@ -21,6 +21,9 @@ from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
 from nczarr_xarray.model import CodecConfig
 
 FILE = "zarr.json"
+#: Codecs that need another one before or behind them, which makes bytes of elements.
+_OF_ARRAYS = frozenset({"transpose"})
+_OF_BYTES = frozenset({"blosc", "crc32c", "gzip", "zstd"})
 #: Zarr-python makes a list of the chunks of a selection: more would fill the memory.
 MAX_CHUNKS = 1 << 24
 #: Bytes that a chunk may have besides what codecs can make of it, and its entry in a shard's index.
@@ -107,6 +110,22 @@ def plain(document: JSON, key: str) -> Any:
         raise FormatError(key, f"is not valid JSON ({error})") from None
 
 
+def _with_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Complete codecs that do not make bytes of elements, as GDAL wrote them up to 3.10.
+
+    What GDAL stored are the elements themselves, little-endian on every machine that matters.
+    """
+    codecs = metadata.get("codecs", [])
+    if not isinstance(codecs, list):
+        return metadata
+    names = [codec.get("name") if isinstance(codec, dict) else None for codec in codecs]
+    if not all(name in _OF_ARRAYS or name in _OF_BYTES for name in names):
+        return metadata
+    first = next((i for i, name in enumerate(names) if name in _OF_BYTES), len(names))
+    as_bytes = {"name": "bytes", "configuration": {"endian": "little"}}
+    return {**metadata, "codecs": [*codecs[:first], as_bytes, *codecs[first:]]}
+
+
 def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
     """Make zarr-python's array of `metadata`."""
     from zarr import Array, AsyncArray
@@ -141,6 +160,7 @@ def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:
     FormatError
         If zarr-python does not understand them, or nobody could read such an array.
     """
+    metadata = _with_bytes(metadata)
     try:
         array = zarr_array(store, path, metadata)
         dtype = np.dtype(object) if array.dtype.kind == "T" else np.dtype(array.dtype)
