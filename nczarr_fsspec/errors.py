@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 
 class NCZarrError(Exception):
     """Something about a dataset is wrong or out of reach.
@@ -28,7 +31,7 @@ class NCZarrError(Exception):
         self.object = obj
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type[NCZarrError], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[NCZarrError], tuple[Any, ...]]:
         return type(self), (self.object, self.reason)
 
     def __str__(self) -> str:
@@ -87,9 +90,30 @@ class ConflictError(StoreError):
 class ExportError(NCZarrError, ValueError):
     """Something cannot be stored as it is; found before the first byte is written.
 
-    The reason lists everything that was found, one thing a line.
+    Parameters
+    ----------
+    problems
+        Everything that was found, for a list below the reason.
+
+    Attributes
+    ----------
+    lines : tuple of str
+        The message, line by line.
     """
+
+    def __init__(self, obj: str, reason: str, problems: Iterable[str] = ()) -> None:
+        problems = tuple(problems)
+        super().__init__(obj, "\n  ".join((f"{reason}:" if problems else reason, *problems)))
+        self._arguments = obj, reason, problems
+        self.lines = (f"{obj}: {reason}:", *problems) if problems else (str(self),)
+
+    def __reduce__(self) -> tuple[type[ExportError], tuple[Any, ...]]:
+        return type(self), self._arguments
 
 
 class NCZarrWarning(UserWarning):
-    """Something was left out or repaired while a dataset was opened."""
+    """Something was left out or repaired while a dataset was opened, or is written differently."""
+
+
+class LossWarning(NCZarrWarning):
+    """Something cannot be stored, and what is written lacks it; the message names all of it."""

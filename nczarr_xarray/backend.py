@@ -33,7 +33,9 @@ from nczarr_xarray.model import (
     Dimension,
     Group,
     Variable,
+    bytes_of,
     element_of,
+    readable,
 )
 from nczarr_xarray.reader import Opened, check_choice, open_hierarchy
 from nczarr_xarray.variables import VariableReader
@@ -80,7 +82,7 @@ def open_groups(
         _load_what_opening_touches(opened, stores)
         with collection_paused():
             datasets = {
-                _relative(store.group.path, top.path): store.open_dataset(**decoding)
+                shown_name(_relative(store.group.path, top.path)): store.open_dataset(**decoding)
                 for store in stores
             }
         cleanup.pop_all()
@@ -167,7 +169,8 @@ class NCZarrDataStore(AbstractDataStore):
         self.opened = opened
         self.group = group
         self.fill_value_as_mask = fill_value_as_mask
-        self.variables = {n: v for n, v in group.variables.items() if n not in dropped}
+        named = {shown_name(name): variable for name, variable in group.variables.items()}
+        self.variables = {n: v for n, v in named.items() if n not in dropped}
         self.names = dimension_names(group.path, self.variables.values())
         self.loaded: dict[str, np.ndarray[Any, Any]] = {}
         self.errors: dict[str, NCZarrError] = {}
@@ -187,8 +190,8 @@ class NCZarrDataStore(AbstractDataStore):
         path = variable.path
         _warn(f"variable {path!r} cannot be read and raises when it is used: {error}")
 
-    def touched(self) -> Iterator[Variable]:
-        """The readable variables that xarray reads to open the group.
+    def touched(self) -> Iterator[tuple[str, Variable]]:
+        """The readable variables that xarray reads to open the group, by name.
 
         It makes indexes of some, and of text it wants to know the longest.
         """
@@ -196,7 +199,7 @@ class NCZarrDataStore(AbstractDataStore):
             indexed = self.dimensions_of(variable) == (name,)
             text = variable.dtype.kind == "O" and element_of(variable.dtype) is None
             if name not in self.errors and (indexed or text):
-                yield variable
+                yield name, variable
 
     def open_dataset(self, **decoding: Any) -> xr.Dataset:
         """Decode the group to a Dataset."""
@@ -264,12 +267,13 @@ class NCZarrDataStore(AbstractDataStore):
             data = LazilyIndexedArray(NCZarrArray(self.opened.reader(variable)))
         elif len(set(names)) < len(names) and variable.nc_type == "string":
             data = data.astype(str)  # as xarray would, which fails where dimensions are equal
-        attributes = {a.name: attribute_value(a) for a in variable.attributes.values()}
+        attributes = shown_attributes(variable)
         if "_FillValue" not in attributes and self.is_mask(variable):
             assert isinstance(variable.array, ChunkedArray)
             attributes["_FillValue"] = variable.array.fill
-        if variable.dtype.kind == "S" and isinstance(attributes.get("_FillValue"), str):
-            attributes["_FillValue"] = np.bytes_(attributes["_FillValue"].encode())
+        fill = variable.attributes.get("_FillValue")
+        if variable.dtype.kind == "S" and fill is not None and isinstance(fill.value, str):
+            attributes["_FillValue"] = np.bytes_(bytes_of(fill.value))
         classic = self.opened.hierarchy.generation.startswith("CDF-")
         encoding = variable_encoding(variable, names, self.opened.store.url, classic=classic)
         if "least_significant_digit" in attributes:  # an argument of netCDF4's createVariable
@@ -295,7 +299,7 @@ class NCZarrDataStore(AbstractDataStore):
         return bool(array.fill)
 
     def get_attrs(self) -> dict[str, Any]:
-        return {a.name: attribute_value(a) for a in self.group.attributes.values()}
+        return shown_attributes(self.group)
 
     def get_dimensions(self) -> dict[str, int]:
         return {
@@ -305,7 +309,7 @@ class NCZarrDataStore(AbstractDataStore):
         }
 
     def get_encoding(self) -> dict[str, Any]:
-        unlimited = {d.name for d in self.group.dimensions.values() if d.unlimited}
+        unlimited = {shown_name(d.name) for d in self.group.dimensions.values() if d.unlimited}
         return {"unlimited_dims": unlimited, "source": self.opened.store.url}
 
     def close(self) -> None:
@@ -349,9 +353,19 @@ def dimension_names(group: str, variables: Iterable[Variable]) -> dict[str, str]
     names: dict[str, str] = {}
     taken: set[str] = set()
     for path, dimension in sorted(used.items(), key=lambda item: distance(item[1])):
-        names[path] = path if dimension.name in taken else dimension.name
+        names[path] = shown_name(path if dimension.name in taken else dimension.name)
         taken.add(dimension.name)
     return names
+
+
+def shown_attributes(owner: Group | Variable) -> dict[str, Any]:
+    """Attributes as netCDF4-python returns them, by name."""
+    return {shown_name(a.name): attribute_value(a) for a in owner.attributes.values()}
+
+
+def shown_name(name: str) -> str:
+    """A name, or a path, for users: bytes that are not UTF-8 are escaped."""
+    return readable(name, "backslashreplace")
 
 
 def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) -> None:
@@ -363,13 +377,13 @@ def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) ->
     file = opened.store
     if isinstance(file, DataFile):  # to be opened again without a request for them
         opened = replace(opened, store=file.remembering())
-    wanted = [(store, variable) for store in stores for variable in store.touched()]
-    values = opened.read_many([(variable, None) for _, variable in wanted])
-    for (store, variable), value in zip(wanted, values, strict=True):
+    wanted = [(store, *named) for store in stores for named in store.touched()]
+    values = opened.read_many([(variable, None) for _, _, variable in wanted])
+    for (store, name, _), value in zip(wanted, values, strict=True):
         if isinstance(value, NCZarrError):
-            store.fail(variable.name, value)
+            store.fail(name, value)
         else:
-            store.loaded[variable.name] = value
+            store.loaded[name] = value
     if isinstance(file, DataFile):
         file.save()
 

@@ -17,6 +17,7 @@ from nczarr_xarray.model import (
     FileStrides,
     Variable,
     element_of,
+    readable,
 )
 
 #: Dask needs seconds for a graph of more, and an enormous shape may be a lie: then blocks are of
@@ -34,8 +35,11 @@ _TOLD = {"shuffle", "fletcher32", "zlib", "szip", "zstd", "bz2", "blosc", "vlen-
 def attribute_value(attribute: Attribute) -> Any:
     """What netCDF4-python returns: str, list of str, a numpy scalar, or a 1-D array."""
     value = attribute.value
+    if isinstance(value, str):
+        return readable(value).replace("\0", "")
     if isinstance(value, tuple):
-        return value[0] if len(value) == 1 else list(value)
+        texts = list(map(readable, value))
+        return texts[0] if len(texts) == 1 else texts
     if isinstance(value, np.ndarray):
         value = value.copy()  # what users change is theirs; the model may be remembered
         return value[0] if value.size == 1 else value

@@ -76,6 +76,24 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True)
+class EnumType:
+    """Names of integers (netCDF's user-defined enum).
+
+    Parameters
+    ----------
+    nc_type
+        netCDF type name of the integers.
+    group
+        Path of the group that declares the type.
+    """
+
+    name: str
+    members: Mapping[str, int]
+    nc_type: str
+    group: str = "/"
+
+
+@dataclass(frozen=True, slots=True)
 class Attribute:
     """A typed attribute.
 
@@ -86,12 +104,15 @@ class Attribute:
     value
         ``str`` for char, a tuple of ``str`` for string, otherwise a 1-D array
         with exactly the dtype of `type` (native byte order), of a compound with a
-        structure.
+        structure. Text is that of `text_of`; that of char may hold NULs.
+    enum
+        What the numbers are called, if they have names.
     """
 
     name: str
     type: str
     value: str | tuple[str, ...] | np.ndarray[Any, Any]
+    enum: EnumType | None = None
 
 
 class Array(Protocol):
@@ -175,6 +196,9 @@ class Conversion(Protocol):
     def needs_libhdf5(self) -> bool:
         """Whether it must not run in the thread of an event loop."""
 
+    def exact(self) -> Conversion:
+        """The same conversion, to which text that is not UTF-8 is no error: see `text_of`."""
+
 
 @dataclass(frozen=True, slots=True)
 class FileChunks:
@@ -234,14 +258,6 @@ class FileStrides:
         return self.shape
 
 
-@dataclass(frozen=True, slots=True)
-class EnumType:
-    """Names of the values of an integer variable (netCDF's user-defined enum)."""
-
-    name: str
-    members: Mapping[str, int]
-
-
 @dataclass(slots=True)
 class Variable:
     """A variable: netCDF's view of an `Array`.
@@ -297,6 +313,7 @@ class Group:
     attributes: dict[str, Attribute] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
     groups: dict[str, Group] = field(default_factory=dict)
+    types: dict[str, EnumType] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -338,6 +355,9 @@ class Hierarchy:
     problems
         What was left out or repaired on the way, for warnings. Variables that
         cannot be read are not here: they have `Variable.error`.
+    hidden
+        What a file holds that netCDF's interface does not show, which a copy
+        therefore lacks.
     """
 
     root: Group
@@ -345,6 +365,33 @@ class Hierarchy:
     writer: str | None = None
     consolidated: bool = False
     problems: tuple[NCZarrError, ...] = ()
+    hidden: tuple[NCZarrError, ...] = ()
+
+
+def text_of(data: bytes) -> str:
+    """Text as the model has it, from its bytes; bytes that are not UTF-8 become surrogates.
+
+    So text of any encoding can be copied as it is (`bytes_of`). What goes to users or
+    into other formats is made `readable` first.
+    """
+    return data.decode("utf-8", "surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    """The bytes that `text_of` made text of."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def readable(text: str, errors: str = "replace") -> str:
+    """Text of the model as valid Unicode.
+
+    Parameters
+    ----------
+    errors
+        What bytes that are not UTF-8 become: "replace" makes U+FFFD of them, as
+        netCDF4-python does, "backslashreplace" keeps names apart that differ in them.
+    """
+    return text if text.isascii() else bytes_of(text).decode("utf-8", errors)
 
 
 def sequence_of(element: np.dtype[Any]) -> np.dtype[Any]:
@@ -356,6 +403,14 @@ def element_of(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """The dtype of the elements of sequences; None if it is not `sequence_of` anything."""
     metadata: Mapping[str, Any] = dtype.metadata or {}
     return metadata.get("element_type")
+
+
+def described(dtype: np.dtype[Any]) -> str:
+    """A dtype of values in few words, for messages."""
+    element = element_of(dtype)
+    if element is not None:
+        return f"sequences of {described(element)}"
+    return f"structures of {', '.join(dtype.names)}" if dtype.names else str(dtype)
 
 
 def join(group: str, name: str) -> str:

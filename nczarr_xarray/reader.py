@@ -273,11 +273,14 @@ class Opened:
         The metadata.
     unchecked
         Consolidated metadata that each array is still to be compared with.
+    exact
+        See `VariableReader`.
     """
 
     store: KeyStore | DataFile
     hierarchy: Hierarchy
     unchecked: Consolidated | None = None
+    exact: bool = False
 
     @property
     def keys(self) -> KeyStore:
@@ -287,7 +290,7 @@ class Opened:
 
     def reader(self, variable: Variable) -> VariableReader:
         """A reader of one variable (cheap; it may outlive this object)."""
-        return VariableReader(self.store, variable, self.unchecked)
+        return VariableReader(self.store, variable, self.unchecked, exact=self.exact)
 
     def read(
         self, variable: Variable, key: tuple[Index, ...] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,21 +22,40 @@ from nczarr_xarray.formats.hdf5.fallback import H5pyArray, H5pyReader
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated, same
 from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.formats.v3_array import ZarrArray, ZarrReader
-from nczarr_xarray.model import ChunkedArray, Conversion, FileChunks, FileStrides, Variable
+from nczarr_xarray.model import (
+    Array,
+    ChunkedArray,
+    Conversion,
+    FileChunks,
+    FileStrides,
+    Variable,
+)
 
 
 class VariableReader:
-    """Reads selections of one variable. Picklable and safe in threads."""
+    """Reads selections of one variable. Picklable and safe in threads.
+
+    Parameters
+    ----------
+    unchecked
+        Consolidated metadata that the array's own are to be compared with.
+    exact
+        Whether text keeps bytes that are not UTF-8 (`nczarr_xarray.model.text_of`). Else they
+        are an error, and in NCZarr, where netCDF-C cuts long text at any byte, U+FFFD.
+    """
 
     def __init__(
         self,
         store: KeyStore | DataFile,
         variable: Variable,
         unchecked: Consolidated | None = None,
+        *,
+        exact: bool = False,
     ) -> None:
         self.store = store
         self.path = variable.path
-        self.array = variable.array
+        self.array = _exact(variable.array) if exact else variable.array
+        self.exact = exact
         self.error = variable.error
         self.shape = variable.shape
         self.padding = variable.padding
@@ -195,8 +215,18 @@ class VariableReader:
         if any(b"\0" in text for text in texts):  # what is behind the end is no matter, as in C
             texts = [text.partition(b"\0")[0] for text in texts]
         # netCDF-C cuts long strings at a byte, possibly inside a character
-        values[:] = [text.decode("utf-8", "replace") for text in texts]
+        errors = "surrogateescape" if self.exact else "replace"
+        values[:] = [text.decode("utf-8", errors) for text in texts]
         return values.reshape(data.shape)
+
+
+def _exact(array: Array | None) -> Array | None:
+    """An array whose text keeps bytes that are not UTF-8."""
+    if isinstance(array, H5pyArray):
+        return replace(array, errors="surrogateescape")
+    if isinstance(array, (FileChunks, FileStrides)) and array.conversion is not None:
+        return replace(array, conversion=array.conversion.exact())
+    return array
 
 
 class _ArrayReader(Protocol):

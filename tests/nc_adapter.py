@@ -60,6 +60,19 @@ def ncdump(*arguments: str) -> str:
     return done.stdout
 
 
+def run_ncgen(text: str, path: str) -> None:
+    """Make a netCDF-4 file of CDL with the ncgen that comes with ncdump."""
+    run_ncdump()  # which skips the test if they are not there
+    done = subprocess.run(
+        ["ncgen", "-4", "-o", path],
+        input=text.encode("utf-8", "surrogateescape"),
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+
+
 def write_netcdf(target: object, root: Group, data: Mapping[str, np.ndarray[Any, Any]]) -> None:
     """Write a netCDF-4 file, or NCZarr if `target` is such a URL, with everything in `root`.
 

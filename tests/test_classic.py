@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError
 from nczarr_fsspec.ranges.source import HEAD_BYTES
+from nczarr_xarray.backend import dimension_names
 from nczarr_xarray.encoding import attribute_value
 from nczarr_xarray.formats.classic.hierarchy import read_hierarchy
-from nczarr_xarray.model import FileStrides, Hierarchy, Variable
+from nczarr_xarray.model import FileStrides, Group, Hierarchy, Variable, bytes_of
 from tests import classic_corpus as corpus
 from tests.classic_corpus import Att, Classic, Lies, Var, write
 from tests.h5drive import Driven, drive
@@ -444,10 +445,18 @@ def test_names_and_text_that_are_not_utf_8() -> None:
             )
         )
     ).root
-    assert list(found.dimensions) == ["x\\xe4", "a"]  # netCDF-C ends names at a NUL
+    assert list(found.dimensions) == ["x\udce4", "a"]  # netCDF-C ends names at a NUL
+    assert [*dimension_names("/", [variable_along(found)])] == ["/x\udce4"]
+    assert dimension_names("/", [variable_along(found)])["/x\udce4"] == "x\\xe4"
+    assert bytes_of(str(found.attributes["latin"].value)) == b"5 \xb0C"
+    assert found.attributes["nul"].value == "a\0b\0"
     # what netCDF4-python makes of them
-    assert found.attributes["latin"].value == "5 \ufffdC"
-    assert found.attributes["nul"].value == "ab"
+    assert attribute_value(found.attributes["latin"]) == "5 \ufffdC"
+    assert attribute_value(found.attributes["nul"]) == "ab"
+
+
+def variable_along(group: Group) -> Variable:
+    return Variable("v", "/", (next(iter(group.dimensions.values())),), "int", np.dtype("i4"))
 
 
 def test_the_first_of_two_attributes_counts(tmp_path: Path) -> None:

@@ -10,10 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
+import netCDF4
 import numpy as np
 import pytest
 import zarr
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, URLError
 from nczarr_xarray.cli import cdl_data
@@ -21,23 +24,29 @@ from nczarr_xarray.cli.cdl import dataset_name, write_cdl
 from nczarr_xarray.cli.dump import select
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.model import (
+    NC_DTYPES,
+    Attribute,
     ChunkedArray,
     Dimension,
+    EnumType,
     Group,
     Variable,
     join,
 )
+from nczarr_xarray.reader import open_hierarchy
 from tests.cdl_models import (
+    NAMES,
     Data,
     Reads,
     assert_as_ncdump,
+    elements,
     hidden_dimensions,
     lively_model,
     model_of,
     models,
     printed,
 )
-from tests.nc_adapter import ncdump, run_ncdump, write_netcdf
+from tests.nc_adapter import ncdump, run_ncdump, run_ncgen, write_netcdf
 
 VECTORS = Path(__file__).parent / "data" / "vectors"
 
@@ -126,6 +135,115 @@ def test_dimension_out_of_sight_is_named_by_its_path() -> None:
     dim = Dimension("y", 2, group="/other")
     root = Group(variables={"v": Variable("v", "/", (dim,), "int", np.dtype("i4"))})
     assert "\tint v(/other/y) ;" in printed(root, {}).split("\n")
+
+
+#: Words of CDL that may be names of anything; `\\int` and the like have no spelling.
+WORDS = ("data", "dimensions", "variables", "types", "group", "Data", "inf", "x1e5", "units")
+#: ncdump leaves the one as it is, and ncgen knows the other as an escape only.
+MISREAD = set("%?")
+READABLE = st.sampled_from(WORDS) | NAMES.filter(lambda n: not MISREAD & set(n) and n != "_")
+
+
+@st.composite
+def named_models(draw: st.DrawFn) -> tuple[Group, Data]:
+    """A variable of each type and an enum, all names and values drawn."""
+    dims, *names = draw(st.lists(READABLE, min_size=16, max_size=16, unique_by=str.lower))
+    dim = Dimension(dims, 3)
+    # to ncgen a point is in type.member, and a member is not to be called as a variable
+    plain = READABLE.filter(lambda name: "." not in name).map("k_{}".format)
+    members = draw(st.lists(plain, min_size=1, max_size=12, unique_by=str.lower))
+    enum = EnumType(names.pop(), dict(zip(members, range(0, 3000, 250), strict=False)), "short")
+    root = Group(dimensions={dims: dim}, types={enum.name: enum})
+    root.groups[names[-1]] = child = Group(f"/{names.pop()}")
+    group, data = root, {}
+    for nc_type in (*NC_DTYPES, "enum"):
+        name, kind = names.pop(), "short" if nc_type == "enum" else nc_type
+        some = draw(st.lists(elements(kind), min_size=3, max_size=3))
+        if nc_type == "enum":
+            some = draw(st.lists(st.sampled_from([*enum.members.values()]), min_size=3, max_size=3))
+        if kind in ("float", "double"):  # of which CDL has 7 or 15 digits, and no -0
+            some = draw(st.lists(st.integers(1, 9999).map(lambda i: i / 8), min_size=3, max_size=3))
+        found = {
+            word: Attribute(word, "char", "m") for word in draw(st.lists(READABLE, max_size=2))
+        }
+        variable = Variable(name, group.path, (dim,), kind, NC_DTYPES[kind], found)
+        variable.enum = enum if nc_type == "enum" else None
+        group.variables[name] = variable
+        data[variable.path] = np.empty(3, variable.dtype)
+        data[variable.path][:] = some
+        group = child
+    return root, data
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[*HealthCheck])
+@given(named_models())
+def test_what_is_printed_is_what_ncgen_reads(model: tuple[Group, Data]) -> None:
+    text = printed(*model)
+    with tempfile.TemporaryDirectory() as directory:
+        run_ncgen(text, f"{directory}/model.nc")
+        assert dumped(f"{directory}/model.nc").split("\n") == text.split("\n")
+
+
+def dumped(path: str) -> str:
+    pieces: list[str] = []
+    with open_hierarchy(path) as opened:
+        write_cdl("model", opened.hierarchy.root, pieces.append, replace(opened, exact=True).read)
+    return "".join(pieces)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("size", [1, 5, 19])
+def test_enums_are_printed_as_ncdump_prints_them(count: int, size: int, tmp_path: Path) -> None:
+    enum = EnumType("kind t", {f"m{'x' * size}_{i}": 7**i % 101 for i in range(count)}, "int")
+    inner = EnumType("inner", {"é": -1, "b": 2}, "byte", "/g")
+    with netCDF4.Dataset(tmp_path / "model.nc", "w") as file:
+        file.createDimension("x", 50)
+        file.createGroup("g")
+        for one in (enum, inner):
+            place = file[one.group] if one.group != "/" else file
+            kind = place.createEnumType(NC_DTYPES[one.nc_type], one.name, dict(one.members))
+            fill = [*one.members.values()][-1]
+            values = np.resize([*one.members.values()], 50)
+            place.createVariable("filled", kind, ("x",), fill_value=fill)[:] = values
+            place.createVariable("unfilled", kind, ("x",), fill_value=False)[:] = values
+    path = str(tmp_path / "model.nc")
+    assert dumped(path).split("\n") == ncdump(path).split("\n")
+
+
+def test_a_type_that_another_hides_is_named_by_its_path(tmp_path: Path) -> None:
+    text = """netcdf model {
+types:
+  byte enum t {A = 1} ;
+
+group: g {
+  types:
+    byte enum t {B = 1} ;
+  variables:
+  \tt inner ;
+  \t/t outer ;
+  \t\t/t outer:a = A ;
+  data:
+
+   inner = B ;
+
+   outer = A ;
+  } // group g
+}
+"""
+    run_ncgen(text, f"{tmp_path}/model.nc")
+    assert dumped(f"{tmp_path}/model.nc") == text
+
+
+def test_structures_and_sequences_are_in_braces(tmp_path: Path) -> None:
+    """And nothing of the memory between their fields is seen."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        kind = np.dtype([("a", "i1"), ("b", "f8", (2,)), ("s", h5py.string_dtype())], align=True)
+        file["c"] = np.array([(1, (2, 0.5), "q"), (-3, (4, 5), "")], kind)
+        sequences = file.create_dataset("v", (2,), h5py.vlen_dtype("i2"))
+        sequences[0] = [1, 2]
+    lines = dumped(f"{tmp_path}/x.h5").split("\n")
+    assert ' c = {1, {2, 0.5}, "q"}, {-3, {4, 5}, ""} ;' in lines
+    assert " v = {1, 2}, {} ;" in lines
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from nczarr_xarray import FormatError
 from nczarr_xarray.formats.nczarr import jsontext
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN, convert, decode_attributes, infer
 from nczarr_xarray.formats.nczarr.jsontext import JSON, MAX_DEPTH, Number, dumps, loads
-from nczarr_xarray.model import NC_DTYPES
+from nczarr_xarray.model import NC_DTYPES, bytes_of, readable
 
 # the same examples every time, in bounded time
 bounded = settings(derandomize=True, deadline=None, max_examples=300)
@@ -124,7 +124,12 @@ class TestParser:
 
     def test_halves_of_surrogate_pairs_are_no_text(self) -> None:
         assert loads(rb'["\ud83d\ude00", "\ud800", "x\udce9y"]', "k") == ["😀", "�", "x�y"]
-        assert loads(b'"\xed\xa0\x80\xff"', "k") == "����"
+
+    @pytest.mark.parametrize("more", [b"", b" rest", rb"\u00e4"])
+    def test_bytes_that_are_not_utf_8_are_kept(self, more: bytes) -> None:
+        found = loads(b'["\xed\xa0\x80\xff' + more + b'",]', "k")[0]
+        assert bytes_of(found) == b"\xed\xa0\x80\xff" + more.replace(rb"\u00e4", "ä".encode())
+        assert readable(found).startswith("����")
 
     @pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"a":', "}"), ("[{b:", "}]")])
     def test_depth_is_limited(self, start: str, end: str) -> None:

@@ -21,7 +21,7 @@ from nczarr_xarray.chunks.compress import COMPRESSORS
 from nczarr_xarray.chunks.decompress import Buffer, Step
 from nczarr_xarray.chunks.filters import UNSAFE
 from nczarr_xarray.chunks.szip import szip_encoder
-from nczarr_xarray.model import ChunkedArray, CodecConfig
+from nczarr_xarray.model import ChunkedArray, CodecConfig, bytes_of
 
 #: Kinds of elements that are one number each: reversing their bytes swaps the byte order.
 _NUMBERS = "iufmM"
@@ -237,7 +237,7 @@ class Encoder:
             if not isinstance(text, (str, bytes, type(None))):
                 raise FormatError(path, f"{text!r:.80} is not text")
             try:
-                data = text.encode() if isinstance(text, str) else text or b""
+                data = bytes_of(text) if isinstance(text, str) else text or b""
             except UnicodeEncodeError as error:  # half of a surrogate pair
                 raise FormatError(path, f"text {text!r:.80} has no UTF-8 ({error})") from None
             if len(data) > size:

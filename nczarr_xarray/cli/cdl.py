@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.url import is_url
-from nczarr_xarray.cli.cdl_data import Read, write_data
-from nczarr_xarray.cli.cdl_text import name
+from nczarr_xarray.cli.cdl_data import Line, Read, write_data
+from nczarr_xarray.cli.cdl_text import columns, name, owner
 from nczarr_xarray.cli.cdl_values import attribute_value, cdl_type, zarr_type
 from nczarr_xarray.cli.text import printable
-from nczarr_xarray.model import Attribute, Dimension, Group, Variable
+from nczarr_xarray.model import Attribute, Dimension, EnumType, Group, Variable
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A group and the dimensions that it sees by name, its own and those of groups above."""
+    """A group, and the dimensions and types that it sees by name: its own and those above."""
 
     group: Group
     visible: Mapping[str, Dimension]
+    types: Mapping[str, EnumType]
 
 
 def write_cdl(
@@ -66,8 +67,11 @@ def write_cdl(
         _close(scopes, depth, write)
         if depth:
             write(f"\n{margin[2:]}group: {name(group.name)} {{\n")
-        outer = scopes[-1].visible if scopes else {}
-        scopes.append(Scope(group, {**outer, **group.dimensions}))
+        outer = scopes[-1] if scopes else Scope(group, {}, {})
+        visible = {**outer.visible, **group.dimensions}
+        scopes.append(Scope(group, visible, {**outer.types, **group.types}))
+        for line in _types(group, len(margin)):
+            write(f"{margin}{line}\n")
         for line in _header(group, scopes):
             write(f"{margin}{line}\n" if line else "\n")
         if read is None or not group.variables:
@@ -75,6 +79,8 @@ def write_cdl(
         write(f"{margin}data:\n")
         for variable in group.variables.values():
             if variable.error is None and (selected is None or variable.path in selected):
+                if _enum(variable.enum, scopes) is None:
+                    variable = replace(variable, enum=None)
                 try:
                     write_data(variable, read, write, len(margin))
                 except NCZarrError as error:
@@ -107,6 +113,29 @@ def dataset_name(target: str) -> str:
     return last.rpartition(".")[0] if "." in last else last
 
 
+def _types(group: Group, indent: int) -> Iterator[str]:
+    """Lines of the types of a group, not indented."""
+    if group.types:
+        yield "types:"
+    for enum in group.types.values():
+        lines: list[str] = []
+        line = Line(lines.append, indent + 2)
+        head = f"  {enum.nc_type} enum {name(enum.name)} {{"
+        line.column = indent + columns(head)
+        members = [f"{name(member)} = {value}" for member, value in enum.members.items()]
+        line.put([*members[:-1], f"{members[-1]}}} ;"] if members else ["} ;"], ends=True)
+        yield head + "".join(lines)
+
+
+def _enum(enum: EnumType | None, scopes: Sequence[Scope]) -> str | None:
+    """How the last group of `scopes` refers to a type; None if that is declared in none of them."""
+    if enum is None or all(scope.group.types.get(enum.name) != enum for scope in scopes):
+        return None
+    if scopes[-1].types[enum.name] == enum:
+        return name(enum.name)
+    return f"{name(enum.group).rstrip('/')}/{name(enum.name)}"  # which ncdump does not tell apart
+
+
 def _header(group: Group, scopes: Sequence[Scope]) -> Iterator[str]:
     """Lines of the declarations of a group, not indented."""
     if group.dimensions:
@@ -120,12 +149,12 @@ def _header(group: Group, scopes: Sequence[Scope]) -> Iterator[str]:
         comment = "" if variable.error is None else "// "
         yield f"\t{comment}{_declaration(variable, scopes)}"
         for attribute in variable.attributes.values():
-            yield f"\t\t{comment}{_attribute(attribute, name(variable.name))}"
+            yield f"\t\t{comment}{_attribute(attribute, scopes, owner(variable.name))}"
     if group.attributes:
         yield ""
         yield f"// {'global' if group.path == '/' else 'group'} attributes:"
     for attribute in group.attributes.values():
-        yield f"\t\t{_attribute(attribute)}"
+        yield f"\t\t{_attribute(attribute, scopes)}"
 
 
 def _declaration(variable: Variable, scopes: Sequence[Scope]) -> str:
@@ -133,7 +162,8 @@ def _declaration(variable: Variable, scopes: Sequence[Scope]) -> str:
     shape = f"({', '.join(dims)})" if dims else ""
     if variable.error is not None:
         return f"{name(variable.name)}{shape}: {printable(str(variable.error))}"
-    declared = f"{cdl_type(variable)} {name(variable.name)}{shape} ;"
+    kind = _enum(variable.enum, scopes) or cdl_type(variable)
+    declared = f"{kind} {name(variable.name)}{shape} ;"
     if variable.nc_type is None:
         declared += f" // Zarr type: {printable(zarr_type(variable.dtype))}"
     return declared
@@ -153,7 +183,12 @@ def _reference(dim: Dimension, scopes: Sequence[Scope]) -> str:
     return f"{name(path).rstrip('/')}/{name(dim.name)}"
 
 
-def _attribute(attribute: Attribute, owner: str = "") -> str:
-    """One attribute; only type string is spelt out, and not if there are no strings."""
+def _attribute(attribute: Attribute, scopes: Sequence[Scope], owner: str = "") -> str:
+    """One attribute; only enums and type string are spelt out, and not if there are no strings."""
     prefix = "string " if attribute.type == "string" and len(attribute.value) else ""
+    enum = _enum(attribute.enum, scopes)
+    if enum is not None:
+        prefix = f"{enum} "
+    else:
+        attribute = replace(attribute, enum=None)
     return f"{prefix}{owner}:{name(attribute.name)} = {attribute_value(attribute)} ;"

@@ -48,7 +48,7 @@ def write_data(variable: Variable, read: Read, write: Callable[[str], object], i
         return
     head = f"\n{' ' * indent} {name(variable.name)} =" + ("\n  " if shape[1:] else " ")
     margin = 2 if shape[1:] else columns(variable.name) + 4
-    line = _Line(write, indent)
+    line = Line(write, indent)
     # rows inside one index of each dimension that puts braces around them
     braced = [
         math.prod(shape[level:-1])
@@ -137,7 +137,7 @@ def _char_rows(variable: Variable, blocks: Iterable[Values]) -> Iterator[tuple[l
         pending = pending[stop:]
 
 
-class _Line:
+class Line:
     """Output that ends a line before a token that would be too long for it.
 
     Attributes

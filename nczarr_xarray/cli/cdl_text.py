@@ -17,10 +17,22 @@ _BYTE_ESCAPES = _ESCAPES | {code: f"\\{code:03o}" for code in range(0x80, 0x100)
 _SPECIAL = re.compile(r"[\x00-\x7f](?<![0-9A-Za-z_.@+%/-])")
 
 
+_SECTIONS = frozenset({"types", "dimensions", "variables", "data", "group"})
+
+
 def name(text: str) -> str:
     r"""Spell a name or the path of a group: ``"1 a"`` as ``\1\ a``."""
     escaped = _SPECIAL.sub(_escape_in_name, text)
     return f"\\{escaped}" if text.startswith(tuple("0123456789")) else escaped
+
+
+def owner(text: str) -> str:
+    """Spell the name of a variable in front of the colon of an attribute.
+
+    A blank tells it from the word that begins a section. (Names that are other words of CDL,
+    such as ``int``, have no spelling that ncgen understands.)
+    """
+    return f"{text} " if text in _SECTIONS else name(text)
 
 
 def _escape_in_name(match: re.Match[str]) -> str:

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nczarr_xarray.cli.cdl_text import quoted, quoted_element
-from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, Variable
+from nczarr_xarray.cli.cdl_text import name, quoted, quoted_element
+from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, EnumType, Variable
 
 Values: TypeAlias = np.ndarray[Any, Any]
 Spelling: TypeAlias = Callable[[Values], list[str]]
@@ -50,6 +50,10 @@ def attribute_value(attribute: Attribute) -> str:
         return '""'
     if isinstance(value, tuple):
         return ", ".join(map(quoted, value))
+    if attribute.enum is not None:
+        return ", ".join(_members(attribute.enum)(value))
+    if value.dtype.names is not None:
+        return ", ".join(_structures(value))
     if value.dtype.kind == "f":
         suffix = "f" if value.dtype.itemsize == 4 else ""
         return ", ".join(_with_point(token, suffix) for token in _floats(value))
@@ -88,7 +92,9 @@ def spelling(variable: Variable) -> Spelling:
 
     Elements equal to the fill value are spelt ``_``.
     """
-    spell = _formatted(variable) or _SPELLINGS.get(variable.dtype.kind, _strings)
+    spell = _formatted(variable) or _spelling_of(variable.dtype)
+    if variable.enum is not None:
+        spell = _members(variable.enum)
     is_fill = _fill_test(variable)
     if is_fill is None:
         return spell
@@ -106,11 +112,12 @@ def _fill_test(variable: Variable) -> Test | None:
     """What finds the fill values, or None where there are none.
 
     The fill value is ``_FillValue``, else netCDF's default for the type, but
-    byte and ubyte have no default. A float matches within one unit of precision.
+    byte, ubyte and enums have no default. A float matches within one unit of precision.
     """
     if variable.nc_type is None:
         return np.isnat if variable.dtype.kind in "mM" else None
-    fill: Any = None if variable.nc_type in ("byte", "ubyte") else NC_DEFAULT_FILL[variable.nc_type]
+    defaults = variable.nc_type not in ("byte", "ubyte") and variable.enum is None
+    fill: Any = NC_DEFAULT_FILL[variable.nc_type] if defaults else None
     attribute = variable.attributes.get("_FillValue")
     if attribute is not None and len(attribute.value) == 1:
         fill = attribute.value[0]
@@ -175,10 +182,6 @@ def _integers(values: Values) -> list[str]:
     return list(map(str, values.tolist()))
 
 
-def _strings(values: Values) -> list[str]:
-    return [quoted_element(str(value)) for value in values.tolist()]
-
-
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 
@@ -186,6 +189,41 @@ def _text(value: bytes) -> str:
 def _complex(values: Values) -> list[str]:
     pairs = zip(_floats(values.real), _floats(values.imag), strict=True)
     return [f"{{{real}, {imaginary}}}" for real, imaginary in pairs]
+
+
+def _members(enum: EnumType) -> Spelling:
+    """What spells values of an enum; one without a name is a number."""
+    names = {value: name(member) for member, value in reversed([*enum.members.items()])}
+    return lambda values: [names.get(value) or str(value) for value in values.tolist()]
+
+
+def _structures(values: Values) -> list[str]:
+    """Spell structures, arrays in them and sequences: in braces."""
+    fields = [_nested(values[field]) for field in values.dtype.names or ()]
+    return [f"{{{', '.join(row)}}}" for row in zip(*fields, strict=True)]
+
+
+def _nested(values: Values) -> list[str]:
+    if values.ndim == 1:
+        return _spelling_of(values.dtype)(values)
+    return [f"{{{', '.join(_nested(row.reshape(-1)))}}}" for row in values]
+
+
+def _objects(values: Values) -> list[str]:
+    return [
+        f"{{{', '.join(_nested(value))}}}"
+        if isinstance(value, np.ndarray)
+        else quoted_element(value)
+        for value in map(_text_or_array, values.tolist())
+    ]
+
+
+def _text_or_array(value: Any) -> Any:
+    return value if isinstance(value, np.ndarray) else str(value)
+
+
+def _spelling_of(dtype: np.dtype[Any]) -> Spelling:
+    return _structures if dtype.names else _SPELLINGS[dtype.kind]
 
 
 _SPELLINGS: dict[str, Spelling] = {
@@ -196,6 +234,8 @@ _SPELLINGS: dict[str, Spelling] = {
     "m": lambda values: _integers(values.astype("i8")),
     "M": lambda values: [f'"{time}"' for time in np.datetime_as_string(values)],
     "c": _complex,
+    "O": _objects,
+    "U": _objects,
     "S": lambda values: [quoted_element(_text(value)) for value in values.tolist()],
     "V": lambda values: [f"0X{value.tobytes().hex().upper()}" for value in values],
 }

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, URLError
 from nczarr_xarray.cli.target import add_option
+from nczarr_xarray.cli.text import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from nczarr_xarray.model import CodecConfig
@@ -110,9 +112,12 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
         # libraries behind other engines were seen to crash among threads
         with open_other(args.source) as groups, _one_thread():
             fixed = args.fixed
+            _check_chunks(args.chunks, {str(d) for one in groups.values() for d in one.dims})
             plan_import(args.source, groups, args.target, fixed=fixed, **options).run(progress)
         return
     with opened:
+        declared = (group.dimensions for group in opened.hierarchy.root.walk())
+        _check_chunks(args.chunks, {name for dimensions in declared for name in dimensions})
         source = with_fixed_dimensions(opened) if args.fixed else opened
         plan_copy(source, args.target, **options).run(progress)
 
@@ -133,12 +138,21 @@ def _to_netcdf(args: argparse.Namespace, progress: Any) -> None:
     from nczarr_xarray.reader import open_hierarchy
 
     if args.chunks or args.compress or args.consolidated or args.compat != "4.9.3":
-        raise URLError(
+        raise UsageError(
             args.target, "--chunks, --compress, --consolidated and --compat are for NCZarr"
         )
     with open_hierarchy(args.source, storage_options=dict(args.source_options) or None) as opened:
         source = with_fixed_dimensions(opened) if args.fixed else opened
         write_netcdf(source, args.target, progress, overwrite=args.overwrite)
+
+
+def _check_chunks(chunks: dict[str, int] | None, names: Collection[str]) -> None:
+    """Raise `UsageError` for lengths of dimensions that are not there."""
+    for name in chunks or ():
+        if name not in names:
+            known = f"there are {', '.join(sorted(names))}" if names else "there is none"
+            reason = f"no dimension is called {name!r}; {known}{did_you_mean(name, names)}"
+            raise UsageError("--chunks", reason)
 
 
 def _is_other_file(source: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,11 +39,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the demo; return the exit status (1 if a package it draws with is missing)."""
     missing = [name for name in ("dask", "matplotlib") if find_spec(name) is None]
     if missing:
-        print(
-            f"nczarr demo: needs {' and '.join(missing)}; try: pip install 'nczarr-xarray[demo]'",
-            file=sys.stderr,
-        )
-        return 1
+        needed = " and ".join(missing)
+        raise ImportError(f"demo: needs {needed}; try: pip install 'nczarr-xarray[demo]'")
     import xarray as xr
 
     args.output.mkdir(parents=True, exist_ok=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nczarr_fsspec.errors import URLError
 from nczarr_xarray.cli.target import add_arguments, open_target
-from nczarr_xarray.cli.text import report
+from nczarr_xarray.cli.text import UsageError, did_you_mean, report
 
 if TYPE_CHECKING:
     from nczarr_xarray.model import Group
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     with open_target(args) as opened:
         root = opened.hierarchy.root
         selected = None if args.variables is None else select(root, args.variables.split(","))
-        read = None if args.header else opened.read
+        read = None if args.header else replace(opened, exact=True).read
         for problem in opened.hierarchy.problems:
             report(problem)
         errors = write_cdl(dataset_name(args.target), root, sys.stdout.write, read, selected)
@@ -62,7 +61,7 @@ def select(root: Group, names: Sequence[str]) -> frozenset[str]:
 
     Raises
     ------
-    URLError
+    UsageError
         If a name means no variable.
     """
     paths = [variable.path for group in root.walk() for variable in group.variables.values()]
@@ -73,8 +72,7 @@ def select(root: Group, names: Sequence[str]) -> frozenset[str]:
         else:
             found = {path for path in paths if path.endswith(f"/{name}")}
         if not found:
-            close = get_close_matches(name, [path.lstrip("/") for path in paths], n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise URLError(name or "-v", f"No such variable{hint}")
+            hint = did_you_mean(name, (path.lstrip("/") for path in paths))
+            raise UsageError(name or "-v", f"No such variable{hint}")
         selected |= found
     return frozenset(selected)

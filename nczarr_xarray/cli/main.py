@@ -7,11 +7,12 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
-from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.errors import LossWarning, NCZarrError
 from nczarr_xarray import __version__
 from nczarr_xarray.cli import copy, demo, dump, info, refs
-from nczarr_xarray.cli.text import report
+from nczarr_xarray.cli.text import UsageError, report, reported_warnings
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,22 +39,62 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit status: 0 if all went well, 1 if something could not be read.
-        Wrong arguments end the process with status 2, as argparse does.
+        The exit status: 0 if all went well, 1 if something could not be read or
+        written, 2 if an argument means nothing. Where argparse sees that, it
+        ends the process with this status.
     """
-    args = build_parser().parse_args(argv)
+    _keep_standard_streams()
+    try:
+        with reported_warnings() as warned:
+            status = _run(argv)
+        lost = any(isinstance(warning, LossWarning) for warning in warned)
+    except UsageError as error:
+        report(error)
+        return 2
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        _give_up_output()
+        return 128 + 13
+    except (NCZarrError, ImportError) as error:  # an optional package may be missing
+        report(error)
+        return 1
+    except OSError as error:
+        if error.filename is None:  # nothing else writes without a name
+            error.filename = "standard output"
+            _give_up_output()
+        report(error)
+        return 1
+    except KeyboardInterrupt:
+        return 128 + 2
+    return status or int(lost)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """Parse and run; what was written to stdout has arrived when this returns."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # CDL is UTF-8, and bytes that are not go out as they came in
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
-        status: int = args.run(args)
+        args = build_parser().parse_args(argv)
+    except SystemExit:  # after --help, too
         sys.stdout.flush()
-    except (NCZarrError, ImportError) as error:  # an optional package may be missing
-        report(error)
-        return 1
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + 13
-    except KeyboardInterrupt:
-        return 128 + 2
+        raise
+    status: int = args.run(args)
+    sys.stdout.flush()
     return status
+
+
+def _keep_standard_streams() -> None:
+    """See to it that no file is opened in the place of a standard stream that is closed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - it stays open
+    sys.stderr = sys.stderr or sys.stdout
+
+
+def _give_up_output() -> None:
+    """Let what is left in the buffer of stdout go nowhere, without an error at the exit."""
+    with suppress(OSError):  # a stream that is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
+from nczarr_fsspec.changes.create import partial_path
 from nczarr_xarray.cli.target import add_arguments
 from nczarr_xarray.cli.text import report
 
@@ -35,7 +37,23 @@ def run(args: argparse.Namespace) -> int:
     if args.file is None:
         sys.stdout.write(text + "\n")
     else:
-        args.file.write_text(text, encoding="utf-8")
+        write(args.file, text)
     for problem in problems:
         report(problem)
     return 1 if problems else 0
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file, which has its old content until it has all of the new one."""
+    new = Path(partial_path(os.path.realpath(path)))
+    try:
+        if path.exists() and not path.is_file():  # a device, or a pipe
+            path.write_text(text, encoding="utf-8")
+        else:
+            new.write_text(text, encoding="utf-8")
+            new.replace(path.resolve())
+    except OSError as error:
+        error.filename = path
+        raise
+    finally:
+        new.unlink(missing_ok=True)

@@ -1,8 +1,24 @@
-"""Text for terminals."""
+"""Text for terminals, and what the command line tells on stderr."""
 
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+
+from nczarr_fsspec.errors import ExportError, NCZarrWarning, URLError
+
+
+class UsageError(URLError):
+    """An argument means nothing, as only the dataset shows: the exit status is 2."""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """The end of a message about a name that is none of `names`."""
+    close = get_close_matches(name, list(names), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def printable(text: str) -> str:
@@ -11,5 +27,32 @@ def printable(text: str) -> str:
 
 
 def report(error: Exception) -> None:
-    """Write one line about `error` to stderr."""
-    print(f"nczarr: {printable(str(error))}", file=sys.stderr)
+    """Write about `error` to stderr: one line, and one for each member of a list of problems."""
+    if isinstance(error, ExportError):
+        lines = error.lines
+    elif isinstance(error, OSError) and error.filename is not None:
+        lines = (f"{error.filename}: {error.strerror}",)
+    else:
+        lines = (str(error),)
+    _write(lines)
+
+
+@contextmanager
+def reported_warnings() -> Iterator[list[Warning]]:
+    """Write each warning to stderr as one line, and collect them."""
+    found: list[Warning] = []
+
+    def show(message: Warning | str, category: type[Warning], *_: object) -> None:
+        found.append(message if isinstance(message, Warning) else category(message))
+        _write((f"warning: {message}",))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", NCZarrWarning)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield found
+
+
+def _write(lines: tuple[str, ...]) -> None:
+    first, *more = map(printable, lines)
+    with suppress(OSError):  # nobody can be told that nobody can be told
+        print(f"nczarr: {first}", *(f"  {line}" for line in more), sep="\n", file=sys.stderr)

@@ -14,13 +14,15 @@ from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.export.api import make_profile
 from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
 from nczarr_xarray.export.job import Job
+from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.new import plan_contents
 from nczarr_xarray.export.place import Place
 from nczarr_xarray.export.request import aligned_item
 from nczarr_xarray.export.source import StoredSource
-from nczarr_xarray.export.storage import fill_element, shortest_text
+from nczarr_xarray.export.storage import fill_element, text_dtype
 from nczarr_xarray.export.stored import stored_as
 from nczarr_xarray.files import DataFile
+from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.model import ChunkedArray, CodecConfig, Dimension, Group, Variable
@@ -65,6 +67,8 @@ def plan_copy(
 ) -> Job:
     """What copies an open dataset: every dimension, attribute and value exactly as it is.
 
+    What NCZarr has no form for gets the nearest one, with a warning (see `Lacking`).
+
     Parameters
     ----------
     opened
@@ -78,29 +82,40 @@ def plan_copy(
     ------
     ExportError
         If something cannot be stored at the target; it lists all of that.
+
+    Warns
+    -----
+    LossWarning, NCZarrWarning
+        Of what the copy lacks, and of what it holds in another form.
     """
     destination = find_destination(target, storage_options)
     place = Place(destination)
     profile = make_profile(compat, destination.mode, place.url)
+    opened = replace(opened, exact=True)
+    lacking = Lacking(netcdf4=False)
+    lacking.note_hidden(opened.hierarchy)
     contents = Contents()
     found: list[str] = []
     for group in opened.hierarchy.root.walk():
         copied = contents.group(group.path)
         copied.dimensions.update(group.dimensions)
-        copied.attributes.update(group.attributes)
+        copied.attributes.update(lacking.attributes(group.path, group.attributes))
         for variable in group.variables.values():
             if variable.error is not None:
                 found.append(f"{variable.path}: cannot be read ({variable.error})")
                 continue
             item = _item(opened, variable, profile, layout)
+            item = item._replace(variable=lacking.variable(item.variable))
             copied.variables[variable.name] = item.variable
             contents.items.append(item)
     found += problems(contents.root, profile)
     if found:
-        lines = "".join(f"\n  {line}" for line in found)
-        raise ExportError(place.url, f"cannot hold this dataset; nothing was written:{lines}")
+        raise ExportError(place.url, "cannot hold this dataset; nothing was written", found)
     wanted = consolidated or "consolidated" in destination.mode
-    return plan_contents(contents, place, profile, replace_old=mode == "w", consolidated=wanted)
+    job = plan_contents(contents, place, profile, replace_old=mode == "w", consolidated=wanted)
+    with job.or_nothing():
+        lacking.tell(place.url)
+    return job
 
 
 def with_fixed_dimensions(opened: Opened) -> Opened:
@@ -268,11 +283,11 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
     fill = array.fill if isinstance(array, ChunkedArray) else None
     if variable.nc_type == "string" and dtype.kind in "OU":
         # of any length in the source: only the texts themselves tell how long they are
-        dtype = np.dtype(f"S{max(shortest_text(profile), source.longest_text())}")
+        dtype = text_dtype(source.longest_text(), _room(variable), profile)
         codecs = ()
         fill = fill.encode() if isinstance(fill, str) else None
     elif variable.nc_type == "string" and opened.hierarchy.generation != "v2":
-        dtype = np.dtype(f"S{max(shortest_text(profile), dtype.itemsize)}")
+        dtype = text_dtype(dtype.itemsize, 0, profile)
     if isinstance(opened.store, DataFile):
         if profile.generation in ("G2L", "G2U"):  # which know the order of the machine only
             dtype = dtype.newbyteorder("<")
@@ -296,6 +311,14 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
         codecs=codecs if variable.shape else (),
     )
     return Item(replace(variable, array=new), source)
+
+
+def _room(variable: Variable) -> int:
+    """Bytes that ``_nczarr_maxstrlen`` leaves for text."""
+    attribute = variable.attributes.get("_nczarr_maxstrlen")
+    value = None if attribute is None else attribute.value
+    known = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size == 1
+    return min(int(value[0]), MAX_ITEM) if known else 0  # type: ignore[index]
 
 
 def _fill_value(variable: Variable) -> Any:

@@ -15,6 +15,7 @@ from nczarr_xarray._compat import encode_for_netcdf
 from nczarr_xarray.chunks.quantize import quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.inherited import adapted, keep_whole, leave_out, without_cf
+from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.storage import (
     QUANTIZE_ATTRIBUTES,
@@ -24,7 +25,16 @@ from nczarr_xarray.export.storage import (
     storage,
 )
 from nczarr_xarray.formats.nczarr.emit import Profile
-from nczarr_xarray.model import NC_DTYPES, Attribute, Dimension, Group, Variable, join
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    Attribute,
+    Dimension,
+    EnumType,
+    Group,
+    Variable,
+    bytes_of,
+    join,
+)
 
 #: Changes the values of a block before they are encoded.
 Rounding = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
@@ -114,12 +124,14 @@ class Exporter:
         self.align = align
         self.contents = Contents(root or Group())
         self.problems: list[str] = []
+        self.lacking = Lacking(netcdf4=False)
 
     def check(self, url: str) -> None:
-        """Raise `ExportError` if anything was found that cannot be stored."""
+        """Raise `ExportError` if anything was found that cannot be stored; warn of other forms."""
         if self.problems:
-            found = "".join(f"\n  {problem}" for problem in dict.fromkeys(self.problems))
-            raise ExportError(url, f"cannot be exported as it is; nothing was written:{found}")
+            found = dict.fromkeys(self.problems)
+            raise ExportError(url, "cannot be exported as it is; nothing was written", found)
+        self.lacking.tell(url)
 
     def add(self, path: str, dataset: xr.Dataset, options: Options) -> None:
         """Add a dataset as the group at `path`."""
@@ -148,6 +160,7 @@ class Exporter:
                 variable.encoding = whole_text(variable, encoding)
             if inherited:
                 keep_whole(where, variable)
+        types = {name: v.encoding.get("dtype") for name, v in dataset.variables.items()}
         if options.encoded:
             variables, attributes = dict(dataset.variables), dict(dataset.attrs)
         else:
@@ -160,6 +173,8 @@ class Exporter:
             try:
                 if isinstance(given, Mapping):
                     self.variable(group, str(name), source, given, explicit, unlimited)
+                    told = types.get(name)
+                    self.enum(group, str(name), source.dtype if told is None else told)
             except ValueError as error:
                 self.problems.append(f"{join(group.path, str(name))}: {error}")
 
@@ -280,6 +295,17 @@ class Exporter:
         asked = request.chunks_are_asked_for
         self.contents.items.append(Item(variable, source, rounding, asked))
 
+    def enum(self, group: Group, name: str, dtype: Any) -> None:
+        """Make a variable that was added one of the enum that xarray notes in its dtype."""
+        variable = group.variables[name]
+        told: Mapping[str, Any] = getattr(dtype, "metadata", None) or {}
+        members = told.get("enum")
+        if not isinstance(members, Mapping) or variable.dtype.kind not in "iu":
+            return
+        type_name = str(told.get("enum_name") or f"{name}_t")
+        variable.enum = EnumType(type_name, dict(members), str(variable.nc_type), group.path)
+        self.lacking.note_enum(variable)
+
     def dimension(
         self, group: Group, name: Hashable, size: int, unlimited: bool, path: str
     ) -> Dimension:
@@ -382,7 +408,7 @@ def longest(texts: np.ndarray[Any, Any]) -> int:
     """Bytes of the longest of `texts` in UTF-8 (ValueError if one of them cannot be stored)."""
     length = 0
     for text in texts.ravel().tolist():
-        data = str(text).encode()
+        data = bytes_of(str(text))
         if b"\0" in data:
             raise ValueError(f"holds a text with NUL, where netCDF ends it: {text!r:.60}")
         length = max(length, len(data))

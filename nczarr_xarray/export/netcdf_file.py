@@ -6,16 +6,30 @@ from __future__ import annotations
 # ruff: noqa: PTH105, PTH108, PTH110
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from nczarr_fsspec.changes.create import partial_path
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
+from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.stored import stored_as
-from nczarr_xarray.model import Attribute, CodecConfig, Group, Variable
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    Attribute,
+    CodecConfig,
+    EnumType,
+    Group,
+    Variable,
+    bytes_of,
+    described,
+    readable,
+)
 from nczarr_xarray.reader import Opened
 
 
@@ -40,12 +54,27 @@ def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bo
     if os.path.exists(path) and not overwrite:
         raise DatasetExistsError(path, "is there already; --overwrite replaces it")
     variables = [v for g in opened.hierarchy.root.walk() for v in g.variables.values()]
+    for variable in variables:
+        check(variable)
+    for group in opened.hierarchy.root.walk():
+        check_names(group)
+    opened = replace(opened, exact=True)
+    lacking = Lacking(netcdf4=True)
+    lacking.note_hidden(opened.hierarchy)
+    held = {
+        group.path: Held(
+            lacking.attributes(group.path, group.attributes),
+            [lacking.variable(variable) for variable in group.variables.values()],
+        )
+        for group in opened.hierarchy.root.walk()
+    }
+    lacking.tell(path)
     progress.expect(len(variables))
     new = partial_path(os.path.realpath(path))
     try:
         with netCDF4.Dataset(new, "x", format="NETCDF4") as file:
             for group in opened.hierarchy.root.walk():
-                _write_group(file, opened, group, progress)
+                _write_group(file, opened, group, held[group.path], progress)
         os.replace(new, path)
     except (OSError, RuntimeError) as error:  # netCDF4 raises both
         if isinstance(error, StoreError):
@@ -56,18 +85,54 @@ def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bo
             os.unlink(new)
 
 
-def _write_group(file: Any, opened: Opened, group: Group, progress: Progress) -> None:
-    target = file if group.path == "/" else file.createGroup(group.path)
+def check(variable: Variable) -> None:
+    """Raise if a variable cannot be read, or has no form here."""
+    if variable.error is not None:
+        raise variable.error
+    if variable.nc_type is None:
+        reason = f"holds {described(variable.dtype)}, which are not copied to netCDF"
+        raise FormatError(variable.path, f"{reason} (nccopy copies such netCDF-4 files)")
+
+
+def check_names(group: Group) -> None:
+    """Raise if something in a group has a name that netCDF does not take."""
+    owners: list[Group | Variable] = [group, *group.variables.values()]
+    names = [*group.groups, *group.variables, *group.dimensions, *group.types]
+    for name in (*names, *(name for owner in owners for name in owner.attributes)):
+        if readable(name) != name:
+            reason = "is not UTF-8, as names must be in netCDF: give it another name first"
+            raise FormatError(group.path, f"the name {name!r} {reason}")
+
+
+class Held(NamedTuple):
+    """What a netCDF-4 file can hold of a group."""
+
+    attributes: Mapping[str, Attribute]
+    variables: list[Variable]
+
+
+def _write_group(file: Any, opened: Opened, group: Group, held: Held, progress: Progress) -> None:
+    target = _group(file, group.path)
+    for enum in group.types.values():
+        target.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))
     for dimension in group.dimensions.values():
         target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
-    _write_attributes(target, group.attributes.values())
-    for variable in group.variables.values():
-        if variable.error is not None:
-            raise variable.error
-        if variable.nc_type is None:
-            raise FormatError(variable.path, f"is of type {variable.dtype}, which netCDF lacks")
-        _write_variable(target, opened, variable)
+    _write_attributes(target, held.attributes.values())
+    for variable in held.variables:
+        _write_variable(file, opened, variable)
         progress.advance()
+
+
+def _group(file: Any, path: str) -> Any:
+    return file if path == "/" else file.createGroup(path)
+
+
+def _enum_type(file: Any, enum: EnumType) -> Any:
+    """An enum in the file; one without a name in the source is made here."""
+    group = _group(file, enum.group)
+    if enum.name not in group.enumtypes:
+        group.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))
+    return group.enumtypes[enum.name]
 
 
 def _write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
@@ -75,10 +140,10 @@ def _write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
         if attribute.name == "_FillValue":
             continue
         if attribute.type == "string":
-            texts = list(attribute.value)
+            texts = [bytes_of(text) for text in attribute.value]
             target.setncattr_string(attribute.name, texts[0] if len(texts) == 1 else texts)
         elif attribute.type == "char":
-            target.setncattr(attribute.name, str(attribute.value).encode())
+            target.setncattr(attribute.name, bytes_of(str(attribute.value)))
         else:
             target.setncattr(attribute.name, attribute.value)
 
@@ -104,7 +169,7 @@ def _filters(codecs: Iterable[CodecConfig]) -> dict[str, Any]:
     return options
 
 
-def _write_variable(target: Any, opened: Opened, variable: Variable) -> None:
+def _write_variable(file: Any, opened: Opened, variable: Variable) -> None:
     names = tuple(d.name for d in variable.dimensions)
     text = variable.nc_type == "string"
     fill = variable.attributes.get("_FillValue")
@@ -119,11 +184,14 @@ def _write_variable(target: Any, opened: Opened, variable: Variable) -> None:
         )
     if fill is not None:
         value: Any = fill.value
-        options["fill_value"] = value[0] if not isinstance(value, str) else value.encode()
+        options["fill_value"] = value[0] if not isinstance(value, str) else bytes_of(value)
     big = not text and stored.dtype.byteorder == ">"
-    made = target.createVariable(
+    datatype: Any = str if text else (stored.dtype if big else stored.dtype.newbyteorder("="))
+    if variable.enum is not None:
+        datatype = _enum_type(file, variable.enum)
+    made = _group(file, variable.group).createVariable(
         variable.name,
-        str if text else (stored.dtype if big else stored.dtype.newbyteorder("=")),
+        datatype,
         names,
         endian="big" if big else "native",
         **options,
@@ -132,9 +200,15 @@ def _write_variable(target: Any, opened: Opened, variable: Variable) -> None:
     made.set_auto_chartostring(False)
     _write_attributes(made, variable.attributes.values())
     source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
-    if not variable.shape:
-        made[...] = source.read(())[()] if not text else source.read(()).item()
-        return
     for part in source.slabs(stored.chunk_shape):
-        if math.prod(p.stop - p.start for p in part):
-            made[part] = source.read(part)
+        if not math.prod(p.stop - p.start for p in part):
+            continue
+        values = source.read(part)
+        if text:
+            texts = np.empty(values.size, object)
+            texts[:] = list(map(bytes_of, values.ravel().tolist()))
+            values = texts.reshape(values.shape)
+        if variable.enum is not None:
+            # netCDF4 refuses what is no member, as fill values need not be; netCDF-C does not
+            made.datatype.enum_dict |= {str(n): n for n in np.unique(values).tolist()}
+        made[part or ...] = values if part else values[()]

@@ -12,7 +12,7 @@ from nczarr_xarray.export.attributes import NC_TYPES
 from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs
 from nczarr_xarray.export.grid import default_chunk_shape, misfit, uniform_chunks
 from nczarr_xarray.formats.nczarr.emit import Profile
-from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray
+from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, bytes_of
 
 #: Keys that decoding and encoding of values (CF) has used up.
 CF_KEYS = frozenset(
@@ -110,9 +110,18 @@ def netcdf_type(dtype: np.dtype[Any]) -> str | None:
     return NC_TYPES.get(dtype.str.lstrip("<>|="))
 
 
-def shortest_text(profile: Profile) -> int:
-    """Bytes that text has room for at least: in pure Zarr, one byte makes a char array."""
-    return 2 if profile.generation == "v2" else 1
+def text_dtype(longest: int, room: int, profile: Profile) -> np.dtype[Any]:
+    """The dtype of text as stored; ``_nczarr_maxstrlen`` is written to say the same.
+
+    Parameters
+    ----------
+    longest
+        Bytes of the longest text.
+    room
+        Bytes that are wanted at least.
+    """
+    least = 2 if profile.generation == "v2" else 1  # there, one byte makes a char array
+    return np.dtype(f"S{max(longest, room, least)}")
 
 
 def storage(request: Request, profile: Profile) -> ChunkedArray:
@@ -167,7 +176,7 @@ def _stored_dtype(request: Request, profile: Profile) -> np.dtype[Any]:
     if dtype.kind in "OU":
         length = encoding.get("_nczarr_maxstrlen")
         if length is None:
-            length = max(1, request.text_length)
+            return text_dtype(request.text_length, 0, profile)
         if not isinstance(length, (int, np.integer)) or length < 1:
             raise ValueError(f"_nczarr_maxstrlen is {length!r}, not a number of bytes")
         if request.text_length > length:
@@ -175,7 +184,7 @@ def _stored_dtype(request: Request, profile: Profile) -> np.dtype[Any]:
                 f"holds a text of {request.text_length} bytes, longer than its _nczarr_maxstrlen "
                 f"{length}; nothing is cut off"
             )
-        return np.dtype(f"S{max(length, shortest_text(profile))}")
+        return text_dtype(request.text_length, int(length), profile)
     endian = encoding.get("endian", "native")
     if endian not in ("native", "little", "big", None) and request.explicit:
         raise ValueError(f"endian is {endian!r}; it is 'native', 'little' or 'big'")
@@ -206,7 +215,7 @@ def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype[Any], profile: 
             return None  # Zarr's readers take a fill value for a mask
         fill = NC_DEFAULT_FILL[nc_type]
     if dtype.kind == "S":
-        data = fill if isinstance(fill, bytes) else str(fill).encode()
+        data = fill if isinstance(fill, bytes) else bytes_of(str(fill))
         if len(data) > dtype.itemsize:
             raise ValueError(f"_FillValue {fill!r} is longer than {dtype.itemsize} bytes")
         return data.rstrip(b"\0") if nc_type == "string" else data

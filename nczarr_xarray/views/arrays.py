@@ -21,6 +21,8 @@ from nczarr_xarray.model import (
     FileChunks,
     FileStrides,
     Variable,
+    bytes_of,
+    readable,
 )
 from nczarr_xarray.views.grid import rows
 
@@ -265,9 +267,9 @@ def _mask(variable: Variable, dtype: np.dtype[Any]) -> Any:
     value = attribute.value
     if dtype.kind == "O":
         texts = (value,) if isinstance(value, str) else value
-        return texts[0] if isinstance(texts, tuple) and len(texts) == 1 else None
+        return readable(texts[0]) if isinstance(texts, tuple) and len(texts) == 1 else None
     if dtype.kind == "S":
-        data = value.encode() if isinstance(value, str) else b""
+        data = bytes_of(value) if isinstance(value, str) else b""
         return data if 0 < len(data) <= dtype.itemsize else None
     if dtype.kind not in "iuf" or not isinstance(value, np.ndarray) or value.size != 1:
         return None

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import is_safe_name
-from nczarr_xarray.backend import dimension_names
+from nczarr_xarray.backend import dimension_names, shown_name
+from nczarr_xarray.encoding import attribute_value
 from nczarr_xarray.formats.nczarr.emit import Profile, array_documents, group_documents
 from nczarr_xarray.formats.nczarr.jsontext import dumps
-from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
+from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable, readable
 from nczarr_xarray.views.arrays import ArrayView, renamed, view_of
 
 _PROFILE = Profile("v2")
@@ -121,6 +120,7 @@ class Tree:
     def _fits(self, path: str, name: str) -> bool:
         # zarr-python makes a slash of a backslash
         fits = is_safe_name(name) and name not in _RESERVED and "\\" not in name
+        fits = fits and readable(name) == name
         if not fits:
             self.problems.append(FormatError(path, f"{name!r} cannot be a name in Zarr"))
         return fits
@@ -140,15 +140,24 @@ class Tree:
 
 def _in_json(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """The attributes that JSON has a form for: not structures."""
-    return {name: _exact(a) for name, a in attributes.items() if a.type != "compound"}
+    found = map(_exact, attributes.values())
+    return {attribute.name: attribute for attribute in found if attribute.type != "compound"}
 
 
 def _exact(attribute: Attribute) -> Attribute:
-    """Floats as the doubles that they are: for readers of JSON the shortest text is another."""
-    value = attribute.value
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return replace(attribute, type="double", value=value.astype("f8"))
-    return attribute
+    """An attribute for readers of JSON.
+
+    Floats are the doubles that they are, for the shortest text is another one there. Text is
+    that of `attribute_value`.
+    """
+    nc_type, value = attribute.type, attribute.value
+    if isinstance(value, str):
+        value = attribute_value(attribute)
+    elif isinstance(value, tuple):
+        value = tuple(map(readable, value))
+    elif value.dtype.kind == "f":
+        nc_type, value = "double", value.astype("f8")
+    return Attribute(shown_name(attribute.name), nc_type, value)
 
 
 def _consolidated(documents: Mapping[str, bytes]) -> bytes:

@@ -15,7 +15,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_xarray.formats.waves import read
-from nczarr_xarray.model import NC_DTYPES, Attribute
+from nczarr_xarray.model import NC_DTYPES, Attribute, text_of
 
 #: Types by their number in the file. Those from 7 on came with CDF-5, but netCDF-C takes
 #: them in the older versions, too.
@@ -203,7 +203,7 @@ class _Parser:
         data = self.padded(self.count()).partition(b"\0")[0]
         if not data:
             raise self.error("a name is empty")
-        return data.decode(errors="backslashreplace")
+        return text_of(data)
 
     def nc_type(self, whose: str) -> tuple[str, np.dtype[Any]]:
         number = self.uint(4)
@@ -264,9 +264,8 @@ class _Parser:
             if name in found:  # netCDF-C finds the first
                 reason = f"{owner} has a second attribute {name!r}, which is ignored"
                 self.problems.append(self.error(reason))
-            elif nc_type == "char":  # what netCDF4-python makes of it
-                text = data.decode(errors="replace").replace("\0", "")
-                found[name] = Attribute(name, nc_type, text)
+            elif nc_type == "char":
+                found[name] = Attribute(name, nc_type, text_of(data))
             else:
                 value = np.frombuffer(data, dtype).astype(NC_DTYPES[nc_type])
                 found[name] = Attribute(name, nc_type, value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,18 +33,27 @@ class FixedText:
     ----------
     path
         Of the variable, for messages.
+    errors
+        As in `decode_texts`.
     """
 
     path: str
+    errors: str = "strict"
 
     @property
     def needs_libhdf5(self) -> bool:
         """Text is decoded here."""
         return False
 
+    def exact(self) -> FixedText:
+        """See `nczarr_xarray.model.Conversion`."""
+        return replace(self, errors="surrogateescape")
+
     async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """``str`` of ``S<n>``."""
-        return _objects(decode_texts(stored.ravel().tolist(), self.path)).reshape(stored.shape)
+        return _objects(decode_texts(stored.ravel().tolist(), self.path, self.errors)).reshape(
+            stored.shape
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,8 @@ class Values:
         Of the file.
     type
         Of the elements.
+    errors
+        As in `decode_texts`.
 
     Raises
     ------
@@ -69,6 +80,11 @@ class Values:
     path: str
     frame: Frame
     type: Datatype
+    errors: str = "strict"
+
+    def exact(self) -> Values:
+        """See `nczarr_xarray.model.Conversion`."""
+        return replace(self, errors="surrogateescape")
 
     @property
     def needs_libhdf5(self) -> bool:
@@ -118,7 +134,7 @@ class Values:
         size = 1 if type_.text else base.size
         found = await resolve_vlen(self.frame, stored.tobytes(), stored.size, size)
         if type_.text:
-            return _objects(decode_texts(found, self.path))
+            return _objects(decode_texts(found, self.path, self.errors))
         # the elements of all sequences at once
         elements = np.frombuffer(b"".join(found), stored_dtype(base))
         values = await self._convert(elements, base)
@@ -135,18 +151,20 @@ def _has_odd_numbers(type_: Datatype) -> bool:
     return type_.kind != "vlen" and not is_plain(type_)
 
 
-def decode_texts(texts: Sequence[bytes], what: str) -> list[str]:
+def decode_texts(texts: Sequence[bytes], what: str, errors: str = "strict") -> list[str]:
     """Texts of a variable, each of which ends at its first NUL.
 
     Parameters
     ----------
     what
         The variable, for the message.
+    errors
+        What to do with text that is not UTF-8, in the words of `bytes.decode`.
 
     Raises
     ------
     FormatError
-        If one of them is not UTF-8.
+        If one of them is not UTF-8, and that is an error.
     """
     everything = b"".join(texts)
     if b"\0" in everything:
@@ -161,15 +179,15 @@ def decode_texts(texts: Sequence[bytes], what: str) -> list[str]:
         characters = (np.frombuffer(everything, np.uint8) & _MASK) != _CONTINUES
         starts = ends[:-1][ends[:-1] < ends[1:]]
         if not whole or not characters[starts].all():
-            return [_decoded(text, what) for text in texts]
+            return [_decoded(text, what, errors) for text in texts]
         ends = np.concatenate([[0], np.cumsum(characters)])[ends]
     bounds = ends.tolist()
     return [whole[start:stop] for start, stop in itertools.pairwise(bounds)]
 
 
-def _decoded(text: bytes, what: str) -> str:
+def _decoded(text: bytes, what: str, errors: str) -> str:
     try:
-        return text.decode()
+        return text.decode("utf-8", errors)
     except UnicodeDecodeError:
         raise FormatError(what, f"{text[:60]!r} is not UTF-8") from None
 

@@ -41,12 +41,15 @@ class H5pyArray:
         Of the values; objects are text.
     reason
         Why it is not read by our own code.
+    errors
+        What to do with text that is not UTF-8, in the words of `bytes.decode`.
     """
 
     path: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     reason: str
+    errors: str = "strict"
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
@@ -121,7 +124,8 @@ class H5pyReader:
         if self._array.dtype.kind != "O":
             return array
         texts = np.empty(array.size, dtype=object)
-        texts[:] = [_text(value, self._array.path) for value in array.ravel().tolist()]
+        path, errors = self._array.path, self._array.errors
+        texts[:] = [_text(value, path, errors) for value in array.ravel().tolist()]
         return texts.reshape(array.shape)
 
 
@@ -205,9 +209,11 @@ def _first(pattern: str) -> str:
     return "%".join(part.replace("%b", "0") for part in pattern.split("%%"))
 
 
-def _text(value: Any, path: str) -> str:
+def _text(value: Any, path: str, errors: str) -> str:
     try:
-        return str(value) if isinstance(value, str) else bytes(value).partition(b"\0")[0].decode()
+        if isinstance(value, str):
+            return value
+        return bytes(value).partition(b"\0")[0].decode("utf-8", errors)
     except UnicodeDecodeError:
         raise FormatError(path, f"{value[:60]!r} is not UTF-8") from None
 

@@ -38,10 +38,10 @@ from nczarr_xarray.formats.hdf5.tree import read_tree
 from nczarr_xarray.formats.hdf5.values import (
     HIDDEN,
     Sequences,
+    c_text,
     count_of,
     decode_attribute,
     in_heap,
-    lenient_text,
     read_heap_values,
 )
 from nczarr_xarray.formats.hdf5.virtual import check_mappings
@@ -49,6 +49,7 @@ from nczarr_xarray.formats.waves import caught, together
 from nczarr_xarray.model import (
     Attribute,
     Dimension,
+    EnumType,
     FileChunks,
     Group,
     Hierarchy,
@@ -176,7 +177,10 @@ class _Builder:
     nodes: list[_Node]
     extent: Callable[[str], tuple[int, ...]] | None
     problems: list[NCZarrError] = field(default_factory=list)
+    hidden: list[NCZarrError] = field(default_factory=list)
     names: TypeNames = field(default_factory=TypeNames)
+    #: by path of the group and name
+    enums: dict[str, dict[str, EnumType]] = field(default_factory=dict)
     #: by identity of the attribute: its elements, if they are in the heap
     heap: dict[int, list[bytes] | FormatError] = field(default_factory=dict)
     #: by address of the dataset: its fill value, if that is in the heap
@@ -284,7 +288,7 @@ class _Builder:
                 self.problems.append(elements)
         for dataset, elements in zip(fills, found[len(sound) + len(lists) :], strict=True):
             if isinstance(elements, list):
-                self.fill_texts[dataset.address] = lenient_text(elements[0])
+                self.fill_texts[dataset.address] = c_text(elements[0])
 
     def hierarchy(self) -> Hierarchy:
         """The model of all that has been read."""
@@ -316,25 +320,38 @@ class _Builder:
                     self.problems.append(FormatError(variable.path, reason))
                 else:
                     group.variables[variable.name] = variable
-        return Hierarchy(groups["/"], "hdf5", self.writer(), problems=tuple(self.problems))
+            group.types.update(self.enums.get(node.path, {}))
+        return Hierarchy(
+            groups["/"],
+            "hdf5",
+            self.writer(),
+            problems=tuple(self.problems),
+            hidden=tuple(self.hidden),
+        )
 
     def value_types(self) -> dict[tuple[str, str], ValueType]:
         """By group and name: how the datasets are read that netCDF shows."""
         for node in self.nodes:
             for member in node.group.members.values():
                 if isinstance(member, H5NamedType):
-                    self.names.add(member.type, member.name)
+                    enum = self.names.add(member.type, member.name, node.path)
+                    if enum is not None:
+                        self.enums.setdefault(node.path, {})[enum.name] = enum
         types = {}
         for node in self.nodes:
             for dataset in node.datasets:
-                value = value_type(dataset.type, self.names.note(dataset.type))
+                enum = self.names.note(dataset.type)
+                value = value_type(dataset.type, enum)
                 if value is not None:
                     types[node.path, dataset.name] = value
                 else:
-                    path = join(node.path, dataset.name)
-                    _log.debug("%s: %s is left out: netCDF has no type for its %s",
-                               self.frame.url, path, dataset.type.kind)  # fmt: skip
+                    self.hide(join(node.path, dataset.name), dataset.type.kind)
         return types
+
+    def hide(self, path: str, kind: str) -> None:
+        """Leave something out that netCDF does not show."""
+        self.hidden.append(FormatError(path, f"netCDF has no type for its {kind}"))
+        _log.debug("%s: %s is left out", self.frame.url, self.hidden[-1])
 
     def dimensions(
         self, types: Mapping[tuple[str, str], ValueType]
@@ -409,8 +426,7 @@ class _Builder:
             if decoded is not None:
                 shown[attribute.name] = decoded
             else:
-                _log.debug("%s: attribute %r of %s is left out: netCDF has no type for its %s",
-                           self.frame.url, attribute.name, path, attribute.type.kind)  # fmt: skip
+                self.hide(f"{path}:{attribute.name}", attribute.type.kind)
         return shown
 
     def writer(self) -> str | None:
@@ -418,4 +434,4 @@ class _Builder:
         attribute = self.nodes[0].group.attributes.get("_NCProperties")
         if attribute is None or attribute.type.kind != "string":
             return None
-        return lenient_text(bytes(attribute.data))
+        return c_text(bytes(attribute.data))

@@ -44,13 +44,13 @@ class ValueType:
     enum: EnumType | None = None
 
 
-def value_type(type_: Datatype, enum_name: str = "") -> ValueType | None:
+def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | None:
     """How netCDF shows elements of a datatype; None if it does not (`INVISIBLE`).
 
     Parameters
     ----------
-    enum_name
-        What the type is called, should it be an enum.
+    enum
+        The type, should it be an enum.
     """
     stored = None if type_.kind in INVISIBLE else stored_dtype(type_)
     values = value_dtype(type_)
@@ -65,7 +65,6 @@ def value_type(type_: Datatype, enum_name: str = "") -> ValueType | None:
     if type_.kind == "enum":
         if stored.kind not in "iu":
             return None
-        enum = EnumType(enum_name, {member.name: member.value for member in type_.members})
         return ValueType(_NC_TYPES.get(stored.str[1:]), stored, stored, enum)
     if type_.numpy is not None and type_.kind != "compound":
         return ValueType(_NC_TYPES.get(stored.str[1:]), stored, stored)
@@ -157,29 +156,45 @@ class TypeNames:
     """
 
     def __init__(self) -> None:
-        self._names: dict[Hashable, str] = {}
+        #: by what they are in memory: enums, and None for types of other kinds
+        self._types: dict[Hashable, EnumType | None] = {}
         self._anonymous = 0
 
-    def add(self, type_: Datatype, name: str) -> None:
-        """Note a named type."""
-        self._names.setdefault(_in_memory(type_), name)
+    def add(self, type_: Datatype, name: str, group: str) -> EnumType | None:
+        """Note a type that has a name, in the group at a path; return it if it is an enum."""
+        enum = _enum(type_, name, group)
+        self._types.setdefault(_in_memory(type_), enum)
+        return enum
 
-    def note(self, type_: Datatype) -> str:
-        """Note the type of a dataset; its name if it is an enum.
+    def note(self, type_: Datatype) -> EnumType | None:
+        """Note the type of a dataset; return it if it is an enum.
 
         Datasets must come in netCDF-C's order, after all named types.
         """
         if type_.text or type_.kind not in ("enum", "compound", "opaque", "array", "vlen"):
-            return ""
+            return None
         key = _in_memory(type_)
-        if key not in self._names:
+        if key not in self._types:
             self._anonymous += 1
-            self._names[key] = f"_AnonymousEnum{self._anonymous}"
-        return self._names[key]
+            self._types[key] = _enum(type_, f"_AnonymousEnum{self._anonymous}", "/")
+        return self._types[key]
 
     def knows(self, type_: Datatype) -> bool:
         """Whether there is such a type."""
-        return _in_memory(type_) in self._names
+        return _in_memory(type_) in self._types
+
+    def enum(self, type_: Datatype) -> EnumType | None:
+        """The enum that a type is, if there is such an enum."""
+        return self._types.get(_in_memory(type_)) if type_.kind == "enum" else None
+
+
+def _enum(type_: Datatype, name: str, group: str) -> EnumType | None:
+    """An enum of netCDF; None if the type is none."""
+    stored = stored_dtype(type_) if type_.kind == "enum" else None
+    if stored is None or stored.kind not in "iu":
+        return None
+    members = {member.name: member.value for member in type_.members}
+    return EnumType(name, members, _NC_TYPES[stored.str[1:]], group)
 
 
 def _in_memory(type_: Datatype, depth: int = 0) -> Hashable:

@@ -15,7 +15,7 @@ from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, is_plain, value_type
 from nczarr_xarray.formats.hdf5.objects import H5Attribute
 from nczarr_xarray.formats.waves import caught, together
-from nczarr_xarray.model import Attribute
+from nczarr_xarray.model import Attribute, text_of
 
 #: Attributes by which HDF5 and netCDF-C keep structure; `_NCProperties` is told apart.
 HIDDEN = frozenset(
@@ -120,12 +120,12 @@ def decode_attribute(
         if not type_.text:
             return None
         assert heap is not None
-        return Attribute(name, "string", tuple(lenient_text(text) for text in heap))
+        return Attribute(name, "string", tuple(map(c_text, heap)))
     if type_.kind == "string":
         if attribute.space.shape in ((), None):
-            return Attribute(name, "char", lenient_text(bytes(data[: count * type_.size]), "keep"))
+            return Attribute(name, "char", text_of(bytes(data[: count * type_.size])))
         texts = (bytes(data[i * type_.size : (i + 1) * type_.size]) for i in range(count))
-        return Attribute(name, "string", tuple(lenient_text(text) for text in texts))
+        return Attribute(name, "string", tuple(map(c_text, texts)))
     if type_.kind in ("enum", "compound") and not types.knows(type_):
         return None
     value = value_type(type_)
@@ -139,7 +139,8 @@ def decode_attribute(
         raise FormatError(name, reason)
     numbers = np.frombuffer(data, value.stored, count)
     values = numbers.astype(value.dtype.newbyteorder("="))
-    return Attribute(name, nc_type, values.view(_with_strings(values.dtype)))
+    values = values.view(_with_strings(values.dtype))
+    return Attribute(name, nc_type, values, types.enum(type_))
 
 
 def _with_strings(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -162,14 +163,6 @@ def _with_strings(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype
 
 
-def lenient_text(data: bytes, nul: str = "end") -> str:
-    """Text of an attribute: bytes that are no UTF-8 are replaced, as netCDF4-python does.
-
-    Parameters
-    ----------
-    nul
-        "end": text ends at the first NUL. "keep": what follows NULs belongs to it.
-    """
-    if nul == "end":
-        data = data.partition(b"\0")[0]
-    return data.decode(errors="replace").replace("\0", "")
+def c_text(data: bytes) -> str:
+    """Text of type string, which ends at the first NUL."""
+    return text_of(data.partition(b"\0")[0])

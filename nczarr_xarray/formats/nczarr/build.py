@@ -10,7 +10,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.implied import ImpliedDimensions
-from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.formats.nczarr import enums, spellings
 from nczarr_xarray.formats.nczarr.arrays import parse_array
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
 from nczarr_xarray.formats.nczarr.jsontext import JSON
@@ -149,6 +149,8 @@ class _Builder:
             self.doubt_byte_order(array)
             variable.dtype = self.value_dtype(variable.nc_type, array)
             variable.attributes = self.attributes(documents, path, variable.nc_type)
+            if enums.MARK in variable.attributes:
+                self.restore_enum(variable)
             structure = None if self.pure else spellings.array_structure(documents, path)
             if structure is not None and self.nodes.generation != "v2":
                 variable.dimensions = self.referenced(structure, array)
@@ -163,6 +165,19 @@ class _Builder:
         except NCZarrError as error:
             variable.error = error
         return variable
+
+    def restore_enum(self, variable: Variable) -> None:
+        """Make an enum of the flags that were made of one, unless its name means another."""
+        restored = enums.restored(variable)
+        if restored is None or restored.enum is None:
+            return
+        group = self.groups.get(restored.enum.group.strip("/"))
+        if (
+            group is None
+            or group.types.setdefault(restored.enum.name, restored.enum) != restored.enum
+        ):
+            return
+        variable.enum, variable.attributes = restored.enum, restored.attributes
 
     def defaulted(self, array: ChunkedArray, nc_type: str | None) -> ChunkedArray:
         """4.8.x wrote no fill value for "no fill", yet filled with the default (observed)."""

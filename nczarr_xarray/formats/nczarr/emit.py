@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from nczarr_xarray.formats.nczarr import values
+from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.limits import consistently_named, problems
 from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
@@ -84,13 +87,14 @@ def array_documents(variable: Variable, profile: Profile) -> dict[str, bytes]:
     if array.separator != ".":
         zarray["dimension_separator"] = array.separator
     files: dict[str, dict[str, JSON]] = {".zattrs": {}, ".zarray": zarray}
-    _put_attributes(files[".zattrs"], variable.attributes, profile)
+    attributes = _attributes(variable)
+    _put_attributes(files[".zattrs"], attributes, profile)
     if profile.array_dimensions:
         names: list[JSON] = [dim.name for dim in variable.dimensions]
         files[".zattrs"]["_ARRAY_DIMENSIONS"] = names or (["_scalar_"] if spelling else [])
     if spelling is not None:
         files[spelling.array_file][spelling.array] = _array_structure(variable, profile)
-    _put_types(files[".zattrs"], variable.attributes, profile)
+    _put_types(files[".zattrs"], attributes, profile)
     return _encoded(variable.path, files)
 
 
@@ -142,6 +146,23 @@ def dimension_value(dimension: Dimension) -> JSON:
     """What NCZarr's list of dimensions says of one (section 2.1)."""
     size = values.integer(dimension.size)
     return {"size": size, "unlimited": values.integer(1)} if dimension.unlimited else size
+
+
+def _attributes(variable: Variable) -> Mapping[str, Attribute]:
+    """Attributes of a variable, as it is stored.
+
+    ``_nczarr_maxstrlen`` says what the dtype says, for else netCDF-C cuts text. Enums become
+    flags, for there are none.
+    """
+    if variable.enum is not None:
+        return as_flags(variable)
+    name, array = "_nczarr_maxstrlen", variable.array
+    if variable.nc_type != "string" or name not in variable.attributes:
+        return variable.attributes
+    if array is None or array.dtype.kind != "S":
+        return variable.attributes
+    length = np.array([array.dtype.itemsize], np.int32)
+    return variable.attributes | {name: Attribute(name, "int", length)}
 
 
 def _array_structure(variable: Variable, profile: Profile) -> JSON:

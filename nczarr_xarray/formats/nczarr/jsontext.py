@@ -16,6 +16,7 @@ import re
 from typing import Any, TypeAlias
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.model import text_of
 
 #: None, bool, Number, str, list and dict of the same. Typed loosely: it is foreign data.
 JSON: TypeAlias = Any
@@ -41,7 +42,8 @@ def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
     Parameters
     ----------
     data
-        UTF-8 text; bytes that are not UTF-8 become U+FFFD, as in netCDF4-python.
+        UTF-8 text; bytes that are not UTF-8, which netCDF-C writes into attributes of
+        type string, are kept as `nczarr_xarray.model.text_of` keeps them.
     key
         Names the document in errors.
     apostrophe
@@ -55,7 +57,7 @@ def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
     """
     text = ""
     try:
-        text = data.decode("utf-8", "replace")
+        text = text_of(data)
         value = _parse(text, apostrophe)
         if text.count("[") + text.count("{") > MAX_DEPTH:
             _check_depth(value)
@@ -124,7 +126,7 @@ _NUMBER = re.compile(
     r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|nanf?|inf|infinityf?)", re.IGNORECASE
 )
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPE = re.compile(r"((?:\\u[0-9a-fA-F]{4})+)|\\(.)", re.DOTALL)
 _ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
@@ -194,14 +196,14 @@ class _Dialect:
 
     def unescape(self, text: str) -> str:
         def character(match: re.Match[str]) -> str:
-            escape = match[1]
-            if len(escape) == 5:
-                return chr(int(escape[1:], 16))
-            return self.escapes.get(escape, escape)  # others stand for themselves
+            escaped: str | None = match[1]
+            if escaped is None:
+                return self.escapes.get(match[2], match[2])  # others stand for themselves
+            plain = "".join(chr(int(code, 16)) for code in escaped.split(r"\u")[1:])
+            # pairs like \ud83d\ude00 come out as two surrogates: join them
+            return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
-        plain = _ESCAPE.sub(character, text)
-        # pairs like \ud83d\ude00 come out as two surrogates: join them
-        return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return _ESCAPE.sub(character, text)
 
 
 def _word(text: str) -> JSON:

@@ -17,7 +17,15 @@ from nczarr_fsspec.keystore import is_safe_name
 from nczarr_xarray.formats.nczarr import values
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN
 from nczarr_xarray.formats.nczarr.profiles import Profile
-from nczarr_xarray.model import NC_DTYPES, Attribute, ChunkedArray, CodecConfig, Group, Variable
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    Attribute,
+    ChunkedArray,
+    CodecConfig,
+    Group,
+    Variable,
+    described,
+)
 
 _RELEASES = {
     "G2A": "netCDF-C 4.9.3 and later",
@@ -199,7 +207,7 @@ class _Check:
             yield "has no chunk grid"
         else:
             yield from self.grid(variable, array)
-            yield from self.dtype(variable.nc_type, array)
+            yield from self.dtype(variable, array)
             yield from self.fill(array)
             yield from self.codecs(array)
 
@@ -221,12 +229,13 @@ class _Check:
             if owner is None or owner.dimensions.get(dim.name) != dim or not inside:
                 yield f"dimension {dim.path!r} is declared in none of the groups it is in"
 
-    def dtype(self, nc_type: str | None, array: ChunkedArray) -> Iterator[str]:
-        dtype = array.dtype
+    def dtype(self, variable: Variable, array: ChunkedArray) -> Iterator[str]:
+        nc_type, dtype = variable.nc_type, array.dtype
         if not self.netcdf:
             yield from _pure_dtype(array)
         elif nc_type not in NC_DTYPES:
-            yield f"netCDF has no type for {dtype}: convert it, or write pure Zarr (mode=zarr)"
+            reason = f"netCDF has no type for {described(variable.dtype)}"
+            yield f"{reason}: convert it, or write pure Zarr (mode=zarr)"
         elif nc_type == "string" and self.profile.generation == "G2U":
             yield f"{self.reader} has no strings in NCZarr: make it a char array"
         elif nc_type == "string" and dtype.kind != "S":

@@ -1,0 +1,113 @@
+"""What a copy cannot hold as its source does: another form of it, and the warnings that say so."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nczarr_fsspec.errors import LossWarning, NCZarrWarning
+from nczarr_xarray.model import Attribute, EnumType, Hierarchy, Variable, join, readable
+
+#: Names in one warning.
+_SHOWN = 5
+_TRAILING = "NULs at the end of text are left out"
+_FLAGS = (
+    "enums become integers with flag_values and flag_meanings (a copy to netCDF-4 makes enums of "
+    "them again)"
+)
+#: What costs nothing: no reader shows it, or it can be undone.
+_HARMLESS = frozenset({_TRAILING, _FLAGS})
+
+
+class Lacking:
+    """Fits the parts of a dataset to what is written, and collects what that changes.
+
+    Parameters
+    ----------
+    netcdf4
+        Whether it is a netCDF-4 file. Else it is NCZarr or Zarr, without enums and with text
+        that is UTF-8 and without NULs.
+    """
+
+    def __init__(self, *, netcdf4: bool) -> None:
+        self.netcdf4 = netcdf4
+        self._names: dict[str, list[str]] = {}
+
+    def note(self, reason: str, name: str) -> None:
+        """Note that something is not held, or held differently."""
+        self._names.setdefault(reason, []).append(name)
+
+    def note_hidden(self, hierarchy: Hierarchy) -> None:
+        """Note what is not even in the model, and enums for which there is no place."""
+        for error in hierarchy.hidden:
+            self.note(f"left out: {error.reason}", error.object)
+        if self.netcdf4:
+            return
+        groups = list(hierarchy.root.walk())
+        used = [v.enum for group in groups for v in group.variables.values() if v.enum]
+        for group in groups:
+            for enum in group.types.values():
+                if enum not in used:
+                    self.note(
+                        "enums that no variable uses are left out", join(group.path, enum.name)
+                    )
+
+    def variable(self, variable: Variable) -> Variable:
+        """A variable as it can be held."""
+        self.note_enum(variable)
+        held = self.attributes(variable.path, variable.attributes, variable.enum)
+        return replace(variable, attributes=held)
+
+    def note_enum(self, variable: Variable) -> None:
+        """Note that a variable is of an enum, if there are none."""
+        if variable.enum is not None and not self.netcdf4:
+            self.note(_FLAGS, variable.path)
+
+    def attributes(
+        self, path: str, attributes: Mapping[str, Attribute], enum: EnumType | None = None
+    ) -> dict[str, Attribute]:
+        """Attributes of the object at `path` as they can be held; `enum` is that of a variable."""
+        held = {}
+        for name, attribute in attributes.items():
+            where = f"{path}:{readable(name, 'backslashreplace')}"
+            if attribute.type == "compound":
+                self.note("left out: there is no form for their compound type", where)
+                continue
+            fill = name == "_FillValue"
+            if attribute.enum is not None and not (fill and attribute.enum == enum):
+                self.note("values of enums become plain integers", where)
+                attribute = replace(attribute, enum=None)
+            held[name] = self._text(attribute, where, fill=fill)
+        return held
+
+    def _text(self, attribute: Attribute, where: str, *, fill: bool) -> Attribute:
+        value = attribute.value
+        if isinstance(value, tuple) and not self.netcdf4:
+            texts = tuple(map(readable, value))
+            if texts != value:
+                self.note("bytes that are not UTF-8 become U+FFFD", where)
+            return replace(attribute, value=texts)
+        if not isinstance(value, str) or (fill and self.netcdf4):
+            return attribute
+        text = value.rstrip("\0")
+        if fill:  # which NULs fill up
+            return replace(attribute, value=text)
+        if text != value and text:  # netCDF4 writes one for a text without characters
+            self.note(_TRAILING, where)
+        if self.netcdf4:
+            return replace(attribute, value=text)
+        if "\0" in text:
+            self.note("NULs inside of text are left out", where)
+            text = text.replace("\0", "")
+        if readable(text) != text:
+            self.note("bytes that are not UTF-8 become U+FFFD", where)
+        return replace(attribute, value=readable(text))
+
+    def tell(self, target: str) -> None:
+        """Warn of what was noted, naming what is written; `LossWarning` if it matters."""
+        for reason, names in self._names.items():
+            shown = ", ".join(names[:_SHOWN])
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            category = NCZarrWarning if reason in _HARMLESS else LossWarning
+            warnings.warn(f"{target}: {reason}: {shown}{more}", category, stacklevel=3)
