@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from nczarr_fsspec.changes.create import partial_path
@@ -56,4 +57,5 @@ def write(path: Path, text: str) -> None:
         error.filename = path
         raise
     finally:
-        new.unlink(missing_ok=True)
+        with suppress(OSError):
+            new.unlink()

@@ -135,6 +135,7 @@ class Tree:
         dimensions = tuple(names[dimension.path] for dimension in variable.dimensions)
         shown = renamed(view, dimensions)
         shown.attributes = _in_json(variable.attributes)
+        shown.enum = None  # netCDF4-python does not show the names, either
         return array_documents(shown, _PROFILE)
 
 
