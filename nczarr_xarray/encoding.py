@@ -122,7 +122,8 @@ def _dtype(variable: Variable) -> Any:
     if enum is None:
         return element_of(variable.dtype) or variable.dtype
     metadata = {"enum": dict(enum.members), "enum_name": enum.name}
-    return np.dtype(variable.dtype, metadata=metadata)
+    # (netCDF has enums of the machine's byte order only)
+    return np.dtype(variable.dtype.newbyteorder("="), metadata=metadata)
 
 
 def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:

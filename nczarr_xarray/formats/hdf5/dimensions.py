@@ -18,10 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nczarr_xarray.formats.hdf5.objects import Datatype, H5Attribute, H5Dataset
+from nczarr_xarray.formats.hdf5.binary import Frame
+from nczarr_xarray.formats.hdf5.objects import Dataspace, Datatype, H5Attribute, H5Dataset
+from nczarr_xarray.formats.hdf5.values import Sequences, read_heap_values
 from nczarr_xarray.model import Dimension
 
 _WITHOUT_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+#: The type of a revised reference.
+_OBJECT_REFERENCE = 2
 #: Per dimension of a dataset the addresses of the scales attached to it.
 Attached = list[list[int]]
 
@@ -159,6 +163,28 @@ def _nearest(group: str, scales: Iterable[Scale]) -> Scale | None:
     return min(scales, key=distance, default=None)
 
 
+async def read_classes(frame: Frame, datasets: Iterable[H5Dataset]) -> None:
+    """Give datasets their ``CLASS`` as text of fixed size where that is in the heap.
+
+    So netCDF-C reads it, but no other attribute of scales (``NAME``).
+    """
+    found = []
+    for dataset in datasets:
+        attribute = dataset.attributes.get("CLASS")
+        if attribute and attribute.type.text and attribute.space.shape in ((), (1,)):
+            found.append((dataset, attribute))
+    if not found:
+        return
+    wanted = [Sequences(attribute.data, 1) for _, attribute in found]
+    texts = await read_heap_values(frame, wanted)
+    for (dataset, attribute), text in zip(found, texts, strict=True):
+        if isinstance(text, list):  # else it is none that we could read, which changes nothing
+            fixed = Datatype("string", max(1, len(text[0])))
+            dataset.attributes[attribute.name] = H5Attribute(
+                attribute.name, fixed, Dataspace(()), text[0], attribute.order
+            )
+
+
 def is_scale(dataset: H5Dataset) -> bool:
     """Whether HDF5 would call the dataset a dimension scale."""
     class_ = dataset.attributes.get("CLASS")
@@ -218,6 +244,13 @@ class References:
         return attached
 
 
+def reference_size(dataset: H5Dataset) -> int:
+    """Bytes of a reference in ``DIMENSION_LIST``, which is there."""
+    base = dataset.attributes["DIMENSION_LIST"].type.base
+    assert base is not None  # it is a list
+    return base.size
+
+
 def list_lengths(dataset: H5Dataset) -> list[int]:
     """How many scales ``DIMENSION_LIST`` has for each dimension; empty if it is not there."""
     attribute = dataset.attributes.get("DIMENSION_LIST")
@@ -231,10 +264,28 @@ def list_lengths(dataset: H5Dataset) -> list[int]:
     return [int.from_bytes(attribute.data[at : at + 4], "little") for at in starts]
 
 
-def decode_list(elements: Sequence[memoryview | bytes], offset_size: int) -> Attached:
-    """The addresses in the elements of a ``DIMENSION_LIST``."""
-    addresses = np.dtype(f"<u{offset_size}")
-    return [np.frombuffer(e, addresses, len(e) // addresses.itemsize).tolist() for e in elements]
+def decode_list(elements: Sequence[memoryview | bytes], size: int, offset_size: int) -> Attached:
+    """The addresses in the elements of a ``DIMENSION_LIST``, whose references take `size` bytes."""
+    return [
+        [
+            _address(bytes(element[at : at + size]), offset_size)
+            for at in range(0, len(element) - size + 1, size)
+        ]
+        for element in elements
+    ]
+
+
+def _address(reference: bytes, offset_size: int) -> int:
+    """The address of a reference, old or revised; that of nothing if it is of anything else.
+
+    A revised one (HDF5 1.12) has its type, flags, and the bytes of the address before that.
+    """
+    if len(reference) == offset_size:
+        return int.from_bytes(reference, "little")
+    kind, flags, width = reference[:3].ljust(3, b"\0")
+    if kind != _OBJECT_REFERENCE or flags or not 0 < width <= offset_size:
+        return -1
+    return int.from_bytes(reference[3 : 3 + width], "little")
 
 
 def _is_reference(type_: Datatype | None, offset_size: int) -> bool:

@@ -20,12 +20,15 @@ from nczarr_xarray.formats.hdf5.dimensions import (
     is_scale,
     is_variable,
     list_lengths,
+    read_classes,
+    reference_size,
 )
 from nczarr_xarray.formats.hdf5.filters import missing
 from nczarr_xarray.formats.hdf5.netcdf_storage import array_of, padding_of
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, ValueType, value_type
 from nczarr_xarray.formats.hdf5.objects import (
     Dataspace,
+    Datatype,
     H5Attribute,
     H5Broken,
     H5Dataset,
@@ -104,9 +107,11 @@ async def read_hierarchy(
     frame, address = await read_superblock(url, size)
     root = await read_tree(frame, address, group, tree)
     nodes = list(_walk(root))
+    await read_classes(frame, [dataset for node in nodes for dataset in node.datasets])
     if any(not node.group.loaded for node in nodes) and _depends_on_all(nodes):
         root = await read_tree(frame, address)
         nodes = list(_walk(root))
+        await read_classes(frame, [dataset for node in nodes for dataset in node.datasets])
     builder = _Builder(frame, [node for node in nodes if node.group.loaded], extent)
     if frame.missing:
         reason = f"is truncated: {frame.missing} bytes are missing; what is there can be read"
@@ -163,6 +168,11 @@ def _depends_on_all(nodes: list[_Node]) -> bool:
             if not lengths or 0 in lengths:
                 return True
     return False
+
+
+def _odd(type_: Datatype) -> str:
+    """Why numbers of an attribute cannot be shown."""
+    return f"netCDF has no {type_.kind} type of {type_.size} bytes in such a format"
 
 
 def _number(scale: Scale) -> int:
@@ -272,8 +282,7 @@ class _Builder:
                 self.heap[id(attribute)] = FormatError(path, error.reason)
         for dataset in lists:
             attribute = dataset.attributes["DIMENSION_LIST"]
-            size = self.frame.offset_size  # of a reference
-            wanted.append(Sequences(attribute.data, count_of(attribute), size))
+            wanted.append(Sequences(attribute.data, count_of(attribute), reference_size(dataset)))
         wanted += [Sequences(dataset.fill or b"", 1) for dataset in fills]
         if not wanted:
             return
@@ -282,7 +291,8 @@ class _Builder:
             self.heap[id(attribute)] = elements
         for dataset, elements in zip(lists, found[len(sound) :], strict=False):
             if isinstance(elements, list):
-                decoded = decode_list(elements, self.frame.offset_size)
+                size = reference_size(dataset)
+                decoded = decode_list(elements, size, self.frame.offset_size)
                 self.attached[dataset.address] = decoded
             else:
                 self.problems.append(elements)
@@ -425,6 +435,9 @@ class _Builder:
                 continue
             if decoded is not None:
                 shown[attribute.name] = decoded
+            elif attribute.type.kind in ("integer", "float"):
+                reason = f"attribute {attribute.name!r} is left out: {_odd(attribute.type)}"
+                self.problems.append(UnsupportedError(path, reason))
             else:
                 self.hide(f"{path}:{attribute.name}", attribute.type.kind)
         return shown

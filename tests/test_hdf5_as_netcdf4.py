@@ -1,0 +1,143 @@
+"""HDF5 files that few programs write, as engine netcdf4 reads them."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.errors import NCZarrWarning
+
+
+def assert_same(path: Path, group: str | None = None) -> xr.Dataset:
+    """The dataset, which has the dimensions, values and types of engine netcdf4's."""
+    ours = xr.open_dataset(path, engine="nczarr", group=group, decode_cf=False)
+    theirs = xr.open_dataset(path, engine="netcdf4", group=group, decode_cf=False)
+    with ours, theirs:
+        xr.testing.assert_identical(ours, theirs)
+        for name, variable in theirs.variables.items():
+            found = ours.variables[name]
+            for key in ("dtype", "preferred_chunks", "chunksizes"):
+                assert found.encoding.get(key) == variable.encoding.get(key), (name, key)
+            assert str(found.encoding.get("dtype")) == str(variable.encoding.get("dtype")), name
+    return ours
+
+
+@pytest.mark.parametrize("name", ["x", "This is a netCDF dimension but not a netCDF variable"])
+def test_a_class_of_variable_length(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "v.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["g/v"] = np.arange(4.0), np.arange(4)
+        file["x"].make_scale("x")
+        file["g/v"].dims[0].attach_scale(file["x"])
+        for key, value in {"CLASS": "DIMENSION_SCALE", "NAME": name}.items():
+            del file["x"].attrs[key]
+            file["x"].attrs[key] = value  # which h5py stores as text of variable length
+    assert assert_same(path, "g").v.dims == ("x",)
+    assert_same(path)
+
+
+class Reference(ctypes.Structure):
+    """``H5R_ref_t``."""
+
+    _fields_ = (("buffer", ctypes.c_int64 * 8),)
+
+
+class Sequence(ctypes.Structure):
+    """``hvl_t``."""
+
+    _fields_ = (("length", ctypes.c_size_t), ("elements", ctypes.c_void_p))
+
+
+def libhdf5() -> Any:
+    """The library that h5py uses."""
+    folder = Path(h5py.__file__).parent.parent / "h5py.libs"
+    found = sorted(folder.glob("libhdf5-*.so*"))
+    if not found:
+        pytest.skip("h5py brings no libhdf5 of its own")
+    library = ctypes.CDLL(str(found[0]))
+    for name in ("H5Tvlen_create", "H5Acreate2", "H5Screate_simple"):
+        getattr(library, name).restype = ctypes.c_int64
+    return library
+
+
+@pytest.mark.parametrize("libver", ["v112", "latest"])
+def test_scales_by_revised_references(tmp_path: Path, libver: str) -> None:
+    path, library, number = tmp_path / "v.h5", libhdf5(), ctypes.c_int64
+    with h5py.File(path, "w", libver=libver) as file:
+        file["g/x"], file["g/y"] = np.arange(4.0), np.arange(3.0)
+        file["g/v"] = np.zeros((4, 3))
+        references = (Reference * 2)()
+        for axis, name in enumerate("xy"):
+            file["g"][name].make_scale(name)
+            where = ctypes.byref(references[axis])
+            scale = f"/g/{name}".encode()
+            assert library.H5Rcreate_object(number(file.id.id), scale, number(0), where) >= 0
+        rows = [Sequence(1, ctypes.addressof(one)) for one in references]
+        base = number.in_dll(library, "H5T_STD_REF_g")
+        kind = number(library.H5Tvlen_create(base))
+        space = number(library.H5Screate_simple(1, (ctypes.c_uint64 * 1)(2), None))
+        dataset, default = file["g/v"], number(0)
+        attribute = number(
+            library.H5Acreate2(
+                number(dataset.id.id), b"DIMENSION_LIST", kind, space, default, default
+            )
+        )
+        assert library.H5Awrite(attribute, kind, (Sequence * 2)(*rows)) >= 0
+        library.H5Aclose(attribute)
+    assert assert_same(path, "g").v.dims == ("x", "y")
+
+
+def test_byte_orders(tmp_path: Path) -> None:
+    path = tmp_path / "v.h5"
+    with h5py.File(path, "w") as file:
+        for order in "<>":
+            for kind in ("i2", "u4", "i8", "f4", "f8"):
+                file[f"{kind}{ord(order)}"] = np.arange(3).astype(order + kind)
+            enum = h5py.enum_dtype({"a": 0, "b": 1}, f"{order}i4")
+            file.create_dataset(f"enum{ord(order)}", data=np.array([0, 1, 1], enum), dtype=enum)
+    assert_same(path)
+
+
+def test_large_variables_keep_their_chunks(tmp_path: Path) -> None:
+    path = tmp_path / "v.nc"
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("t", 20_000)
+        file.createDimension("y", 700)
+        file.createDimension("x", 1440)
+        file.createVariable("v", "f4", ("t", "y", "x"), chunksizes=(1, 350, 720), zlib=True)
+        file.createVariable("plain", "f8", ("t", "y"), chunksizes=(100, 700))
+    ours = xr.open_dataset(path, engine="nczarr", chunks={})
+    theirs = xr.open_dataset(path, engine="netcdf4", chunks={})
+    with ours, theirs:
+        assert ours.v.nbytes > 1 << 36
+        for name in ("v", "plain"):
+            found = ours[name].encoding["preferred_chunks"]
+            assert found == theirs[name].encoding["preferred_chunks"]
+            assert ours[name].chunks == theirs[name].chunks
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "12 bits"])
+def test_attributes_of_numbers_that_numpy_has_not(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "v.h5"
+    if kind == "bfloat16":
+        type_ = h5py.h5t.IEEE_F16LE.copy()
+        type_.set_fields(15, 7, 8, 0, 7)
+        type_.set_ebias(127)
+    else:
+        type_ = h5py.h5t.STD_I16LE.copy()
+        type_.set_precision(12)
+    with h5py.File(path, "w") as file:
+        file["v"] = np.arange(3)
+        file["v"].attrs["units"] = "m"
+        h5py.h5a.create(file["v"].id, b"odd", type_, h5py.h5s.create_simple((2,)))
+    with pytest.warns(NCZarrWarning, match="/v: attribute 'odd' is left out: .* of 2 bytes"):
+        dataset = xr.open_dataset(path, engine="nczarr")
+    with dataset:
+        assert dataset.v.attrs == {"units": "m"}
