@@ -58,6 +58,8 @@ WARNS = {
     "h5_attribute_matrix": "'odd'.*dimensions",
     "h5_scale_longer_than_variable": "/v.*has length 3",
     "h5_text_not_utf8": "not UTF-8",
+    "h5_attribute_f2": "attribute 'odd' is left out: .*float type of 2 bytes",
+    "h5_attribute_longdouble": "attribute 'odd' is left out: .*float type of 16 bytes",
 }
 #: Variables that we have and netCDF4-python leaves out, for it has no types for them.
 MORE = {"h5_odd_opaque": {"odd"}, "h5_types_odd": {"opaque"}}
