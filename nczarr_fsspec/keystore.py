@@ -23,7 +23,7 @@ from nczarr_fsspec.errors import StoreError
 T = TypeVar("T")
 
 #: bytes of one object of metadata, at most; consolidated metadata of 10,000 arrays take 10 MB
-MAX_METADATA = 64 << 20
+MAX_METADATA = 16 << 20
 #: what `most_connections` is where files are plenty
 MOST_CONNECTIONS = 192
 #: segments without NUL, none of them empty, "." or ".."; one regex, for every chunk passes here

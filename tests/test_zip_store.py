@@ -323,7 +323,7 @@ class TestDamage:
             ({"crc": 5}, "CRC-32"),
             ({"size": 4}, "inflates to more than the stated 4 bytes"),
             ({"size": 4_000_000}, "not the stated 4000000 bytes"),
-            ({"size": 4_000_000_000}, "has more than 67108864 bytes"),
+            ({"size": 4_000_000_000}, "has more than 16777216 bytes"),
             ({"compressed": 4_000_000_000}, "damaged archive"),
             ({"offset": 3}, "damaged archive"),
             ({"offset": 4_000_000_000}, "damaged archive"),

@@ -114,7 +114,7 @@ class Archive:
         if most is not None:
             stored = min(member.compressed_size, member.limit - member.offset)
             # what does not compress becomes longer by very little
-            if max(member.size, stored * 7 // 8) > most:
+            if max(member.size, (stored - 64) * 7 // 8) > most:
                 raise too_large(name, most)
         partial = member.method == STORED and (start, stop) != (None, None)
         if whole and not partial:
