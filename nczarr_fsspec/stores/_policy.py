@@ -45,7 +45,7 @@ class Timeout:
     connect
         Seconds to connect.
     first_byte
-        Seconds from then to the beginning of the answer.
+        Seconds to the beginning of the answer, besides those of `connect`.
     rate
         Bytes per second of a body, on average over `WINDOW` seconds, at least. With 0 only
         silence is too slow.
