@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from hypothesis import settings
 
+from nczarr_xarray.export.job import Job
 from tests.remotefiles import files_root, files_server  # noqa: F401
 from tests.s3server import s3_server  # noqa: F401
+from tests.strictjson import check_pure
 
 pytest.register_assert_rewrite("tests.ncpair")
 # how long an example takes depends on what else the machine does
@@ -20,3 +25,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # xarray's marks, on the tests that tests/test_xarray_suite.py takes from it
     for mark in ("flaky", "network", "skip_if_param", "skip_with_dask_array"):
         config.addinivalue_line("markers", f"{mark}: see xarray's own tests")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def strict_json() -> Iterator[None]:
+    """Whatever the tests export as pure Zarr, any parser of JSON reads."""
+    finish = Job.finish
+
+    def checked(self: Job, *arguments: Any) -> None:
+        check_pure(self.documents)
+        finish(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Job, "finish", checked)
+        yield

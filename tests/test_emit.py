@@ -167,7 +167,7 @@ def test_zarr_python_reads_pure_zarr(tmp_path: Path) -> None:
                 assert got.tolist() == want.tolist()
             else:
                 assert got.astype(array.dtype).tobytes() == want.tobytes()
-        assert np.isnan(group["g"].attrs["specials"][0])
+        assert np.isnan(float(group["g"].attrs["specials"][0]))
         assert group["g"].attrs["specials"][1] == 0.1
     with xr.open_dataset(tmp_path, engine="zarr", decode_cf=False) as dataset:
         assert dataset["scalar"].shape == ()

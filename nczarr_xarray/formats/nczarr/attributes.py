@@ -42,6 +42,8 @@ _FLOAT_NAMES = {
     "-inf": "-inf",
 }
 _INTEGERS = ("int", "uint", "int64", "uint64")
+#: What stands for a number in arrays of pure Zarr, as in its fill values.
+_NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
 def decode_attributes(
@@ -154,15 +156,18 @@ def infer(name: str, value: JSON, *, netcdf: bool) -> Attribute:
     netCDF-C takes the type of an array's first element and then truncates or
     fails on the rest; here it is the smallest type in netCDF-C's order that
     holds all elements. An array of strings is its JSON text if netCDF-C wrote
-    it (the text may have been a char attribute), else an array of strings.
+    it (the text may have been a char attribute), else an array of strings, unless all that are not
+    numbers are names of such: JSON has no others for NaN and infinities.
     """
     elements = value if isinstance(value, list) else [value]
     if isinstance(value, str) and not isinstance(value, Number):
         return Attribute(name, "char", value)
     if value == [] and isinstance(value, list):
         return Attribute(name, "double", np.empty(0))
-    texts = [isinstance(e, str) and not isinstance(e, Number) for e in elements]
-    if all(texts) and not netcdf:
+    texts = [e for e in elements if isinstance(e, str) and not isinstance(e, Number)]
+    if texts and not netcdf and _NOT_FINITE.issuperset(texts):
+        elements = [Number(e) if e in _NOT_FINITE else e for e in elements]
+    elif len(texts) == len(elements) and not netcdf:
         return Attribute(name, "string", tuple(elements))
     nc_type = _smallest(elements)
     if nc_type is None:
@@ -185,9 +190,9 @@ def _smallest(elements: list[JSON]) -> str | None:
         except ValueError:
             return None
         return "double"
-    if any(integer >= 2**63 - 1 for integer in integers):
+    if max(integers) >= 2**63 - 1 and min(integers) >= 0:
         # netCDF-C's strtoll reports overflow at exactly this value
-        return "uint64" if min(integers) >= 0 and max(integers) < 2**64 else "double"
+        return "uint64" if max(integers) < 2**64 else "double"
     for nc_type in _INTEGERS:
         limits = np.iinfo(NC_DTYPES[nc_type])
         if all(limits.min <= integer <= limits.max for integer in integers):

@@ -37,12 +37,11 @@ class Profile:
 
     @property
     def bare_nan(self) -> bool:
-        """Whether attributes hold the bare words ``NaN`` and ``Infinity``, not quoted ones.
+        """Whether NaN and infinities are bare words, which JSON does not have, not quoted ones.
 
         4.9.0 dies of a quoted one in an array (observed), and wrote them bare.
-        In pure Zarr no type tells that ``"NaN"`` is a number.
         """
-        return self.generation in ("G2U", "v2")
+        return self.generation == "G2U"
 
 
 @dataclass(frozen=True, slots=True)

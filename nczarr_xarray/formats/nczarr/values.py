@@ -59,7 +59,11 @@ def number(value: Any, *, bare: bool = False) -> JSON:
 
 
 def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
-    """The JSON value of an attribute (section 4.1): length one is bare, other lengths arrays."""
+    """The JSON value of an attribute (section 4.1): length one is bare, other lengths arrays.
+
+    In pure Zarr no type tells that ``"NaN"`` is a number: there, it is an array, ``["NaN"]``. A
+    ``_FillValue`` has the type of its variable.
+    """
     if isinstance(attribute.value, str):
         return attribute.value
     elements: list[JSON]
@@ -67,6 +71,9 @@ def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
         elements = list(attribute.value)
     else:
         elements = [number(e, bare=profile.bare_nan) for e in attribute.value]
+        quoted = [e for e in elements if not isinstance(e, Number)]
+        if quoted and profile.spelling is None and attribute.name != "_FillValue":
+            return elements
     return elements[0] if len(elements) == 1 else elements
 
 
@@ -116,7 +123,7 @@ def fill_value(array: ChunkedArray, profile: Profile) -> JSON:
         return fill if isinstance(fill, str) else base64.b64encode(fill).decode("ascii")
     element = np.array([fill], dtype)[0]
     if dtype.kind in "iuf":
-        return number(element, bare=profile.generation == "G2U")
+        return number(element, bare=profile.bare_nan)
     if dtype.kind == "b":
         return bool(element)
     if dtype.kind == "c":
