@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from nczarr_fsspec.errors import StoreError, URLError
-from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.open import split_options
 from nczarr_fsspec.resolve import (
     _ZIP,
@@ -69,7 +68,7 @@ class Destination:
     files: FsspecFiles | None = None
     remote_path: str | None = None
 
-    def open_archive(self) -> KeyStore | None:
+    def open_archive(self) -> ZipStore | RemoteZipStore | None:
         """The archive that is there now; None if there is none.
 
         Raises

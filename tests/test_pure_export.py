@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import netCDF4
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from nczarr_xarray import open_store, to_nczarr
+from nczarr_xarray import ExportError, open_store, to_nczarr
 from nczarr_xarray.cli.main import main
 from tests.strictjson import strict
 
@@ -122,3 +124,120 @@ def test_the_view_of_a_file_is_strict_json(tmp_path: Path) -> None:
         strict(refs[key] if isinstance(refs[key], str) else json.dumps(refs[key]))
     view = zarr.open_group(open_store(str(tmp_path / "x.nc")), mode="r")
     assert np.isnan(view["v"].fill_value)
+
+
+# -- what readers of Zarr want ------------------------------------------------------------------
+
+GRID = xr.Dataset(
+    {"v": (("t", "x"), np.arange(12.0).reshape(3, 4))}, coords={"t": [1, 2, 3]}, attrs={"a": 1}
+)
+
+
+def opened_zip(path: Path) -> Any:
+    return zarr.open_group(zarr.storage.ZipStore(path, mode="r"), mode="r")
+
+
+def names(path: Path) -> list[str]:
+    with zipfile.ZipFile(path) as archive:
+        return archive.namelist()
+
+
+@pytest.mark.parametrize("how", ["export", "copy", "portable", "replaced", "upload"])
+def test_zarr_python_opens_a_zip_of_pure_zarr(tmp_path: Path, how: str) -> None:
+    path = tmp_path / "x.zip"
+    target = f"file://{path}#mode=zarr"
+    if how == "copy":
+        to_nczarr(GRID, tmp_path / "y")
+        assert main(["copy", str(tmp_path / "y"), target]) == 0
+    elif how == "portable":
+        to_nczarr(GRID, path, portable=True)
+    elif how == "upload":
+        to_nczarr(GRID, "memory://pure/x.zip#mode=zarr")
+        path.write_bytes(fsspec.filesystem("memory").cat_file("/pure/x.zip"))
+    else:
+        to_nczarr(GRID, target if how == "export" else path)
+        assert (".zgroup" in names(path)) is (how == "export")
+        to_nczarr(GRID, target, mode="w")
+    group = opened_zip(path)
+    np.testing.assert_array_equal(group["v"][:], GRID.v.values)
+    with xr.open_dataset(path, engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), GRID)
+    # what is changed stays where it is, however it is named then
+    to_nczarr(GRID.assign_coords(t=[4, 5, 6]), path, append_dim="t")
+    to_nczarr(GRID[["v"]].rename(v="w", x="z").drop_vars("t"), path, "a", group="g")
+    assert opened_zip(path)["v"].shape == (6, 4)
+    assert opened_zip(path)["g/w"].shape == (3, 4)
+
+
+def test_a_zip_of_nczarr_stays_in_its_directory(tmp_path: Path) -> None:
+    to_nczarr(GRID, tmp_path / "x.zip", unlimited_dims=["t"])
+    to_nczarr(GRID.assign_coords(t=[4, 5, 6]), tmp_path / "x.zip", append_dim="t")
+    assert names(tmp_path / "x.zip")[0] == "x/"
+    assert xr.open_dataset(tmp_path / "x.zip", engine="nczarr").sizes == {"t": 6, "x": 4}
+
+
+@pytest.mark.parametrize("how", ["export", "copy", "dask"])
+def test_no_chunk_is_longer_than_its_variable(tmp_path: Path, how: str) -> None:
+    target = f"file://{tmp_path}/x#mode=zarr"
+    if how == "copy":
+        to_nczarr(GRID, tmp_path / "y", unlimited_dims=["t"])
+        assert main(["copy", str(tmp_path / "y"), target]) == 0
+    else:
+        ds = GRID.chunk(t=1) if how == "dask" else GRID
+        ds["v"].encoding = {"chunksizes": (512, 4), "original_shape": (3, 4)}
+        to_nczarr(ds, target, unlimited_dims=["t"])
+    group = zarr.open_group(tmp_path / "x", mode="r")
+    for _, array in group.arrays():
+        assert all(c <= n for c, n in zip(array.chunks, array.shape, strict=True))
+    asked = {"v": {"chunks": (5, 5)}}  # what is asked for is done
+    to_nczarr(GRID, target, mode="w", encoding=asked)
+    assert zarr.open_group(tmp_path / "x", mode="r")["v"].chunks == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compressor"),
+    [
+        ({}, None),
+        ({"zlib": True, "complevel": 2}, {"id": "zlib", "level": 2}),
+        ({"zlib": True, "complevel": 2, "shuffle": True}, {"id": "zlib", "level": 2}),
+        ({"compressor": {"id": "gzip", "level": 3}}, {"id": "zlib", "level": 3}),
+        ({"zstd": True}, None),
+        ({"filters": [{"id": "delta", "dtype": "<f8"}]}, None),
+        (
+            {"compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}},
+            {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1},
+        ),
+    ],
+)
+def test_portable_is_what_every_reader_has(
+    tmp_path: Path, encoding: dict[str, Any], compressor: dict[str, Any] | None
+) -> None:
+    ds = GRID.copy()
+    ds["v"].encoding = encoding
+    to_nczarr(ds, tmp_path / "x", portable=True)
+    zarray = json.loads((tmp_path / "x" / "v" / ".zarray").read_bytes())
+    assert (zarray["filters"], zarray["compressor"]) == (None, compressor)
+    assert not any(b"_nczarr" in p.read_bytes() for p in (tmp_path / "x").rglob(".z*"))
+    np.testing.assert_array_equal(zarr.open_group(tmp_path / "x", mode="r")["v"][:], GRID.v.values)
+
+
+def test_portable_refuses_what_is_asked_for_beyond_it(tmp_path: Path) -> None:
+    for encoding in ({"zstd": True}, {"zlib": True, "shuffle": True}, {"fletcher32": True}):
+        with pytest.raises(ExportError, match=r"/v: .*every reader of Zarr 2"):
+            to_nczarr(GRID, tmp_path / "x", portable=True, encoding={"v": encoding})
+    with pytest.raises(ExportError, match="mode=zarr"):
+        to_nczarr(GRID, f"file://{tmp_path}/x#mode=nczarr", portable=True)
+    assert not (tmp_path / "x").exists()
+    to_nczarr(GRID, tmp_path / "x", portable=True, encoding={"v": {"zlib": True}})
+    to_nczarr(GRID[["v"]].rename(v="w"), tmp_path / "x", mode="a", portable=True)
+    to_nczarr(GRID, tmp_path / "y")
+    with pytest.raises(ExportError, match="leave it out"):
+        to_nczarr(GRID[["v"]].rename(v="w"), tmp_path / "y", mode="a", portable=True)
+
+
+def test_portable_is_for_targets_without_a_fragment(tmp_path: Path) -> None:
+    objects: dict[str, bytes] = {}
+    to_nczarr(GRID, objects, portable=True)
+    assert not any(b"_nczarr" in data for data in objects.values())
+    with xr.open_dataset(objects, engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), GRID)

@@ -83,10 +83,17 @@ class Member:
 
 @dataclass(frozen=True)
 class Archive:
-    """The members of one dataset in an archive, by key."""
+    """The members of one dataset in an archive, by key.
+
+    Parameters
+    ----------
+    directory
+        Where they are in the archive, with a slash; ``""`` if that is its top.
+    """
 
     url: str
     members: dict[str, Member]
+    directory: str = ""
 
     @cached_property
     def children(self) -> dict[str, frozenset[str]]:
@@ -238,7 +245,7 @@ def _dataset(url: str, directory: zipfile.ZipFile, prefix: str | None = None) ->
             entry.compress_type,
             entry.flag_bits,
         )
-    return Archive(url, members)
+    return Archive(url, members, prefix)
 
 
 def _first_directory(directory: zipfile.ZipFile) -> str:

@@ -59,6 +59,11 @@ class ZipStore(LocalStore):
         read, archive = self._open()
         return answer(archive.read(key, start, stop, most, whole=False), read)
 
+    @property
+    def directory(self) -> str:
+        """Where in the archive the dataset is, with a slash; ``""`` if that is its top."""
+        return self._open()[1].directory
+
     def list(self, prefix: str) -> frozenset[str]:
         return self._open()[1].children.get(prefix, frozenset())
 
@@ -140,6 +145,11 @@ class RemoteZipStore(RemoteStore):
             else:
                 wanted, content = await asyncio.to_thread(advance, plan, data)
         return content
+
+    @property
+    def directory(self) -> str:
+        """Where in the archive the dataset is, with a slash; ``""`` if that is its top."""
+        return self.run(self._open())[0].directory
 
     async def list(self, prefix: str) -> frozenset[str]:
         return (await self._open())[0].children.get(prefix, frozenset())

@@ -46,7 +46,7 @@ class _Base(NamedTuple):
 def pack(
     tree: str,
     archive: str,
-    name: str,
+    name: str | None,
     *,
     base: ZipStore | RemoteZipStore | str | None,
     removed: Callable[[str], bool],
@@ -62,7 +62,8 @@ def pack(
         Paths; `archive` must not exist, and is gone after an error.
     name
         The directory in the archive: netCDF-C's is the archive's file name
-        without its last extension.
+        without its last extension. None: everything is at the top, where readers
+        of Zarr look.
     base
         An archive whose members are taken over, as they are stored, where
         `tree` has no file for the key and it is not `removed`.
@@ -75,7 +76,7 @@ def pack(
         If a file cannot be read, the archive cannot be written, or the
         directory of `base` is damaged.
     """
-    if not is_safe_name(name):
+    if name is not None and not is_safe_name(name):
         raise StoreError(archive, f"{name!r} cannot be the name of a directory in an archive")
     old = _open(base)
     files = frozenset(DirectoryWriter(tree).keys_below(""))
@@ -116,7 +117,7 @@ def _open(base: ZipStore | RemoteZipStore | str | None) -> _Base:
 
 def _fill(
     target: zipfile.ZipFile,
-    name: str,
+    name: str | None,
     keys: Iterable[str],
     tree: str,
     files: frozenset[str],
@@ -126,15 +127,16 @@ def _fill(
     folders: set[str] = set()
 
     def add_folder(path: str) -> None:
-        if path not in folders:
+        if path and path not in folders:
             folders.add(path)
             if "/" in path:
                 add_folder(path.rpartition("/")[0])
             target.mkdir(_entry(f"{path}/", _FOLDER))
 
-    add_folder(name)
+    if name is not None:
+        add_folder(name)
     for key in keys:
-        path = f"{name}/{key}"
+        path = key if name is None else f"{name}/{key}"
         add_folder(path.rpartition("/")[0])
         entry = _entry(path, _FILE)
         if key in files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -44,6 +45,7 @@ def to_nczarr(
     align_chunks: bool = False,
     write_empty_chunks: bool | None = None,
     compat: str = "4.9.3",
+    portable: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     write_inherited_coords: bool = False,
     progress: bool | None = None,
@@ -98,6 +100,9 @@ def to_nczarr(
     compat
         The netCDF-C release that must be able to read it: ``"4.9.3"``,
         ``"4.9.2"`` or ``"4.8.1"``. A dataset that exists keeps its form.
+    portable
+        Write pure Zarr, and only what every reader of Zarr 2 has: no filters
+        (shuffling is one), and of compressors zlib and blosc.
     storage_options
         For fsspec.
     write_inherited_coords
@@ -137,6 +142,7 @@ def to_nczarr(
         align_chunks=align_chunks,
         write_empty_chunks=write_empty_chunks,
         compat=compat,
+        portable=portable,
         storage_options=storage_options,
         write_inherited_coords=write_inherited_coords,
     )
@@ -160,6 +166,7 @@ def plan(
     align_chunks: bool = False,
     write_empty_chunks: bool | None = None,
     compat: str = "4.9.3",
+    portable: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     write_inherited_coords: bool = False,
 ) -> Job:
@@ -188,6 +195,7 @@ def plan(
         align_chunks=align_chunks,
         write_empty_chunks=write_empty_chunks,
         compat=compat,
+        portable=portable,
         storage_options=storage_options,
     )
 
@@ -207,6 +215,7 @@ def plan_groups(
     align_chunks: bool = False,
     write_empty_chunks: bool | None = None,
     compat: str = "4.9.3",
+    portable: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Job:
     """`plan` for datasets by absolute path of their group.
@@ -219,10 +228,14 @@ def plan_groups(
         What is asked for the group at a path.
     """
     destination = find_destination(target, storage_options)
+    if portable and "nczarr" in destination.mode:
+        raise ExportError(destination.url, "portable=True is for pure Zarr: write #mode=zarr")
+    if portable:
+        destination = replace(destination, mode=destination.mode | {"zarr"})
     place = Place(destination)
     request = Request(
         place=place,
-        profile=make_profile(compat, destination.mode, place.url),
+        profile=make_profile(compat, destination.mode, place.url, portable=portable),
         groups=groups,
         path=path,
         options=options,
@@ -253,12 +266,12 @@ def _mode(mode: str | None, append_dim: Any, region: Any, url: str) -> Mode:
     return mode  # type: ignore[return-value]  # it is one of these
 
 
-def make_profile(compat: str, mode: frozenset[str], url: str) -> Profile:
+def make_profile(compat: str, mode: frozenset[str], url: str, *, portable: bool = False) -> Profile:
     """What is written, by the release that must read it and a URL's mode words."""
     if compat not in COMPAT:
         raise ExportError(url, f"compat is {compat!r}; it is one of {', '.join(COMPAT)}")
     generation = "v2" if "zarr" in mode else COMPAT[compat]
-    return Profile(generation, array_dimensions="noxarray" not in mode)
+    return Profile(generation, "noxarray" not in mode, portable)
 
 
 def _groups(obj: Exportable, path: str, *, write_inherited_coords: bool) -> dict[str, xr.Dataset]:

@@ -38,8 +38,15 @@ _LOSSLESS = frozenset(
 )
 
 
-def asked_codecs(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> tuple[CodecConfig, ...]:
+def asked_codecs(
+    encoding: Mapping[str, Any], dtype: np.dtype[Any], *, shuffled: bool = True
+) -> tuple[CodecConfig, ...]:
     """Codecs that an encoding asks for, in the order of encoding.
+
+    Parameters
+    ----------
+    shuffled
+        Whether the compressors of netCDF come with shuffling if nothing is said of it.
 
     Raises
     ------
@@ -49,6 +56,8 @@ def asked_codecs(encoding: Mapping[str, Any], dtype: np.dtype[Any]) -> tuple[Cod
     name = _compression(encoding)
     if not _in_words_of_netcdf(encoding, name):
         return tuple(map(_config, _zarr_codecs(encoding)))
+    if encoding.get("shuffle") is None and not shuffled:
+        encoding = {**encoding, "shuffle": False}
     return _netcdf_codecs(encoding, name, dtype)
 
 
@@ -103,7 +112,7 @@ def _inherited(
 def _adapted(config: CodecConfig, array: ChunkedArray, profile: Profile) -> CodecConfig:
     """A codec as it suits the array (ValueError if it may change values)."""
     name = config["id"]
-    if name == "gzip" and profile.spelling is not None:  # the same but for a header
+    if name == "gzip" and (profile.spelling or profile.portable):  # the same but for a header
         config, name = {"id": "zlib", "level": config.get("level", 4)}, "zlib"
     if name == "shuffle":
         return {"id": "shuffle", "elementsize": shuffle_size(array)}

@@ -299,8 +299,8 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
     names = [d.name for d in variable.dimensions]
     if layout.chunks is not None:
         chunks = _chunk_shape(names, variable.shape, layout.chunks)
-    if profile.generation in ("G2L", "G2U"):
-        # these releases refuse chunks that are longer than the variable
+    if profile.generation != "G2A":
+        # all older releases, and some readers of Zarr, refuse chunks longer than the variable
         chunks = tuple(min(c, max(1, n)) for c, n in zip(chunks, variable.shape, strict=True))
     new = ChunkedArray(
         path=variable.path.strip("/"),

@@ -159,7 +159,7 @@ def _merge(request: Request, replaced: str | None) -> Job:
     try:
         existing = _still_there(request)  # as it is now that nobody else may change it
         with existing.opened:
-            profile = replace(existing.profile, array_dimensions=request.profile.array_dimensions)
+            profile = _profile_there(existing, request)
             there = existing.skeleton(replaced)
             exporter = Exporter(profile, there, align=request.wishes.align_chunks)
             _collect(exporter, request)
@@ -171,6 +171,16 @@ def _merge(request: Request, replaced: str | None) -> Job:
     except BaseException:
         change.abort()
         raise
+
+
+def _profile_there(existing: Existing, request: Request) -> Profile:
+    """As what something is added to a dataset: what that is, with what is asked for."""
+    asked = request.profile
+    if asked.portable and existing.profile.generation != "v2":
+        raise ExportError(request.url, "is NCZarr; portable=True is for pure Zarr: leave it out")
+    return replace(
+        existing.profile, array_dimensions=asked.array_dimensions, portable=asked.portable
+    )
 
 
 def _still_there(request: Request) -> Existing:

@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
 
 from nczarr_fsspec.changes.claims import Boxes
 from nczarr_fsspec.changes.create import (
@@ -163,10 +162,12 @@ def _exists() -> str:
 def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base: bool) -> None:
     """Pack a tree and put the archive into place."""
     path = None if destination.path is None else os.path.realpath(destination.path)
-    name = os.path.basename(path or destination.remote_path or "")  # noqa: PTH119
-    name = name.rpartition(".")[0] or name
+    file = os.path.basename(path or destination.remote_path or "")  # noqa: PTH119
     new = f"{tree}.zip" if path is None else partial_path(path)
-    old: Any = destination.open_archive() if base else None
+    old = destination.open_archive() if base else None
+    # readers of Zarr look at the top, netCDF-C in a directory
+    at_top = "zarr" in destination.mode if old is None else not old.directory
+    name = None if at_top else file.rpartition(".")[0] or file
     try:
         pack(tree, new, name, base=old, removed=removed.__contains__)
         if path is None:

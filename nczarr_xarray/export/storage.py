@@ -137,8 +137,8 @@ def storage(request: Request, profile: Profile) -> ChunkedArray:
         check_keys(encoding)
     dtype = _stored_dtype(request, profile)
     chunks = _chunk_shape(request, dtype)
-    if profile.generation in ("G2L", "G2U") and not request.explicit:
-        # these releases refuse chunks that are longer than the variable
+    if profile.generation != "G2A" and not request.chunks_are_asked_for:
+        # all older releases, and some readers of Zarr, refuse chunks longer than the variable
         chunks = tuple(min(c, max(1, n)) for c, n in zip(chunks, request.shape, strict=True))
     array = ChunkedArray(
         path=request.path,
@@ -150,7 +150,8 @@ def storage(request: Request, profile: Profile) -> ChunkedArray:
     if not request.shape:
         return array
     if request.explicit:
-        return replace(array, codecs=asked_codecs(encoding, dtype))
+        codecs = asked_codecs(encoding, dtype, shuffled=not profile.portable)
+        return replace(array, codecs=codecs)
     return replace(array, codecs=inherited_codecs(encoding, array, profile))
 
 

@@ -65,6 +65,11 @@ _CODECS: dict[str, tuple[str, ...]] = {
 }
 
 
+#: Compressors that every reader of Zarr 2 has.
+PORTABLE = frozenset({"zlib", "blosc"})
+_NOT_PORTABLE = "with portable=True there is only what every reader of Zarr 2 has"
+
+
 def problems(root: Group, profile: Profile) -> list[str]:
     """Everything in a hierarchy that the readers of `profile` would not get back.
 
@@ -260,10 +265,14 @@ class _Check:
             return
         for config in array.codecs:
             yield from _about(f"codec {config['id']!r}", self.codec(config, array))
+        if self.profile.portable and len(array.codecs) > 1:
+            yield f"{_NOT_PORTABLE}: use one compressor and no filters"
 
     def codec(self, config: CodecConfig, array: ChunkedArray) -> Iterator[str]:
         name = config["id"]
         if not self.netcdf:
+            if self.profile.portable and name not in PORTABLE:
+                yield f"{_NOT_PORTABLE}: use zlib or blosc"
             return
         if self.profile.generation == "G2U":
             yield f"{self.reader} has no compression or filters in NCZarr"

@@ -25,10 +25,13 @@ class Profile:
         ``"G2U"`` for 4.8.1 and 4.9.0, ``"v2"`` for pure Zarr 2.
     array_dimensions
         Whether ``_ARRAY_DIMENSIONS`` are written (``mode=noxarray`` turns them off).
+    portable
+        Whether pure Zarr is kept to what every reader of Zarr 2 has.
     """
 
     generation: Generation
     array_dimensions: bool = True
+    portable: bool = False
 
     @property
     def spelling(self) -> Spelling | None:
