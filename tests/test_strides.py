@@ -63,7 +63,8 @@ def fill(plan: Any, layout: Layout, data: st.DataObject) -> np.ndarray[Any, Any]
     """Read the runs of a plan in a random order, in random groups."""
     values, stored, stride = layout
     result = np.full(plan.shape, 77).astype(values.dtype.newbyteorder("="))
-    for runs in strides.plan_runs(plan, stride, values.dtype):
+    gap = data.draw(st.sampled_from([0, 0, 24, 200, strides.LOCAL_GAP]))
+    for runs in strides.plan_runs(plan, stride, values.dtype, gap):
         assert len(runs.starts) == np.prod(runs.outer, dtype=int)
         numbers = list(range(len(runs.starts)))
         if data.draw(st.booleans()):
@@ -187,3 +188,21 @@ def test_rows_out_of_order(order: list[int], size: int) -> None:
         data = [stored[int(s) : int(s) + runs.length] for s in runs.starts[numbers]]
         runs.place(numbers, data, result)
     np.testing.assert_array_equal(plan.finish(result), values[order])
+
+
+@pytest.mark.parametrize("shape", [(30_000,), (30_000, 6)])
+def test_records_on_this_machine_are_read_in_long_runs(
+    limits: None, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call for each would take longer than reading what lies between them."""
+    monkeypatch.setattr(strides, "SHORT_RUN", 1 << 14)
+    monkeypatch.setattr(strides, "LONG_RUN", 1 << 20)
+    stride = (1200, 1)[: len(shape)]
+    plan = plan_outer((slice(None),) * len(shape), shape, shape)
+    apart = strides.plan_runs(plan, stride, np.dtype("S1"))
+    assert sum(len(runs.starts) for runs in apart) == 30_000
+    together = strides.plan_runs(plan, stride, np.dtype("S1"), strides.LOCAL_GAP)
+    assert sum(len(runs.starts) for runs in together) < 40
+    assert max(runs.length for runs in together) <= strides.LONG_RUN
+    far = strides.plan_runs(plan, (1 << 15, 1)[: len(shape)], np.dtype("S1"), strides.LOCAL_GAP)
+    assert sum(len(runs.starts) for runs in far) == 30_000

@@ -6,8 +6,7 @@ import io
 import os
 import stat
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
@@ -49,39 +48,60 @@ class _RegularFileBytes(LocalBytes):
         """
 
     def read(self, start: int, stop: int) -> bytes:
-        (data,) = self.read_many([start], [stop])
+        opened = self._ready()
+        try:
+            data = read_at(opened.number, start, stop)
+        except OSError as error:
+            raise self._failure(error) from error
+        self._check(opened)
+        if len(data) != stop - start:
+            raise _too_short(self, start, stop)
         return data
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        with self._reading() as number:
-            count = read_into(number, start, buffer)
+        opened = self._ready()
+        try:
+            count = read_into(opened.number, start, buffer)
+        except OSError as error:
+            raise self._failure(error) from error
+        self._check(opened)
         if count < len(buffer):
             raise _too_short(self, start, start + len(buffer))
 
     def read_many(self, starts: Sequence[int], stops: Sequence[int]) -> list[bytes]:
-        with self._reading() as number:
+        opened = self._ready()
+        number = opened.number
+        try:
             data = [read_at(number, start, stop) for start, stop in zip(starts, stops, strict=True)]
+        except OSError as error:
+            raise self._failure(error) from error
+        self._check(opened)
         for part, start, stop in zip(data, starts, stops, strict=True):
             if len(part) != stop - start:
                 raise _too_short(self, start, stop)
         return data
 
-    @contextmanager
-    def _reading(self) -> Iterator[int]:
-        """The descriptor; what is read meanwhile is of the version that was opened, or an error."""
+    def _ready(self) -> _Descriptor:
+        """The descriptor of the version that was opened; of another one, an error."""
         opened = self._opened
         if opened is None:
             opened = self._open()
             if opened.validator != self.validator:
                 raise StoreError(self.url, CHANGED)
             self._opened = opened
+        return opened
+
+    def _check(self, opened: _Descriptor) -> None:
+        """Raise `StoreError` if what was read may be of another version than that opened."""
         try:
-            yield opened.number
-            current = _validator(os.fstat(opened.number))
+            now = _validator(os.fstat(opened.number))
         except OSError as error:
-            raise StoreError(self.url, f"cannot be read: {error.strerror or error}") from error
-        if current != self.validator:
+            raise self._failure(error) from error
+        if now != self.validator:
             raise StoreError(self.url, CHANGED)
+
+    def _failure(self, error: OSError) -> StoreError:
+        return StoreError(self.url, f"cannot be read: {error.strerror or error}")
 
     def close(self) -> None:
         self._opened = None  # the descriptor closes with the last read that is under way
@@ -183,12 +203,10 @@ class OpenFileBytes(_RegularFileBytes):
         except (OSError, ValueError) as error:
             raise StoreError(self.url, f"cannot be read: {error}") from error
 
-    @contextmanager
-    def _reading(self) -> Iterator[int]:
+    def _ready(self) -> _Descriptor:
         if self._file.closed:
             raise StoreError(self.url, "cannot be read: it is a closed file")
-        with super()._reading() as number:
-            yield number
+        return super()._ready()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._file, self.url)

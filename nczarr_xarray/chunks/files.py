@@ -21,7 +21,7 @@ from nczarr_xarray.chunks.cache import CACHE, Chunks
 from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.engine import allocate, fill_element
 from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, PointPlan, Segment
-from nczarr_xarray.chunks.strides import Runs, end_of, plan_runs
+from nczarr_xarray.chunks.strides import LOCAL_GAP, Runs, end_of, plan_runs
 from nczarr_xarray.chunks.threads import BATCH_BYTES, chunks_at_a_time, in_threads, share
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.model import FileChunks, FileStrides
@@ -332,7 +332,7 @@ class FileStridesReader:
             source = file.source
         else:
             source = MemoryBytes(self._array.inline, self._array.path)
-        parts = self._plan(plan) if start is not None else []
+        parts = self._plan(plan, LOCAL_GAP) if start is not None else []
         first = [0, *itertools.accumulate(len(runs.starts) for runs in parts)]
 
         def place(batch: Sequence[int]) -> None:
@@ -416,5 +416,5 @@ class FileStridesReader:
             )
         return allocate(array, plan)
 
-    def _plan(self, plan: OuterPlan | PointPlan) -> list[Runs]:
-        return plan_runs(plan, self._array.strides, self._array.dtype)
+    def _plan(self, plan: OuterPlan | PointPlan, gap: int = 0) -> list[Runs]:
+        return plan_runs(plan, self._array.strides, self._array.dtype, gap)

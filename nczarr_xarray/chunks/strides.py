@@ -17,6 +17,9 @@ import numpy as np
 
 from nczarr_xarray.chunks.plan import OuterPlan, Part, PointPlan
 
+#: Where bytes are on this machine, so many from one wanted piece to the next are read faster than a
+#: call for each piece takes: the records of a file with many variables are as long.
+LOCAL_GAP = 1 << 13
 #: A run reads over what nobody asked for while it is at most this long, ...
 SHORT_RUN = 1 << 14
 #: ... or while this share of it is wanted, ...
@@ -57,6 +60,11 @@ class _Axis:
     def is_dense(self) -> bool:
         """Whether all positions are taken, in their order."""
         return isinstance(self.part, slice) and self.span == self.count
+
+    @property
+    def distance(self) -> float:
+        """Bytes from one position to the next, on average."""
+        return (self.span - 1) * self.stride / max(1, self.count - 1)
 
     def offsets(self) -> np.ndarray[Any, Any]:
         """Bytes from the beginning of the array to each position."""
@@ -133,7 +141,7 @@ class Runs:
 
 
 def plan_runs(
-    plan: OuterPlan | PointPlan, strides: Sequence[int], dtype: np.dtype[Any]
+    plan: OuterPlan | PointPlan, strides: Sequence[int], dtype: np.dtype[Any], gap: int = 0
 ) -> list[Runs]:
     """Find the runs of a selection.
 
@@ -145,6 +153,8 @@ def plan_runs(
         Of the array in bytes.
     dtype
         Of the elements as stored.
+    gap
+        So many bytes from one wanted piece to the next are read rather than skipped.
     """
     if not math.prod(plan.shape):
         return []
@@ -168,7 +178,8 @@ def plan_runs(
     while inner:
         axis = axes[inner - 1]
         taken, length = wanted * axis.count, span + (axis.span - 1) * axis.stride
-        if length > LONG_RUN or (length > SHORT_RUN and taken < WANTED_SHARE * length):
+        sparse = taken < WANTED_SHARE * length and axis.distance > gap
+        if length > LONG_RUN or (length > SHORT_RUN and sparse):
             break
         wanted, span = taken, length
         inner -= 1
@@ -176,7 +187,9 @@ def plan_runs(
     # one row, or rows without gaps, may be too long for one run and need not be runs each
     cut = []
     if inner and inner == len(axes):
-        cut = _cut(axes[-1], dtype.itemsize)
+        cut = _cut(axes[-1], max(gap, SPARSE_STEP * dtype.itemsize))
+    elif inner and axes[inner - 1].distance <= gap:
+        cut = _cut(axes[inner - 1], gap)
     elif inner and wanted == span == axes[inner - 1].stride and span < LONG_ROW:
         cut = _cut(axes[inner - 1], span) if axes[inner - 1].is_dense else []
     if not cut:
@@ -217,12 +230,18 @@ def _runs(
     return Runs(starts, length, target, tuple(map(len, outer)), inner, dtype)
 
 
-def _cut(axis: _Axis, itemsize: int) -> list[tuple[slice, _Axis]]:
-    """Parts of an axis short enough for one run each, if it is a dense slice."""
+def _cut(axis: _Axis, farthest: int) -> list[tuple[slice, _Axis]]:
+    """Parts of an axis short enough for one run each, if it is a slice that is not too sparse.
+
+    Parameters
+    ----------
+    farthest
+        Bytes from one position to the next, at most.
+    """
     if not isinstance(axis.part, slice):
         return []
     step = axis.part.step or 1
-    if step * axis.stride > SPARSE_STEP * itemsize:
+    if step * axis.stride > farthest:
         return []
     most = max(1, LONG_RUN // (step * axis.stride))
     parts = []

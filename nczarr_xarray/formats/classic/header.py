@@ -152,15 +152,16 @@ class _Parser:
     position: int = 4
     likely: int | None = None
     problems: list[FormatError] = field(default_factory=list)
+    #: bytes of counts and lengths
+    wide: int = 4
+
+    def __post_init__(self) -> None:
+        if self.version == 5:
+            self.wide = 8
 
     @property
     def version(self) -> int:
         return self.data[3]
-
-    @property
-    def wide(self) -> int:
-        """Bytes of counts and lengths."""
-        return 8 if self.version == 5 else 4
 
     def error(self, reason: str) -> FormatError:
         return FormatError(self.url, f"header, before byte {self.position}: {reason}")
@@ -185,7 +186,12 @@ class _Parser:
         return self.data[start:stop]
 
     def uint(self, count: int) -> int:
-        return int.from_bytes(self.take(count), "big")
+        stop = self.position + count
+        if stop > len(self.data):
+            self.take(count)  # which says what is missing
+        number = int.from_bytes(self.data[self.position : stop], "big")
+        self.position = stop
+        return number
 
     def count(self) -> int:
         """A number of things, or a length."""
@@ -196,11 +202,14 @@ class _Parser:
 
     def padded(self, count: int) -> bytes:
         """`count` bytes; the padding to a multiple of four is skipped, whatever is in it."""
-        return self.take(count + -count % 4)[:count]
+        data = self.take(count + -count % 4)
+        return data[:count] if count % 4 else data
 
     def name(self) -> str:
         """A name: UTF-8, up to a NUL if there is one, as netCDF-C has it."""
-        data = self.padded(self.count()).partition(b"\0")[0]
+        data = self.padded(self.count())
+        if b"\0" in data:
+            data = data.partition(b"\0")[0]
         if not data:
             raise self.error("a name is empty")
         return text_of(data)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from nczarr_fsspec.errors import FormatError
@@ -53,18 +52,19 @@ class _Extent(NamedTuple):
     variables: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """A variable, or one record of it: bytes that lie one behind the other."""
+class _Block(NamedTuple):
+    """A variable, or one record of it: bytes that lie one behind the other.
+
+    Parameters
+    ----------
+    size
+        In bytes, without padding.
+    """
 
     variable: VariableEntry
     shape: tuple[int, ...]
     repeats: bool
-
-    @property
-    def size(self) -> int:
-        """In bytes, without padding."""
-        return math.prod(self.shape) * self.variable.dtype.itemsize
+    size: int
 
     def extent(self, shift: int = 0) -> _Extent:
         start = self.variable.begin + shift
@@ -110,20 +110,24 @@ def _block(variable: VariableEntry, header: Header, url: str) -> _Block:
         raise FormatError(
             where, f"has dimension number {unknown[0]}, the file has {len(header.dimensions)}"
         )
-    shape = tuple(header.dimensions[number][1] for number in variable.dimensions)
+    shape = tuple([header.dimensions[number][1] for number in variable.dimensions])
     if 0 in shape[1:]:
         raise FormatError(where, "has the record dimension in another place than the first")
     repeats = shape[:1] == (0,)
-    return _Block(variable, shape[1:] if repeats else shape, repeats)
+    if repeats:
+        shape = shape[1:]
+    return _Block(variable, shape, repeats, math.prod(shape) * variable.dtype.itemsize)
 
 
 def _place(block: _Block, records: int, period: int, mixed: set[str]) -> Place:
     variable = block.variable
     shape = block.shape
-    strides = tuple(
-        math.prod(shape[axis + 1 :]) * variable.dtype.itemsize for axis in range(len(shape))
-    )
-    stop = block.extent().stop
+    strides: tuple[int, ...] = ()
+    stride = variable.dtype.itemsize
+    for length in reversed(shape):
+        strides = (stride, *strides)
+        stride *= length
+    stop = variable.begin + block.size
     if block.repeats:
         shape, strides = (records, *shape), (period, *strides)
         stop += max(0, records - 1) * period
