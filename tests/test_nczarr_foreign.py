@@ -148,3 +148,41 @@ def test_what_netcdf_c_takes_for_the_dataset_in_a_zip(
         return
     with Server({"/x.zip": path.read_bytes()}) as server:
         assert list(xr.open_dataset(f"{server.url}/x.zip", engine="nczarr")) == variables
+
+
+# -- encoding --------------------------------------------------------------------------
+
+
+def write_samples(target: str) -> None:
+    """Fill values and byte orders of every kind."""
+    with netCDF4.Dataset(target, "w") as file:
+        file.createDimension("x", 3)
+        file.createDimension("s", 4)
+        for name, fill in (("nul", b"\0"), ("dash", b"-"), ("space", b" ")):
+            file.createVariable(name, "S1", ("x", "s"), fill_value=fill)[:] = b"a"
+        file.createVariable("text", str, ("x",))[:] = np.array(["a", "", "ß"], object)
+        for order, sign in (("big", ">"), ("little", "<")):
+            for kind in ("i2", "u4", "i8", "f4", "f8"):
+                options = {"endian": order, "fill_value": 5}
+                v = file.createVariable(f"{order}_{kind}", sign + kind, ("x",), **options)
+                v[:] = [1, 5, 3]
+        file.createVariable("i1", "i1", ("x",), fill_value=-1)[:] = [1, -1, 3]
+        file.createVariable("scalar", "f4", ())[...] = 2
+
+
+@pytest.mark.parametrize("decode", [True, False])
+def test_encoding_is_that_of_the_same_file(tmp_path: Path, decode: bool) -> None:
+    url = f"file://{tmp_path}/x#mode=nczarr,file"
+    write_samples(url)
+    write_samples(str(tmp_path / "x.nc"))
+    ours = xr.open_dataset(url, engine="nczarr", decode_cf=decode).load()
+    theirs = xr.open_dataset(tmp_path / "x.nc", engine="netcdf4", decode_cf=decode).load()
+    xr.testing.assert_identical(ours, theirs)
+    for name, variable in theirs.variables.items():
+        assert ours[name].dtype == variable.dtype, name
+        mine = ours[name].encoding
+        assert mine["dtype"] == variable.encoding["dtype"], name
+        assert repr(mine.get("_FillValue")) == repr(variable.encoding.get("_FillValue")), name
+        assert repr(ours[name].attrs) == repr(variable.attrs), name
+        if variable.ndim:  # a tree is always chunked
+            assert tuple(mine["preferred_chunks"].values()) == mine["chunksizes"], name

@@ -212,6 +212,15 @@ def test_what_is_left_out_is_told(store: Store, message: str) -> None:
     assert message in told
 
 
+def test_a_byte_order_mark() -> None:
+    for store in ({".zgroup": GROUP_2} | array_2(), group_3() | array_3()):
+        marked = {
+            key: b"\xef\xbb\xbf" + data if data.startswith(b"{") else data
+            for key, data in store.items()
+        }
+        assert silently(marked).v.values.tolist() == DATA.tolist()
+
+
 def test_an_array_that_is_a_group_too() -> None:
     ds, message = warned({".zgroup": GROUP_2, "v/.zgroup": GROUP_2} | array_2() | array_2("v/w"))
     assert list(ds) == ["v"]

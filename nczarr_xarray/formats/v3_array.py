@@ -118,7 +118,7 @@ def _with_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
     codecs = metadata.get("codecs", [])
     if not isinstance(codecs, list):
         return metadata
-    names = [codec.get("name") if isinstance(codec, dict) else None for codec in codecs]
+    names = [str(codec.get("name") if isinstance(codec, dict) else codec) for codec in codecs]
     if not all(name in _OF_ARRAYS or name in _OF_BYTES for name in names):
         return metadata
     first = next((i for i, name in enumerate(names) if name in _OF_BYTES), len(names))

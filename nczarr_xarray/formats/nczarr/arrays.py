@@ -203,4 +203,4 @@ def _bytes_fill(value: str, nc_type: str | None, dtype: np.dtype[Any], netcdf: b
             decoded = b""
         if 0 < len(decoded) <= dtype.itemsize:
             return decoded.rstrip(b"\0")
-    return value.encode()[: dtype.itemsize]
+    return value.encode("utf-8", "surrogateescape")[: dtype.itemsize]

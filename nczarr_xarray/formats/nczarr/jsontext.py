@@ -73,6 +73,7 @@ def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
 
 
 def _parse(text: str, apostrophe: str) -> JSON:
+    text = text.removeprefix("\ufeff")  # editors of Windows put it there
     if _SURROGATE.search(text):  # json would let half a pair through, which is no text
         return _Dialect(text, apostrophe).parse()
     try:
