@@ -273,7 +273,8 @@ class NCZarrDataStore(AbstractDataStore):
             attributes["_FillValue"] = variable.array.fill
         fill = variable.attributes.get("_FillValue")
         if variable.dtype.kind == "S" and fill is not None and isinstance(fill.value, str):
-            attributes["_FillValue"] = np.bytes_(bytes_of(fill.value))
+            empty = b"\0" if variable.nc_type == "char" else b""  # a char is never nothing
+            attributes["_FillValue"] = np.bytes_(bytes_of(fill.value) or empty)
         classic = self.opened.hierarchy.generation.startswith("CDF-")
         encoding = variable_encoding(variable, names, self.opened.store.url, classic=classic)
         if "least_significant_digit" in attributes:  # an argument of netCDF4's createVariable

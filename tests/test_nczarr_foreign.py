@@ -158,7 +158,7 @@ def write_samples(target: str) -> None:
     with netCDF4.Dataset(target, "w") as file:
         file.createDimension("x", 3)
         file.createDimension("s", 4)
-        for name, fill in (("nul", b"\0"), ("dash", b"-"), ("space", b" ")):
+        for name, fill in (("nul", b"\0"), ("dash", b"-"), ("space", b" "), ("high", b"\xc2")):
             file.createVariable(name, "S1", ("x", "s"), fill_value=fill)[:] = b"a"
         file.createVariable("text", str, ("x",))[:] = np.array(["a", "", "ß"], object)
         for order, sign in (("big", ">"), ("little", "<")):
@@ -184,5 +184,5 @@ def test_encoding_is_that_of_the_same_file(tmp_path: Path, decode: bool) -> None
         assert mine["dtype"] == variable.encoding["dtype"], name
         assert repr(mine.get("_FillValue")) == repr(variable.encoding.get("_FillValue")), name
         assert repr(ours[name].attrs) == repr(variable.attrs), name
-        if variable.ndim:  # a tree is always chunked
+        if "preferred_chunks" in mine:  # a tree is always chunked
             assert tuple(mine["preferred_chunks"].values()) == mine["chunksizes"], name

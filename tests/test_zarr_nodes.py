@@ -596,3 +596,10 @@ def test_what_is_made_of_odd_attributes() -> None:
     # what xarray itself explains stays as it is
     with pytest.raises(ValueError, match="unable to decode time units"):
         opened(store | {"v/.zattrs": text({"units": "days since"})})
+
+
+def test_a_fill_of_one_byte_that_is_no_text() -> None:
+    """As netCDF-C writes it: the byte itself, between quotes."""
+    metadata = text(ARRAY_2 | {"dtype": ">S1", "fill_value": "X"}).replace(b"X", b"\xc2")
+    ds = silently({".zgroup": GROUP_2, "v/.zarray": metadata}, decode_cf=False)
+    assert ds.v.values.tolist() == [b"\xc2"] * 3

@@ -13,7 +13,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr.attributes import as_float, as_integer
 from nczarr_xarray.formats.nczarr.dtypes import variable_type
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
-from nczarr_xarray.model import ChunkedArray, CodecConfig
+from nczarr_xarray.model import ChunkedArray, CodecConfig, bytes_of
 
 #: Lengths beyond this cannot be indexed by numpy.
 MAX_SIZE = 2**63 - 1
@@ -203,4 +203,4 @@ def _bytes_fill(value: str, nc_type: str | None, dtype: np.dtype[Any], netcdf: b
             decoded = b""
         if 0 < len(decoded) <= dtype.itemsize:
             return decoded.rstrip(b"\0")
-    return value.encode("utf-8", "surrogateescape")[: dtype.itemsize]
+    return bytes_of(value)[: dtype.itemsize]
