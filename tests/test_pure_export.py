@@ -9,6 +9,7 @@ from typing import Any
 
 import fsspec
 import netCDF4
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -241,3 +242,29 @@ def test_portable_is_for_targets_without_a_fragment(tmp_path: Path) -> None:
     assert not any(b"_nczarr" in data for data in objects.values())
     with xr.open_dataset(objects, engine="nczarr") as back:
         xr.testing.assert_identical(back.load(), GRID)
+
+
+@pytest.mark.parametrize("compress", [(), ("--compress", "zlib:3")])
+@pytest.mark.parametrize("kind", ["x.nc", "x.nczarr", "x.zarr"])
+def test_portable_copies(tmp_path: Path, kind: str, compress: tuple[str, ...]) -> None:
+    source = tmp_path / kind
+    encoding: Any = {"v": {"zlib": True, "shuffle": True, "complevel": 3}}
+    if kind == "x.nc":
+        GRID.to_netcdf(source, engine="netcdf4", encoding=encoding)
+    elif kind == "x.zarr":
+        encoding = {"v": {"compressors": numcodecs.GZip(3), "filters": [numcodecs.Delta("<f8")]}}
+        GRID.to_zarr(source, zarr_format=2, encoding=encoding, consolidated=False)
+    else:
+        to_nczarr(GRID, source, encoding=encoding)
+    assert main(["copy", str(source), str(tmp_path / "y"), "--portable", *compress]) == 0
+    zarray = json.loads((tmp_path / "y" / "v" / ".zarray").read_bytes())
+    assert (zarray["filters"], zarray["compressor"]) == (None, {"id": "zlib", "level": 3})
+    assert b"_nczarr" not in (tmp_path / "y" / ".zattrs").read_bytes()
+    np.testing.assert_array_equal(zarr.open_group(tmp_path / "y", mode="r")["v"][:], GRID.v.values)
+
+
+def test_what_is_not_portable_is_no_option(tmp_path: Path, capsys: Any) -> None:
+    to_nczarr(GRID, tmp_path / "x")
+    for target, *more in (("y", "--compress", "zstd"), ("y.nc",)):
+        assert main(["copy", str(tmp_path / "x"), str(tmp_path / target), "--portable", *more]) != 0
+        assert "--portable" in capsys.readouterr().err

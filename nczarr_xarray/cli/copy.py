@@ -40,6 +40,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="the netCDF-C release that must be able to read it (default: %(default)s)",
     )
     parser.add_argument(
+        "--portable",
+        action="store_true",
+        help="write pure Zarr with only what every reader of Zarr 2 has: zlib or blosc, no filters",
+    )
+    parser.add_argument(
         "--fixed",
         action="store_true",
         help="make unlimited dimensions fixed ones, which every release and format has",
@@ -97,9 +102,12 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
     )
     from nczarr_xarray.reader import open_hierarchy
 
+    if args.portable and any(c["id"] not in ("shuffle", "zlib") for c in args.compress or ()):
+        raise UsageError("--compress", "not every reader of Zarr 2 has it (--portable): use zlib")
     options: dict[str, Any] = {
         "mode": "w" if args.overwrite else "w-",
         "compat": args.compat,
+        "portable": args.portable,
         "layout": Layout(args.chunks, args.compress),
         "consolidated": args.consolidated,
         "storage_options": dict(args.target_options) or None,
@@ -137,9 +145,11 @@ def _to_netcdf(args: argparse.Namespace, progress: Any) -> None:
     from nczarr_xarray.export.netcdf_file import write_netcdf
     from nczarr_xarray.reader import open_hierarchy
 
-    if args.chunks or args.compress or args.consolidated or args.compat != "4.9.3":
+    zarr = args.consolidated or args.portable or args.compat != "4.9.3"
+    if args.chunks or args.compress or zarr:
         raise UsageError(
-            args.target, "--chunks, --compress, --consolidated and --compat are for NCZarr"
+            args.target,
+            "--chunks, --compress, --consolidated, --portable and --compat are for NCZarr and Zarr",
         )
     with open_hierarchy(args.source, storage_options=dict(args.source_options) or None) as opened:
         source = with_fixed_dimensions(opened) if args.fixed else opened

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import xarray as xr
 
+from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray._compat import dataarray_to_dataset
 from nczarr_xarray.export.dataset import Options
@@ -227,15 +228,11 @@ def plan_groups(
     options
         What is asked for the group at a path.
     """
-    destination = find_destination(target, storage_options)
-    if portable and "nczarr" in destination.mode:
-        raise ExportError(destination.url, "portable=True is for pure Zarr: write #mode=zarr")
-    if portable:
-        destination = replace(destination, mode=destination.mode | {"zarr"})
+    destination, profile = plan_target(target, storage_options, compat, portable=portable)
     place = Place(destination)
     request = Request(
         place=place,
-        profile=make_profile(compat, destination.mode, place.url, portable=portable),
+        profile=profile,
         groups=groups,
         path=path,
         options=options,
@@ -266,12 +263,25 @@ def _mode(mode: str | None, append_dim: Any, region: Any, url: str) -> Mode:
     return mode  # type: ignore[return-value]  # it is one of these
 
 
-def make_profile(compat: str, mode: frozenset[str], url: str, *, portable: bool = False) -> Profile:
-    """What is written, by the release that must read it and a URL's mode words."""
+def plan_target(
+    target: Any,
+    storage_options: Mapping[str, Any] | None,
+    compat: str,
+    *,
+    portable: bool = False,
+) -> tuple[Destination, Profile]:
+    """Where to write, and what: by the release that must read it and a URL's mode words."""
+    destination = find_destination(target, storage_options)
+    mode, url = destination.mode, destination.url
+    if portable and "nczarr" in mode:
+        raise ExportError(url, "what is portable is pure Zarr: write #mode=zarr")
+    if portable:
+        mode |= {"zarr"}
     if compat not in COMPAT:
         raise ExportError(url, f"compat is {compat!r}; it is one of {', '.join(COMPAT)}")
     generation = "v2" if "zarr" in mode else COMPAT[compat]
-    return Profile(generation, "noxarray" not in mode, portable)
+    profile = Profile(generation, "noxarray" not in mode, portable)
+    return replace(destination, mode=mode), profile
 
 
 def _groups(obj: Exportable, path: str, *, write_inherited_coords: bool) -> dict[str, xr.Dataset]:

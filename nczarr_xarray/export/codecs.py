@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -64,6 +64,13 @@ def asked_codecs(
 def inherited_codecs(
     encoding: Mapping[str, Any], array: ChunkedArray, profile: Profile
 ) -> tuple[CodecConfig, ...]:
+    """What can be kept of the codecs that an encoding came with (see `kept_codecs`)."""
+    return kept_codecs(_inherited(encoding, array), array, profile)
+
+
+def kept_codecs(
+    codecs: Iterable[Any], array: ChunkedArray, profile: Profile
+) -> tuple[CodecConfig, ...]:
     """What can be kept of the codecs that data came with; what is left out is logged.
 
     Codecs that change values (scaling, rounding) are left out: the values have been through them,
@@ -74,12 +81,8 @@ def inherited_codecs(
     array
         As it is to be, without codecs.
     """
-
-    def skip(codec: Any, reason: object) -> None:
-        _log.info("/%s: inherited codec %.80r is left out: %s", array.path, codec, reason)
-
     kept: list[CodecConfig] = []
-    for codec in _inherited(encoding, array.dtype, skip):
+    for codec in codecs:
         try:
             config = _adapted(_config(codec), array, profile)
             problem = _problem(config, array, profile)
@@ -88,13 +91,15 @@ def inherited_codecs(
         if problem is None:
             kept.append(config)
         else:
-            skip(codec, problem)
+            _skip(array, codec, problem)
     return tuple(kept)
 
 
-def _inherited(
-    encoding: Mapping[str, Any], dtype: np.dtype[Any], skip: Callable[[Any, object], None]
-) -> Iterable[Any]:
+def _skip(array: ChunkedArray, codec: Any, reason: object) -> None:
+    _log.info("/%s: inherited codec %.80r is left out: %s", array.path, codec, reason)
+
+
+def _inherited(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any]:
     """Codecs that data came with, of Zarr 2 or 3 or none."""
     level = encoding.get("complevel")
     if isinstance(level, (int, np.integer)) and level < 0:
@@ -103,10 +108,10 @@ def _inherited(
         name = _compression(encoding)
         if not _in_words_of_netcdf(encoding, name):
             return _zarr_codecs(encoding)
-        return _netcdf_codecs(encoding, name, dtype)
+        return _netcdf_codecs(encoding, name, array.dtype)
     except (ValueError, TypeError) as error:
-        skip(encoding.get("compression"), error)
-    return _netcdf_codecs(encoding, None, dtype)
+        _skip(array, encoding.get("compression"), error)
+    return _netcdf_codecs(encoding, None, array.dtype)
 
 
 def _adapted(config: CodecConfig, array: ChunkedArray, profile: Profile) -> CodecConfig:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.export.api import make_profile
+from nczarr_xarray.export.api import plan_target
+from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
 from nczarr_xarray.export.job import Job
 from nczarr_xarray.export.lacking import Lacking
@@ -27,7 +28,6 @@ from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.model import ChunkedArray, CodecConfig, Dimension, Group, Variable
 from nczarr_xarray.reader import Opened
-from nczarr_xarray.targets import find_destination
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -61,6 +61,7 @@ def plan_copy(
     *,
     mode: str = "w-",
     compat: str = "4.9.3",
+    portable: bool = False,
     layout: Layout = Layout(),
     consolidated: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -73,7 +74,7 @@ def plan_copy(
     ----------
     opened
         The source; it must stay open until the job is done.
-    target, mode, compat, consolidated, storage_options
+    target, mode, compat, portable, consolidated, storage_options
         As for `to_nczarr`; mode is ``"w-"`` or ``"w"``.
     layout
         What is to be different.
@@ -88,9 +89,8 @@ def plan_copy(
     LossWarning, NCZarrWarning
         Of what the copy lacks, and of what it holds in another form.
     """
-    destination = find_destination(target, storage_options)
+    destination, profile = plan_target(target, storage_options, compat, portable=portable)
     place = Place(destination)
-    profile = make_profile(compat, destination.mode, place.url)
     opened = replace(opened, exact=True)
     lacking = Lacking(netcdf4=False)
     lacking.note_hidden(opened.hierarchy)
@@ -185,6 +185,7 @@ def plan_import(
     *,
     mode: str = "w-",
     compat: str = "4.9.3",
+    portable: bool = False,
     layout: Layout = Layout(),
     consolidated: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -198,9 +199,8 @@ def plan_import(
     characters, and dimensions that no variable uses are there only if netCDF4
     reads `source`.
     """
-    destination = find_destination(target, storage_options)
+    destination, profile = plan_target(target, storage_options, compat, portable=portable)
     place = Place(destination)
-    profile = make_profile(compat, destination.mode, place.url)
     root, order = _declared(source, fixed=fixed)
     exporter = Exporter(profile, root, align=True)
     for path, dataset in groups.items():
@@ -310,6 +310,8 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
         fill=fill,
         codecs=codecs if variable.shape else (),
     )
+    if profile.portable:
+        new = replace(new, codecs=kept_codecs(new.codecs, new, profile))
     return Item(replace(variable, array=new), source)
 
 
