@@ -35,6 +35,7 @@ from nczarr_fsspec import (
 )
 from nczarr_fsspec.errors import NCZarrWarning, TooLargeError
 from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.stores import _policy
 from nczarr_fsspec.stores.fsspec import FsspecFiles, SyncFsspecStore
 from nczarr_xarray import to_nczarr
 from tests.httpserver import Server
@@ -194,6 +195,26 @@ class TestBodiesOverHTTP:
     def test_what_is_compressed_is_read(self, files: dict[str, bytes]) -> None:
         with Server(files, gzip=True) as server:
             xr.testing.assert_identical(load(f"{server.url}/d"), dataset())
+
+
+def test_what_fails_in_s3_is_tried_again(
+    files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind of request: of a file, of an object, of a listing."""
+    s3fs = pytest.importorskip("s3fs")
+    monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
+    with Server({"/b/d/x": b"1"}, unavailable_every=1) as server:  # each once
+        fs = s3fs.S3FileSystem(
+            endpoint_url=server.url, key="k", secret="s", skip_instance_cache=True
+        )
+        store = FsspecStore(fs, "b/d")
+        assert store.get_many(["x"]) == [b"1"]
+        assert store.get_many(["x"]) == [b"1"]
+        assert [request.status for request in server.requests] == [503, 200, 200]
+        (listed,) = store.list_many([""])
+        assert listed == frozenset()  # the server has no listing, and says 404
+        assert [request.status for request in server.requests[3:]] == [503, 404]
+        store.close()
 
 
 @pytest.mark.parametrize("number", [1, 2])  # of the request: the first goes through s3fs

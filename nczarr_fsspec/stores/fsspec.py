@@ -6,10 +6,10 @@ import asyncio
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from fsspec import AbstractFileSystem
 
@@ -26,6 +26,8 @@ from nczarr_fsspec.stores._shared import (
     is_s3,
 )
 from nczarr_fsspec.url import redact
+
+T = TypeVar("T")
 
 #: KeyError: fsspec's own zip filesystem, before 2026.9
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
@@ -231,11 +233,11 @@ class FsspecFiles:
             return None
         except TransientError:
             raise
-        except BROKEN as error:
-            raise TransientError(words(self.recipe, error)) from None
         except MemoryError:
             raise StoreError(self.describe(path), "does not fit into memory") from None
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
+            if (transient := self.transient(error)) is not None:
+                raise transient from None
             if limits and _is_beyond(error):
                 return b""  # as in a slice
             _fail(self.recipe, path, error)
@@ -245,13 +247,10 @@ class FsspecFiles:
 
     async def read_tail(self, path: str, count: int) -> tuple[bytes, int] | None:
         """The last `count` bytes (or all there are) and the file's size; None if there is none."""
-        try:
-            size = (await self.shared.call("info", path))["size"]
-        except _MISSING as error:
-            self.check_bucket(error, path)
+        info = await self._retried(path, partial(self.shared.call, "info", path))
+        if info is None:
             return None
-        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
-            _fail(self.recipe, path, error)
+        size = info["size"]
         if size is None:
             raise StoreError(self.describe(path), "its size cannot be found out")
         data = await self.read(path, max(0, size - count), size)
@@ -259,19 +258,42 @@ class FsspecFiles:
 
     async def list(self, path: str) -> frozenset[str] | None:
         """Names directly below `path`; None where listing is impossible."""
-        shared = self.shared
         try:
-            if is_s3(self.recipe):  # its _ls lists the parent as well where it finds nothing
-                found = await shared.fs._lsdir(path, refresh=True)  # noqa: SLF001
-                return _names(path, [entry["name"] for entry in found])
-            return _names(path, await shared.call("ls", path, detail=False))
-        except _MISSING as error:
-            self.check_bucket(error, path)
-            return frozenset()
+            found = await self._retried(path, partial(self._names_below, path))
         except NotImplementedError:
             return None
-        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
-            _fail(self.recipe, path, error)
+        return frozenset() if found is None else _names(path, found)
+
+    async def _names_below(self, path: str) -> Iterable[str]:
+        shared = self.shared
+        if is_s3(self.recipe):  # its _ls lists the parent as well where it finds nothing
+            entries = await shared.fs._lsdir(path, refresh=True)  # noqa: SLF001
+            return [entry["name"] for entry in entries]
+        found: Iterable[str] = await shared.call("ls", path, detail=False)
+        return found
+
+    async def _retried(self, path: str, call: Callable[[], Awaitable[T]]) -> T | None:
+        """What `call` says of `path`; None if that is not there."""
+
+        async def attempt(left: float) -> T | None:
+            try:
+                async with within(left):
+                    return await call()
+            except (TransientError, NotImplementedError):
+                raise
+            except _MISSING as error:
+                self.check_bucket(error, path)
+                return None
+            except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
+                if (transient := self.transient(error)) is not None:
+                    raise transient from None
+                _fail(self.recipe, path, error)
+
+        return await self._throttle.retried(attempt, self.describe(path))
+
+    def transient(self, error: Exception) -> TransientError | None:
+        """What to try again of the errors of the filesystem; None if it will not pass."""
+        return TransientError(words(self.recipe, error)) if isinstance(error, BROKEN) else None
 
     def close(self) -> None:
         """Close the connections, unless another store of this process uses them."""

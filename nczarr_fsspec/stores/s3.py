@@ -186,6 +186,9 @@ class S3Files(FsspecFiles):
         except _UnusualError:
             return await slow()
 
+    def transient(self, error: Exception) -> TransientError | None:
+        return _transient(error)
+
     async def _by_s3fs(
         self, path: str, start: int | None, stop: int | None, most: int | None
     ) -> bytes | None:
