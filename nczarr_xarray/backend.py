@@ -271,10 +271,9 @@ class NCZarrDataStore(AbstractDataStore):
         if "_FillValue" not in attributes and self.is_mask(variable):
             assert isinstance(variable.array, ChunkedArray)
             attributes["_FillValue"] = variable.array.fill
-        fill = variable.attributes.get("_FillValue")
-        if variable.dtype.kind == "S" and fill is not None and isinstance(fill.value, str):
+        if variable.dtype.kind == "S" and isinstance(attributes.get("_FillValue"), bytes):
             empty = b"\0" if variable.nc_type == "char" else b""  # a char is never nothing
-            attributes["_FillValue"] = np.bytes_(bytes_of(fill.value) or empty)
+            attributes["_FillValue"] = np.bytes_(attributes["_FillValue"] or empty)
         classic = self.opened.hierarchy.generation.startswith("CDF-")
         encoding = variable_encoding(variable, names, self.opened.store.url, classic=classic)
         if "least_significant_digit" in attributes:  # an argument of netCDF4's createVariable
@@ -361,7 +360,11 @@ def dimension_names(group: str, variables: Iterable[Variable]) -> dict[str, str]
 
 def shown_attributes(owner: Group | Variable) -> dict[str, Any]:
     """Attributes as netCDF4-python returns them, by name."""
-    return {shown_name(a.name): attribute_value(a) for a in owner.attributes.values()}
+    shown = {shown_name(a.name): attribute_value(a) for a in owner.attributes.values()}
+    fill = owner.attributes.get("_FillValue")
+    if fill is not None and isinstance(fill.value, str):  # of which NULs and all bytes count
+        shown["_FillValue"] = bytes_of(fill.value)
+    return shown
 
 
 def shown_name(name: str) -> str:

@@ -141,3 +141,65 @@ def test_attributes_of_numbers_that_numpy_has_not(tmp_path: Path, kind: str) -> 
         dataset = xr.open_dataset(path, engine="nczarr")
     with dataset:
         assert dataset.v.attrs == {"units": "m"}
+
+
+FILLS = [b"\0", b"*", b"-9999\0", b"\xff", b"-9999"]
+
+
+def assert_same_fills(path: Any) -> None:
+    ours = xr.open_dataset(path, engine="nczarr", decode_cf=False)
+    theirs = xr.open_dataset(path, engine="netcdf4", decode_cf=False)
+    with ours, theirs:
+        assert list(ours) == list(theirs)
+        for name, variable in theirs.variables.items():
+            found, wanted = ours[name].attrs.get("_FillValue"), variable.attrs.get("_FillValue")
+            assert type(found) is type(wanted), name
+            assert np.asarray(found).dtype == np.asarray(wanted).dtype, name
+            assert np.asarray(found).tobytes() == np.asarray(wanted).tobytes(), name
+
+
+def test_text_as_fill_value(tmp_path: Path) -> None:
+    path = tmp_path / "v.nc"
+    with h5py.File(path, "w") as file:
+        for number, fill in enumerate(FILLS):
+            for kind in ("S1", "f4", ">i2"):
+                dataset = file.create_dataset(f"{kind.strip('>')}_{number}", (3,), kind)
+                type_ = h5py.h5t.C_S1.copy()
+                type_.set_size(len(fill))
+                type_.set_strpad(h5py.h5t.STR_NULLPAD)
+                space = h5py.h5s.create(h5py.h5s.SCALAR)
+                attribute = h5py.h5a.create(dataset.id, b"_FillValue", type_, space)
+                attribute.write(np.array(fill, f"S{len(fill)}"), type_)
+    assert_same_fills(path)
+
+
+@pytest.mark.parametrize("format_", ["NETCDF4", "NETCDF3_CLASSIC", "NETCDF3_64BIT_DATA", "nczarr"])
+def test_fill_values_of_char(tmp_path: Path, format_: Any) -> None:
+    path: Any = tmp_path / "v.nc"
+    options = {"format": format_}
+    if format_ == "nczarr":
+        path, options = f"file://{tmp_path}/v.file#mode=nczarr,file", {}
+    fills = [b"*", b" "] + ([b"\0", b"\xff"] if format_ != "nczarr" else [])
+    with netCDF4.Dataset(path, "w", **options) as file:
+        file.createDimension("x", 3)
+        for number, fill in enumerate(fills):
+            file.createVariable(f"v{number}", "S1", ("x",), fill_value=fill)[:] = b"a"
+    assert_same_fills(path)
+
+
+@pytest.mark.parametrize("fill", [b"\0", b"*"])
+def test_fill_values_of_char_are_written_again(tmp_path: Path, fill: bytes) -> None:
+    path, copy = tmp_path / "v.nc", tmp_path / "copy.nc"
+    target = f"file://{tmp_path}/v.file#mode=nczarr,file"
+    with netCDF4.Dataset(path, "w") as file:
+        file.createDimension("x", 3)
+        file.createVariable("v", "S1", ("x",), fill_value=fill)[:] = b"a"
+    with xr.open_dataset(path, engine="nczarr") as dataset:
+        dataset.nczarr.to_nczarr(target)
+        dataset.to_netcdf(copy, engine="netcdf4")
+    with netCDF4.Dataset(copy) as file:
+        assert file["v"]._FillValue == fill
+    for one in (path, copy, target):
+        with xr.open_dataset(one, engine="nczarr", decode_cf=False) as dataset:
+            assert dataset.v.attrs["_FillValue"].rstrip(b"\0") == fill.rstrip(b"\0")
+            assert dataset.v.values.tolist() == [b"a"] * 3
