@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ _UNSIGNED = {2: "H", 4: "I", 8: "Q"}
 _OBJECT = 16
 #: libhdf5 makes no smaller collections.
 _COLLECTION = 4096
+#: Bytes of a collection whose objects are remembered; the last 32 are.
+_REMEMBERED = 1 << 16
 #: Enough for the names of some ten members, if they lie behind the heap's header.
 _LOCAL_HEAP = 512
 
@@ -123,8 +126,17 @@ async def _collection(frame: Frame, address: int) -> GlobalHeap:
 
 
 def _objects(data: bytes, frame: Frame, what: str) -> GlobalHeap:
-    # there are many of them, and each is read as often as anything that refers to it
-    unpack_from = struct.Struct("<H6x" + _UNSIGNED[frame.length_size]).unpack_from
+    # variables that were written together have their text in the same collections
+    find = _find_again if len(data) <= _REMEMBERED else _find
+    found = find(data, frame.length_size)
+    if isinstance(found, str):
+        raise frame.error(what, found)
+    return found
+
+
+def _find(data: bytes, length_size: int) -> GlobalHeap | str:
+    """The objects of a collection, or why it has none."""
+    unpack_from = struct.Struct("<H6x" + _UNSIGNED[length_size]).unpack_from
     indexes, starts, sizes = [], [], []
     at, last = _OBJECT, len(data) - _OBJECT
     whole = True
@@ -135,8 +147,7 @@ def _objects(data: bytes, frame: Frame, what: str) -> GlobalHeap:
             break
         at += _OBJECT
         if size > len(data) - at:
-            reason = f"object {index} has {size} bytes, {len(data) - at} are left"
-            raise frame.error(what, reason)
+            return f"object {index} has {size} bytes, {len(data) - at} are left"
         indexes.append(index)
         starts.append(at)
         sizes.append(size)
@@ -147,6 +158,9 @@ def _objects(data: bytes, frame: Frame, what: str) -> GlobalHeap:
     heap.starts[indexes] = starts
     heap.sizes[indexes] = sizes
     return heap
+
+
+_find_again = lru_cache(maxsize=32)(_find)
 
 
 async def resolve_vlen(
