@@ -51,10 +51,13 @@ class KeyStore(ABC):
         How messages and ``encoding["source"]`` name the dataset; free of secrets.
     max_metadata : int
         Bytes of one object of metadata, at most.
+    steady : bool
+        Whether nothing changes in it as long as it is open.
     """
 
     url: str
     max_metadata: int = MAX_METADATA
+    steady: bool = False
 
     @abstractmethod
     def get_many(
@@ -71,6 +74,10 @@ class KeyStore(ABC):
     @abstractmethod
     def list_many(self, prefixes: Sequence[str]) -> list[frozenset[str] | StoreError | None]:
         """Names directly below each prefix (``""`` is the root); None if listing is impossible."""
+
+    def contents(self) -> str:
+        """Tell what is in a `steady` store from what there may be in its place later."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release file handles. The store reopens by itself if it is used again."""

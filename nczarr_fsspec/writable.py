@@ -34,10 +34,14 @@ class WritableStore(ABC):
     parallel : int
         How many puts are worth having in flight at a time; 1 if the store answers at once, so that
         what counts is the number of processors.
+    stamps : bool
+        Whether an object that is replaced can be told from the one before, even if it
+        holds the same bytes (`LocalStore.stamp`).
     """
 
     url: str
     parallel: ClassVar[int]
+    stamps: ClassVar[bool] = False
 
     @abstractmethod
     def reader(self) -> KeyStore:

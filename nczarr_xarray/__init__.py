@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         URLError,
     )
     from nczarr_xarray.accessor import register
+    from nczarr_xarray.consistent import load_dataset, state
     from nczarr_xarray.export import recover, to_nczarr
     from nczarr_xarray.reader import Opened, open_hierarchy
     from nczarr_xarray.views.store import open_store
@@ -47,6 +48,7 @@ _MODULES = {
         "URLError",
     ],
     "nczarr_xarray.accessor": ["register"],
+    "nczarr_xarray.consistent": ["load_dataset", "state"],
     "nczarr_xarray.export": ["recover", "to_nczarr"],
     "nczarr_xarray.reader": ["Opened", "open_hierarchy"],
     "nczarr_xarray.views.store": ["open_store"],
@@ -66,10 +68,12 @@ __all__ = [
     "Opened",
     "StoreError",
     "URLError",
+    "load_dataset",
     "open_hierarchy",
     "open_store",
     "recover",
     "register",
+    "state",
     "to_nczarr",
 ]
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError
 from nczarr_xarray._collection import collection_paused
 from nczarr_xarray._compat import (
     VLEN_STRING,
@@ -37,7 +37,13 @@ from nczarr_xarray.model import (
     element_of,
     readable,
 )
-from nczarr_xarray.reader import Opened, check_choice, open_hierarchy
+from nczarr_xarray.reader import (
+    ATTEMPTS,
+    Opened,
+    always_changing,
+    check_choice,
+    open_hierarchy,
+)
 from nczarr_xarray.variables import VariableReader
 
 
@@ -59,34 +65,44 @@ def open_groups(
     Options as `NCZarrBackendEntrypoint`; `decoding` goes to xarray.
     """
     check_choice("use_zarr_fill_value_as_mask", use_zarr_fill_value_as_mask)
-    opened = open_hierarchy(
-        target,
-        group=group,
-        tree=tree,
-        storage_options=storage_options,
-        consolidated=consolidated,
-        anonymous_prefix=anonymous_dimension_prefix,
-        index_cache=index_cache,
-    )
-    with ExitStack() as cleanup:
-        cleanup.callback(opened.close)
-        for problem in opened.hierarchy.problems:
-            _warn(str(problem))
-        top = opened.hierarchy.root.find(group or "")
-        assert top is not None  # open_hierarchy raises if there is no such group
-        dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
-        stores = [
-            NCZarrDataStore(opened, member, use_zarr_fill_value_as_mask, dropped)
-            for member in (top.walk() if tree else [top])
-        ]
-        _load_what_opening_touches(opened, stores)
-        with collection_paused():
-            datasets = {
-                shown_name(_relative(store.group.path, top.path)): store.open_dataset(**decoding)
-                for store in stores
-            }
-        cleanup.pop_all()
-    return datasets
+    dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
+    before = None
+    for _ in range(ATTEMPTS):
+        opened = open_hierarchy(
+            target,
+            group=group,
+            tree=tree,
+            storage_options=storage_options,
+            consolidated=consolidated,
+            anonymous_prefix=anonymous_dimension_prefix,
+            index_cache=index_cache,
+        )
+        with ExitStack() as cleanup:
+            cleanup.callback(opened.close)
+            top = opened.hierarchy.root.find(group or "")
+            assert top is not None  # open_hierarchy raises if there is no such group
+            stores = [
+                NCZarrDataStore(opened, member, use_zarr_fill_value_as_mask, dropped)
+                for member in (top.walk() if tree else [top])
+            ]
+            _load_what_opening_touches(opened, stores)
+            if not (opened.holds() or (before is not None and _agree(stores, before))):
+                before = stores
+                continue
+            for problem in opened.hierarchy.problems:
+                _warn(str(problem))
+            with collection_paused():
+                datasets = {
+                    shown_name(_relative(store.group.path, top.path)): store.open_dataset(
+                        **decoding
+                    )
+                    for store in stores
+                }
+            if opened.reading is not None:
+                opened.reading.forget()
+            cleanup.pop_all()
+        return datasets
+    raise StoreError(opened.store.url, always_changing(ATTEMPTS))
 
 
 def open_group(opened: Opened, group: Group) -> xr.Dataset:
@@ -181,14 +197,12 @@ class NCZarrDataStore(AbstractDataStore):
                 self.fail(name, error)
 
     def fail(self, name: str, error: NCZarrError) -> None:
-        """Report a variable that cannot be read; it raises when it is touched."""
+        """Note a variable that cannot be read; it raises when it is touched."""
         self.errors[name] = error
         variable = self.variables[name]
         # xarray would look into objects to see whether they are dates
         dtype = np.dtype("f8") if variable.dtype.kind == "O" else variable.dtype
         self.variables[name] = replace(variable, error=error, dtype=dtype)
-        path = variable.path
-        _warn(f"variable {path!r} cannot be read and raises when it is used: {error}")
 
     def touched(self) -> Iterator[tuple[str, Variable]]:
         """The readable variables that xarray reads to open the group, by name.
@@ -202,13 +216,16 @@ class NCZarrDataStore(AbstractDataStore):
                 yield name, variable
 
     def open_dataset(self, **decoding: Any) -> xr.Dataset:
-        """Decode the group to a Dataset."""
+        """Decode the group to a Dataset, and warn of variables that cannot be read."""
         try:
             dataset = StoreBackendEntrypoint().open_dataset(self, **decoding)
         except (AttributeError, TypeError, ValueError):
             if not self.set_aside():
                 raise
             dataset = StoreBackendEntrypoint().open_dataset(self, **decoding)
+        for name, error in self.errors.items():
+            path = self.variables[name].path
+            _warn(f"variable {path!r} cannot be read and raises when it is used: {error}")
         for variable in dataset.variables.values():
             load_asynchronously(variable)
         for name in self.errors:
@@ -390,6 +407,26 @@ def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) ->
             store.loaded[name] = value
     if isinstance(file, DataFile):
         file.save()
+
+
+def _agree(stores: list[NCZarrDataStore], before: list[NCZarrDataStore]) -> bool:
+    """Whether an earlier opening found the same metadata, and the same values of coordinates."""
+    one, other = stores[0].opened.reading, before[0].opened.reading
+    return (
+        one is not None
+        and other is not None
+        and one.agrees(other)
+        and all(_same_values(s.loaded, b.loaded) for s, b in zip(stores, before, strict=True))
+    )
+
+
+def _same_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(
+        one[name].tolist() == other[name].tolist()
+        if one[name].dtype.kind == "O"
+        else one[name].tobytes() == other[name].tobytes()
+        for name in one
+    )
 
 
 def _relative(path: str, top: str) -> str:

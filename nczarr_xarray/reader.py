@@ -18,7 +18,8 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.changes.journal import PRIVATE, STATE_KEYS, State, with_changes
+from nczarr_fsspec.changes.journal import State
+from nczarr_fsspec.changes.moment import Reading
 from nczarr_fsspec.errors import (
     AccessDeniedError,
     DatasetNotFoundError,
@@ -27,13 +28,13 @@ from nczarr_fsspec.errors import (
     StoreError,
     URLError,
 )
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray._collection import collection_paused
 from nczarr_xarray.chunks import Index
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.formats import v3
-from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, Options, Wave, build, walk
+from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, Options, build, walk
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.model import (
     Hierarchy,
@@ -43,6 +44,9 @@ from nczarr_xarray.targets import open_file_at, open_target
 from nczarr_xarray.variables import VariableReader, loop_of
 
 T = TypeVar("T")
+
+#: How often a dataset is read that changes meanwhile, each time.
+ATTEMPTS = 50
 
 
 def open_hierarchy(
@@ -173,8 +177,8 @@ def open_keys(
         remote=isinstance(store, RemoteStore),
     )
     try:
-        nodes, state = _drive(store, options)
-        store = state.store
+        nodes, reading = _drive(store, options)
+        store = reading.state.store
         naming = Naming(anonymous_prefix, array_dimensions="noxarray" not in mode)
         if nodes.generation == "v3":
             hierarchy = v3.read_hierarchy(
@@ -188,56 +192,54 @@ def open_keys(
         else:
             with collection_paused():
                 hierarchy = build(nodes, naming, pure=options.pure)
-        _hold_back(hierarchy, state)
+        _hold_back(hierarchy, reading.state)
     except BaseException:
         store.close()
         raise
     doubtful = consolidated is None and not nodes.complete
-    return Opened(store, hierarchy, nodes.consolidated if doubtful else None)
+    return Opened(store, hierarchy, nodes.consolidated if doubtful else None, reading)
 
 
-def _drive(store: KeyStore, options: Options, *, again: bool = True) -> tuple[Nodes, State]:
-    """Answer a walk's waves from the store, with all changes that are valid."""
-    walking = walk(options, store.url)
-    wave = next(walking)
-    first, state = _first_answer(store, wave)
-    answer = first if state.store is store else _answer(state.store, wave)
+def _drive(store: KeyStore, options: Options) -> tuple[Nodes, Reading]:
+    """Answer a walk's waves from the store as of one moment, with all changes that are valid.
+
+    The walk is begun anew if the dataset changes meanwhile, until it does not or
+    has only got other data.
+    """
+    before = None
+    for _ in range(ATTEMPTS):
+        reading = Reading(store)
+        nodes, failure = None, None
+        try:
+            nodes = _walk(reading, options)
+        except NCZarrError as error:  # which may come of the change
+            failure = error
+        if reading.holds() or (before is not None and reading.agrees(before)):
+            if nodes is None:
+                assert failure is not None
+                raise failure
+            return nodes, reading
+        before = reading
+    raise StoreError(store.url, always_changing(ATTEMPTS))
+
+
+def always_changing(attempts: int) -> str:
+    """Say that a dataset was never the same at the beginning and the end of a reading."""
+    return (
+        f"was changed by its writers during each of {attempts} attempts to read it; try again "
+        "when they write less often"
+    )
+
+
+def _walk(reading: Reading, options: Options) -> Nodes:
+    walking = walk(options, reading.store.url)
     try:
+        wave = next(walking)
         while True:
-            wave = walking.send(answer)
-            answer = _answer(state.store, wave)
+            wave = walking.send(Answer(*reading.answer(wave.keys, wave.prefixes)))
     except StopIteration as stop:
         nodes: Nodes = stop.value
-        return nodes, state
-    except (DatasetNotFoundError, FormatError):
-        # A change covers the root for a moment. It may have begun when the journal had been
-        # looked for, and have ended when that was read: then it is all different now.
-        if not again or not isinstance(store, LocalStore):
-            raise
-        now, state = _first_answer(store, next(walk(options, store.url)))
-        if state.store is store and now == first:
-            raise
-        return _drive(store, options, again=False)
-
-
-def _first_answer(store: KeyStore, wave: Wave) -> tuple[Answer, State]:
-    """Answer the first wave, and see whether an export has left something.
-
-    No request waits for this one: it goes with the others where the store
-    is not listed, and is not made where the listing shows no need.
-    """
-    if isinstance(store, RemoteStore) and store.can_list and wave.prefixes:
-        answer = _answer(store, wave)
-        root = answer.listings[0] if answer.listings else None
-        if isinstance(root, frozenset) and PRIVATE in root:
-            return answer, with_changes(store, *store.get_many(STATE_KEYS))
-        return answer, State(store)
-    # last, so that nothing is missed that became valid while the others were read (over a network
-    # all go at a time; there, that changes remove before they move keeps old and new apart)
-    answer = _answer(store, Wave((*wave.keys, *STATE_KEYS), wave.prefixes))
-    count = len(wave.keys)
-    state = with_changes(store, *answer.objects[count:])
-    return Answer(answer.objects[:count], answer.listings), state
+        return nodes
 
 
 def _hold_back(hierarchy: Hierarchy, state: State) -> None:
@@ -246,19 +248,6 @@ def _hold_back(hierarchy: Hierarchy, state: State) -> None:
         for variable in group.variables.values():
             error = state.pending.get(variable.path.strip("/"))
             variable.error = variable.error or error
-
-
-def _answer(store: KeyStore, wave: Wave) -> Answer:
-    if isinstance(store, RemoteStore):
-
-        async def both() -> Answer:
-            objects, listings = await asyncio.gather(
-                store.gather_objects(wave.keys), store.gather(store.list, wave.prefixes)
-            )
-            return Answer(objects, listings)
-
-        return store.run(both())
-    return Answer(store.get_many(wave.keys), store.list_many(wave.prefixes))
 
 
 @dataclass(slots=True)
@@ -275,12 +264,15 @@ class Opened:
         Consolidated metadata that each array is still to be compared with.
     exact
         See `VariableReader`.
+    reading
+        How the metadata of objects with keys were read.
     """
 
     store: KeyStore | DataFile
     hierarchy: Hierarchy
     unchecked: Consolidated | None = None
     exact: bool = False
+    reading: Reading | None = None
 
     @property
     def keys(self) -> KeyStore:
@@ -288,9 +280,14 @@ class Opened:
         assert isinstance(self.store, KeyStore)
         return self.store
 
+    def holds(self) -> bool:
+        """Whether it is all as it was when it was opened (see `Reading.holds`)."""
+        return self.reading is None or self.reading.holds()
+
     def reader(self, variable: Variable) -> VariableReader:
         """A reader of one variable (cheap; it may outlive this object)."""
-        return VariableReader(self.store, variable, self.unchecked, exact=self.exact)
+        mark = None if self.reading is None else self.reading.mark
+        return VariableReader(self.store, variable, self.unchecked, mark, exact=self.exact)
 
     def read(
         self, variable: Variable, key: tuple[Index, ...] | None = None
@@ -303,14 +300,21 @@ class Opened:
     ) -> list[np.ndarray[Any, Any] | NCZarrError]:
         """Read selections of several variables, a remote store's requests overlapping.
 
-        Errors stand in the place of values.
+        Errors stand in the place of values. `holds` says afterwards whether the
+        dataset was changed meanwhile.
         """
         readers = [(self.reader(variable), key) for variable, key in wanted]
         remote = loop_of(self.store)
         if remote is not None and readers:
             reads = [reader.read_remote(key) for reader, key in readers]
-            return remote.run(_gather_caught(reads))
+            return remote.run(self._watched(reads))
         return [_caught(partial(reader.read, key)) for reader, key in readers]
+
+    async def _watched(self, reads: list[Coroutine[Any, Any, T]]) -> list[T | NCZarrError]:
+        if self.reading is None:
+            return await _gather_caught(reads)
+        found, _ = await asyncio.gather(_gather_caught(reads), self.reading.watch())
+        return found
 
     def close(self) -> None:
         """Release the store."""

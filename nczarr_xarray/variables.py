@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.changes.moment import Mark, look
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, OnLoop, RemoteStore
 from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.files import FileChunkReader, FileStridesReader
@@ -49,6 +51,7 @@ class VariableReader:
         store: KeyStore | DataFile,
         variable: Variable,
         unchecked: Consolidated | None = None,
+        mark: Mark | None = None,
         *,
         exact: bool = False,
     ) -> None:
@@ -60,6 +63,7 @@ class VariableReader:
         self.shape = variable.shape
         self.padding = variable.padding
         self.dtype = variable.dtype.newbyteorder("=")
+        self._mark = mark
         self._reader: _ArrayReader | _WholeReader | None = None
         # what .zmetadata says of the array, until it has been compared with the array's own
         self._expected: Any = None
@@ -115,6 +119,13 @@ class VariableReader:
         NCZarrError
             Naming the object that cannot be read or decoded.
         """
+        try:
+            return self._read(key, points)
+        except (FormatError, StoreError) as error:
+            self._explain(error)
+            raise
+
+    def _read(self, key: tuple[Index, ...] | None, points: bool) -> np.ndarray[Any, Any]:
         reader = self.prepare()
         key = self._full(key)
         if isinstance(reader, _WholeReader):
@@ -137,7 +148,12 @@ class VariableReader:
         remote = loop_of(self.store)
         if remote is not None:
             reading = self.read_remote(key, points=points)
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(reading, remote.loop))
+            future = asyncio.run_coroutine_threadsafe(reading, remote.loop)
+            try:
+                return await asyncio.wrap_future(future)
+            except (FormatError, StoreError) as error:
+                await asyncio.to_thread(self._explain, error)
+                raise
         return await asyncio.to_thread(self.read, key, points=points)
 
     async def read_remote(
@@ -166,6 +182,14 @@ class VariableReader:
                 return fitted.finish(await in_pool(self.store.parse, conversion(data)))
             return fitted.finish(await self.store.parse_remote(conversion(data)))
         return fitted.finish(self._values(data))
+
+    def _explain(self, error: NCZarrError) -> None:
+        """Say of an error if it may come of a change of the dataset since it was opened."""
+        if error is self.error or self._mark is None or not isinstance(self.store, KeyStore):
+            return
+        with suppress(StoreError):
+            if look(self.store) != self._mark:
+                error.reason += "; the dataset was changed after it was opened: open it again"
 
     def _needs_libhdf5(self) -> bool:
         """Whether `prepare` must not be called in the thread of an event loop."""

@@ -52,8 +52,7 @@ COVER = b'{"zarr_format": "an export is under way or was cut off; the next one p
 STATE_KEYS = (INCOMPLETE, JOURNAL)
 
 #: How `Journal.dump` and `Incomplete.dump` begin.
-_JOURNAL_BEGINS = b'{"transaction": '
-_INCOMPLETE_BEGINS = b'{"owner": '
+_BEGINS = {JOURNAL: b'{"transaction": ', INCOMPLETE: b'{"owner": '}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +182,11 @@ def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
         If the journal is damaged.
     """
     view = store
-    if _is_ours(journal, _JOURNAL_BEGINS):
+    if is_state(JOURNAL, journal):
         view = _view(store, Journal.parse(journal, store.url))
         if INCOMPLETE in view.moved or INCOMPLETE in view.removed:
             (incomplete,) = view.get_many([INCOMPLETE])
-    if not _is_ours(incomplete, _INCOMPLETE_BEGINS):
+    if not is_state(INCOMPLETE, incomplete):
         return State(view)
     mark = Incomplete.parse(incomplete)
     if mark.pending is None:
@@ -197,12 +196,21 @@ def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
     return State(view, {path: mark.error(f"/{path}") for path in mark.pending})
 
 
-def _is_ours(data: Any, beginning: bytes) -> TypeGuard[bytes]:
-    """Whether `data` are bytes that begin so; what is left of a damaged object does, too."""
+def is_state(key: str, data: Any) -> TypeGuard[bytes]:
+    """Whether `data` are bytes as they are written under a key of `STATE_KEYS`.
+
+    What is left of a damaged object begins like them, too.
+    """
     if not isinstance(data, bytes):
         return False
+    beginning = _BEGINS[key]
     left = data.rstrip(b"\0")[: len(beginning)]  # a power failure may leave zeros, or nothing
     return beginning.startswith(left)
+
+
+def base_of(store: KeyStore) -> KeyStore:
+    """The store that a view by `with_changes` is of; any other store itself."""
+    return store.base if isinstance(store, (_ChangedLocal, _ChangedRemote)) else store
 
 
 class _Changed:

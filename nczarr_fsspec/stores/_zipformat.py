@@ -11,6 +11,7 @@ below one directory) and zarr-python's ``ZipStore`` (keys at the top) write them
 from __future__ import annotations
 
 import bz2
+import hashlib
 import io
 import lzma
 import struct
@@ -99,6 +100,10 @@ class Archive:
     def children(self) -> dict[str, frozenset[str]]:
         """Names directly below every prefix."""
         return child_names(self.members)
+
+    def digest(self) -> str:
+        """Names, places and checksums of all members, as a short text."""
+        return hashlib.sha256(repr(sorted(self.members.items())).encode()).hexdigest()
 
     def read(
         self, key: str, start: int | None, stop: int | None, most: int | None, *, whole: bool

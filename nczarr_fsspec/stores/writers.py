@@ -58,6 +58,7 @@ class DirectoryWriter(WritableStore):
     """
 
     parallel = 1
+    stamps = True
 
     def __init__(
         self,

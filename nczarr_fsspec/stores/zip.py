@@ -31,6 +31,8 @@ class ZipStore(LocalStore):
         How messages name it; by default the path.
     """
 
+    steady = True
+
     def __init__(
         self,
         source: str | os.PathLike[str] | bytes | BinaryIO | LocalBytes,
@@ -66,6 +68,9 @@ class ZipStore(LocalStore):
 
     def list(self, prefix: str) -> frozenset[str]:
         return self._open()[1].children.get(prefix, frozenset())
+
+    def contents(self) -> str:
+        return self._open()[1].digest()
 
     def close(self) -> None:
         self._opened = None  # the file closes with the last read that is under way
@@ -112,6 +117,8 @@ class RemoteZipStore(RemoteStore):
         How messages name it, where that is not plain from `path`.
     """
 
+    steady = True
+
     def __init__(self, files: RemoteFiles, path: str, url: str | None = None) -> None:
         self._files = files
         self._path = path
@@ -153,6 +160,9 @@ class RemoteZipStore(RemoteStore):
 
     async def list(self, prefix: str) -> frozenset[str]:
         return (await self._open())[0].children.get(prefix, frozenset())
+
+    def contents(self) -> str:
+        return self.run(self._open())[0].digest()
 
     def close(self) -> None:
         self._opened = None

@@ -7,6 +7,7 @@ from typing import Any
 
 import xarray as xr
 
+from nczarr_fsspec.changes.moment import same_documents
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
     FormatError,
@@ -20,6 +21,9 @@ from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import Profile, consolidate
 from nczarr_xarray.model import ChunkedArray, Group, Variable
 from nczarr_xarray.reader import Opened, open_keys
+
+#: Of groups and arrays.
+_FILES = (".zgroup", ".zarray", ".zattrs")
 
 
 class Existing:
@@ -42,7 +46,10 @@ class Existing:
         self.opened = opened
         self.pending = _release(opened)
         self.changed: dict[str, bytes] = {}
-        self._documents: dict[str, bytes] = {}
+        assert opened.reading is not None
+        found = opened.reading.objects
+        self._documents = {key: data for key, data in found.items() if isinstance(data, bytes)}
+        self._asked = {key for key, data in found.items() if not isinstance(data, StoreError)}
         self.read(["", *([".nczarr"] if opened.hierarchy.generation == "G1" else [])])
         root = self.documents(spellings.GROUP_FILES, "")
         if opened.hierarchy.generation == "G1":
@@ -98,16 +105,36 @@ class Existing:
             raise DatasetNotFoundError(self.place.url, f"no group {path!r}")
         return open_group(self.opened, group)
 
+    def agrees(self, before: Existing, arrays: Iterable[str] | None) -> bool:
+        """Whether an earlier look found the same metadata.
+
+        Parameters
+        ----------
+        arrays
+            Look only at the arrays at these paths and at the groups that they are in.
+        """
+        if arrays is None:
+            one, other = self.opened.reading, before.opened.reading
+            return one is not None and other is not None and one.agrees(other)
+        groups = {""}
+        for path in (arrays := list(arrays)):
+            while path := path.rpartition("/")[0]:
+                groups.add(path)
+        return all(
+            same_documents(self.group_documents(path), before.group_documents(path))
+            for path in groups
+        ) and all(
+            same_documents(self.array_documents(path), before.array_documents(path))
+            for path in arrays
+        )
+
     # -- documents -------------------------------------------------------------
 
     def read(self, paths: Iterable[str]) -> None:
         """Fetch the documents of groups and arrays, side by side."""
-        keys = [
-            f"{path}/{file}" if path else file
-            for path in paths
-            for file in (".zgroup", ".zarray", ".zattrs")
-        ]
-        keys = [key for key in keys if key not in self._documents]
+        keys = [f"{path}/{file}" if path else file for path in paths for file in _FILES]
+        keys = [key for key in keys if key not in self._asked]
+        self._asked.update(keys)
         for key, data in zip(keys, self.opened.keys.get_many(keys), strict=True):
             if isinstance(data, StoreError):
                 raise data
@@ -154,9 +181,10 @@ class Existing:
         for group in self.opened.hierarchy.root.walk():
             paths.append(group.path.strip("/"))
             paths += [variable.path.strip("/") for variable in group.variables.values()]
-        self.read(dict.fromkeys(paths))
-        known = {**self._documents, **self.changed}
-        return {key: data for key, data in known.items() if key not in gone}
+        paths = list(dict.fromkeys(paths))
+        self.read(paths)
+        old = {k: data for path in paths for k, data in self.documents(_FILES, path).items()}
+        return {k: data for k, data in {**old, **self.changed}.items() if k not in gone}
 
     def close(self) -> None:
         """Release the store."""

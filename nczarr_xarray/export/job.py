@@ -15,7 +15,8 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.changes.create import Change
-from nczarr_fsspec.changes.journal import Incomplete
+from nczarr_fsspec.changes.journal import ROOT, Incomplete
+from nczarr_fsspec.changes.moment import told_apart
 from nczarr_fsspec.changes.owned import is_chunk_of
 from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.changes.recovery import settle
@@ -67,6 +68,8 @@ class Job:
         of_arrays = frozenset(documents_of_arrays(self.documents))
         for key, document in self.documents.items():
             if key not in of_arrays:
+                if key == ROOT and not self.change.staged.stamps:
+                    document = told_apart(document)
                 self.change.staged.put(key, document)
         expected = self.staged_chunks
         if expected is not None:

@@ -27,10 +27,6 @@ from nczarr_xarray.model import ChunkedArray, Group
 
 Start = tuple[int, ...]
 
-#: How often to look whether metadata are unchanged: while another writer's change becomes valid
-#: there may be nothing for a moment.
-LOOKS = 3
-
 
 def plan_values(request: Request, region: RegionLike) -> Job:
     """What replaces a region of variables; everything of them where it names no dimension."""
@@ -48,7 +44,8 @@ def plan_values(request: Request, region: RegionLike) -> Job:
         update.check()
         change = request.place.edit(update.boxes(items, starts))
         try:
-            reader = _unchanged(request, existing, items)
+            existing = _unchanged(request, existing, [array_of(item).path for item in items])
+            reader = existing.opened.keys
             direct = _fresh(request, existing, items, starts)
             flows: list[Flow] = []
             for item, start in zip(items, starts, strict=True):
@@ -100,7 +97,7 @@ def plan_append(request: Request, append_dim: Hashable) -> Job:
         update.check()
         change = request.place.edit()
         try:
-            reader = _unchanged(request, existing, items)
+            reader = _unchanged(request, existing, None).opened.keys
             flows = [
                 (item, _beyond(item, old, start, change, reader))
                 for (item, old), start in zip(update.grow(items, dimension), starts, strict=True)
@@ -163,26 +160,28 @@ def _count(flows: Iterable[Flow]) -> int:
     return sum(chunk_count(sink, item.source.shape) for item, sink in flows)
 
 
-def _unchanged(request: Request, existing: Existing, items: list[Item]) -> KeyStore:
-    """What reads the dataset, now that nobody else may change this part of it.
+def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | None) -> Existing:
+    """The dataset again, now that nobody else may change this part of it.
+
+    Parameters
+    ----------
+    existing
+        What the new values were checked against.
+    arrays
+        Paths of the arrays whose metadata must be the same, with those of their
+        groups; None if everything must be.
 
     Raises
     ------
     ExportError
-        If its metadata are not what the new values were checked against.
+        If they are not.
     """
-    paths = [array_of(item).path for item in items]
-    before = {path: existing.array_documents(path) for path in paths}
-    root = existing.group_documents("")
-    for _ in range(LOOKS):
-        again = Existing.open(request.place)
-        if (
-            again is not None
-            and again.group_documents("") == root
-            and all(again.array_documents(path) == before[path] for path in paths)
-        ):
-            return again.opened.keys
-    raise ExportError(request.url, "was changed by another writer just now; try again")
+    again = Existing.open(request.place)
+    if again is None or not again.agrees(existing, arrays):
+        raise ExportError(
+            request.url, "was changed by another writer just now; look at it and try again"
+        )
+    return again
 
 
 def _fresh(

@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+"""Let processes write to one dataset at once, and others read it meanwhile, on a busy machine.
+
+    python ci/stress_concurrent.py regions --rounds 2000 --kind directory
+    python ci/stress_concurrent.py appends --loads 1000
+    python ci/stress_concurrent.py overwrites --loads 1000
+
+``regions``: in each round 4 to 8 processes write whole-chunk regions of one dataset that do not
+overlap, all at once. Every one must succeed and the dataset must hold all of them. ``appends``:
+one process appends while others open the dataset and load it; what they get must be one of its
+lengths, with the values that belong to it. ``overwrites``: one process gives new values to a
+variable (modes ``r+`` and ``a`` by turns), and the others call `nczarr_xarray.load_dataset`, which
+must never bring values of two states. Beside them, as many processes as there are processors do
+nothing but compute. The end is a table of what happened.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import multiprocessing
+import os
+import random
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = str(ROOT)
+
+import numpy as np  # noqa: E402 - the path comes first
+import xarray as xr  # noqa: E402
+
+from nczarr_fsspec.errors import NCZarrError  # noqa: E402
+from nczarr_xarray import load_dataset  # noqa: E402
+from tests.killing import Target, local, on_s3  # noqa: E402
+from tests.s3server import seaweed_s3  # noqa: E402
+
+Counts = collections.Counter[str]
+#: Of the variable that is written: rows and columns, and rows and columns of a chunk.
+SHAPE, CHUNKS = (24, 40), (3, 20)
+
+
+def main() -> int:
+    """Run as the command line says; 1 if anything was not as promised."""
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("what", choices=["regions", "appends", "overwrites"])
+    options.add_argument("--kind", default="directory", choices=["directory", "zip", "s3"])
+    options.add_argument("--rounds", type=int, default=100, help="of regions")
+    options.add_argument("--loads", type=int, default=200, help="of all readers together")
+    options.add_argument("--readers", type=int, default=4)
+    options.add_argument("--plain", action="store_true", help="overwrites: open and load instead")
+    options.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
+    given = options.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nczarr-stress-")))
+        fresh = _targets(given.kind, folder, stack)
+        stack.enter_context(_load())
+        if given.what == "regions":
+            found = _regions(fresh, given.rounds, random.Random(given.seed), given.kind)  # noqa: S311
+        else:
+            found = _reading(given.what, fresh(), given.loads, given.readers, plain=given.plain)
+    for what, count in sorted(found.items()):
+        print(f"{count:7} {what}")
+    return any(what.startswith("BAD") for what in found)
+
+
+def _targets(kind: str, folder: Path, stack: ExitStack) -> Callable[[], Target]:
+    if kind != "s3":
+        return local(folder / "data", kind)
+    (folder / "weed").mkdir()
+    server = stack.enter_context(seaweed_s3(folder / "weed"))
+    options = {
+        "key": server.access_key,
+        "secret": server.secret_key,
+        "client_kwargs": {"endpoint_url": server.endpoint},
+    }
+    return on_s3(server.private, options)
+
+
+@contextmanager
+def _load() -> Iterator[None]:
+    """Keep all processors busy."""
+    work = [_process(_compute) for _ in range(os.cpu_count() or 1)]
+    for process in work:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in work:
+            process.kill()
+            process.join()
+
+
+def _context() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.killing"])
+    return context
+
+
+def _process(function: Callable[..., None], *args: Any) -> Any:
+    return _context().Process(target=function, args=args, daemon=True)
+
+
+def _compute() -> None:
+    os.nice(10)
+    for n in itertools.count():
+        sum(range(n % 1000))
+
+
+# -- regions -------------------------------------------------------------------
+
+
+def _regions(fresh: Callable[[], Target], rounds: int, chance: random.Random, kind: str) -> Counts:
+    found: Counts = collections.Counter()
+    pools: dict[int, list[_Writer]] = {}
+    target = fresh()
+    target.write(_values(0), "w", encoding={"v": {"chunks": CHUNKS}})
+    expected = _values(0)["v"].values
+    for number in range(1, rounds + 1):
+        count = chance.choice([4, 6, 8])
+        writers = pools.setdefault(count, [_Writer() for _ in range(count)])
+        rows = SHAPE[0] // count
+        rows -= rows % CHUNKS[0]
+        answers = []
+        for i, writer in enumerate(writers):
+            writer.ask((target, i * rows, rows, number * 100 + i))
+        for i, writer in enumerate(writers):
+            answers.append(writer.answer())
+            if answers[-1] is None:
+                expected[i * rows : (i + 1) * rows] = number * 100 + i
+        for error in answers:
+            refused = kind == "zip" and error is not None and error.startswith("ConflictError")
+            found[f"{'' if error is None or refused else 'BAD '}{error or 'written'}"[:200]] += 1
+        found["rounds"] += 1
+        with xr.open_dataset(
+            target.url, engine="nczarr", backend_kwargs={"storage_options": target.options}
+        ) as dataset:
+            if not np.array_equal(dataset["v"].values, expected):
+                found["BAD rounds with other values than those written"] += 1
+                expected = dataset["v"].values
+        if number % 100 == 0:
+            print(f"{number} rounds: {dict(found)}", flush=True)
+    return found
+
+
+class _Writer:
+    """A process that writes regions."""
+
+    def __init__(self) -> None:
+        self._ours, theirs = multiprocessing.Pipe()
+        _process(_serve, theirs).start()
+
+    def ask(self, work: tuple[Target, int, int, int]) -> None:
+        self._ours.send(work)
+
+    def answer(self) -> str | None:
+        found: str | None = self._ours.recv()
+        return found
+
+
+def _serve(pipe: Any) -> None:
+    warnings.simplefilter("ignore")
+    while True:
+        try:
+            target, first, rows, value = pipe.recv()
+        except EOFError:
+            return
+        part = xr.Dataset({"v": (("t", "x"), np.full((rows, SHAPE[1]), value))})
+        try:
+            target.write(part, region={"t": slice(first, first + rows), "x": slice(None)})
+            pipe.send(None)
+        except Exception as error:  # noqa: BLE001 - it is counted
+            text = str(error).replace(target.url, "")
+            pipe.send(f"{type(error).__name__}: {text.partition('process')[0]}")
+
+
+# -- readers -------------------------------------------------------------------
+
+
+def _values(number: int, rows: int = SHAPE[0], first: int = 0) -> xr.Dataset:
+    """Values that are all `number`, of which a coordinate and a text tell, too."""
+    coordinates = {"t": ("t", np.arange(first, first + rows)), "name": ("x", [f"{number}"] * 40)}
+    return xr.Dataset(
+        {
+            "v": (("t", "x"), np.full((rows, SHAPE[1]), number)),
+            "w": (("t", "x"), np.full((rows, SHAPE[1]), number, "f4")),
+        },
+        coordinates,
+        {"number": number},
+    )
+
+
+def _reading(what: str, target: Target, loads: int, readers: int, *, plain: bool) -> Counts:
+    encoding = {name: {"chunks": CHUNKS} for name in ("v", "w")}
+    encoding["name"] = {"_nczarr_maxstrlen": 12}
+    target.write(_values(0), "w", encoding=encoding, unlimited_dims=["t"])
+    stop, queue = _context().Event(), _context().Queue()
+    writer = _process(_append if what == "appends" else _overwrite, target, stop, queue)
+    load = _load_appended if what == "appends" else _load_overwritten
+    share = -(-loads // readers)
+    others = [_process(load, target, share, queue, plain) for _ in range(readers)]
+    for process in (writer, *others):
+        process.start()
+    found: Counts = collections.Counter()
+    for _ in others:
+        found.update(queue.get())
+    stop.set()
+    found.update(queue.get())
+    for process in (writer, *others):
+        process.join()
+    return found
+
+
+def _append(target: Target, stop: Event, queue: Any) -> None:
+    found: Counts = collections.Counter()
+    rows = SHAPE[0]
+    for number in itertools.count(1):
+        if stop.is_set():
+            break
+        more = _values(0, 5, rows).drop_vars("name").assign_attrs(number=number)
+        target.write(more, append_dim="t")
+        rows += 5
+        found["appends"] += 1
+        if rows > 1000:  # not for ever
+            target.write(_values(0), "w", encoding={"v": {"chunks": CHUNKS}}, unlimited_dims=["t"])
+            rows = SHAPE[0]
+            found["datasets written anew"] += 1
+    queue.put(found)
+
+
+def _load_appended(target: Target, loads: int, queue: Any, plain: bool) -> None:
+    del plain
+    warnings.simplefilter("error")
+    found: Counts = collections.Counter()
+    for _ in range(loads):
+        try:
+            with xr.open_dataset(target.url, engine="nczarr") as dataset:
+                sizes = {v.shape[0] for v in dataset.variables.values() if "t" in v.dims}
+                rows = dataset.sizes["t"]
+                good = len(sizes) == 1 and list(dataset["t"].values) == list(range(rows))
+                dataset.load()
+            good &= int(dataset["v"].min()) == int(dataset["v"].max()) == 0
+            found["loads" if good else f"BAD sizes {sizes} {dict(dataset.sizes)}"] += 1
+        except Exception as error:  # noqa: BLE001 - it is counted
+            told = "was changed after it was opened" in str(error)
+            text = "loads that say that the dataset was changed" if told else f"BAD {error}"
+            found[text[:200]] += 1
+    queue.put(found)
+
+
+def _overwrite(target: Target, stop: Event, queue: Any) -> None:
+    found: Counts = collections.Counter()
+    encoding = {"name": {"_nczarr_maxstrlen": 12}}
+    for number in itertools.count(1):
+        if stop.is_set():
+            break
+        if number % 3:
+            target.write(_values(number).drop_attrs(), "r+")
+        else:
+            target.write(_values(number), "a", encoding=encoding)
+        found["overwrites"] += 1
+        time.sleep(0.02)
+    queue.put(found)
+
+
+def _load_overwritten(target: Target, loads: int, queue: Any, plain: bool) -> None:
+    warnings.simplefilter("error")
+    found: Counts = collections.Counter()
+    for _ in range(loads):
+        try:
+            if plain:
+                with xr.open_dataset(target.url, engine="nczarr") as dataset:
+                    dataset.load()
+            else:
+                dataset = load_dataset(target.url)
+            seen = {int(n) for name in ("v", "w", "name") for n in np.unique(dataset[name])}
+            mixed = "mixed loads" if plain else f"BAD mixed {seen}"
+            found["loads" if len(seen) == 1 else mixed] += 1
+        except NCZarrError as error:
+            told = "was changed" in str(error)
+            text = "loads that say that the dataset was changed" if told else f"BAD {error}"
+            found[text[:200]] += 1
+    queue.put(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

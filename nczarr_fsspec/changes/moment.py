@@ -1,0 +1,242 @@
+"""Reading a dataset as of one moment, while others may change it.
+
+A change becomes valid at once, with the journal (`nczarr_fsspec.changes.journal`), but a reader
+takes many objects, one after the other or side by side. So each reading notes the `Mark` of the
+state it begins with, and looks at the end (over a network: with every later request) whether the
+mark is still the same. If it is not, the dataset is read again.
+
+A mark is the journal and the root's ``.zgroup``, which every change replaces: as a file it is then
+another one. Objects of a store that has no such stamps are told apart by white space at their end
+(`told_apart`), which means nothing in JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nczarr_fsspec.changes.journal import (
+    COVER,
+    PRIVATE,
+    ROOT,
+    STATE_KEYS,
+    State,
+    base_of,
+    is_state,
+    with_changes,
+)
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+
+Object = bytes | StoreError | None
+Listing = frozenset[str] | StoreError | None
+
+_WHITE = b" \t\n\r"
+
+
+def told_apart(document: bytes) -> bytes:
+    """The same JSON, with white space at its end that no other state of a dataset has."""
+    number = secrets.randbits(64)
+    return plain(document) + bytes(_WHITE[number >> 2 * i & 3] for i in range(32))
+
+
+def plain(document: bytes) -> bytes:
+    """The document without what `told_apart` put to its end."""
+    return document.rstrip(_WHITE)
+
+
+def same_documents(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> bool:
+    """Whether two sets of documents are the same, but for what `told_apart` put to their ends."""
+    return one.keys() == other.keys() and all(plain(one[k]) == plain(other[k]) for k in one)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What tells one state of a dataset from another. Picklable.
+
+    Attributes
+    ----------
+    root
+        The stamp of the root's ``.zgroup``, or else its bytes.
+    state
+        What there was under `STATE_KEYS`.
+    """
+
+    root: Hashable
+    state: tuple[bytes | None, ...]
+
+    @classmethod
+    def of(cls, root: Hashable, state: Sequence[Any]) -> Mark:
+        """Leave out what a server says of objects that it does not have."""
+        if isinstance(root, StoreError) or (isinstance(root, bytes) and root.lstrip()[:1] != b"{"):
+            root = None
+        ours: list[bytes | None] = []
+        for key, data in zip(STATE_KEYS, state, strict=True):
+            ours.append(data if is_state(key, data) else None)
+        return cls(root, tuple(ours))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a change was under way."""
+        return any(data is not None for data in self.state)
+
+
+def look(store: KeyStore) -> Mark:
+    """The mark of a dataset as it is now; `store` may be a view by `with_changes`."""
+    store = base_of(store)
+    if isinstance(store, LocalStore):
+        # the root first: a change that has come and gone before the journal is looked for was
+        # complete before anything else is read
+        root = store.stamp(ROOT) or store.get_many([ROOT])[0]
+        return Mark.of(root, store.get_many(STATE_KEYS))
+    root, *state = store.get_many((ROOT, *STATE_KEYS))
+    return Mark.of(root, state)
+
+
+class Reading:
+    """Metadata of a dataset, read in waves, and whether all of them are of one moment.
+
+    Parameters
+    ----------
+    store
+        The dataset.
+
+    Attributes
+    ----------
+    state
+        The store as it is to be read, once the first wave has been answered.
+    mark
+        Of the state that was found then.
+    objects
+        What was read, by key.
+    """
+
+    def __init__(self, store: KeyStore) -> None:
+        self.store = store
+        self.state = State(store)
+        self.mark: Mark | None = None
+        self.objects: dict[str, Object] = {}
+        self._listings: dict[str, Listing] = {}
+        self._announced = False
+        self._moved = False
+
+    def answer(
+        self, keys: Sequence[str], prefixes: Sequence[str]
+    ) -> tuple[Sequence[Object], Sequence[Listing]]:
+        """Read objects and list prefixes, side by side over a network.
+
+        Raises
+        ------
+        IncompleteExportError, StoreError
+            See `with_changes`.
+        """
+        if self.mark is None:
+            objects, listings = self._first(keys, prefixes)
+        elif isinstance(self.store, RemoteStore) and self.state.store is self.store:
+            objects, listings = self._with_mark(keys, prefixes)
+        else:
+            objects, listings = _answer(self.state.store, keys, prefixes)
+        self.objects.update(zip(keys, objects, strict=True))
+        self._listings.update(zip(prefixes, listings, strict=True))
+        return objects, listings
+
+    def _first(
+        self, keys: Sequence[str], prefixes: Sequence[str]
+    ) -> tuple[Sequence[Object], Sequence[Listing]]:
+        """Answer the first wave, and see whether an export has left something.
+
+        No request waits for this one: it goes with the others where the store
+        is not listed, and is not made where the listing shows no need.
+        """
+        store = self.store
+        if not isinstance(store, RemoteStore):
+            self.mark = look(store)
+            self.state = with_changes(store, *self.mark.state)
+            return _answer(self.state.store, keys, prefixes)
+        listed = store.can_list and "" in prefixes
+        wanted = tuple(dict.fromkeys((*keys, ROOT, *(() if listed else STATE_KEYS))))
+        objects, listings = _answer(store, wanted, prefixes)
+        found = dict(zip(wanted, objects, strict=True))
+        if listed:
+            names = listings[prefixes.index("")]
+            self._announced = isinstance(names, frozenset) and PRIVATE in names
+            state = store.get_many(STATE_KEYS) if self._announced else [None] * len(STATE_KEYS)
+        else:
+            state = [found[key] for key in STATE_KEYS]
+        root = found[ROOT]
+        self.mark = Mark.of(root, state)
+        self.state = with_changes(store, *self.mark.state)
+        if self.state.store is not store:
+            return _answer(self.state.store, keys, prefixes)
+        return [found[key] for key in keys], listings
+
+    def _with_mark(
+        self, keys: Sequence[str], prefixes: Sequence[str]
+    ) -> tuple[Sequence[Object], Sequence[Listing]]:
+        """Answer a later wave, and see whether the dataset has changed since the first."""
+        if self.store.steady:
+            return _answer(self.store, keys, prefixes)
+        objects, listings = _answer(self.store, (*keys, ROOT, *STATE_KEYS), prefixes)
+        root, *state = objects[len(keys) :]
+        self._moved |= Mark.of(root, state) != self.mark
+        return objects[: len(keys)], listings
+
+    async def watch(self) -> None:
+        """Look whether the dataset has changed since the first wave, on the loop of its store.
+
+        To be called side by side with reads of data, so that it takes no time.
+        """
+        store = self.store
+        if isinstance(store, RemoteStore) and not store.steady:
+            root, *state = await store.gather_objects((ROOT, *STATE_KEYS))
+            self._moved |= Mark.of(root, state) != self.mark
+
+    def holds(self) -> bool:
+        """Whether all that was read is of one moment, as far as anybody can tell.
+
+        Over a network, one more round of requests is made for it where somebody
+        was changing the dataset.
+        """
+        mark = self.mark
+        if self._moved:
+            return False
+        if mark is None or self.store.steady:
+            return True
+        if isinstance(self.store, RemoteStore) and not (self._announced or mark.busy):
+            return True
+        return look(self.store) == mark
+
+    def forget(self) -> None:
+        """Release what was read; only `holds` can be asked then."""
+        self.objects, self._listings = {}, {}
+
+    def agrees(self, before: Reading) -> bool:
+        """Whether an earlier reading found the same, so that only data have changed since."""
+        return COVER not in self.objects.values() and self._found() == before._found()
+
+    def _found(self) -> Any:
+        objects = {key: _shown(data) for key, data in self.objects.items()}
+        listings = {
+            prefix: names - {PRIVATE} if isinstance(names, frozenset) else _shown(names)
+            for prefix, names in self._listings.items()
+        }
+        return objects, listings
+
+
+def _shown(found: Any) -> Any:
+    return plain(found) if isinstance(found, bytes) else found and str(found)
+
+
+def _answer(
+    store: KeyStore, keys: Sequence[str], prefixes: Sequence[str]
+) -> tuple[Sequence[Object], Sequence[Listing]]:
+    if not isinstance(store, RemoteStore):
+        return store.get_many(keys), store.list_many(prefixes)
+
+    async def both() -> tuple[Sequence[Object], Sequence[Listing]]:
+        return await asyncio.gather(store.gather_objects(keys), store.gather(store.list, prefixes))
+
+    return store.run(both())
