@@ -128,7 +128,9 @@ def _regions(fresh: Callable[[], Target], rounds: int, chance: random.Random, ki
     expected = _values(0)["v"].values
     for number in range(1, rounds + 1):
         count = chance.choice([4, 6, 8])
-        writers = pools.setdefault(count, [_Writer() for _ in range(count)])
+        if count not in pools:
+            pools[count] = [_Writer() for _ in range(count)]
+        writers = pools[count]
         rows = SHAPE[0] // count
         rows -= rows % CHUNKS[0]
         answers = []

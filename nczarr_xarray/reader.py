@@ -197,7 +197,7 @@ def open_keys(
         store.close()
         raise
     doubtful = consolidated is None and not nodes.complete
-    return Opened(store, hierarchy, nodes.consolidated if doubtful else None, reading)
+    return Opened(store, hierarchy, nodes.consolidated if doubtful else None, reading=reading)
 
 
 def _drive(store: KeyStore, options: Options) -> tuple[Nodes, Reading]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from nczarr_fsspec.errors import LossWarning, NCZarrError
 from nczarr_xarray import __version__
@@ -26,6 +28,34 @@ def build_parser() -> argparse.ArgumentParser:
     for command in (info, dump, copy, refs, demo):
         command.add_parser(subparsers)
     return parser
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let a signal that ends the process raise `SystemExit`, so that what was begun is removed.
+
+    The second one ends it at once.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # nobody else may say what a signal does
+        return
+
+    def end(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        raise SystemExit(128 + number)
+
+    known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    # one that is ignored (by nohup) stays so
+    before = {number: signal.getsignal(number) for number in known}
+    for number, handler in before.items():
+        if handler is signal.SIG_DFL:
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is signal.SIG_DFL:
+                signal.signal(number, handler)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,8 +108,9 @@ def _run(argv: Sequence[str] | None) -> int:
     except SystemExit:  # after --help, too
         sys.stdout.flush()
         raise
-    status: int = args.run(args)
-    sys.stdout.flush()
+    with _ended_in_order():
+        status: int = args.run(args)
+        sys.stdout.flush()
     return status
 
 

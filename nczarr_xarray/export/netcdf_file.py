@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 # paths are text, as everywhere
-# ruff: noqa: PTH105, PTH108, PTH110
+# ruff: noqa: PTH105, PTH110
 import math
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.changes.create import partial_path
+from nczarr_fsspec.changes.create import partial_path, remove_leftovers, remove_partial
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
@@ -70,7 +69,9 @@ def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bo
     }
     lacking.tell(path)
     progress.expect(len(variables))
-    new = partial_path(os.path.realpath(path))
+    place = os.path.realpath(path)
+    remove_leftovers(place)
+    new = partial_path(place)
     try:
         with netCDF4.Dataset(new, "x", format="NETCDF4") as file:
             for group in opened.hierarchy.root.walk():
@@ -81,8 +82,7 @@ def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bo
             raise
         raise StoreError(path, f"cannot be written: {error}") from error
     finally:
-        with suppress(OSError):
-            os.unlink(new)
+        remove_partial(new)
 
 
 def check(variable: Variable) -> None:
