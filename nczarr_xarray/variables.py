@@ -217,7 +217,8 @@ class VariableReader:
 
     async def _compare(self) -> None:
         """Refuse data whose ``.zarray`` is not what ``.zmetadata`` said it was."""
-        if self._expected is None:
+        expected = self._expected
+        if expected is None:
             return
         store = self.store
         assert isinstance(self.array, ChunkedArray)
@@ -225,10 +226,10 @@ class VariableReader:
         key = f"{self.array.path}/.zarray"
         async with store.gate():
             data = await store.get(key, most=store.max_metadata)
-        if data is None or not same(loads(data, key), self._expected):
+        if data is None or not same(loads(data, key), expected):
             gone = "does not exist" if data is None else "has changed"
             raise FormatError(".zmetadata", f"is stale: {key} {gone}; open with consolidated=False")
-        self._expected = None
+        self._expected = None  # other reads may be waiting above for the same
 
     def _values(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Stored elements as values: fixed-size bytes of NC_STRING become str."""

@@ -7,6 +7,7 @@ import json
 import warnings
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -15,6 +16,8 @@ import xarray as xr
 import zarr
 
 from nczarr_xarray import FormatError, NCZarrWarning, StoreError
+from nczarr_xarray.reader import open_hierarchy
+from nczarr_xarray.variables import loop_of
 from tests.httpserver import Server
 from tests.s3server import S3Server
 from tests.test_walk import CONSOLIDATED, NCZARR, VECTORS, vector
@@ -79,6 +82,20 @@ def test_stale_consolidated_array_is_an_error_when_read() -> None:
             assert ds.tx.dtype == np.float32
         with xr.open_dataset(url, engine="nczarr", consolidated=True) as ds:
             assert ds.tx.load().dtype == np.int32
+
+
+def test_reads_at_once_compare_with_consolidated_metadata_each() -> None:
+    with served(dict(CONSOLIDATED)) as server:
+        with open_hierarchy(f"{server.url}/data/x.file") as opened:
+            reader = opened.reader(opened.hierarchy.root.variables["tx"])
+            loop = loop_of(opened.store)
+            assert loop is not None
+
+            async def twice() -> list[Any]:
+                return await asyncio.gather(reader.read_remote(), reader.read_remote())
+
+            one, other = loop.run(twice())
+            np.testing.assert_array_equal(one, other)
 
 
 def test_stale_consolidated_root_is_reported_and_left_aside(local: xr.Dataset) -> None:
