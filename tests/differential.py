@@ -30,7 +30,6 @@ from tests.readings import (
     RAW,
     Difference,
     Failed,
-    GroupReading,
     Reading,
     by_h5py,
     by_xarray,

@@ -1,10 +1,11 @@
-"""Random datasets, read by us and by those who wrote them; more of them: ci/fuzz_differential.py."""
+"""Random datasets, read by us and by their writers; ci/fuzz_differential.py has more of them."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests import differential
+from tests.readings import GroupReading, differences
 
 #: Of each batch, and how many there are.
 CASES, BATCHES = 20, 12
@@ -17,7 +18,7 @@ def test_nothing_differs(batch: int) -> None:
 
 
 def test_what_differs_is_seen() -> None:
-    one = {"/": differential.GroupReading({"a": 1}, None, {})}
-    other = {"/": differential.GroupReading({"a": 1.0}, None, {})}
-    assert list(differential.differences(one, one)) == []
-    assert [d.what for d in differential.differences(one, other)] == ["attribute a"]
+    one = {"/": GroupReading({"a": 1}, None, {})}
+    other = {"/": GroupReading({"a": 1.0}, None, {})}
+    assert list(differences(one, one)) == []
+    assert [d.what for d in differences(one, other)] == ["attribute a"]
