@@ -17,9 +17,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
-#: Address space of a worker, and time of a case before it is a hang.
-MEMORY = 2 << 30
-SECONDS = 10
 #: How many of the most expensive cases to remember.
 _MOST = 5
 
@@ -29,6 +26,26 @@ Labels = list[tuple[str, str]]
 
 class HangError(BaseException):
     """A case takes too long; no `except Exception` may catch it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a case may use.
+
+    Attributes
+    ----------
+    memory
+        Bytes of address space of a worker.
+    seconds
+        Time of a case before it is a hang.
+    """
+
+    memory: int = 2 << 30
+    seconds: int = 10
+
+
+#: Of small cases.
+LIMITS = Limits()
 
 
 @dataclass(slots=True)
@@ -66,9 +83,11 @@ class Summary:
         print(f"case {number}:\n{text}", flush=True)
 
 
-def work(run: Callable[[int], Labels], numbers: range, pipe: Connection, log: str) -> None:
+def work(
+    run: Callable[[int], Labels], numbers: range, pipe: Connection, log: str, limits: Limits
+) -> None:
     """Run cases in a process of their own; the pipe gets how each ended, `log` how the last."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (limits.memory, limits.memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     descriptor = os.open(log, os.O_WRONLY)
     os.dup2(descriptor, 2)  # where C libraries complain, too
@@ -83,8 +102,8 @@ def work(run: Callable[[int], Labels], numbers: range, pipe: Connection, log: st
         os.lseek(descriptor, 0, os.SEEK_SET)
         pipe.send((number, None, "", 0.0, 0, 0))
         before, began = _peak(), time.process_time()
-        signal.alarm(SECONDS)
-        faulthandler.dump_traceback_later(2 * SECONDS, exit=True, file=descriptor)
+        signal.alarm(limits.seconds)
+        faulthandler.dump_traceback_later(2 * limits.seconds, exit=True, file=descriptor)
         labels: Labels = []
         text = ""
         try:
@@ -101,7 +120,9 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def run_all(run: Callable[[int], Labels], numbers: range, jobs: int) -> Summary:
+def run_all(
+    run: Callable[[int], Labels], numbers: range, jobs: int, limits: Limits = LIMITS
+) -> Summary:
     """Run cases in `jobs` processes, a new one for each that dies.
 
     Parameters
@@ -111,6 +132,8 @@ def run_all(run: Callable[[int], Labels], numbers: range, jobs: int) -> Summary:
         failure. It is pickled.
     numbers, jobs
         Numbers of the cases, and of processes.
+    limits
+        What each case may use.
     """
     summary = Summary()
     context = multiprocessing.get_context("spawn")
@@ -124,7 +147,7 @@ def run_all(run: Callable[[int], Labels], numbers: range, jobs: int) -> Summary:
             log = Path(directory, f"{len(processes)}.log")
             log.touch()
             process = context.Process(
-                target=work, args=(run, numbers, theirs, os.fspath(log)), daemon=True
+                target=work, args=(run, numbers, theirs, os.fspath(log), limits), daemon=True
             )
             process.start()
             theirs.close()

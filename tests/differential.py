@@ -31,10 +31,13 @@ from tests.readings import (
     Difference,
     Failed,
     Reading,
+    as_objects,
     by_h5py,
     by_xarray,
     by_zarr,
     differences,
+    fit,
+    native,
     same,
     short,
 )
@@ -99,7 +102,7 @@ def _check(kind: str, made: Made, choose: random.Random) -> Labels:
     else:
         hdf5 = made.path.read_bytes()[:3] != b"CDF"
         truth = by_h5py(made.path, attributes=True, **made.h5py_options) if hdf5 else {}
-        grown = _fit(truth, ours)
+        grown = fit(truth, ours)
         if hdf5:
             found += _of_h5py(ours, truth)
         theirs = _by_netcdf(made, labels)
@@ -173,39 +176,6 @@ def opened(made: Made, way: str) -> Iterator[Any]:
 # -- comparing ----------------------------------------------------------------------------------
 
 
-def _fit(truth: Reading, ours: Reading) -> set[str]:
-    """Make h5py's values as long as ours, where a dimension has grown; what is more is ours.
-
-    Returns the variables of which netCDF-C says wrong values then: those that are shorter than a
-    dimension which is not their first.
-    """
-    grown = set()
-    for path, group in truth.items():
-        for name, variable in group.variables.items():
-            mine = ours[path].variables.get(name) if path in ours else None
-            values = variable.values
-            if mine is None or isinstance(mine.values, Failed):
-                continue
-            if len(variable.shape) == len(mine.shape):
-                if variable.shape[1:] != mine.shape[1:]:
-                    grown.add(f"{path.rstrip('/')}/{name}")
-                variable.shape = tuple(map(max, variable.shape, mine.shape))
-            if isinstance(values, Failed):  # libhdf5 fails on text that was never written
-                variable.values = None
-            if not isinstance(values, np.ndarray):
-                continue
-            kind = mine.values.dtype if values.dtype.names else values.dtype.newbyteorder("=")
-            if values.dtype.names == mine.values.dtype.names:
-                variable.values = values = values.astype(kind)
-            longer = values.ndim == mine.values.ndim and values.shape != mine.values.shape
-            if longer and all(a <= b for a, b in zip(values.shape, mine.values.shape, strict=True)):
-                padded = _native(mine.values).copy()
-                padded[tuple(map(slice, values.shape))] = values
-                variable.values = padded
-                variable.encoding = {}
-    return grown
-
-
 def _of_h5py(ours: Reading, theirs: Reading) -> Iterator[Difference]:
     theirs = {
         path: replace(
@@ -213,23 +183,7 @@ def _of_h5py(ours: Reading, theirs: Reading) -> Iterator[Difference]:
         )
         for path, group in theirs.items()
     }
-    yield from differences(_as_objects(ours), theirs, exact=False)
-
-
-def _as_objects(reading: Reading) -> Reading:
-    """A reading with text as objects, as h5py has it."""
-    return {
-        path: replace(
-            group,
-            variables={
-                name: variable
-                if isinstance(variable.values, Failed)
-                else replace(variable, values=_native(variable.values))
-                for name, variable in group.variables.items()
-            },
-        )
-        for path, group in reading.items()
-    }
+    yield from differences(as_objects(ours), theirs, exact=False)
 
 
 def _values_that_are_wrong(theirs: Reading, ours: Reading, truth: Reading) -> set[str]:
@@ -245,7 +199,7 @@ def _values_that_are_wrong(theirs: Reading, ours: Reading, truth: Reading) -> se
             longer = said.encoding is not None  # netCDF-C alone knows the rest
             if longer or said.values is None or isinstance(mine.values, Failed):
                 continue
-            agree = same(_native(mine.values), said.values)
+            agree = same(native(mine.values), said.values)
             if agree and not same(variable.values, mine.values):
                 wrong.add(f"{path.rstrip('/')}/{name}")
     return wrong
@@ -277,15 +231,9 @@ def _of_zarr(ours: Reading, theirs: Reading) -> Iterator[Difference]:
                 continue
             mine.attrs = {k: v for k, v in (mine.attrs or {}).items() if k != "_FillValue"}
             if not isinstance(mine.values, Failed):
-                mine.values = _native(mine.values)
-            variable.values = _native(variable.values)
+                mine.values = native(mine.values)
+            variable.values = native(variable.values)
     yield from differences(ours, theirs, exact=False)
-
-
-def _native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    if values.dtype.kind in "TU":
-        return values.astype(object)
-    return values.astype(values.dtype.newbyteorder("="))
 
 
 # -- selecting ----------------------------------------------------------------------------------
@@ -319,8 +267,8 @@ def _select(kind: str, made: Made, choose: random.Random, ours: Reading) -> str:
             target, engine="nczarr", chunks=chunks, group=group, cache=False, **RAW
         ) as dataset:
             found = dataset.variables[name].isel(chosen)
-            values = _native(found.values)
-    expected = xr.Variable(whole.dims, _native(whole.values)).isel(chosen)
+            values = native(found.values)
+    expected = xr.Variable(whole.dims, native(whole.values)).isel(chosen)
     if whole.values.dtype == object and not values.size:  # dask makes it of another type
         values = values.astype(object)
     if found.dims != expected.dims or not same(values, expected.values):

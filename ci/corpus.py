@@ -1,0 +1,355 @@
+#!/usr/bin/env python3
+"""Read every dataset below a folder with us and with others, and compare all of it.
+
+    python ci/corpus.py FOLDER
+
+Files are known by their content: classic netCDF, HDF5 (netCDF-4 among it), Zarr
+directories and archives. Each is read whole by ``engine="nczarr"`` and by the readers
+that know its format: ``engine="netcdf4"`` and ``"h5netcdf"``, h5py, scipy,
+zarr-python. Every reading happens in a process with limits of time and memory, so
+that one that crashes is one that failed. Groups, dimensions, attributes with their
+types, dtypes, encoding and values (of large variables the corners) are compared, as
+they are stored and as xarray decodes them.
+
+A difference is *the other's* if a third reader agrees with us, or the other fails;
+*documented* if docs/differences.md says so; else it is *ours*. The table counts the
+files of each folder in FOLDER by the worst of their differences. 1 is returned if
+any is ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import functools
+import os
+import pickle
+import re
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "ci")]
+
+import workers  # noqa: E402 - the path comes first
+
+from tests import readings  # noqa: E402
+from tests.readings import RAW, Difference, Failed, Reading  # noqa: E402
+
+HDF5 = b"\x89HDF\r\n\x1a\n"
+#: Where the signature of HDF5 may be.
+PLACES = (0, 512, 1024, 2048, 4096, 8192)
+#: What the root of a Zarr tree has.
+TREE = (".zgroup", ".zarray", ".zmetadata", "zarr.json")
+
+Read = Callable[[str], Reading]
+
+
+def _xarray(engine: str, **options: Any) -> Read:
+    return functools.partial(readings.by_xarray, engine=engine, **options)
+
+
+#: Readers of each format, ours first; "decoded" is compared with "decoded".
+READERS: dict[str, dict[str, Read]] = {
+    "classic": {
+        "ours": _xarray("nczarr", **RAW),
+        "ours, decoded": _xarray("nczarr"),
+        "netcdf4": _xarray("netcdf4", **RAW),
+        "netcdf4, decoded": _xarray("netcdf4"),
+        "scipy": functools.partial(readings.of_one, "scipy"),
+    },
+    "HDF5": {
+        "ours": _xarray("nczarr", **RAW),
+        "ours, decoded": _xarray("nczarr"),
+        "netcdf4": _xarray("netcdf4", **RAW),
+        "netcdf4, decoded": _xarray("netcdf4"),
+        "h5netcdf": _xarray("h5netcdf", phony_dims="sort", **RAW),
+        "h5py": functools.partial(readings.by_h5py, attributes=True),
+    },
+    "Zarr": {
+        "ours": _xarray("nczarr", **RAW),
+        "zarr": readings.by_zarr,
+    },
+}
+#: Readers that define what we return, down to types; the others are asked for values.
+EXACT = ("netcdf4", "netcdf4, decoded")
+
+#: Differences of docs/differences.md: its heading, the kind, and what is found (ours / theirs).
+DOCUMENTED: tuple[tuple[str, str, str], ...] = (
+    ("Opaque types and complex numbers", r"variables", r"\[.+\] / \[\]"),
+    ("Groups of files in the classic model", r"groups", r"/ \['/'\]$"),
+    ("Filters", r"encoding blosc", r""),
+    ("Virtual datasets without their sources", r"values", r"^FormatError.*is not there"),
+    ("Data in other files", r"values", r"^\w+Error.*beside this one"),
+)
+
+
+@dataclass
+class Item:
+    """One dataset: where it is, its format, and the folder it is counted for."""
+
+    path: Path
+    format: str
+    group: str
+
+
+@dataclass
+class Verdict:
+    """What was found of one dataset: differences by class, with the reader."""
+
+    item: Item
+    refused: bool = False
+    found: dict[str, list[tuple[str, str]]] = field(
+        default_factory=lambda: collections.defaultdict(list)
+    )
+
+    @property
+    def outcome(self) -> str:
+        """The worst that was found."""
+        worst = [name for name in ("ours", "documented", "theirs") if self.found.get(name)]
+        return worst[0] if worst else "refused by all" if self.refused else "right"
+
+
+OUTCOMES = ("right", "theirs", "documented", "refused by all", "ours")
+
+
+# -- finding ------------------------------------------------------------------------------------
+
+
+def find(root: Path) -> Iterator[Item]:
+    """Every dataset below a folder, by content."""
+    for folder, folders, names in os.walk(root):
+        at = Path(folder)
+        group = at.relative_to(root).parts[0] if at != root else "."
+        if any(name in TREE for name in names):
+            folders.clear()  # all below is part of it
+            yield Item(at, "Zarr", group)
+            continue
+        for name in sorted(names):
+            path = at / name
+            format_ = format_of(path)
+            if format_ is not None:
+                yield Item(path, format_, group if at != root else name)
+        folders.sort()
+
+
+def format_of(path: Path) -> str | None:
+    """The format of a file; None if it is none of ours."""
+    if path.is_symlink() or not path.is_file():
+        return None
+    with path.open("rb") as file:
+        head = file.read(8)
+        if head[:3] == b"CDF" and head[3:4] in (b"\1", b"\2", b"\5"):
+            return "classic"
+        if head[:4] == b"PK\3\4":
+            try:
+                with zipfile.ZipFile(path) as archive:
+                    tops = {"/".join(n.split("/")[-1:]) for n in archive.namelist()[:2000]}
+            except (zipfile.BadZipFile, OSError, NotImplementedError):
+                return None
+            return "Zarr" if tops & set(TREE) else None
+        for place in PLACES:
+            file.seek(place)
+            if file.read(8) == HDF5:
+                return "HDF5"
+    return None
+
+
+# -- reading ------------------------------------------------------------------------------------
+
+
+def read(
+    items: list[Item], folder: str, name: str, limits: workers.Limits, number: int
+) -> workers.Labels:
+    """Read one dataset with one reader; what it says is left in `folder`."""
+    warnings.simplefilter("ignore")
+    item = items[number]
+    try:
+        found: Reading | Failed = READERS[item.format][name](os.fspath(item.path))
+    except workers.HangError:
+        found = Failed(f"takes longer than {limits.seconds} s")
+    except Exception as error:  # noqa: BLE001 - any failure is a result
+        found = Failed(f"{type(error).__name__}: {error}")
+    with Path(folder, f"{number} {name}").open("wb") as file:
+        pickle.dump(found, file)
+    return []
+
+
+def read_all(items: list[Item], folder: str, jobs: int, limits: workers.Limits) -> None:
+    """Read all datasets with all readers that know them."""
+    for name in dict.fromkeys(name for readers in READERS.values() for name in readers):
+        mine = [n for n, item in enumerate(items) if name in READERS[item.format]]
+        chosen = [items[n] for n in mine]
+        with tempfile.TemporaryDirectory() as scratch:
+            case = functools.partial(read, chosen, scratch, name, limits)
+            print(f"{name}: {len(mine)} datasets", flush=True)
+            workers.run_all(case, range(len(mine)), jobs, limits)
+            for position, number in enumerate(mine):
+                result = Path(scratch, f"{position} {name}")
+                if result.exists():
+                    result.rename(Path(folder, f"{number} {name}"))
+
+
+def load(folder: str, number: int, name: str) -> Reading | Failed:
+    """What a reader left; a process that ended has left nothing."""
+    path = Path(folder, f"{number} {name}")
+    if not path.exists():
+        return Failed("the process crashed or took too long")
+    with path.open("rb") as file:
+        found: Reading | Failed = pickle.load(file)  # noqa: S301 - our own
+    return found
+
+
+# -- judging ------------------------------------------------------------------------------------
+
+
+def judge(item: Item, said: dict[str, Reading | Failed]) -> Verdict:
+    """Classify what readers say otherwise than we."""
+    verdict = Verdict(item)
+    others = [name for name in said if not name.startswith("ours")]
+    opened = [name for name in others if not isinstance(said[name], Failed)]
+    ours = said["ours"]
+    if isinstance(ours, Failed):
+        if opened:
+            kind = documented(Difference("/", "file", str(ours), "opens"))
+            verdict.found[kind or "ours"].append((opened[0], f"refused: {ours}"))
+        verdict.refused = not opened
+        return verdict
+    decoded = said.get("ours, decoded")
+    for name in others:
+        theirs = said[name]
+        if isinstance(theirs, Failed):
+            fails = name.endswith("decoded") and isinstance(decoded, Failed)
+            if not fails:  # xarray decodes what neither can
+                verdict.found["theirs"].append((name, f"refuses: {theirs}"))
+            continue
+        mine = decoded if name.endswith("decoded") else ours
+        if isinstance(mine, Failed):
+            verdict.found["ours"].append((name, f"refused: {mine}"))
+            continue
+        for difference in compare(name, mine, theirs):
+            verdict.found[classify(difference, name, ours, said)].append((name, str(difference)))
+    return verdict
+
+
+def compare(name: str, ours: Reading, theirs: Reading) -> Iterator[Difference]:
+    """What differs from one reader, as far as it defines what we return."""
+    if name in EXACT:
+        yield from readings.differences(ours, theirs)
+        return
+    truth = {
+        path: readings.GroupReading(
+            variables={
+                n: readings.VariableReading(v.values, shape=v.shape)
+                for n, v in group.variables.items()
+            }
+        )
+        for path, group in theirs.items()
+    }
+    readings.fit(truth, ours)
+    for group in truth.values():
+        for variable in group.variables.values():
+            variable.encoding = None
+            if isinstance(variable.values, np.ndarray):
+                variable.values = readings.native(variable.values)
+    for difference in readings.differences(readings.as_objects(ours), truth, exact=False):
+        if difference.what in ("values", "shape"):  # names and groups are netCDF's matter
+            yield difference
+
+
+def classify(
+    difference: Difference, name: str, ours: Reading, said: dict[str, Reading | Failed]
+) -> str:
+    """Whose a difference is."""
+    if documented(difference):
+        return "documented"
+    if "values" in difference.what and not difference.ours.startswith(("FormatError", "Unsup")):
+        for other, reading in said.items():
+            if other.startswith(("ours", name.partition(",")[0])) or isinstance(reading, Failed):
+                continue
+            if agrees(difference.where, ours, reading):
+                return "theirs"
+    if difference.what == "values" and re.match(r"\w+(Error|Exception): ", difference.theirs):
+        return "theirs"
+    return "ours"
+
+
+def agrees(where: str, ours: Reading, other: Reading) -> bool:
+    """Whether another reader has our values of a variable."""
+    group, _, name = where.rpartition("/")
+    mine, theirs = (
+        reading.get(group or "/", readings.GroupReading()).variables.get(name)
+        for reading in (readings.as_objects(ours), other)
+    )
+    if mine is None or theirs is None or theirs.values is None:
+        return False
+    if isinstance(mine.values, Failed) or isinstance(theirs.values, Failed):
+        return False
+    return readings.same(mine.values, readings.native(theirs.values))
+
+
+def documented(difference: Difference) -> str | None:
+    """The class of a difference that docs/differences.md has."""
+    text = f"{difference.ours} / {difference.theirs}"
+    for _, what, pattern in DOCUMENTED:
+        if re.fullmatch(what, difference.what) and re.search(pattern, text):
+            return "documented"
+    return None
+
+
+# -- reporting ----------------------------------------------------------------------------------
+
+
+def table(verdicts: list[Verdict]) -> Iterator[str]:
+    """The lines of a table in Markdown: files of each folder by outcome."""
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for verdict in verdicts:
+        counts[verdict.item.group][verdict.outcome] += 1
+        counts["all"][verdict.outcome] += 1
+    yield f"| | files | {' | '.join(OUTCOMES)} |"
+    yield f"|---|{'---:|' * (len(OUTCOMES) + 1)}"
+    names = sorted((name for name in counts if name != "all"), key=str.lower)
+    for name in [*names, "all"]:
+        row = counts[name]
+        cells = (str(row[outcome] or "") for outcome in OUTCOMES)
+        yield f"| {name} | {row.total()} | {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """Run the command line; 1 if a difference is ours."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--seconds", type=int, default=120, help="for a reading (%(default)s)")
+    parser.add_argument("--gigabytes", type=int, default=6, help="for a process (%(default)s)")
+    parser.add_argument("--all", action="store_true", help="print the differences of others, too")
+    args = parser.parse_args()
+    items = list(find(args.folder))
+    limits = workers.Limits(args.gigabytes << 30, args.seconds)
+    verdicts = []
+    with tempfile.TemporaryDirectory() as scratch:
+        read_all(items, scratch, args.jobs, limits)
+        for number, item in enumerate(items):
+            said = {name: load(scratch, number, name) for name in READERS[item.format]}
+            verdicts.append(judge(item, said))
+    shown = ("ours", "documented", "theirs") if args.all else ("ours",)
+    for kind in shown:
+        for verdict in verdicts:
+            for name, text in verdict.found.get(kind, ())[:10]:
+                print(f"{kind}: {verdict.item.path}: {name}: {text}")
+    print(*table(verdicts), sep="\n")
+    return any(verdict.outcome == "ours" for verdict in verdicts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
