@@ -33,6 +33,9 @@ import workers  # noqa: E402 - the path comes first
 
 from tests import differential  # noqa: E402
 
+#: Of a case; it may take long where others are at work.
+LIMITS = workers.Limits(seconds=120)
+
 
 def show(seed: int, number: int, keep: Path | None) -> None:
     """Repeat one case here, and print how its dataset was made."""
@@ -60,7 +63,8 @@ def main() -> int:
         return 0
     begin = time.monotonic()
     case = functools.partial(differential.run, args.seed)
-    summary = workers.run_all(case, range(args.first, args.first + args.cases), args.jobs)
+    numbers = range(args.first, args.first + args.cases)
+    summary = workers.run_all(case, numbers, args.jobs, LIMITS)
     seconds = time.monotonic() - begin
     failed = len(summary.failed)
     print(f"seed {args.seed}: {args.cases} datasets in {seconds:.0f} s, {failed} with differences")
