@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -277,6 +279,12 @@ def by_zarr(target: Any, **options: Any) -> Reading:
     reading: Reading = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        if Path(target).is_file():
+            with zipfile.ZipFile(target) as archive:
+                tops = {name.split("/")[0] for name in archive.namelist()}
+            # netCDF-C puts everything into one directory
+            options["path"] = tops.pop() if len(tops) == 1 else ""
+            target = zarr.storage.ZipStore(target, mode="r")
         root = zarr.open_group(target, mode="r", **options)
         pending: list[tuple[str, Any]] = [("/", root)]
         while pending:
