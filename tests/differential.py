@@ -245,6 +245,7 @@ def _select(kind: str, made: Made, choose: random.Random, ours: Reading) -> str:
         if not isinstance(variable.values, Failed)
         and len(set(variable.dims or ())) == len(variable.shape)  # xarray selects no others
     }
+    readable = {name: variable for name, variable in readable.items() if variable.shape}
     if not readable:
         return "nothing to select"
     name = choose.choice(sorted(readable))

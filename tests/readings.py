@@ -127,14 +127,16 @@ def of_datasets(groups: Mapping[str, xr.Dataset]) -> Reading:
 
 
 def _of_variable(variable: xr.Variable) -> VariableReading:
+    dtype = variable.dtype  # of sequences it is another one once they are in memory
     try:
-        values: Any = variable.isel(corners(variable)).values
+        chosen = corners(variable)  # xarray makes a scalar of no dimensions another type
+        values: Any = (variable.isel(chosen) if chosen else variable).values
     except Exception as error:  # noqa: BLE001 - what it is, is compared
         values = Failed(f"{type(error).__name__}: {error}")
     return VariableReading(
         values,
         tuple(map(str, variable.dims)),
-        variable.dtype,
+        dtype,
         dict(variable.attrs),
         dict(variable.encoding),
         variable.shape,
@@ -202,6 +204,8 @@ def _h5py_attributes(where: h5py.Group | h5py.Dataset) -> dict[str, Any]:
                 continue
             if isinstance(value, h5py.Empty):  # without elements, as those of no length
                 value = np.zeros(0, type_.newbyteorder("="))
+            if _has_references(type_):
+                value = repr(value)
             text = h5py.check_string_dtype(type_) is not None
             found[name] = _text(value) if text else value
     return found
@@ -213,6 +217,16 @@ def _text(value: Any) -> Any:
     return [_text(item) for item in value] if isinstance(value, np.ndarray) else value
 
 
+def _has_references(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are, or hold, references, which mean nothing outside of their file."""
+    if dtype.names is not None:
+        return any(_has_references(dtype[name]) for name in dtype.names)
+    base = h5py.check_vlen_dtype(dtype)
+    if isinstance(base, np.dtype):
+        return _has_references(base)
+    return h5py.check_ref_dtype(dtype) is not None
+
+
 def _is_variable(dataset: h5py.Dataset) -> bool:
     """Whether a dataset is a variable to netCDF, not a dimension only, and of a type it has."""
     name = dataset.attrs.get("NAME", b"")
@@ -220,7 +234,7 @@ def _is_variable(dataset: h5py.Dataset) -> bool:
         b"This is a netCDF dimension but not a netCDF variable"
     )
     # an element may be an array or a reference
-    return not alone and dataset.dtype.subdtype is None and not h5py.check_ref_dtype(dataset.dtype)
+    return not alone and dataset.dtype.subdtype is None and not _has_references(dataset.dtype)
 
 
 def _of_h5py(dataset: h5py.Dataset) -> VariableReading:
@@ -250,6 +264,12 @@ def netcdf_values(values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return rows
     array = np.asarray(values)
     text = h5py.check_string_dtype(dtype)
+    if dtype.names is not None:
+        array = array.copy()
+        for name in dtype.names:
+            if h5py.check_string_dtype(dtype[name]) and array.dtype[name].kind == "O":
+                array[name] = netcdf_values(array[name], dtype[name])
+        return array
     if text is None:
         enum = h5py.check_enum_dtype(dtype)
         if dtype.kind == "b" or enum is not None:
@@ -359,7 +379,8 @@ def _variable(
         yield Difference(path, "dtype", str(ours.dtype), str(theirs.dtype))
     if theirs.attrs is not None:
         yield from _attributes(path, ours.attrs or {}, theirs.attrs, exact)
-    if theirs.encoding is not None:
+    unreadable = isinstance(ours.values, Failed) and isinstance(theirs.values, Failed)
+    if theirs.encoding is not None and not unreadable:
         yield from _encoding(path, ours.encoding or {}, theirs.encoding)
     one, other = ours.values, theirs.values
     if other is None:

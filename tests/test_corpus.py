@@ -105,3 +105,9 @@ def test_whose_a_difference_is(folder: Path, tmp_path: Path, what: str, expected
     else:
         readings["ours"] = Failed("FormatError: no")
     assert corpus.judge(item, readings).outcome == expected
+
+
+def test_what_is_documented_is() -> None:
+    page = Path(__file__).parent.parent / "docs" / "differences.md"
+    headings = {line.lstrip("# ") for line in page.read_text().splitlines() if line[:1] == "#"}
+    assert {heading for heading, _, _ in corpus.DOCUMENTED} <= headings
