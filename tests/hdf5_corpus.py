@@ -652,6 +652,15 @@ def h5_odd_array(path: Path) -> None:
 
 
 @case
+def h5_enum_big_endian(path: Path) -> None:
+    with h5py.File(path, "w") as f:
+        for name in (">i4", "<u2", ">u8"):
+            kind = h5py.enum_dtype({"RED": 0, "GREEN": 100}, name)
+            f[f"enum {name}"] = np.array([0, 100, 0], kind)
+            f.create_dataset(f"chunked {name}", (3,), kind, chunks=(2,), fillvalue=100)
+
+
+@case
 def h5_odd_bitfield(path: Path) -> None:
     with h5py.File(path, "w") as f:
         space = h5py.h5s.create_simple((3,))

@@ -65,7 +65,8 @@ def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | Non
     if type_.kind == "enum":
         if stored.kind not in "iu":
             return None
-        return ValueType(_NC_TYPES.get(stored.str[1:]), stored, stored, enum)
+        # netCDF keeps byte orders of numbers only
+        return ValueType(_NC_TYPES.get(stored.str[1:]), stored, stored.newbyteorder("="), enum)
     if type_.numpy is not None and type_.kind != "compound":
         return ValueType(_NC_TYPES.get(stored.str[1:]), stored, stored)
     return ValueType(None, stored, values)
