@@ -179,10 +179,9 @@ def _walk(
 ) -> None:
     reading[path] = GroupReading(_h5py_attributes(group) if attributes else None)
     for name in group:
-        link = group.get(name, getlink=True)
-        if isinstance(link, (h5py.SoftLink, h5py.ExternalLink)):
+        if isinstance(group.get(name, getlink=True), h5py.ExternalLink):
             continue
-        member = group[name]
+        member = group.get(name)  # None if it leads nowhere
         if isinstance(member, h5py.Group):
             if member.id not in above:
                 child = f"{path.rstrip('/')}/{name}"
@@ -254,29 +253,40 @@ def _of_h5py(dataset: h5py.Dataset) -> VariableReading:
     return VariableReading(values, shape=dataset.shape or ())
 
 
-def netcdf_values(values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Values of h5py in the types of netCDF: text is str, but for single characters."""
+def netcdf_values(
+    values: Any, dtype: np.dtype[Any], *, inner: bool = False
+) -> np.ndarray[Any, Any]:
+    """Values of h5py in the types of netCDF: text is str, but for single characters.
+
+    Parameters
+    ----------
+    values, dtype
+        What h5py returned, and the dtype of the dataset.
+    inner
+        Whether they are part of others, in which text of a fixed length remains bytes.
+    """
     base = _element(dtype)
     if base is not None:
         rows = np.empty(values.shape, object)
         for at in np.ndindex(values.shape):
-            rows[at] = netcdf_values(values[at], base)
+            rows[at] = netcdf_values(values[at], base, inner=True)
         return rows
     array = np.asarray(values)
     text = h5py.check_string_dtype(dtype)
     if dtype.names is not None:
         array = array.copy()
         for name in dtype.names:
-            if h5py.check_string_dtype(dtype[name]) and array.dtype[name].kind == "O":
-                array[name] = netcdf_values(array[name], dtype[name])
+            field_ = dtype[name].base
+            if h5py.check_string_dtype(field_) and field_.kind == "O":
+                array[name] = netcdf_values(array[name], field_)
         return array
     if text is None:
         enum = h5py.check_enum_dtype(dtype)
         if dtype.kind == "b" or enum is not None:
             return array.astype("i1" if dtype.kind == "b" else dtype.newbyteorder("="))
         return array
-    if text.length == 1:
-        return array.astype("S1")
+    if text.length == 1 or (text.length and inner):
+        return array.astype(f"S{text.length}")
     result = np.empty(array.shape, object)
     for at in np.ndindex(array.shape):
         found = _text(array[at])
@@ -376,7 +386,7 @@ def _variable(
     if ours.shape != theirs.shape:
         yield Difference(path, "shape", str(ours.shape), str(theirs.shape))
     if theirs.dtype is not None and ours.dtype != theirs.dtype:
-        yield Difference(path, "dtype", str(ours.dtype), str(theirs.dtype))
+        yield Difference(path, "dtype", short(ours.dtype), short(theirs.dtype))
     if theirs.attrs is not None:
         yield from _attributes(path, ours.attrs or {}, theirs.attrs, exact)
     unreadable = isinstance(ours.values, Failed) and isinstance(theirs.values, Failed)
@@ -442,9 +452,9 @@ def fit(truth: Reading, ours: Reading) -> set[str]:
                 variable.values = None
             if not isinstance(values, np.ndarray):
                 continue
-            kind = mine.values.dtype if values.dtype.names else values.dtype.newbyteorder("=")
-            if values.dtype.names == mine.values.dtype.names:
-                variable.values = values = values.astype(kind)
+            variable.values = values = native(values)
+            if values.dtype.names is not None and values.dtype.names == mine.values.dtype.names:
+                variable.values = values = values.astype(mine.values.dtype)
             longer = values.ndim == mine.values.ndim and values.shape != mine.values.shape
             if longer and all(a <= b for a, b in zip(values.shape, mine.values.shape, strict=True)):
                 padded = native(mine.values).copy()
@@ -474,6 +484,8 @@ def native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Values in the byte order of the machine, text as objects."""
     if values.dtype.kind in "TU":
         return values.astype(object)
+    if values.dtype.isnative or values.dtype.names is not None:
+        return values
     return values.astype(values.dtype.newbyteorder("="))
 
 
@@ -523,7 +535,7 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, int) and abs(value) < 2**53 else value
 
 
-def short(value: Any, length: int = 120) -> str:
+def short(value: Any, length: int = 1000) -> str:
     """Show a value in one line."""
     if isinstance(value, np.ndarray):
         text = f"{value.dtype} {value.shape} {value.reshape(-1)[:8].tolist()}"
