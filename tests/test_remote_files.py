@@ -206,7 +206,7 @@ class TestTargets:
     def test_a_tree_called_like_a_file(self, root: Path, real: Nginx) -> None:
         """nginx answers 403 for a directory, others a page, or 404."""
         dataset = expected(root / "c1.nc")
-        to_nczarr(dataset, root / "tree.nc", mode="w")
+        to_nczarr(dataset, f"file://{root}/tree.nc#mode=nczarr,file", mode="w")
         objects = {
             f"/{path.relative_to(root)}": path.read_bytes()
             for path in (root / "tree.nc").rglob("*")
