@@ -198,6 +198,37 @@ def test_values_are_added_to_an_enum(clouds: Path, tmp_path: Path) -> None:
             assert back["bare"].encoding["dtype"].metadata["enum"] == CLOUDS
 
 
+@pytest.mark.filterwarnings("ignore:.*enums become:nczarr_xarray.NCZarrWarning")
+@pytest.mark.parametrize("engine", ["netcdf4", "nczarr"])
+@pytest.mark.parametrize("source", ["netcdf", "nczarr"])
+def test_values_of_an_enum_that_any_engine_opened(
+    clouds: Path, tmp_path: Path, source: str, engine: str
+) -> None:
+    """Engine netcdf4 shows flags and mark of NCZarr as attributes: they are no change."""
+    copied(clouds, tmp_path / "x")
+    copied(clouds, tmp_path / "z")
+    path = clouds if source == "netcdf" else f"file://{tmp_path}/z#mode=nczarr,file"
+    with xr.open_dataset(path, engine=engine) as dataset:
+        dataset.load()
+    encodings = {name: dict(v.encoding) for name, v in dataset.variables.items()}
+    changes: list[dict[str, Any]] = [
+        {"mode": "a"},
+        {"mode": "r+"},
+        {"append_dim": "x"},
+        {"region": {"x": slice(4, 8)}},
+    ]
+    for options in changes:
+        to_nczarr(dataset, tmp_path / "x", **options)
+        assert {name: v.encoding for name, v in dataset.variables.items()} == encodings
+    copied(tmp_path / "x", tmp_path / "back.nc")
+    with netCDF4.Dataset(tmp_path / "back.nc") as file:
+        file.set_auto_mask(False)
+        for name in ("filled", "bare"):
+            assert file[name].datatype.enum_dict == CLOUDS
+            assert file[name][:].tolist() == [0, 1, 2, 255] * 2
+            assert not {"flag_values", "flag_meanings", MARK} & {*file[name].ncattrs()}
+
+
 # -- what is left out -------------------------------------------------------------------------
 
 

@@ -273,7 +273,7 @@ def plan_target(
     """Where to write, and what: by the release that must read it and a URL's mode words."""
     destination = find_destination(target, storage_options)
     mode, url = destination.mode, destination.url
-    if portable and "nczarr" in mode:
+    if portable and "nczarr" in mode and "zarr" not in mode:
         raise ExportError(url, "what is portable is pure Zarr: write #mode=zarr")
     if portable:
         mode |= {"zarr"}

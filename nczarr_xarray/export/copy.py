@@ -21,7 +21,7 @@ from nczarr_xarray.export.place import Place
 from nczarr_xarray.export.request import aligned_item
 from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.storage import fill_element, text_dtype
-from nczarr_xarray.export.stored import stored_as
+from nczarr_xarray.export.stored import netcdf_text, stored_as
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
 from nczarr_xarray.formats.nczarr.emit import Profile
@@ -276,6 +276,8 @@ def _set_codecs(
 
 
 def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) -> Item:
+    if profile.spelling is not None:
+        variable = netcdf_text(variable)
     stored = stored_as(opened, variable)
     source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
     dtype, codecs, chunks = stored.dtype, stored.codecs, stored.chunk_shape
@@ -288,11 +290,11 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
         fill = fill.encode() if isinstance(fill, str) else None
     elif variable.nc_type == "string" and opened.hierarchy.generation != "v2":
         dtype = text_dtype(dtype.itemsize, 0, profile)
-    if isinstance(opened.store, DataFile):
-        if profile.generation in ("G2L", "G2U"):  # which know the order of the machine only
-            dtype = dtype.newbyteorder("<")
-        if profile.generation == "G2U":
-            codecs = ()
+    if isinstance(opened.store, DataFile) and profile.generation in ("G2L", "G2U"):
+        dtype = dtype.newbyteorder("<")  # they know the order of the machine only
+    pure = profile.generation == "v2" and opened.hierarchy.generation.startswith("G")
+    if pure or isinstance(opened.store, DataFile):
+        # (of NCZarr, too: netCDF's default fill is no fill of Zarr's, see `fill_element`)
         fill = fill_element(variable.nc_type, _fill_value(variable), dtype, profile)
     if layout.codecs is not None:
         codecs = _fitted(layout.codecs, dtype)
@@ -310,7 +312,10 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
         fill=fill,
         codecs=codecs if variable.shape else (),
     )
-    if profile.portable:
+    # chunks of NCZarr have been through its codecs, and can again; of others, szip may fail
+    same = (opened.hierarchy.generation, stored.chunk_shape) == (profile.generation, chunks)
+    proven = dtype.hasobject or (same and profile.spelling is not None)
+    if profile.portable or not (proven or layout.codecs):
         new = replace(new, codecs=kept_codecs(new.codecs, new, profile))
     return Item(replace(variable, array=new), source)
 

@@ -261,8 +261,6 @@ class Exporter:
         attributes = dict(source.attrs)
         if "_nczarr_maxstrlen" in attributes and nc_type == "string":
             encoding = {"_nczarr_maxstrlen": attributes["_nczarr_maxstrlen"], **encoding}
-        if nc_type == "string" and self.profile.generation == "v2":
-            attributes.setdefault("_Encoding", "utf-8")  # by which xarray makes text of bytes
         fill = attributes.pop("_FillValue", None)
         try:
             rounding = self.rounding(source, encoding, attributes, fill)

@@ -171,8 +171,16 @@ class Existing:
         for key, data in root.items():
             found[key] = found.pop(key, data)
         (old,) = self.opened.keys.get_many([CONSOLIDATED])
+        everything = {}
         if consolidated or isinstance(old, bytes):
-            found[CONSOLIDATED] = consolidate(self._everything(removed))
+            everything = self._everything(removed)
+        if self.profile.spelling is None:  # pure Zarr, for which strict parsers exist
+            found, everything = (
+                {key: edit.standard(data, key) for key, data in documents.items()}
+                for documents in (found, everything)
+            )
+        if everything:
+            found[CONSOLIDATED] = consolidate(everything)
         return found
 
     def _everything(self, removed: Iterable[str]) -> dict[str, bytes]:

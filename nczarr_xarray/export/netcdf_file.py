@@ -17,7 +17,7 @@ from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.source import StoredSource
-from nczarr_xarray.export.stored import stored_as
+from nczarr_xarray.export.stored import netcdf_text, stored_as
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
@@ -63,7 +63,7 @@ def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bo
     held = {
         group.path: Held(
             lacking.attributes(group.path, group.attributes),
-            [lacking.variable(variable) for variable in group.variables.values()],
+            [lacking.variable(netcdf_text(variable)) for variable in group.variables.values()],
         )
         for group in opened.hierarchy.root.walk()
     }
@@ -155,13 +155,15 @@ def _filters(codecs: Iterable[CodecConfig]) -> dict[str, Any]:
         match config["id"]:
             case "shuffle" | "fletcher32" as name:
                 options[name] = True
-            case "zlib" | "zstd" | "bz2" as name:
-                options["compression"] = {"bz2": "bzip2"}.get(name, name)
-                options["complevel"] = config["level"]
-            case "blosc":
-                options["compression"] = f"blosc_{config['cname'].replace('blosclz', 'lz')}"
-                options["complevel"] = config["clevel"]
-                options["blosc_shuffle"] = max(0, config["shuffle"])
+            case "zlib" | "gzip" | "zstd" | "bz2" as name:
+                level = config.get("level", 4)
+                options["compression"] = {"bz2": "bzip2", "gzip": "zlib"}.get(name, name)
+                # -1 is zlib's default, and below that come the fast ones of zstd
+                options["complevel"] = level if level >= 0 else 1 if name == "zstd" else 4
+            case "blosc":  # as a filter of HDF5, it fails on what it cannot make smaller
+                options["compression"] = "zlib"
+                options["complevel"] = 4
+                options["shuffle"] |= config["shuffle"] != 0
             case "szip":
                 options["compression"] = "szip"
                 options["szip_coding"] = "nn" if config["mask"] & 32 else "ec"
@@ -206,7 +208,7 @@ def _write_variable(file: Any, opened: Opened, variable: Variable) -> None:
         values = source.read(part)
         if text:
             texts = np.empty(values.size, object)
-            texts[:] = list(map(bytes_of, values.ravel().tolist()))
+            texts[:] = [t if isinstance(t, bytes) else bytes_of(t) for t in values.ravel().tolist()]
             values = texts.reshape(values.shape)
         if variable.enum is not None:
             # netCDF4 refuses what is no member, as fill values need not be; netCDF-C does not

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,19 @@ def stored_as(opened: Opened, variable: Variable) -> Stored:
     itemsize = 8 if dtype.kind == "O" else dtype.itemsize
     chunks = default_chunk_shape(variable.shape, unlimited, itemsize)
     return Stored(dtype, chunks, contiguous=not any(unlimited))
+
+
+def netcdf_text(variable: Variable) -> Variable:
+    """A variable of bytes of pure Zarr as netCDF has it: char, or string.
+
+    ``_Encoding`` tells xarray that bytes of Zarr are text, which a string is without it.
+    """
+    if variable.nc_type != "string" or variable.dtype.kind != "S":
+        return variable
+    attributes = dict(variable.attributes)
+    if attributes.pop("_Encoding", None) is None and variable.dtype.itemsize == 1:
+        return replace(variable, nc_type="char")
+    return replace(variable, attributes=attributes)
 
 
 def _as_netcdf(config: CodecConfig) -> CodecConfig:

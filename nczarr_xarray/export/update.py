@@ -21,6 +21,7 @@ from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.packing import fitted, is_packed
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, netcdf_type
 from nczarr_xarray.formats.nczarr import edit
+from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Hashable, slice]
@@ -137,7 +138,8 @@ class Update:
         """Variables of `dataset` encoded as the stored ones are."""
         misfits = {name: self._misfit(name, v) for name, v in dataset.variables.items()}
         self.problems += [f"{name}: {found}" for name, found in misfits.items() if found]
-        dataset = dataset.drop_vars([name for name, found in misfits.items() if found])
+        gone = [name for name, found in misfits.items() if found]
+        dataset = dataset.drop_vars(gone).copy()  # the user's encoding stays as it is
         packed: dict[str, bool] = {}
         for name, variable in dataset.variables.items():
             encoding = whole_text(variable, self.stored.variables[name].encoding)
@@ -233,6 +235,8 @@ class Update:
     ) -> str | None:
         """What of the attributes, those `given` and those of the encoding, is not as stored."""
         different = []
+        # readers that know no enums, such as netCDF-C, show the flags of one as attributes
+        known = variable.attributes if variable.enum is None else as_flags(variable)
         for name, value in attributes.items():
             if name == "units" and name not in given:
                 # xarray takes finer units where those stored do not do
@@ -241,7 +245,7 @@ class Update:
                     return f"needs the units {value!r}, stored with others"
             if name not in given:
                 continue
-            stored = variable.attributes.get(str(name))
+            stored = known.get(str(name))
             try:
                 new = encode_attribute(str(name), value)
             except ValueError as error:

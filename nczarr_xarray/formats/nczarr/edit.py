@@ -7,6 +7,7 @@ node as stored, by key, and return only those that change.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 
 from nczarr_fsspec.errors import FormatError
@@ -195,6 +196,26 @@ def set_attributes(
         if types is not None:
             _put(types, attribute.name, values.attribute_code(attribute.type, char))
     return node.changed()
+
+
+def standard(data: bytes, key: str) -> bytes:
+    """A document of pure Zarr as JSON's standard has it; the same bytes if it is so already.
+
+    Other writers leave bare NaN and infinities in theirs, which browsers refuse.
+    """
+    try:
+        json.loads(data, parse_constant=_refuse)
+    except ValueError:
+        document = _parse(key, data)
+    else:
+        return data
+    if key.rpartition("/")[2] == ".zattrs" and isinstance(document, dict):
+        document = {name: values.standard_attribute(name, v) for name, v in document.items()}
+    return dumps(values.standard(document)).encode()
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)
 
 
 class _Node:

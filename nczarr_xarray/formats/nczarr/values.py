@@ -8,6 +8,8 @@ without quotes and cannot read all of it back; the quoted form it reads whole
 from __future__ import annotations
 
 import base64
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +21,8 @@ from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig
 
 #: What Zarr 2 knows as compressors; in pure Zarr any other codec is a filter.
 _COMPRESSORS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
+#: ``nanf`` and ``inff`` are netCDF-C's as well.
+_LITERAL = re.compile(r"(?i)(nan|inf|infinity)f$")
 #: Type codes of attributes; that of char depends on the generation.
 _CODES: dict[str, str] = {
     "byte": "<i1",
@@ -75,6 +79,33 @@ def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
         if quoted and profile.spelling is None and attribute.name != "_FillValue":
             return elements
     return elements[0] if len(elements) == 1 else elements
+
+
+def standard(value: JSON) -> JSON:
+    """A JSON value without what only dialects of JSON have: NaN and infinities are quoted."""
+    if isinstance(value, Number):
+        try:
+            json.loads(value, parse_constant=_refuse)
+        except ValueError:
+            return number(np.float64(_LITERAL.sub(r"\1", value)))
+        return value
+    if isinstance(value, list):
+        return [standard(member) for member in value]
+    if isinstance(value, dict):
+        return {name: standard(member) for name, member in value.items()}
+    return value
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)
+
+
+def standard_attribute(name: str, value: JSON) -> JSON:
+    """The same of a value in ``.zattrs``, where a number stays one (see `attribute_value`)."""
+    found = standard(value)
+    if isinstance(value, Number) and not isinstance(found, Number) and name != "_FillValue":
+        return [found]
+    return found
 
 
 def attribute_code(nc_type: str, char: str) -> str:
