@@ -20,7 +20,7 @@ from nczarr_xarray.export.new import plan_contents
 from nczarr_xarray.export.place import Place
 from nczarr_xarray.export.request import aligned_item
 from nczarr_xarray.export.source import StoredSource
-from nczarr_xarray.export.storage import fill_element, text_dtype
+from nczarr_xarray.export.storage import fill_element, note_text, text_dtype
 from nczarr_xarray.export.stored import netcdf_text, stored_as
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
@@ -106,6 +106,7 @@ def plan_copy(
                 continue
             item = _item(opened, variable, profile, layout)
             item = item._replace(variable=lacking.variable(item.variable))
+            note_text(item.variable, profile)  # (of `lacking`, so not the source's)
             copied.variables[variable.name] = item.variable
             contents.items.append(item)
     found += problems(contents.root, profile)

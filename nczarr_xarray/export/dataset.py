@@ -22,6 +22,7 @@ from nczarr_xarray.export.storage import (
     QUANTIZE_KEYS,
     Request,
     netcdf_type,
+    note_text,
     storage,
 )
 from nczarr_xarray.formats.nczarr.emit import Profile
@@ -289,6 +290,7 @@ class Exporter:
             self.attribute(variable, path, attribute, value)
         if fill is not None:
             variable.attributes["_FillValue"] = _fill_attribute(nc_type, fill)
+        note_text(variable, self.profile)
         group.variables[name] = variable
         asked = request.chunks_are_asked_for
         self.contents.items.append(Item(variable, source, rounding, asked))

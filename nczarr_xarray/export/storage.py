@@ -12,7 +12,7 @@ from nczarr_xarray.export.attributes import NC_TYPES
 from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs
 from nczarr_xarray.export.grid import default_chunk_shape, misfit, uniform_chunks
 from nczarr_xarray.formats.nczarr.emit import Profile
-from nczarr_xarray.model import NC_DEFAULT_FILL, ChunkedArray, bytes_of
+from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, ChunkedArray, Variable, bytes_of
 
 #: Keys that decoding and encoding of values (CF) has used up.
 CF_KEYS = frozenset(
@@ -122,6 +122,13 @@ def text_dtype(longest: int, room: int, profile: Profile) -> np.dtype[Any]:
     """
     least = 2 if profile.generation == "v2" else 1  # there, one byte makes a char array
     return np.dtype(f"S{max(longest, room, least)}")
+
+
+def note_text(variable: Variable, profile: Profile) -> None:
+    """Add ``_Encoding`` to text in pure Zarr, which xarray takes for bytes else."""
+    text = variable.nc_type == "string" and variable.dtype.kind in "OU"
+    if text and profile.generation == "v2":
+        variable.attributes.setdefault("_Encoding", Attribute("_Encoding", "char", "utf-8"))
 
 
 def storage(request: Request, profile: Profile) -> ChunkedArray:

@@ -87,7 +87,7 @@ def array_documents(variable: Variable, profile: Profile) -> dict[str, bytes]:
     if array.separator != ".":
         zarray["dimension_separator"] = array.separator
     files: dict[str, dict[str, JSON]] = {".zattrs": {}, ".zarray": zarray}
-    attributes = _attributes(variable, profile)
+    attributes = _attributes(variable)
     _put_attributes(files[".zattrs"], attributes, profile)
     if profile.array_dimensions:
         names: list[JSON] = [dim.name for dim in variable.dimensions]
@@ -148,19 +148,17 @@ def dimension_value(dimension: Dimension) -> JSON:
     return {"size": size, "unlimited": values.integer(1)} if dimension.unlimited else size
 
 
-def _attributes(variable: Variable, profile: Profile) -> Mapping[str, Attribute]:
+def _attributes(variable: Variable) -> Mapping[str, Attribute]:
     """Attributes of a variable, as it is stored.
 
-    ``_nczarr_maxstrlen`` says what the dtype says, for else netCDF-C cuts text. In pure Zarr,
-    ``_Encoding`` tells text from bytes. Enums become flags, for there are none.
+    ``_nczarr_maxstrlen`` says what the dtype says, for else netCDF-C cuts text. Enums become
+    flags, for there are none.
     """
     if variable.enum is not None:
         return as_flags(variable)
     attributes, array = dict(variable.attributes), variable.array
     if variable.nc_type != "string" or array is None or array.dtype.kind != "S":
         return attributes
-    if profile.spelling is None and variable.dtype.kind in "OU":
-        attributes.setdefault("_Encoding", Attribute("_Encoding", "char", "utf-8"))
     name = "_nczarr_maxstrlen"
     if name in attributes:
         length = np.array([array.dtype.itemsize], np.int32)
