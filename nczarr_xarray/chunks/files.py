@@ -86,6 +86,14 @@ class FileChunkReader:
         assert isinstance(source, LocalBytes)
         result = allocate(self._array, plan)
         known = self._chunks_of(plan) if remember and not self._decoders[0].is_plain else None
+        if plan.count == 1:  # there is nothing to sort and nothing to share
+            (segment,) = plan.segments(1)
+            number = np.ravel_multi_index(segment.first.position, self._grid) if self._grid else 0
+            ids = np.array([number], dtype=np.int64)
+            table = file.parse(self._array.index.locate(ids))
+            self._check_sizes(ids, table.size)
+            self._place_segment(source, segment, _Chunks(ids, *table), known, plan, result)
+            return plan.finish(result)
         most = chunks_at_a_time(plan.count, self._nbytes) if self._decoders[0].in_rows else 1
         for segments, first, ids in self._windows(plan, most, LOCAL_WINDOW):
             wanted, where = np.unique(ids, return_inverse=True)

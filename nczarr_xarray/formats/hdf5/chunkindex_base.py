@@ -183,9 +183,9 @@ class HDF5ChunkIndex(ABC):
         chunks = await self.find(ids) if len(ids) else np.empty(0, dtype=CHUNK)
         address, size = chunks["address"], chunks["size"]
         missing = address < 0
-        outside = np.flatnonzero(~missing & (address + size > frame.end))
-        if outside.size:
-            first = outside[0]
+        outside = ~missing & (address + size > frame.end)
+        if outside.any():
+            first = int(outside.argmax())
             where = tuple(grid.positions(ids[first : first + 1])[:, 0].tolist())
             raise grid.error(
                 f"chunk {where} has {size[first]} bytes at {address[first]}, "
@@ -208,11 +208,13 @@ class HDF5ChunkIndex(ABC):
         FormatError
             If a chunk is there twice.
         """
+        known = chunks["number"]
+        if len(known) == len(numbers) and (known == numbers).all():  # all of them, in order
+            return chunks
         picked = np.zeros(len(numbers), dtype=CHUNK)
         picked["address"] = -1
         if not len(chunks):
             return picked
-        known = chunks["number"]
         if np.any(known[1:] <= known[:-1]):
             chunks = chunks[np.argsort(known, kind="stable")]
             known = chunks["number"]

@@ -64,6 +64,7 @@ class _Node(NamedTuple):
 
 
 _LEAF = np.empty(0, dtype=np.int64)
+_NOTHING = np.empty(0, dtype=CHUNK)
 
 
 class _TreeIndex(HDF5ChunkIndex):
@@ -76,7 +77,7 @@ class _TreeIndex(HDF5ChunkIndex):
         """Read nodes, all in one wave."""
 
     async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        found: list[np.ndarray[Any, Any]] = [np.empty(0, dtype=CHUNK)]
+        found: list[np.ndarray[Any, Any]] = []
         root = await self.root()
         wanted = [] if root is None else [root]
         seen: set[int] = set()
@@ -89,7 +90,8 @@ class _TreeIndex(HDF5ChunkIndex):
             nodes = await self._nodes(wanted)
             found.extend(node.chunks for node in nodes)
             wanted = [pointer for node in nodes for pointer in node.touching(ids)]
-        return self.pick(np.concatenate(found), ids)
+        chunks = found[0] if len(found) == 1 else np.concatenate([_NOTHING, *found])
+        return self.pick(chunks, ids)
 
     async def _nodes(self, pointers: list[_Pointer]) -> list[_Node]:
         known = [self.memory.get(pointer.address) for pointer in pointers]
