@@ -17,6 +17,7 @@ import xarray as xr
 from matplotlib.image import imread
 
 from nczarr_xarray.cli import demo
+from nczarr_xarray.cli.main import main
 
 ROOT = Path(__file__).parent.parent
 GROUPS = ("/", "relief", "nino12", "mauna_loa")
@@ -115,7 +116,7 @@ def test_demo_says_what_it_misses(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "find_spec", lambda name: None)
-    assert demo.run(argparse.Namespace(output=tmp_path)) == 1
+    assert main(["demo", "--output", str(tmp_path)]) == 1
     captured = capsys.readouterr()
     assert "dask and matplotlib" in captured.err
     assert captured.out == ""

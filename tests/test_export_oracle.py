@@ -123,12 +123,24 @@ def _no_fill(key: str, ours: Any, theirs: Any) -> bool:
     return key.endswith(" fill") and theirs is None
 
 
+def _szip(key: str, ours: Any, theirs: Any) -> bool:
+    return _became_zlib("szip", key, ours, theirs)
+
+
+def _became_zlib(codec: str, key: str, ours: Any, theirs: Any) -> bool:
+    if not key.endswith(" filters") or not theirs.get(codec):
+        return False
+    others = theirs.keys() - {codec, "zlib", "complevel", "shuffle"}
+    return ours["zlib"] and not ours[codec] and all(ours[name] == theirs[name] for name in others)
+
+
 #: What may differ, and how it shows.
 ALLOWED: dict[str, Callable[[str, Any, Any], bool]] = {
     "HDF5 stores a variable in one piece; NCZarr knows chunks only": _one_piece,
     "netCDF4-python does not tell a text that is a string from one that is char": _one_text,
     "xarray 2026.9 forgets the encoding of strings": _text_chunks,
     "xarray does not tell that a variable is not filled in advance": _no_fill,
+    "szip fails on what it cannot make smaller: data that come with it get zlib": _szip,
 }
 
 
@@ -209,7 +221,9 @@ def test_copy_there_and_back(files: Callable[[str], str], tmp_path: Path, name: 
     ours, theirs = listing(back), listing(files(name))
     pairs = zip(ours, theirs, strict=True)
     assert [pair for pair in pairs if pair[0] != pair[1] and not is_known(*pair)] == []
-    assert different(described(back), described(files(name))) == {}
+    found = different(described(back), described(files(name)))
+    # as a filter of HDF5 it fails on what it cannot make smaller
+    assert {k: pair for k, pair in found.items() if not _became_zlib("blosc", k, *pair)} == {}
 
 
 def is_known(ours: str, theirs: str) -> bool:
