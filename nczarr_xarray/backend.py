@@ -190,9 +190,11 @@ class NCZarrDataStore(AbstractDataStore):
         self.names = dimension_names(group.path, self.variables.values())
         self.loaded: dict[str, np.ndarray[Any, Any]] = {}
         self.errors: dict[str, NCZarrError] = {}
+        self.readers: dict[str, VariableReader] = {}
         for name, variable in self.variables.items():
+            self.readers[name] = reader = opened.reader(variable)
             try:
-                opened.reader(variable).prepare()
+                reader.prepare()
             except NCZarrError as error:
                 self.fail(name, error)
 
@@ -202,7 +204,8 @@ class NCZarrDataStore(AbstractDataStore):
         variable = self.variables[name]
         # xarray would look into objects to see whether they are dates
         dtype = np.dtype("f8") if variable.dtype.kind == "O" else variable.dtype
-        self.variables[name] = replace(variable, error=error, dtype=dtype)
+        self.variables[name] = variable = replace(variable, error=error, dtype=dtype)
+        self.readers[name] = self.opened.reader(variable)
 
     def touched(self) -> Iterator[tuple[str, Variable]]:
         """The readable variables that xarray reads to open the group, by name.
@@ -281,9 +284,12 @@ class NCZarrDataStore(AbstractDataStore):
             names = self.dimensions_of(variable)
         data: Any = self.loaded.get(name)
         if data is None:
-            data = LazilyIndexedArray(NCZarrArray(self.opened.reader(variable)))
+            data = LazilyIndexedArray(NCZarrArray(self.readers[name]))
         elif len(set(names)) < len(names) and variable.nc_type == "string":
             data = data.astype(str)  # as xarray would, which fails where dimensions are equal
+        elif data.dtype.kind == "O" and variable.nc_type == "string":
+            # in bare objects, xarray would look for dates
+            data = LazilyIndexedArray(data.astype(VLEN_STRING))
         attributes = shown_attributes(variable)
         if "_FillValue" not in attributes and self.is_mask(variable):
             assert isinstance(variable.array, ChunkedArray)

@@ -41,6 +41,8 @@ def attribute_value(attribute: Attribute) -> Any:
         texts = list(map(readable, value))
         return texts[0] if len(texts) == 1 else texts
     if isinstance(value, np.ndarray):
+        if value.size == 1 and value.dtype.names is None:
+            return value[0]
         value = value.copy()  # what users change is theirs; the model may be remembered
         return value[0] if value.size == 1 else value
     return value

@@ -33,6 +33,9 @@ from nczarr_xarray.model import (
     Variable,
 )
 
+#: An index of all positions along a dimension.
+_ALL = slice(None)
+
 
 class VariableReader:
     """Reads selections of one variable. Picklable and safe in threads.
@@ -63,6 +66,8 @@ class VariableReader:
         self.shape = variable.shape
         self.padding = variable.padding
         self.dtype = variable.dtype.newbyteorder("=")
+        #: whether a selection of all is one of all that is stored
+        self._is_whole = self.array is not None and self.array.shape == self.shape
         self._mark = mark
         self._reader: _ArrayReader | _WholeReader | None = None
         # what .zmetadata says of the array, until it has been compared with the array's own
@@ -134,12 +139,20 @@ class VariableReader:
         remote = loop_of(self.store)
         if remote is not None:
             return remote.run(self.read_remote(key, points=points, remember=_in_sequence()))
+        if self._is_whole and all(isinstance(i, slice) and i == _ALL for i in key):
+            data = reader.read_whole(self.store)
+            if data is not None:
+                return self._converted(data)
         fitted = self._fit(key, points)
         plan = self._plan(fitted.key, points)
         data = reader.read(self.store, plan, remember=_in_sequence())
+        return fitted.finish(self._converted(data))
+
+    def _converted(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Values of elements that were read of a local store."""
         if isinstance(self.store, DataFile) and (conversion := self._conversion()):
-            return fitted.finish(self.store.parse(conversion(data)))
-        return fitted.finish(self._values(data))
+            return self.store.parse(conversion(data))
+        return self._values(data)
 
     async def read_async(
         self, key: tuple[Index, ...] | None = None, *, points: bool = False
@@ -258,6 +271,8 @@ class _ArrayReader(Protocol):
     """Reads what a plan selects, of a store (or file) of the kind it was made for."""
 
     def read(self, store: Any, plan: Any, *, remember: bool) -> np.ndarray[Any, Any]: ...
+
+    def read_whole(self, store: Any) -> np.ndarray[Any, Any] | None: ...
 
     async def read_remote(
         self, store: Any, plan: Any, *, remember: bool

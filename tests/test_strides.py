@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_xarray.chunks import plan_outer, plan_points, strides
+from nczarr_xarray.chunks.files import FileStridesReader
+from nczarr_xarray.files import DataFile
+from nczarr_xarray.model import FileStrides
 
 
 @pytest.fixture(params=["as they are", "small"], autouse=True)
@@ -206,3 +210,17 @@ def test_records_on_this_machine_are_read_in_long_runs(
     assert max(runs.length for runs in together) <= strides.LONG_RUN
     far = strides.plan_runs(plan, (1 << 15, 1)[: len(shape)], np.dtype("S1"), strides.LOCAL_GAP)
     assert sum(len(runs.starts) for runs in far) == 30_000
+
+
+@given(layouts())
+def test_all_at_once(layout: Layout) -> None:
+    values, stored, between = layout
+    array = FileStrides("/v", values.shape, values.dtype, 3, between)
+    source = MemoryBytes(b"xyz" + stored, "memory")
+    reader = FileStridesReader(array)
+    found = reader.read_whole(DataFile(source))
+    if found is not None:
+        assert found.dtype.isnative
+        np.testing.assert_array_equal(found, values)
+    truncated = MemoryBytes(b"xyz" + stored[: values.nbytes // 2], "memory")
+    assert reader.read_whole(DataFile(truncated)) is None

@@ -81,6 +81,10 @@ class _RegularFileBytes(LocalBytes):
                 raise _too_short(self, start, stop)
         return data
 
+    def verify(self) -> bool:
+        self._check(self._ready())
+        return True
+
     def _ready(self) -> _Descriptor:
         """The descriptor of the version that was opened; of another one, an error."""
         opened = self._opened

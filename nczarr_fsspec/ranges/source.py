@@ -101,6 +101,20 @@ class LocalBytes(ByteSource):
         """`read` as many bytes as `buffer` has into it, without a copy where that can be."""
         buffer[:] = self.read(start, start + len(buffer))
 
+    def verify(self) -> bool:
+        """Tell whether bytes read before are still those of the file.
+
+        Returns
+        -------
+        False if that cannot be told.
+
+        Raises
+        ------
+        StoreError
+            If the file is another version than the one that was opened.
+        """
+        return False
+
     def read_many(
         self, starts: Sequence[int], stops: Sequence[int]
     ) -> Sequence[bytes | memoryview]:

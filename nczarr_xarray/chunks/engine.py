@@ -73,6 +73,9 @@ class ChunkReader:
         share(place, _batches(plan, most), count, most * nbytes, chunks=most)
         return plan.finish(result)
 
+    def read_whole(self, store: LocalStore) -> None:
+        """Leave it to `read`: a file is opened for each chunk anyway."""
+
     def _place_batch(
         self,
         store: LocalStore,

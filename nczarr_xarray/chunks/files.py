@@ -17,11 +17,12 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.source import LocalBytes
-from nczarr_xarray.chunks.cache import CACHE, Chunks
+from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
 from nczarr_xarray.chunks.codecs import Decoder
 from nczarr_xarray.chunks.engine import allocate, fill_element
 from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, PointPlan, Segment
-from nczarr_xarray.chunks.strides import LOCAL_GAP, Runs, end_of, plan_runs
+from nczarr_xarray.chunks.records import read_records
+from nczarr_xarray.chunks.strides import LOCAL_GAP, Runs, end_of, plan_runs, span_of
 from nczarr_xarray.chunks.threads import BATCH_BYTES, chunks_at_a_time, in_threads, share
 from nczarr_xarray.files import DataFile
 from nczarr_xarray.model import FileChunks, FileStrides
@@ -33,6 +34,8 @@ LOCAL_WINDOW = 1 << 13
 #: Runs of elements from this length on are read straight into the result; a copy costs less than
 #: finding their places one by one.
 DIRECT_BYTES = 1 << 15
+#: The number of the only chunk of an array.
+_FIRST = np.zeros(1, dtype=np.int64)
 
 
 class _Chunks(NamedTuple):
@@ -66,6 +69,36 @@ class FileChunkReader:
         self._decoders: dict[int, Decoder] = {0: Decoder(array)}
         self._nbytes = self._decoders[0].nbytes
         self._known = CACHE.of(self)
+        #: all of an array that is one chunk, and most of it
+        self._whole: ChunkTask | None = None
+        if 0 < math.prod(array.chunk_shape) * SHARE <= math.prod(array.shape) and set(
+            self._grid
+        ) <= {1}:
+            everything = tuple(map(slice, array.shape))
+            self._whole = ChunkTask((0,) * len(array.shape), everything, everything)
+
+    def read_whole(self, file: DataFile) -> np.ndarray[Any, Any] | None:
+        """Read all elements of a local file, if they are one chunk; None if not.
+
+        Raises
+        ------
+        FormatError, StoreError
+            As `read`.
+        """
+        task, array, source = self._whole, self._array, file.source
+        if task is None:
+            return None
+        assert isinstance(source, LocalBytes)
+        table = file.parse(array.index.locate(_FIRST))
+        start, size, mask = int(table.start[0]), int(table.size[0]), int(table.mask[0])
+        if start < 0:
+            return None
+        self._check_sizes(_FIRST, table.size)
+        result = np.empty(array.shape, array.dtype.newbyteorder("="))
+        decoder = self._decoder(mask)
+        (chunk,) = decoder.decode([source.read(start, start + size)], lambda _: self._name(task))
+        decoder.place(chunk, task, None, result)
+        return result
 
     def read(
         self, file: DataFile, plan: OuterPlan | PointPlan, *, remember: bool = False
@@ -278,9 +311,7 @@ class FileChunkReader:
                 one = chunks.of(slice(i, i + 1))
                 self._place([task], data[i : i + 1], one, known, plan, result)
             return
-        if mask not in self._decoders:
-            self._decoders[mask] = Decoder(self._array, mask)
-        decoder = self._decoders[mask]
+        decoder = self._decoder(mask)
         if mask:
             known = None  # what is remembered is as the first decoder leaves it
         if known is not None or not decoder.in_rows:
@@ -307,6 +338,12 @@ class FileChunkReader:
             decoder.place_row(chunks, row, result)
         return chunks
 
+    def _decoder(self, mask: int) -> Decoder:
+        """What undoes the codecs of a chunk that was stored without those of `mask`."""
+        if mask not in self._decoders:
+            self._decoders[mask] = Decoder(self._array, mask)
+        return self._decoders[mask]
+
     def _chunks_of(self, plan: OuterPlan | PointPlan) -> Chunks | None:
         return self._known.for_read(plan, self._nbytes, self._array.dtype)
 
@@ -319,6 +356,29 @@ class FileStridesReader:
 
     def __init__(self, array: FileStrides) -> None:
         self._array = array
+        #: bytes from the first element to the end of the last, if one read for all is best
+        self._span = span_of(array)
+        self._is_dense = self._span == math.prod(array.shape) * array.dtype.itemsize
+
+    def read_whole(self, file: DataFile) -> np.ndarray[Any, Any] | None:
+        """Read all elements of a local file with one read; None if that is not the best way.
+
+        Raises
+        ------
+        StoreError
+            Naming the file, if it cannot be read.
+        """
+        array = self._array
+        if not self._span or array.start is None or array.start + self._span > file.source.size:
+            return None
+        assert isinstance(file.source, LocalBytes)
+        start, stop, offset = array.start, array.start + self._span, 0
+        if self._is_dense:
+            data = file.source.read(start, stop)
+        else:
+            data, offset = read_records(file.source, start, stop, array.strides[0])
+        stored = np.ndarray(array.shape, array.dtype, data, offset, array.strides)
+        return stored.astype(array.dtype.newbyteorder("="))
 
     def read(
         self, file: DataFile, plan: OuterPlan | PointPlan, *, remember: bool = False

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.chunks.plan import OuterPlan, Part, PointPlan
+from nczarr_xarray.chunks.records import LONGEST
+from nczarr_xarray.model import FileStrides
 
 #: Where bytes are on this machine, so many from one wanted piece to the next are read faster than a
 #: call for each piece takes: the records of a file with many variables are as long.
@@ -196,6 +198,25 @@ def plan_runs(
         return [_runs(outer, (...,), tuple(axes[inner:]), dtype)]
     around = [slice(None)] * (len(outer) - 1)
     return [_runs(outer[:-1], (*around, part), (axis, *axes[inner:]), dtype) for part, axis in cut]
+
+
+def span_of(array: FileStrides) -> int:
+    """Measure the bytes from the first element of an array to the end of its last one.
+
+    Returns
+    -------
+    0 if the array is not to be read at once: nothing is stored in the file, or it is long, or much
+    of what lies between its elements is not its own.
+    """
+    if array.start is None or array.inline is not None or 0 in array.shape:
+        return 0
+    span = array.dtype.itemsize
+    for length, stride in zip(array.shape, array.strides, strict=True):
+        span += (length - 1) * stride
+    dense = span == array.dtype.itemsize * math.prod(array.shape)
+    if dense:
+        return span if span <= LONG_RUN else 0
+    return span if array.strides[0] <= LOCAL_GAP and span <= LONGEST else 0
 
 
 def end_of(plan: OuterPlan | PointPlan, strides: Sequence[int], itemsize: int) -> int:

@@ -176,47 +176,60 @@ class _Parser:
     # -- fields ----------------------------------------------------------------
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
-        start, stop = self.position, self.position + count
+        """Take the next `count` bytes."""
+        start = self.position
+        self.skip(count)
+        return self.data[start : start + count]
+
+    def skip(self, count: int) -> None:
+        """Pass over `count` bytes, which must be there."""
+        stop = self.position + count
         if stop > len(self.data):
             if stop > self.size:
                 raise self.truncated(stop)
             raise IncompleteError(stop, self.likely)
         self.position = stop
-        return self.data[start:stop]
 
     def uint(self, count: int) -> int:
-        stop = self.position + count
+        """Take an unsigned number of `count` bytes."""
+        start = self.position
+        stop = self.position = start + count
         if stop > len(self.data):
-            self.take(count)  # which says what is missing
-        number = int.from_bytes(self.data[self.position : stop], "big")
-        self.position = stop
-        return number
+            self.position = start
+            self.skip(count)  # which says what is missing
+        return int.from_bytes(self.data[start:stop], "big")
 
     def count(self) -> int:
-        """A number of things, or a length."""
+        """Take a number of things, or a length."""
         number = self.uint(self.wide)
         if number >> 63:
             raise self.error(f"{number - (1 << 64)} is no length")
         return number
 
-    def padded(self, count: int) -> bytes:
-        """`count` bytes; the padding to a multiple of four is skipped, whatever is in it."""
-        data = self.take(count + -count % 4)
-        return data[:count] if count % 4 else data
+    def counted(self, itemsize: int = 1) -> bytes:
+        """Take a number of elements of `itemsize` bytes each, and these.
+
+        The padding to a multiple of four bytes is skipped, whatever is in it.
+        """
+        size = self.count() * itemsize
+        start = self.position
+        self.skip(size + -size % 4)
+        return self.data[start : start + size]
 
     def name(self) -> str:
-        """A name: UTF-8, up to a NUL if there is one, as netCDF-C has it."""
-        data = self.padded(self.count())
+        """Take a name: UTF-8, up to a NUL if there is one, as netCDF-C has it."""
+        data = self.counted()
         if b"\0" in data:
             data = data.partition(b"\0")[0]
         if not data:
             raise self.error("a name is empty")
         return text_of(data)
 
-    def nc_type(self, whose: str) -> tuple[str, np.dtype[Any]]:
+    def nc_type(self, kind: str, name: str, owner: str) -> tuple[str, np.dtype[Any]]:
+        """Take the type of what is called `name`."""
         number = self.uint(4)
         if number not in _TYPES:
+            whose = f"{kind} {name!r}{owner}"
             raise self.error(f"{whose} has type {number}, which is none of netCDF's")
         return _TYPES[number]
 
@@ -268,8 +281,8 @@ class _Parser:
         found: dict[str, Attribute] = {}
         for _ in range(self.length(_ATTRIBUTES, 2 * self.wide + 8)):
             name = self.name()
-            nc_type, dtype = self.nc_type(f"attribute {name!r} of {owner}")
-            data = self.padded(self.count() * dtype.itemsize)
+            nc_type, dtype = self.nc_type("attribute", name, f" of {owner}")
+            data = self.counted(dtype.itemsize)
             if name in found:  # netCDF-C finds the first
                 reason = f"{owner} has a second attribute {name!r}, which is ignored"
                 self.problems.append(self.error(reason))
@@ -290,8 +303,8 @@ class _Parser:
             ids = self.take(self.count() * self.wide)
             dimensions = np.frombuffer(ids, f">u{self.wide}").tolist()
             attributes = self.attributes(f"variable {name!r}")
-            nc_type, dtype = self.nc_type(f"variable {name!r}")
-            self.take(self.wide)  # vsize
+            nc_type, dtype = self.nc_type("variable", name, "")
+            self.skip(self.wide)  # vsize
             begin = self.uint(offset)
             self.likely = begin if self.likely is None else min(begin, self.likely)
             found[name] = VariableEntry(name, tuple(dimensions), nc_type, dtype, attributes, begin)

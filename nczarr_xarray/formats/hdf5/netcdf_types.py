@@ -18,6 +18,7 @@ _NC_TYPES = {dtype.str[1:]: name for name, dtype in NC_DTYPES.items() if dtype.k
 
 #: Classes that netCDF has nothing for; datasets and attributes of them do not appear.
 INVISIBLE = frozenset({"reference", "bitfield", "array", "time", "unknown"})
+_NUMBERS = frozenset({"integer", "float"})
 #: Types in types; deeper ones are taken for damage.
 _DEEPEST = 32
 
@@ -52,6 +53,8 @@ def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | Non
     enum
         The type, should it be an enum.
     """
+    if type_.numpy is not None and type_.kind in _NUMBERS:
+        return ValueType(_NC_TYPES.get(type_.numpy.str[1:]), type_.numpy, type_.numpy)
     stored = None if type_.kind in INVISIBLE else stored_dtype(type_)
     values = value_dtype(type_)
     if stored is None or values is None:

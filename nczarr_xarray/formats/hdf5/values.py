@@ -139,7 +139,8 @@ def decode_attribute(
         raise FormatError(name, reason)
     numbers = np.frombuffer(data, value.stored, count)
     values = numbers.astype(value.dtype.newbyteorder("="))
-    values = values.view(_with_strings(values.dtype))
+    if type_.kind == "compound":
+        values = values.view(_with_strings(values.dtype))
     return Attribute(name, nc_type, values, types.enum(type_))
 
 
