@@ -184,6 +184,9 @@ class _Maker:
         if number and self.maybe(0.2):
             cf = choose.choice(CF)
             few = few or "since" in str(cf.get("units"))
+            if options.get("endian") == "big" and "fill_value" in options:
+                # xarray swaps the bytes of the fill value for engine netcdf4 (differences.md)
+                cf = {key: value for key, value in cf.items() if key != "_Unsigned"}
             variable.setncatts(cf)
             self.steps.append(f"  {cf}")
         shape = tuple(lengths[d] for d in dims)
