@@ -2,7 +2,7 @@
 
 Usage: ``python bench/compress.py [--repeat N] [--levels 1 5 9] [--random 8]``
 
-Every number in the comments of `nczarr_xarray.chunks.compress` is from here: "ours" is what that
+Every number in the comments of `nczarr_xarray.codecs.compress` is from here: "ours" is what that
 module does, "libdeflate" takes the level of zlib as its own, "mapped" that of the module's table.
 Sizes are relative to zlib at the same level, over all fields of a chunk size (geometric mean, and
 the worst field); times are sums over the fields, the best of `repeat` each, of libraries in turn.
@@ -23,10 +23,10 @@ import numcodecs
 import numpy as np
 from numcodecs import lz4
 
-from nczarr_xarray.chunks.compress import _LEVELS, _noise, _sampled, _small_bends
-from nczarr_xarray.chunks.compress import deflate as our_deflate
-from nczarr_xarray.chunks.encode import Encoder
-from nczarr_xarray.chunks.quantize import quantize
+from nczarr_xarray.chunks.encoder import Encoder
+from nczarr_xarray.codecs.compress import _LEVELS, _noise, _sampled, _small_bends
+from nczarr_xarray.codecs.compress import deflate as our_deflate
+from nczarr_xarray.codecs.quantize import quantize
 from nczarr_xarray.model import ChunkedArray
 
 #: Of bytes, a level of zlib, and the size of a number.

@@ -41,11 +41,11 @@ import numpy as np
 from harness import OURS, Options, Row, Work, document, heading, insert, measure
 from numcodecs import blosc, lz4, zstd
 
-from nczarr_xarray.chunks.codecs import Decoder
-from nczarr_xarray.chunks.decompress import DECOMPRESSORS, Size
-from nczarr_xarray.chunks.filters import filter_step
+from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask
-from nczarr_xarray.chunks.shuffle import unshuffle
+from nczarr_xarray.codecs.decompress import DECOMPRESSORS, Size
+from nczarr_xarray.codecs.filters import filter_step
+from nczarr_xarray.codecs.shuffle import unshuffle
 from nczarr_xarray.model import ChunkedArray
 
 SECTION = "decoding"
@@ -206,7 +206,7 @@ def by_imagecodecs(out: np.ndarray, chunks: list[bytes]) -> None:
 
 
 def by_blosc(out: np.ndarray, chunks: list[bytes]) -> None:
-    """What `nczarr_xarray.chunks.shuffle` does, without the decoder around it."""
+    """What `nczarr_xarray.codecs.shuffle` does, without the decoder around it."""
     out[...] = unshuffle(chunks, out.itemsize).view(out.dtype).reshape(out.shape)
 
 

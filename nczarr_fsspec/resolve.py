@@ -31,11 +31,11 @@ from nczarr_fsspec.ranges.open import (
     split_options,
 )
 from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
-from nczarr_fsspec.stores._policy import MAX_METADATA_OPTION
 from nczarr_fsspec.stores.directory import OPEN_FLAGS, DirectoryStore
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
+from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION
 from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def open_data(
     storage_options
         Options of the fsspec filesystem that a URL names. Three are ours: ``max_whole`` (bytes
         of a file that may be kept in memory if its server does not serve ranges), ``timeout``
-        (see `nczarr_fsspec.stores._policy.Timeout`) and, for all targets with keys,
+        (see `nczarr_fsspec.transport.policy.Timeout`) and, for all targets with keys,
         ``max_metadata`` (bytes of one object of metadata). Of local paths there is
         ``follow_symlinks``: whether symbolic links may lead out of a directory tree.
     index_cache
@@ -194,7 +194,7 @@ class _Place:
 
         ``""`` where only an object of this process tells it (an open file, a function).
         """
-        from nczarr_fsspec.stores._shared import arguments, is_plain
+        from nczarr_fsspec.transport.shared import arguments, is_plain
 
         args, options = arguments(self.fs)
         if not is_plain((args, options)):

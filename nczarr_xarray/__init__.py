@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nczarr_xarray.accessor import register_accessors
+from nczarr_xarray.backend.accessor import register_accessors
 
 if TYPE_CHECKING:
     from nczarr_fsspec.errors import (
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
         StoreError,
         URLError,
     )
-    from nczarr_xarray.accessor import register
-    from nczarr_xarray.consistent import load_dataset, state
+    from nczarr_xarray.backend.accessor import register
+    from nczarr_xarray.dataset.consistent import load_dataset, state
+    from nczarr_xarray.dataset.open import Opened, open_hierarchy
     from nczarr_xarray.export import recover, to_nczarr
-    from nczarr_xarray.reader import Opened, open_hierarchy
-    from nczarr_xarray.views.store import open_store
+    from nczarr_xarray.zarr.store import open_store
 
 __version__ = "0.1.0"
 
@@ -47,11 +47,11 @@ _MODULES = {
         "StoreError",
         "URLError",
     ],
-    "nczarr_xarray.accessor": ["register"],
-    "nczarr_xarray.consistent": ["load_dataset", "state"],
+    "nczarr_xarray.backend.accessor": ["register"],
+    "nczarr_xarray.dataset.consistent": ["load_dataset", "state"],
     "nczarr_xarray.export": ["recover", "to_nczarr"],
-    "nczarr_xarray.reader": ["Opened", "open_hierarchy"],
-    "nczarr_xarray.views.store": ["open_store"],
+    "nczarr_xarray.dataset.open": ["Opened", "open_hierarchy"],
+    "nczarr_xarray.zarr.store": ["open_store"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

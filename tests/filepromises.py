@@ -23,12 +23,12 @@ import xarray as xr
 from nczarr_fsspec.errors import NCZarrError, NCZarrWarning
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.source import Extent, Limits, RemoteBytes
-from nczarr_xarray.files import DataFile
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.open import Opened, open_hierarchy
 from nczarr_xarray.formats.hdf5 import checksum
 from nczarr_xarray.formats.hdf5.fallback import H5pyArray
 from nczarr_xarray.formats.waves import Read, waves
 from nczarr_xarray.model import FileChunks, FileStrides, Variable
-from nczarr_xarray.reader import Opened, open_hierarchy
 from tests import classic_corpus, hdf5_corpus
 from tests.filedamage import Anatomy, Damage, Span
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from nczarr_xarray.chunks.codecs import Decoder
+from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.chunkindex import chunk_index

@@ -17,8 +17,8 @@ from fsspec.asyn import get_loop
 
 from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.keystore import RemoteStore
-from nczarr_fsspec.stores._names import child_names
 from nczarr_fsspec.stores.directory import DirectoryStore
+from nczarr_fsspec.stores.names import child_names
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_xarray.dataset.open import Opened
 from nczarr_xarray.model import Group, Variable
-from nczarr_xarray.reader import Opened
 
 
 def differences(opened: Opened, expected: dict[str, Any]) -> Iterator[str]:

@@ -14,8 +14,8 @@ import xarray as xr
 
 from nczarr_fsspec.keystore import check_key
 from nczarr_xarray import NCZarrError, NCZarrWarning, open_hierarchy
+from nczarr_xarray.dataset.open import Opened
 from nczarr_xarray.model import Variable
-from nczarr_xarray.reader import Opened
 from tests.samples import METADATA
 
 

@@ -10,8 +10,8 @@ import numcodecs
 import numpy as np
 import pytest
 
-from nczarr_xarray.chunks import decompress
-from nczarr_xarray.chunks.decompress import DECOMPRESSORS, Size
+from nczarr_xarray.codecs import decompress
+from nczarr_xarray.codecs.decompress import DECOMPRESSORS, Size
 from tests import damage
 
 BOMBS = {

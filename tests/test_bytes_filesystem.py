@@ -22,7 +22,7 @@ from nczarr_fsspec import ByteRangeFileSystem, StoreError
 from nczarr_fsspec.ranges.file import BLOCK, BLOCKS, ByteRangeFile
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.open import open_source
-from nczarr_fsspec.stores import _policy
+from nczarr_fsspec.transport import policy as _policy
 from tests.realservers import RangeServer, range_server
 
 CONTENT = np.random.default_rng(0).bytes(9_000_000)

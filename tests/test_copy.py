@@ -14,10 +14,10 @@ import xarray as xr
 
 from nczarr_xarray import FormatError, to_nczarr
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import source as source_module
 from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.model import Group
-from nczarr_xarray.reader import open_hierarchy
 from tests.emit_models import differences
 from tests.ncwriter import WRITERS, ramp
 from tests.netcdf_c import netcdf_model
@@ -197,7 +197,7 @@ def test_unlimited_dimensions_become_fixed(
     if kind == "other":
         if target == "y.nc":
             pytest.skip("only NCZarr is written from what another engine reads")
-        monkeypatch.setattr("nczarr_xarray.reader.open_hierarchy", refuse)
+        monkeypatch.setattr("nczarr_xarray.dataset.open.open_hierarchy", refuse)
     place = f"file://{tmp_path}/{target}" if "#" in target else tmp_path / target
     if "--compat" in options:
         assert "--fixed" in failed(capsys, source, place, *options)

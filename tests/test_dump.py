@@ -23,6 +23,7 @@ from nczarr_xarray.cli import cdl_data
 from nczarr_xarray.cli.cdl import dataset_name, write_cdl
 from nczarr_xarray.cli.dump import select
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
@@ -33,7 +34,6 @@ from nczarr_xarray.model import (
     Variable,
     join,
 )
-from nczarr_xarray.reader import open_hierarchy
 from tests.cdl_models import (
     NAMES,
     Data,

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.nczarr.edit import (
     add_children,
     generation_profile,
@@ -22,7 +23,6 @@ from nczarr_xarray.formats.nczarr.edit import (
 )
 from nczarr_xarray.formats.nczarr.emit import Profile, array_documents, documents
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Group, Variable, join
-from nczarr_xarray.reader import open_hierarchy
 from tests.emit_models import PROFILES, attributes, differences, models
 from tests.samples import Objects, vector
 from tests.test_emit import NCZARR, WRITER, rewritable

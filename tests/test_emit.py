@@ -18,6 +18,7 @@ from hypothesis import example, given, settings
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.cli.cdl import write_cdl
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile, consolidate, documents, problems
 from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.formats.nczarr.values import number
@@ -29,7 +30,6 @@ from nczarr_xarray.model import (
     Group,
     Variable,
 )
-from nczarr_xarray.reader import open_hierarchy
 from tests.emit_models import PROFILES, bits, differences, models, pure_model
 from tests.nc_adapter import ncdump
 from tests.netcdf_c import netcdf_model

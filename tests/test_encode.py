@@ -23,10 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks import compress
-from nczarr_xarray.chunks.codecs import Decoder
-from nczarr_xarray.chunks.encode import Encoder
+from nczarr_xarray.chunks.decoder import Decoder
+from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.plan import ChunkTask
+from nczarr_xarray.codecs import compress
 from nczarr_xarray.model import ChunkedArray
 
 # fmt: off

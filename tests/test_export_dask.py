@@ -26,7 +26,7 @@ from nczarr_fsspec.errors import (
     StoreError,
 )
 from nczarr_xarray import register, to_nczarr
-from nczarr_xarray.chunks.encode import Encoder
+from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.sink import Gate
 from tests.s3server import S3Server

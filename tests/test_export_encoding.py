@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from numcodecs import BZ2, Blosc, Delta, Shuffle, Zlib, Zstd
 
 from nczarr_xarray import ExportError, to_nczarr
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.storage import VALID_KEYS
 from nczarr_xarray.model import ChunkedArray
-from nczarr_xarray.reader import open_hierarchy
 from tests.ncwriter import ramp
 from tests.netcdf_c import netcdf_model
 

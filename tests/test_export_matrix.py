@@ -21,8 +21,8 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray import ExportError, FormatError, to_nczarr
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.model import ChunkedArray
-from nczarr_xarray.reader import open_hierarchy
 from tests.encoding_matrix import BLOCKS, OPERATIONS, OURS, SOURCES, THEIRS, opened
 
 pytestmark = [

@@ -34,9 +34,8 @@ import nczarr_xarray
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError, URLError
 from nczarr_fsspec.ranges.source import Extent, Limits, LocalBytes, RemoteBytes
 from nczarr_xarray import NCZarrWarning, open_store
-from nczarr_xarray._zarr_view import StoreView
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.files import DataFile
+from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.formats.waves import read
 from nczarr_xarray.model import (
     ChunkTable,
@@ -46,12 +45,13 @@ from nczarr_xarray.model import (
     Hierarchy,
     Variable,
 )
-from nczarr_xarray.views import references as refs_module
-from nczarr_xarray.views.arrays import view_of
-from nczarr_xarray.views.grid import CHUNK_BYTES, rows
-from nczarr_xarray.views.keys import FileKeys, LocalFileKeys, RemoteFileKeys
-from nczarr_xarray.views.references import references
-from nczarr_xarray.views.turns import Turn, settle
+from nczarr_xarray.zarr import references as refs_module
+from nczarr_xarray.zarr._offered import StoreView
+from nczarr_xarray.zarr.file_arrays import view_of
+from nczarr_xarray.zarr.file_keys import FileKeys, LocalFileKeys, RemoteFileKeys
+from nczarr_xarray.zarr.references import references
+from nczarr_xarray.zarr.rows import CHUNK_BYTES, rows
+from nczarr_xarray.zarr.turns import Turn, settle
 from tests import classic_corpus, hdf5_corpus
 from tests.httpserver import Server
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec import FormatError
 from nczarr_xarray.chunks import plan_outer, plan_points
-from nczarr_xarray.chunks.fit import fit
+from nczarr_xarray.chunks.padding import fit
 
 
 def read(stored: np.ndarray[Any, Any], key: tuple[Any, ...], *, points: bool) -> Any:

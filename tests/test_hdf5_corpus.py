@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, UnsupportedError
 from nczarr_fsspec.ranges.local import MemoryBytes
-from nczarr_xarray.encoding import attribute_value
+from nczarr_xarray.backend.encoding import attribute_value
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
 from nczarr_xarray.model import (
     Attribute,
@@ -28,7 +29,6 @@ from nczarr_xarray.model import (
     Variable,
     element_of,
 )
-from nczarr_xarray.reader import open_hierarchy
 from tests.h5drive import Driven, drive
 from tests.hdf5_corpus import CASES, write
 from tests.httpserver import Server

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from nczarr_fsspec.errors import FormatError, UnsupportedError
-from nczarr_xarray.chunks.codecs import Decoder
+from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask
 from nczarr_xarray.formats.hdf5 import filters as module
 from nczarr_xarray.formats.hdf5.filters import codecs_of

@@ -22,12 +22,12 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.errors import FormatError, NCZarrWarning, UnsupportedError
-from nczarr_xarray.chunks.codecs import Decoder
-from nczarr_xarray.chunks.encode import Encoder
-from nczarr_xarray.chunks.libhdf5 import filter_encoder
-from nczarr_xarray.encoding import variable_encoding
+from nczarr_xarray.backend.encoding import variable_encoding
+from nczarr_xarray.chunks.decoder import Decoder
+from nczarr_xarray.chunks.encoder import Encoder
+from nczarr_xarray.codecs.libhdf5 import filter_encoder
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.model import ChunkedArray, FileChunks
-from nczarr_xarray.reader import open_hierarchy
 
 LIBVERS = {
     "earliest": ("earliest", "v108"),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from nczarr_fsspec.ranges.source import Extent
-from nczarr_xarray.reader import open_hierarchy
+from nczarr_xarray.dataset.open import open_hierarchy
 from tests import filedamage, filepromises
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::UserWarning")

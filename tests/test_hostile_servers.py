@@ -35,8 +35,8 @@ from nczarr_fsspec import (
 )
 from nczarr_fsspec.errors import NCZarrWarning, TooLargeError
 from nczarr_fsspec.resolve import open_data
-from nczarr_fsspec.stores import _policy
 from nczarr_fsspec.stores.fsspec import FsspecFiles, SyncFsspecStore
+from nczarr_fsspec.transport import policy as _policy
 from nczarr_xarray import to_nczarr
 from tests.httpserver import Server
 

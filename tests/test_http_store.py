@@ -20,8 +20,8 @@ import pytest
 
 from nczarr_fsspec import FsspecStore, StoreError, ZipStore, open_keystore
 from nczarr_fsspec.keystore import RemoteStore, most_connections
-from nczarr_fsspec.ranges import throttle
-from nczarr_fsspec.stores import _policy
+from nczarr_fsspec.transport import policy as _policy
+from nczarr_fsspec.transport import throttle
 from tests.httpserver import Server
 from tests.realservers import range_server
 

@@ -36,7 +36,7 @@ from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreErro
 from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
-from nczarr_xarray.reader import open_keys
+from nczarr_xarray.dataset.open import open_keys
 from tests.test_walk import CONSOLIDATED
 
 Objects = dict[str, bytes]

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from nczarr_xarray import LossWarning, NCZarrWarning, to_nczarr
 from nczarr_xarray.cli.cdl import write_cdl
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.copy import plan_copy
 from nczarr_xarray.formats.nczarr.enums import MARK, as_flags, restored
 from nczarr_xarray.model import Attribute, EnumType, Variable, bytes_of
-from nczarr_xarray.reader import open_hierarchy
 from tests.nc_adapter import ncdump
 
 CLOUDS = {"Clear": 0, "Cumulo nimbus": 1, "Über": 2, "Missing": 255}

@@ -17,7 +17,7 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray import FormatError
-from nczarr_xarray._compat import TO_ZARR_IGNORES_COMPRESSOR
+from nczarr_xarray.backend._compat import TO_ZARR_IGNORES_COMPRESSOR
 from tests.ncpair import Pair, as_stored, assert_same, cut_fills, write_pair
 from tests.ncwriter import WRITERS, grid
 

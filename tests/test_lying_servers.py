@@ -17,8 +17,8 @@ import pytest
 from nczarr_fsspec import FormatError, StoreError
 from nczarr_fsspec.ranges.open import open_source
 from nczarr_fsspec.ranges.source import Extent, RemoteBytes
-from nczarr_fsspec.stores import _policy
-from nczarr_xarray.reader import open_hierarchy
+from nczarr_fsspec.transport import policy as _policy
+from nczarr_xarray.dataset.open import open_hierarchy
 from tests.liar import Case, Liar
 from tests.lies import SILENCE
 

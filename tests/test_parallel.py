@@ -186,7 +186,7 @@ def run(code: str) -> str:
 
 
 def test_importing_xarray_pays_nothing_for_us() -> None:
-    heavy = ["zarr", "fsspec", "aiohttp", "s3fs", "numcodecs", "nczarr_xarray.backend"]
+    heavy = ["zarr", "fsspec", "aiohttp", "s3fs", "numcodecs", "nczarr_xarray.backend.datasets"]
     listed = run(
         "import sys, xarray as xr\n"
         "import importlib.metadata as md\n"
@@ -195,7 +195,7 @@ def test_importing_xarray_pays_nothing_for_us() -> None:
         "xr.backends.plugins.entry_points = lambda group: ours\n"
         "before = set(sys.modules)\n"
         "assert 'nczarr' in xr.backends.list_engines()\n"
-        "import nczarr_xarray.entrypoint, nczarr_xarray, nczarr_fsspec\n"
+        "import nczarr_xarray.backend.entrypoint, nczarr_xarray, nczarr_fsspec\n"
         f"print([m for m in {heavy!r} if m in set(sys.modules) - before])"
     )
     assert listed == "[]"
@@ -219,13 +219,13 @@ def test_importing_xarray_pays_nothing_for_us() -> None:
     ],
 )
 def test_guess_by_name(target: str, ours: bool) -> None:
-    from nczarr_xarray.entrypoint import NCZarrBackendEntrypoint
+    from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
 
     assert NCZarrBackendEntrypoint().guess_can_open(target) is ours
 
 
 def test_guess_by_content(target: Path, tmp_path: Path) -> None:
-    from nczarr_xarray.entrypoint import NCZarrBackendEntrypoint
+    from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
 
     guess = NCZarrBackendEntrypoint().guess_can_open
     assert guess(target)

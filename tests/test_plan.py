@@ -16,7 +16,7 @@ from numcodecs import Shuffle
 
 from nczarr_fsspec import FormatError, MappingStore
 from nczarr_xarray.chunks import ChunkReader, plan_outer, plan_points
-from nczarr_xarray.chunks.codecs import Decoder
+from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import segments_of
 from nczarr_xarray.model import ChunkedArray
 

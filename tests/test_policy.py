@@ -15,11 +15,11 @@ import pytest
 from yarl import URL
 
 from nczarr_fsspec import FsspecStore, StoreError, URLError
-from nczarr_fsspec.ranges.throttle import Throttle
 from nczarr_fsspec.resolve import open_data
-from nczarr_fsspec.stores import _policy
-from nczarr_fsspec.stores._policy import ATTEMPTS, WINDOW, Clock, Timeout, TransientError
-from nczarr_fsspec.stores.s3 import Form
+from nczarr_fsspec.transport import policy as _policy
+from nczarr_fsspec.transport.policy import ATTEMPTS, WINDOW, Clock, Timeout, TransientError
+from nczarr_fsspec.transport.s3 import Form
+from nczarr_fsspec.transport.throttle import Throttle
 from tests.virtualnet import run
 
 LIMITS = Timeout()

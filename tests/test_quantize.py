@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks.quantize import quantize, round_decimals
+from nczarr_xarray.codecs.quantize import quantize, round_decimals
 
 DIGITS = {
     ("f4", "BitGroom"): 6,

@@ -27,17 +27,20 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from nczarr_fsspec import DatasetNotFoundError, StoreError, URLError
-from nczarr_fsspec.ranges import multipart
 from nczarr_fsspec.ranges.http import HTTPBytes
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes
 from nczarr_fsspec.ranges.open import open_file_object, open_local, open_source, split_options
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, LocalBytes, RemoteBytes
-from nczarr_fsspec.ranges.throttle import RECOVERY, Throttle
-from nczarr_fsspec.ranges.version import Version
-from nczarr_fsspec.stores import _answers, _buffer, _http, _policy
-from nczarr_fsspec.stores._buffer import LARGE
-from nczarr_fsspec.stores._policy import Timeout, TransientError
+from nczarr_fsspec.transport import answers as _answers
+from nczarr_fsspec.transport import buffer as _buffer
+from nczarr_fsspec.transport import http as _http
+from nczarr_fsspec.transport import multipart
+from nczarr_fsspec.transport import policy as _policy
+from nczarr_fsspec.transport.buffer import LARGE
+from nczarr_fsspec.transport.policy import Timeout, TransientError
+from nczarr_fsspec.transport.throttle import RECOVERY, Throttle
+from nczarr_fsspec.transport.version import Version
 from tests.httpserver import Server
 from tests.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
 from tests.s3server import S3Server

@@ -16,8 +16,8 @@ import xarray as xr
 import zarr
 
 from nczarr_xarray import FormatError, NCZarrWarning, StoreError
-from nczarr_xarray.reader import open_hierarchy
-from nczarr_xarray.variables import loop_of
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.dataset.variable import loop_of
 from tests.httpserver import Server
 from tests.s3server import S3Server
 from tests.test_walk import CONSOLIDATED, NCZARR, VECTORS, vector

@@ -13,9 +13,9 @@ import xarray as xr
 
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import source as source_module
 from nczarr_xarray.export.source import StoredSource
-from nczarr_xarray.reader import open_hierarchy
 from tests.nc_adapter import ncdump
 from tests.realservers import RangeServer
 from tests.remotefiles import FORMATS, expected

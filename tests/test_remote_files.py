@@ -24,11 +24,11 @@ import xarray as xr
 from nczarr_fsspec import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.errors import AccessDeniedError
 from nczarr_fsspec.ranges.memory import memory
-from nczarr_fsspec.stores import _policy
+from nczarr_fsspec.transport import policy as _policy
 from nczarr_xarray import FormatError, to_nczarr
-from nczarr_xarray.chunks.codecs import Decoder
+from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
+from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.threads import BATCH_BYTES
-from nczarr_xarray.entrypoint import NCZarrBackendEntrypoint
 from tests.httpserver import Server
 from tests.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
 from tests.remotefiles import FORMATS, STEPS, check, expected, write_file

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from nczarr_fsspec.ranges.source import Limits
-from nczarr_xarray.files import DataFile
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import Hierarchy, Variable
-from nczarr_xarray.variables import VariableReader
 from tests.virtualnet import VirtualBytes, VirtualLoop
 
 #: (time, lat, lon) of the benchmark files, a fifth as fine; 146 x 6 x 12 = 10,512 chunks
@@ -69,7 +69,7 @@ class Session:
         self.loop.close()
 
     async def _open(self) -> Hierarchy:
-        from nczarr_xarray.files import _read_hierarchy
+        from nczarr_xarray.dataset.file import _read_hierarchy
 
         source = self.source
         hierarchy = await self.file.parse_remote(

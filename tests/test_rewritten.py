@@ -17,7 +17,7 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray import FormatError
-from nczarr_xarray.chunks.decompress import DECOMPRESSORS, Size
+from nczarr_xarray.codecs.decompress import DECOMPRESSORS, Size
 
 pytestmark = pytest.mark.filterwarnings("ignore:h5py is running against:UserWarning")
 

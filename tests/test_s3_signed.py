@@ -23,10 +23,10 @@ from botocore.loaders import JSONFileLoader
 
 from nczarr_fsspec import FsspecStore, StoreError
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
-from nczarr_fsspec.stores import _policy
-from nczarr_fsspec.stores._signature import Signer, region_of
 from nczarr_fsspec.stores.fsspec import FsspecFiles
-from nczarr_fsspec.stores.s3 import S3Files
+from nczarr_fsspec.transport import policy as _policy
+from nczarr_fsspec.transport.s3 import S3Files
+from nczarr_fsspec.transport.signature import Signer, region_of
 from tests.httpserver import Request, Server
 from tests.s3server import S3Server
 
@@ -461,5 +461,5 @@ class TestLeftToS3fs:
         def changed(request: Any, *args: Any) -> None:
             raise AttributeError
 
-        monkeypatch.setattr("nczarr_fsspec.stores.s3._handlers", changed)
+        monkeypatch.setattr("nczarr_fsspec.transport.s3._handlers", changed)
         self.check(at(server), through)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_xarray.chunks import shuffle
-from nczarr_xarray.chunks.shuffle import unshuffle, unshuffle_into
+from nczarr_xarray.codecs import shuffle
+from nczarr_xarray.codecs.shuffle import unshuffle, unshuffle_into
 
 
 def shuffled(plain: bytes, size: int) -> bytes:

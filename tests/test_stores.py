@@ -46,9 +46,9 @@ from nczarr_fsspec import (
 from nczarr_fsspec.keystore import check_key, is_safe_name
 from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_fsspec.resolve import open_data
-from nczarr_fsspec.stores import _policy
 from nczarr_fsspec.stores.directory import SMALL
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
+from nczarr_fsspec.transport import policy as _policy
 from tests.httpserver import Server
 from tests.s3server import S3Server, s3_server  # noqa: F401  # the fixture
 

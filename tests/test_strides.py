@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_xarray.chunks import plan_outer, plan_points, strides
 from nczarr_xarray.chunks.files import FileStridesReader
-from nczarr_xarray.files import DataFile
+from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.model import FileStrides
 
 

@@ -41,7 +41,7 @@ from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.writable import WritableStore
-from nczarr_xarray._zarr import ZarrWriter
+from nczarr_xarray.zarr._adopted import ZarrWriter
 from tests.s3server import S3Server
 from tests.test_stores import DATASET, HOSTILE, write_zip
 

@@ -32,8 +32,8 @@ from nczarr_fsspec import (
     ZipStore,
     open_keystore,
 )
-from nczarr_fsspec.stores._zipformat import TAIL_BYTES
 from nczarr_fsspec.stores.fsspec import remote_files
+from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from tests.httpserver import Server
 
 VECTORS = Path(__file__).parent / "data" / "vectors"
@@ -611,7 +611,7 @@ class TestRemote:
         fs.rm("/any", recursive=True)
 
     def test_survives_faults_of_the_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from nczarr_fsspec.stores import _policy
+        from nczarr_fsspec.transport import policy as _policy
 
         monkeypatch.setattr(_policy, "FIRST_WAIT", 0.0)
         for fault in ("cut_every", "unavailable_every", "reset_every"):

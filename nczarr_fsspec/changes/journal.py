@@ -32,7 +32,7 @@ from typing import Any, TypeGuard
 from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.errors import IncompleteExportError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.stores._names import child_names
+from nczarr_fsspec.stores.names import child_names
 
 PRIVATE = ".nczarr_export"
 JOURNAL = f"{PRIVATE}/journal"

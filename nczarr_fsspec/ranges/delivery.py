@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nczarr_fsspec.ranges.planner import Integers, Requests
-from nczarr_fsspec.stores._buffer import buffer
+from nczarr_fsspec.transport.buffer import buffer
 
 
 @dataclass(slots=True, eq=False)

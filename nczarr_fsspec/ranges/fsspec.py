@@ -12,9 +12,9 @@ from fsspec.implementations.cached import CachingFileSystem
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Limits, RemoteBytes
-from nczarr_fsspec.ranges.throttle import Throttle
-from nczarr_fsspec.stores._policy import TransientError
 from nczarr_fsspec.stores.fsspec import _MISSING, BROKEN, FsspecFiles, _fail, within, words
+from nczarr_fsspec.transport.policy import TransientError
+from nczarr_fsspec.transport.throttle import Throttle
 
 #: what filesystems call what changes with a file; the first that is there counts
 _VERSIONS = (

@@ -15,11 +15,9 @@ from typing import Any, TypeVar
 import aiohttp
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.ranges import multipart
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, Limits, RemoteBytes
-from nczarr_fsspec.ranges.throttle import Throttle
-from nczarr_fsspec.ranges.version import Version, condition
-from nczarr_fsspec.stores._answers import (
+from nczarr_fsspec.transport import multipart
+from nczarr_fsspec.transport.answers import (
     ContentRange,
     content_range,
     exactly,
@@ -29,9 +27,11 @@ from nczarr_fsspec.stores._answers import (
     up_to,
     wrong_range,
 )
-from nczarr_fsspec.stores._http import address, failure, get, translated
-from nczarr_fsspec.stores._policy import Clock, TransientError
-from nczarr_fsspec.stores.http import HTTPFiles
+from nczarr_fsspec.transport.http import address, failure, get, translated
+from nczarr_fsspec.transport.http_files import HTTPFiles
+from nczarr_fsspec.transport.policy import Clock, TransientError
+from nczarr_fsspec.transport.throttle import Throttle
+from nczarr_fsspec.transport.version import Version, condition
 
 T = TypeVar("T")
 _Answered = Callable[[aiohttp.ClientResponse, Clock], Awaitable[T]]

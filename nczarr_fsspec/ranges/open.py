@@ -11,7 +11,7 @@ from nczarr_fsspec.errors import DatasetNotFoundError, URLError
 from nczarr_fsspec.keystore import MAX_METADATA
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes, MemoryBytes, OpenFileBytes
 from nczarr_fsspec.ranges.source import Known, LocalBytes, RemoteBytes
-from nczarr_fsspec.stores._policy import MAX_METADATA_OPTION, TIMEOUT_OPTION, Timeout
+from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION, TIMEOUT_OPTION, Timeout
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -60,8 +60,8 @@ def open_source(
     from fsspec.implementations.memory import MemoryFileSystem
 
     from nczarr_fsspec.ranges.fsspec import FsspecBytes
-    from nczarr_fsspec.stores._shared import is_s3
     from nczarr_fsspec.stores.fsspec import FsspecFiles, _describe, _is_http
+    from nczarr_fsspec.transport.shared import is_s3
 
     shown = shown or _describe(fs, path)
     if isinstance(fs, LocalFileSystem):
@@ -70,12 +70,12 @@ def open_source(
         return _open_memory(fs, path, shown)
     if _is_http(fs):
         from nczarr_fsspec.ranges.http import HTTPBytes
-        from nczarr_fsspec.stores.http import HTTPFiles
+        from nczarr_fsspec.transport.http_files import HTTPFiles
 
         return HTTPBytes.open(HTTPFiles(fs, timeout), path, shown, known, max_whole)
     if is_s3(fs):
         from nczarr_fsspec.ranges.s3 import S3Bytes
-        from nczarr_fsspec.stores.s3 import S3Files
+        from nczarr_fsspec.transport.s3 import S3Files
 
         return S3Bytes.open(S3Files(fs, timeout), path, shown, known)
     return FsspecBytes.open(FsspecFiles(fs, timeout), path, shown)

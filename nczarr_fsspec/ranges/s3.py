@@ -12,11 +12,11 @@ from typing import Any
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Known, Limits, RemoteBytes
-from nczarr_fsspec.ranges.throttle import Throttle
-from nczarr_fsspec.stores._answers import content_range, exactly, wrong_range
-from nczarr_fsspec.stores._policy import TransientError
 from nczarr_fsspec.stores.fsspec import _MISSING, _fail, _s3_code
-from nczarr_fsspec.stores.s3 import S3Files, get_object
+from nczarr_fsspec.transport.answers import content_range, exactly, wrong_range
+from nczarr_fsspec.transport.policy import TransientError
+from nczarr_fsspec.transport.s3 import S3Files, get_object
+from nczarr_fsspec.transport.throttle import Throttle
 
 #: requests in flight, and what botocore sends at once unless told
 CONCURRENCY = 64

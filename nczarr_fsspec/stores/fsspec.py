@@ -16,15 +16,15 @@ from fsspec import AbstractFileSystem
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.forks import FORKED
 from nczarr_fsspec.keystore import LocalStore, RemoteStore, check_key
-from nczarr_fsspec.ranges.throttle import Throttle
-from nczarr_fsspec.stores._policy import ATTEMPTS, TIMEOUT_OPTION, Timeout, TransientError
-from nczarr_fsspec.stores._shared import (
+from nczarr_fsspec.transport.policy import ATTEMPTS, TIMEOUT_OPTION, Timeout, TransientError
+from nczarr_fsspec.transport.shared import (
     SharedFilesystem,
     arguments,
     holds_open_file,
     is_async,
     is_s3,
 )
+from nczarr_fsspec.transport.throttle import Throttle
 from nczarr_fsspec.url import redact
 
 T = TypeVar("T")
@@ -130,11 +130,11 @@ class SyncFsspecStore(LocalStore):
 def remote_files(fs: AbstractFileSystem, timeout: Timeout | None = None) -> FsspecFiles:
     """The way to read files of `fs`: plain HTTP has one of its own, and S3 a short one."""
     if _is_http(fs):
-        from nczarr_fsspec.stores.http import HTTPFiles
+        from nczarr_fsspec.transport.http_files import HTTPFiles
 
         return HTTPFiles(fs, timeout)
     if is_s3(fs):
-        from nczarr_fsspec.stores.s3 import S3Files
+        from nczarr_fsspec.transport.s3 import S3Files
 
         return S3Files(fs, timeout)
     return FsspecFiles(fs, timeout)

@@ -8,7 +8,7 @@ from typing import Any
 
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import LocalStore, check_key
-from nczarr_fsspec.stores._names import child_names
+from nczarr_fsspec.stores.names import child_names
 
 
 class MappingStore(LocalStore):

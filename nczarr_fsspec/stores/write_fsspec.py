@@ -14,7 +14,6 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, check_key, is_safe_name
-from nczarr_fsspec.stores._shared import arguments, is_async, is_s3
 from nczarr_fsspec.stores.fsspec import (
     _SECRET_OPTION,
     FsspecFiles,
@@ -22,6 +21,7 @@ from nczarr_fsspec.stores.fsspec import (
     SyncFsspecStore,
     _s3_code,
 )
+from nczarr_fsspec.transport.shared import arguments, is_async, is_s3
 from nczarr_fsspec.url import redact
 from nczarr_fsspec.writable import WritableStore, creating
 

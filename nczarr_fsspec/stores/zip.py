@@ -13,7 +13,7 @@ from nczarr_fsspec.keystore import LocalStore, RemoteStore
 from nczarr_fsspec.ranges.local import LocalFileBytes, MemoryBytes
 from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_fsspec.ranges.source import LocalBytes
-from nczarr_fsspec.stores._zipformat import TAIL_BYTES, Archive, advance, answer, read_archive
+from nczarr_fsspec.stores.zipformat import TAIL_BYTES, Archive, advance, answer, read_archive
 
 #: what costs the event loop more to unpack than to hand to a thread, in bytes
 _HEAVY = 64 * 1024

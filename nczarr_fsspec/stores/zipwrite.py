@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import is_safe_name
-from nczarr_fsspec.stores._zipformat import (
+from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
+from nczarr_fsspec.stores.zipformat import (
     _LOCAL_HEADER,
     Member,
     _check_readable,
     _data_offset,
 )
-from nczarr_fsspec.stores.writers import DirectoryWriter
-from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
 
 _BLOCK = 1024 * 1024
 _FILE = (stat.S_IFREG | 0o666) << 16

@@ -17,7 +17,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import LocalStore, RemoteStore
 from nczarr_xarray.chunks.cache import CACHE, Chunks
-from nczarr_xarray.chunks.codecs import Decoder
+from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.chunks.threads import (
     INLINE_BYTES,

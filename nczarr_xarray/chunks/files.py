@@ -18,13 +18,13 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
-from nczarr_xarray.chunks.codecs import Decoder
+from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.engine import allocate, fill_element
 from nczarr_xarray.chunks.plan import ChunkTask, OuterPlan, PointPlan, Segment
 from nczarr_xarray.chunks.records import read_records
 from nczarr_xarray.chunks.strides import LOCAL_GAP, Runs, end_of, plan_runs, span_of
 from nczarr_xarray.chunks.threads import BATCH_BYTES, chunks_at_a_time, in_threads, share
-from nczarr_xarray.files import DataFile
+from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.model import FileChunks, FileStrides
 
 #: Chunks that are looked up, fetched and decoded together: bounds what a huge read remembers.

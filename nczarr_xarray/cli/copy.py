@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
+    from nczarr_xarray.dataset.open import open_hierarchy
     from nczarr_xarray.export.copy import (
         Layout,
         open_other,
@@ -100,7 +101,6 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
         plan_import,
         with_fixed_dimensions,
     )
-    from nczarr_xarray.reader import open_hierarchy
 
     if args.portable and any(c["id"] not in ("shuffle", "zlib") for c in args.compress or ()):
         raise UsageError("--compress", "not every reader of Zarr 2 has it (--portable): use zlib")
@@ -141,9 +141,9 @@ def _one_thread() -> AbstractContextManager[Any]:
 
 
 def _to_netcdf(args: argparse.Namespace, progress: Any) -> None:
+    from nczarr_xarray.dataset.open import open_hierarchy
     from nczarr_xarray.export.copy import with_fixed_dimensions
     from nczarr_xarray.export.netcdf_file import write_netcdf
-    from nczarr_xarray.reader import open_hierarchy
 
     zarr = args.consolidated or args.portable or args.compat != "4.9.3"
     if args.chunks or args.compress or zarr:

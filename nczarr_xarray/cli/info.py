@@ -12,7 +12,7 @@ from nczarr_xarray.cli.target import add_arguments, open_target
 
 if TYPE_CHECKING:
     from nczarr_fsspec.keystore import KeyStore
-    from nczarr_xarray.files import DataFile
+    from nczarr_xarray.dataset.file import DataFile
 
 #: What a store is to a user, by the name of its class.
 _STORES = {

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nczarr_xarray.reader import Opened
+    from nczarr_xarray.dataset.open import Opened
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +52,6 @@ def open_target(args: argparse.Namespace) -> Opened:
     NCZarrError
         If it cannot be opened.
     """
-    from nczarr_xarray.reader import open_hierarchy
+    from nczarr_xarray.dataset.open import open_hierarchy
 
     return open_hierarchy(args.target, storage_options=dict(args.options) or None)

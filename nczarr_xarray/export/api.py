@@ -11,7 +11,8 @@ import xarray as xr
 
 from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray._compat import dataarray_to_dataset
+from nczarr_xarray.backend._compat import dataarray_to_dataset
+from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.dataset import Options
 from nczarr_xarray.export.job import Job
 from nczarr_xarray.export.new import plan_new
@@ -21,7 +22,6 @@ from nczarr_xarray.export.request import Mode, Request, Wishes
 from nczarr_xarray.export.update import RegionLike
 from nczarr_xarray.export.values import plan_append, plan_values
 from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile
-from nczarr_xarray.targets import find_destination
 
 Exportable: TypeAlias = "xr.Dataset | xr.DataArray | xr.DataTree"
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks.encode import Encoder
+from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.formats.nczarr.limits import codec_problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.formats.nczarr.values import shuffle_size

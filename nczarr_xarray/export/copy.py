@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.open import Opened
 from nczarr_xarray.export.api import plan_target
 from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
@@ -22,12 +24,10 @@ from nczarr_xarray.export.request import aligned_item
 from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.storage import fill_element, note_text, text_dtype
 from nczarr_xarray.export.stored import netcdf_text, stored_as
-from nczarr_xarray.files import DataFile
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.model import ChunkedArray, CodecConfig, Dimension, Group, Variable
-from nczarr_xarray.reader import Opened
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -11,8 +11,8 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray._compat import encode_for_netcdf
-from nczarr_xarray.chunks.quantize import quantize, round_decimals
+from nczarr_xarray.backend._compat import encode_for_netcdf
+from nczarr_xarray.codecs.quantize import quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.inherited import adapted, keep_whole, leave_out, without_cf
 from nczarr_xarray.export.lacking import Lacking

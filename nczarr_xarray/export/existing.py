@@ -14,13 +14,13 @@ from nczarr_fsspec.errors import (
     IncompleteExportError,
     StoreError,
 )
-from nczarr_xarray.backend import open_group
+from nczarr_xarray.backend.datasets import open_group
+from nczarr_xarray.dataset.open import Opened, open_keys
 from nczarr_xarray.export.place import Place
 from nczarr_xarray.formats.nczarr import edit, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import Profile, consolidate
 from nczarr_xarray.model import ChunkedArray, Group, Variable
-from nczarr_xarray.reader import Opened, open_keys
 
 #: Of groups and arrays.
 _FILES = (".zgroup", ".zarray", ".zattrs")

@@ -14,6 +14,7 @@ import numpy as np
 
 from nczarr_fsspec.changes.create import partial_path, remove_leftovers, remove_partial
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
+from nczarr_xarray.dataset.open import Opened
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.source import StoredSource
@@ -29,7 +30,6 @@ from nczarr_xarray.model import (
     described,
     readable,
 )
-from nczarr_xarray.reader import Opened
 
 
 def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bool = False) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from nczarr_fsspec.changes.create import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
+from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.place import Place
-from nczarr_xarray.targets import find_destination
 
 
 def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> None:

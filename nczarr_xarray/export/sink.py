@@ -22,7 +22,7 @@ from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.processors import processors
 from nczarr_fsspec.writable import WritableStore
-from nczarr_xarray.chunks.encode import Encoder
+from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.export.dataset import Rounding

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import Variable
-from nczarr_xarray.variables import VariableReader
 
 #: Bytes that are read at a time.
 SLAB_BYTES = 1 << 27

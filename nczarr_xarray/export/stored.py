@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_xarray.dataset.open import Opened
 from nczarr_xarray.export.grid import default_chunk_shape
-from nczarr_xarray.formats.v3_array import ZarrArray
+from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks, Variable
-from nczarr_xarray.reader import Opened
 
 #: What netCDF and NCZarr both have.
 _SHARED = frozenset({"shuffle", "fletcher32", "zlib", "szip", "zstd", "bz2", "blosc"})

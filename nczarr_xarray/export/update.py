@@ -12,9 +12,9 @@ import pandas as pd  # type: ignore[import-untyped]
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray._compat import encode_for_netcdf
-from nczarr_xarray.chunks.quantize import quantize
-from nczarr_xarray.encoding import attribute_value
+from nczarr_xarray.backend._compat import encode_for_netcdf
+from nczarr_xarray.backend.encoding import attribute_value
+from nczarr_xarray.codecs.quantize import quantize
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.dataset import Item, Rounding, longest_text, whole_text
 from nczarr_xarray.export.existing import Existing

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks.libhdf5 import convert_numbers
+from nczarr_xarray.codecs.libhdf5 import convert_numbers
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.hdf5.netcdf_types import is_plain, stored_dtype, value_dtype

@@ -17,7 +17,7 @@ from nczarr_fsspec.ranges.file import ByteRangeFile
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_xarray._collection import collection_paused
-from nczarr_xarray.chunks.libhdf5 import only_user
+from nczarr_xarray.codecs.libhdf5 import only_user
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
 

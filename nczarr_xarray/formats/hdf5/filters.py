@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.chunks.libhdf5 import lacks
+from nczarr_xarray.codecs.libhdf5 import lacks
 from nczarr_xarray.formats.hdf5.objects import Filter
 from nczarr_xarray.model import CodecConfig
 

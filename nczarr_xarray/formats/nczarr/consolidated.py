@@ -3,7 +3,7 @@
 netCDF-C does not rewrite ``.zmetadata`` when it updates a dataset, and believes
 it blindly when asked to read it (nczarr-format.md, section 9.5). So it is
 compared with the root objects before it is used, and each array's own
-``.zarray`` is compared when its data are read (`nczarr_xarray.reader`).
+``.zarray`` is compared when its data are read (`nczarr_xarray.dataset.open`).
 """
 
 from __future__ import annotations

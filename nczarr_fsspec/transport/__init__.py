@@ -1,0 +1,1 @@
+"""Requests: one policy, one client for each protocol, under keys and byte ranges alike."""

@@ -1,0 +1,227 @@
+"""What a request may cost: how long it may take, how often it is tried, how much it may bring.
+
+One policy for HTTP, S3 and every other filesystem. `Throttle` (`nczarr_fsspec.transport.throttle`)
+tries again by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from types import TracebackType
+from typing import Any, Self
+
+from nczarr_fsspec.errors import URLError
+
+#: tries of one request at most, and the first of the doubling waits between them, in seconds
+ATTEMPTS = 6
+FIRST_WAIT = 0.25
+#: a server that wants a longer wait than this, in seconds, is believed and not asked again
+LONGEST_WAIT = 60.0
+#: a try that took too long counts as so many: there are two of these, not six
+TOO_LONG = ATTEMPTS // 2
+#: seconds for which a body may come more slowly than `Timeout.rate`
+WINDOW = 30.0
+#: seconds between warnings that requests are tried again
+_BETWEEN_WARNINGS = 5.0
+
+#: storage options that are ours
+TIMEOUT_OPTION = "timeout"
+MAX_METADATA_OPTION = "max_metadata"
+
+_log = logging.getLogger("nczarr_fsspec.requests")
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """For how long a request may take; the storage option ``timeout``.
+
+    Parameters
+    ----------
+    connect
+        Seconds to connect.
+    first_byte
+        Seconds to the beginning of the answer, besides those of `connect`.
+    rate
+        Bytes per second of a body, on average over `WINDOW` seconds, at least. With 0 only
+        silence is too slow.
+    whole
+        Seconds for one request in all, waits and further tries included, as long as the server
+        does not answer other requests meanwhile.
+    """
+
+    connect: float = 30.0
+    first_byte: float = 60.0
+    rate: float = 100.0
+    whole: float = 1800.0
+
+    @classmethod
+    def parse(cls, value: Any, shown: str) -> Timeout:
+        """Understand the storage option: seconds for the whole request, or names and numbers.
+
+        Parameters
+        ----------
+        value
+            A number, a mapping, or a ``ClientTimeout`` of aiohttp. None stands for no limit.
+        shown
+            What messages call the target.
+
+        Raises
+        ------
+        URLError
+            If it is none of them.
+        """
+        if isinstance(value, Timeout):
+            return value
+        if not isinstance(value, Mapping):
+            value = _of_aiohttp(value) if hasattr(value, "sock_read") else {"whole": value}
+        names = [field.name for field in fields(cls)]
+        if unknown := [str(name) for name in value if name not in names]:
+            reason = f"{TIMEOUT_OPTION} has no {', '.join(unknown)}; it has {', '.join(names)}"
+            raise URLError(shown, reason)
+        given = {}
+        for name, number in value.items():
+            none = 0.0 if name == "rate" else math.inf
+            given[name] = none if number is None else number
+            right = isinstance(given[name], (int, float)) and not isinstance(number, bool)
+            if not right or not (given[name] > 0 or given[name] == none):
+                what = "a rate in bytes per second" if name == "rate" else "a number of seconds"
+                raise URLError(shown, f"{TIMEOUT_OPTION} {name} is {what}, not {number!r}")
+        return cls(**given)
+
+    @property
+    def text(self) -> str:
+        """How messages name the limits in force."""
+        limits = [f"{name} {limit:g}" for name, limit in asdict(self).items()]
+        return f"storage option {TIMEOUT_OPTION}: {', '.join(limits)}"
+
+
+def _of_aiohttp(value: Any) -> dict[str, float]:
+    """The limits of a ``ClientTimeout`` that are set."""
+    given = {
+        "connect": value.sock_connect or value.connect,
+        "first_byte": value.sock_read,
+        "whole": value.total,
+    }
+    return {name: limit for name, limit in given.items() if limit}
+
+
+class TransientError(Exception):
+    """Worth another try.
+
+    Attributes
+    ----------
+    wait : float
+        Seconds until then, at least.
+    busy : bool
+        Whether the server says that these are too many requests.
+    cost : int
+        How many of the `ATTEMPTS` it takes. The owner of many requests sets this to 0 if the
+        server answered others meanwhile: it works, and this one comes to its turn.
+    """
+
+    def __init__(
+        self, reason: str, wait: float = 0.0, *, busy: bool = False, cost: int = 1
+    ) -> None:
+        super().__init__(reason)
+        self.wait = wait
+        self.busy = busy
+        self.cost = cost
+
+
+class Clock:
+    """Ends a try that takes too long with `TransientError`; an asynchronous context manager.
+
+    At first it waits for the beginning of the answer; then, from `body` on, for bytes.
+
+    Parameters
+    ----------
+    left
+        Seconds that the try may take in all.
+
+    Attributes
+    ----------
+    mark : float
+        When so many bytes of the body have come, `came` has to be called.
+    """
+
+    __slots__ = ("_due", "_end", "_left", "_limits", "_loop", "_timer", "mark")
+
+    def __init__(self, limits: Timeout, left: float = math.inf) -> None:
+        self._limits = limits
+        self._left = left
+        self.mark = math.inf
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        now = self._loop.time()
+        self._end = now + self._left
+        self._due = now + self._limits.connect + self._limits.first_byte
+        self._timer = asyncio.timeout_at(_or_none(min(self._due, self._end)))
+        await self._timer.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            await self._timer.__aexit__(kind, error, trace)
+        except TimeoutError:
+            raise self._late() from None
+
+    def body(self) -> None:
+        """Wait for the body: the answer has begun."""
+        self.came(0)
+
+    def came(self, count: int) -> None:
+        """Note that so many bytes have come, and demand more of them in time."""
+        self.mark = count + max(1.0, self._limits.rate * WINDOW)
+        self._due = self._loop.time() + WINDOW
+        self._timer.reschedule(_or_none(min(self._due, self._end)))
+
+    def rest(self) -> None:
+        """Wait for somebody else, whose own clock runs."""
+        self._due = math.inf
+        self._timer.reschedule(_or_none(self._end))
+
+    def _late(self) -> TransientError:
+        text = self._limits.text
+        if self._end <= self._due:
+            return TransientError(f"the request took too long ({text})", cost=ATTEMPTS)
+        if self.mark == math.inf:
+            return TransientError(f"no answer came in time ({text})", cost=TOO_LONG)
+        return TransientError(f"bytes came too slowly ({text})", cost=TOO_LONG)
+
+
+def _or_none(when: float) -> float | None:
+    return None if when == math.inf else when
+
+
+class _Warnings:
+    """Tells that requests are tried again, every few seconds only: there may be hundreds."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+        self._untold = 0
+
+    def tell(self, shown: str, reason: str, wait: float) -> None:
+        now = time.monotonic()
+        level = logging.DEBUG
+        others = ""
+        if now - self._last >= _BETWEEN_WARNINGS:
+            others = f" (and {self._untold} other requests since the last message)"
+            others = others if self._untold else ""
+            level, self._last, self._untold = logging.WARNING, now, 0
+        else:
+            self._untold += 1
+        _log.log(level, "%s: %s; trying again in %.1f s%s", shown, reason, wait, others)
+
+
+warnings = _Warnings()

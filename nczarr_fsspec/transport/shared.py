@@ -1,0 +1,234 @@
+"""fsspec filesystems of our own: connections shared between stores, and closed with the last."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import inspect
+import os
+import threading
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import Any, ClassVar
+from weakref import WeakSet, WeakValueDictionary
+
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem, get_loop
+from fsspec.dircache import DirCache
+from fsspec.implementations.chained import ChainedFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from nczarr_fsspec.forks import may_share_position
+from nczarr_fsspec.keystore import RemoteStore
+from nczarr_fsspec.transport.policy import Timeout
+
+
+class SharedFilesystem:
+    """One filesystem with its connections, for all stores of this process with the same options.
+
+    It is made like a given one, which itself stays unused: that may belong to another event
+    loop, another process (after a fork) or other code, whose connections we must not close.
+
+    Attributes
+    ----------
+    pid : int
+        Of the process that may use it.
+    timeout : Timeout
+        Of its requests.
+    loop : asyncio.AbstractEventLoop
+        Where `call` is awaited.
+    users : WeakSet
+        Who needs the connections.
+    """
+
+    all: ClassVar[WeakValueDictionary[tuple[object, ...], SharedFilesystem]] = WeakValueDictionary()
+
+    def __init__(self, recipe: AbstractFileSystem, timeout: Timeout, *, once: bool) -> None:
+        self.pid = os.getpid()
+        self.timeout = timeout
+        self.users: WeakSet[object] = WeakSet()
+        self.fs = _alike(recipe) if is_async(recipe) else recipe
+        if once and is_s3(recipe):
+            from nczarr_fsspec.transport.s3 import send_once
+
+            send_once(self.fs, timeout)
+        self.loop: asyncio.AbstractEventLoop = self.fs.loop if is_async(recipe) else get_loop()
+        self._per_thread = threading.local()
+        # An open file handed over is one for all threads, and a cache on disk, too: fsspec's
+        # hand out files that are still being written. Then one call at a time.
+        alone = isinstance(recipe, ChainedFileSystem) or not is_plain(arguments(recipe))
+        self._lock = threading.Lock() if alone else None
+
+    @classmethod
+    def like(
+        cls, recipe: AbstractFileSystem, timeout: Timeout | None = None, *, once: bool = False
+    ) -> SharedFilesystem:
+        """The one with the class and options of `recipe`.
+
+        Parameters
+        ----------
+        once
+            Whether the filesystem is to send each request once, for we try again.
+        """
+        timeout = timeout or Timeout()
+        # two in memory may hold different things, though they were made alike
+        alike = not isinstance(recipe, MemoryFileSystem) and hasattr(recipe, "_fs_token_")
+        token = recipe._fs_token_ if alike else id(recipe)
+        key = os.getpid(), type(recipe), str(token), timeout, once
+        shared = cls.all.get(key)
+        return shared or cls.all.setdefault(key, cls(recipe, timeout, once=once))
+
+    @cached_property
+    def one_request(self) -> dict[str, int]:
+        """What keeps s3fs from asking for the size before it reads an object."""
+        if not is_async(self.fs):
+            return {}
+        accepted = inspect.signature(self.fs._cat_file).parameters  # noqa: SLF001
+        return {"max_concurrency": 1} if "max_concurrency" in accepted else {}
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call `method` of the filesystem; a synchronous one waits in a thread."""
+        if is_async(self.fs):
+            return await getattr(self.fs, f"_{method}")(*args, **kwargs)
+        return await asyncio.to_thread(self._call, method, *args, **kwargs)
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        if self._lock is not None:
+            with self._lock:
+                return getattr(self.fs, method)(*args, **kwargs)
+        # one connection per thread: those of ftplib and paramiko mix up answers otherwise
+        if not hasattr(self._per_thread, "fs"):
+            self._per_thread.fs = _alike(self.fs)
+        return getattr(self._per_thread.fs, method)(*args, **kwargs)
+
+    def close(self) -> None:
+        """Close the connections if nobody uses them any more."""
+        if is_async(self.fs) and self.pid == os.getpid() and self.loop.is_running():
+            closing = asyncio.run_coroutine_threadsafe(self._disconnect(), self.loop)
+            try:
+                inside = asyncio.get_running_loop() is self.loop
+            except RuntimeError:
+                inside = False
+            if not inside:
+                with suppress(TimeoutError):
+                    closing.result(timeout=10)
+
+    async def _disconnect(self) -> None:
+        for name in ("_session", "_s3"):  # fsspec's http and gcsfs; s3fs. They reconnect when used
+            session = getattr(self.fs, name, None)
+            if session is not None and not self.users:
+                setattr(self.fs, name, None)
+                await _close(session)
+
+
+#: what a forked child must keep although it cannot use it, see `_keep_inherited`
+_inherited: list[SharedFilesystem] = []
+
+
+def _keep_inherited() -> None:
+    """Keep the parent's connections from being closed, which its epoll, shared, would notice."""
+    _inherited.extend(SharedFilesystem.all.values())
+
+
+def _close_at_exit() -> None:
+    for shared in list(SharedFilesystem.all.values()):
+        shared.users.clear()
+        with suppress(Exception):
+            shared.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_inherited)
+atexit.register(_close_at_exit)
+
+
+def _close_later(pid: int, loop: asyncio.AbstractEventLoop, session: Any) -> None:
+    """Close the connections of a filesystem that nobody refers to any more.
+
+    fsspec waits for its loop here. But the garbage collector calls this in any thread, between
+    any two steps, also while the loop waits for a lock of that thread.
+    """
+    if os.getpid() == pid and loop.is_running():
+        asyncio.run_coroutine_threadsafe(_close(session), loop)
+
+
+async def _close(session: Any) -> None:
+    with suppress(Exception):  # it may be closed already
+        await (
+            session.close() if hasattr(session, "close") else session.__aexit__(None, None, None)
+        )
+
+
+def _alike(fs: AbstractFileSystem) -> AbstractFileSystem:
+    """A filesystem with the options of `fs` that shares no connection and caches no listing."""
+    if isinstance(fs, MemoryFileSystem):
+        return fs  # its content may be its own
+    args, options = arguments(fs)
+    like = type(fs)(
+        *(_alike(arg) if isinstance(arg, AbstractFileSystem) else arg for arg in args),
+        skip_instance_cache=True,
+        **{
+            name: _alike(value) if isinstance(value, AbstractFileSystem) else value
+            for name, value in options.items()
+            if name not in ("asynchronous", "loop", "skip_instance_cache")
+        },
+    )
+    like.dircache = DirCache(use_listings_cache=False)
+    like.close_session = partial(_close_later, os.getpid())
+    if _makes_sessions_of_fsspec(like) and "connector" not in like.client_kwargs:
+        like.get_client = _make_session
+    if is_s3(like):
+        from nczarr_fsspec.transport.s3 import share_descriptions
+
+        share_descriptions(like)
+    return like
+
+
+def _makes_sessions_of_fsspec(fs: AbstractFileSystem) -> bool:
+    """Whether `fs` gets its connections from aiohttp in the way that fsspec's HTTP does."""
+    make = getattr(fs, "get_client", None)
+    return getattr(make, "__module__", "") == "fsspec.implementations.http"
+
+
+async def _make_session(**options: Any) -> Any:
+    """A session of aiohttp with as many connections as there are requests; 100 by default."""
+    import aiohttp
+
+    connector = aiohttp.TCPConnector(limit=RemoteStore.concurrency)
+    return aiohttp.ClientSession(connector=connector, **options)
+
+
+def arguments(fs: AbstractFileSystem) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What `fs` was made with."""
+    return tuple(fs.storage_args), dict(fs.storage_options)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether `value` is made of texts, numbers and the like, the same in every process."""
+    if isinstance(value, (list, tuple)):
+        return all(map(is_plain, value))
+    if isinstance(value, dict):
+        return all(map(is_plain, value.values()))
+    return value is None or isinstance(value, (str, bytes, int, float, os.PathLike))
+
+
+def holds_open_file(value: Any) -> bool:
+    """Whether `value`, a filesystem or one of its arguments, has a file open for its caller."""
+    if isinstance(value, AbstractFileSystem):
+        return holds_open_file(arguments(value))
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(map(holds_open_file, value))
+    return may_share_position(value)
+
+
+def is_async(fs: AbstractFileSystem) -> bool:
+    """Whether `fs` can be awaited."""
+    # not fs.async_impl, for fsspec's caches claim what their target says
+    return isinstance(fs, AsyncFileSystem)
+
+
+def is_s3(fs: AbstractFileSystem) -> bool:
+    """Whether `fs` is s3fs's, or made from it."""
+    return hasattr(type(fs), "_call_s3")

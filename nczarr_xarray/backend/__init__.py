@@ -1,0 +1,1 @@
+"""The backend for xarray: ``engine="nczarr"``, lazy arrays, encoding, the accessor."""

@@ -1,0 +1,44 @@
+"""``ds.nczarr.to_nczarr(...)``, and on request ``ds.to_netcdf(..., engine="nczarr")``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xarray as xr
+
+
+class NCZarrAccessor:
+    """What ``.nczarr`` of a Dataset, a DataArray or a DataTree offers."""
+
+    def __init__(self, obj: xr.Dataset | xr.DataArray | xr.DataTree) -> None:
+        self._obj = obj
+
+    def to_nczarr(self, target: Any, *args: Any, **options: Any) -> Any:
+        """Write it as NCZarr; parameters as `nczarr_xarray.to_nczarr`."""
+        from nczarr_xarray.export import to_nczarr
+
+        return to_nczarr(self._obj, target, *args, **options)
+
+
+def register_accessors() -> None:
+    """Give xarray's objects their ``.nczarr``."""
+    for kind, give in (
+        (xr.Dataset, xr.register_dataset_accessor),
+        (xr.DataArray, xr.register_dataarray_accessor),
+        (xr.DataTree, xr.register_datatree_accessor),
+    ):
+        if not hasattr(kind, "nczarr"):
+            give("nczarr")(NCZarrAccessor)  # type: ignore[no-untyped-call]
+
+
+def register() -> None:
+    """Let ``Dataset.to_netcdf(target, engine="nczarr")`` write NCZarr.
+
+    xarray has no public way for this; the one place that knows of it is
+    `nczarr_xarray.backend._compat`. What only `to_nczarr` has (appends, regions, trees)
+    stays there.
+    """
+    from nczarr_xarray.backend._compat import WRITEABLE_STORES
+    from nczarr_xarray.export.netcdf import NetCDFTarget
+
+    WRITEABLE_STORES["nczarr"] = NetCDFTarget  # type: ignore[index]  # a literal of its own names

@@ -1,0 +1,446 @@
+"""Views of the data model as xarray objects: lazy arrays, data stores, datasets."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError
+from nczarr_xarray._collection import collection_paused
+from nczarr_xarray.backend._compat import (
+    VLEN_STRING,
+    AbstractDataStore,
+    BackendArray,
+    ExplicitIndexer,
+    Index,
+    LazilyIndexedArray,
+    StoreBackendEntrypoint,
+    VectorizedIndexer,
+    load_asynchronously,
+)
+from nczarr_xarray.backend.encoding import attribute_value, is_odd, variable_encoding
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.open import (
+    ATTEMPTS,
+    Opened,
+    always_changing,
+    check_choice,
+    open_hierarchy,
+)
+from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
+    ChunkedArray,
+    Dimension,
+    Group,
+    Variable,
+    bytes_of,
+    element_of,
+    readable,
+)
+
+
+def open_groups(
+    target: Any,
+    *,
+    tree: bool,
+    group: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    consolidated: bool | None = None,
+    use_zarr_fill_value_as_mask: bool | None = None,
+    anonymous_dimension_prefix: str = "_Anonymous_Dim_",
+    index_cache: str | os.PathLike[str] | None = None,
+    drop_variables: str | Iterable[str] | None = None,
+    **decoding: Any,
+) -> dict[str, xr.Dataset]:
+    """Open a group, and all below it for a tree, as datasets by path relative to it.
+
+    Options as `NCZarrBackendEntrypoint`; `decoding` goes to xarray.
+    """
+    check_choice("use_zarr_fill_value_as_mask", use_zarr_fill_value_as_mask)
+    dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
+    before = None
+    for _ in range(ATTEMPTS):
+        opened = open_hierarchy(
+            target,
+            group=group,
+            tree=tree,
+            storage_options=storage_options,
+            consolidated=consolidated,
+            anonymous_prefix=anonymous_dimension_prefix,
+            index_cache=index_cache,
+        )
+        with ExitStack() as cleanup:
+            cleanup.callback(opened.close)
+            top = opened.hierarchy.root.find(group or "")
+            assert top is not None  # open_hierarchy raises if there is no such group
+            stores = [
+                NCZarrDataStore(opened, member, use_zarr_fill_value_as_mask, dropped)
+                for member in (top.walk() if tree else [top])
+            ]
+            _load_what_opening_touches(opened, stores)
+            if not (opened.holds() or (before is not None and _agree(stores, before))):
+                before = stores
+                continue
+            for problem in opened.hierarchy.problems:
+                _warn(str(problem))
+            with collection_paused():
+                datasets = {
+                    shown_name(_relative(store.group.path, top.path)): store.open_dataset(
+                        **decoding
+                    )
+                    for store in stores
+                }
+            if opened.reading is not None:
+                opened.reading.forget()
+            cleanup.pop_all()
+        return datasets
+    raise StoreError(opened.store.url, always_changing(ATTEMPTS))
+
+
+def open_group(opened: Opened, group: Group) -> xr.Dataset:
+    """One group of an open dataset, decoded."""
+    store = NCZarrDataStore(opened, group, None, set())
+    _load_what_opening_touches(opened, [store])
+    return store.open_dataset()
+
+
+def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
+    """Join the groups of one dataset.
+
+    Raises
+    ------
+    FormatError
+        If a group and its parent use one dimension name for different lengths.
+    """
+    try:
+        tree = xr.DataTree.from_dict(datasets)
+    except ValueError as error:
+        for dataset in datasets.values():
+            dataset.close()
+        raise FormatError(
+            next(iter(datasets.values())).encoding.get("source", "dataset"),
+            f"cannot be one DataTree ({error}); xarray.open_groups opens every group by itself",
+        ) from error
+    for path, dataset in datasets.items():
+        tree[path].set_close(dataset.close)
+    return tree
+
+
+class NCZarrArray(BackendArray):
+    """A variable's data, read when indexed. Picklable, safe in threads and processes."""
+
+    __slots__ = ("dtype", "reader", "shape")
+
+    def __init__(self, reader: VariableReader) -> None:
+        self.reader = reader
+        self.shape = reader.shape
+        self.dtype = reader.dtype
+        if reader.dtype.kind == "O":
+            # of sequences that of their elements, as netCDF4-python has it: xarray would look
+            # into objects to see whether they are dates
+            self.dtype = element_of(reader.dtype) or VLEN_STRING
+
+    def __getitem__(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
+        return self.reader.read(key.tuple, points=_is_pointwise(key))
+
+    async def async_getitem(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
+        return await self.reader.read_async(key.tuple, points=_is_pointwise(key))
+
+
+def _is_pointwise(key: ExplicitIndexer) -> bool:
+    arrays = any(isinstance(index, np.ndarray) for index in key.tuple)
+    return isinstance(key, VectorizedIndexer) and arrays
+
+
+class NCZarrDataStore(AbstractDataStore):
+    """One group, as xarray's decoding wants to see it.
+
+    Parameters
+    ----------
+    opened
+        The dataset.
+    group
+        One of its groups.
+    fill_value_as_mask
+        See ``use_zarr_fill_value_as_mask`` of `NCZarrBackendEntrypoint`.
+    dropped
+        Names of variables to leave out.
+    """
+
+    def __init__(
+        self,
+        opened: Opened,
+        group: Group,
+        fill_value_as_mask: bool | None,
+        dropped: set[str],
+    ) -> None:
+        self.opened = opened
+        self.group = group
+        self.fill_value_as_mask = fill_value_as_mask
+        named = {shown_name(name): variable for name, variable in group.variables.items()}
+        self.variables = {n: v for n, v in named.items() if n not in dropped}
+        self.names = dimension_names(group.path, self.variables.values())
+        self.loaded: dict[str, np.ndarray[Any, Any]] = {}
+        self.errors: dict[str, NCZarrError] = {}
+        self.readers: dict[str, VariableReader] = {}
+        for name, variable in self.variables.items():
+            self.readers[name] = reader = opened.reader(variable)
+            try:
+                reader.prepare()
+            except NCZarrError as error:
+                self.fail(name, error)
+
+    def fail(self, name: str, error: NCZarrError) -> None:
+        """Note a variable that cannot be read; it raises when it is touched."""
+        self.errors[name] = error
+        variable = self.variables[name]
+        # xarray would look into objects to see whether they are dates
+        dtype = np.dtype("f8") if variable.dtype.kind == "O" else variable.dtype
+        self.variables[name] = variable = replace(variable, error=error, dtype=dtype)
+        self.readers[name] = self.opened.reader(variable)
+
+    def touched(self) -> Iterator[tuple[str, Variable]]:
+        """The readable variables that xarray reads to open the group, by name.
+
+        It makes indexes of some, and of text it wants to know the longest.
+        """
+        for name, variable in self.variables.items():
+            indexed = self.dimensions_of(variable) == (name,)
+            text = variable.dtype.kind == "O" and element_of(variable.dtype) is None
+            if name not in self.errors and (indexed or text):
+                yield name, variable
+
+    def open_dataset(self, **decoding: Any) -> xr.Dataset:
+        """Decode the group to a Dataset, and warn of variables that cannot be read."""
+        try:
+            dataset = StoreBackendEntrypoint().open_dataset(self, **decoding)
+        except (AttributeError, TypeError, ValueError):
+            if not self.set_aside():
+                raise
+            dataset = StoreBackendEntrypoint().open_dataset(self, **decoding)
+        for name, error in self.errors.items():
+            path = self.variables[name].path
+            _warn(f"variable {path!r} cannot be read and raises when it is used: {error}")
+        for variable in dataset.variables.values():
+            load_asynchronously(variable)
+        for name in self.errors:
+            if name in dataset.coords and dataset[name].dims == (name,):
+                # without an index of its own xarray would load it to make one
+                index = {name: UnreadableIndex(self.errors[name])}
+                variable = dataset.variables[name]
+                dataset = dataset.assign_coords(xr.Coordinates({name: variable}, index))
+        dataset.set_close(self.close)
+        return dataset
+
+    def set_aside(self) -> bool:
+        """Leave out attributes of which xarray's decoding can make nothing; whether there are any.
+
+        One would keep the whole dataset from opening.
+        """
+        found = False
+        for name, variable in self.variables.items():
+            attributes = dict(variable.attributes)
+            odd = [attribute for attribute in attributes.values() if is_odd(attribute)]
+            for attribute in odd:
+                del attributes[attribute.name]
+                names = attribute.value
+                if attribute.name == "coordinates" and isinstance(names, tuple):
+                    text = replace(attribute, type="char", value=" ".join(names))  # as CF has them
+                    attributes[text.name] = text
+                    continue
+                shown = f"{attribute.name!r} ({attribute_value(attribute)!r:.80})"
+                _warn(
+                    f"variable {variable.path!r}: attribute {shown} is not what CF has there, and "
+                    "is left out; open with decode_cf=False to see it"
+                )
+            if odd:
+                self.variables[name] = replace(variable, attributes=attributes)
+                found = True
+        return found
+
+    def dimensions_of(self, variable: Variable) -> tuple[str, ...]:
+        """The dimensions of `variable` as the dataset calls them."""
+        return tuple(self.names[dimension.path] for dimension in variable.dimensions)
+
+    def get_variables(self) -> dict[str, xr.Variable]:
+        sizes = self.get_dimensions()
+        return {name: self.variable(name, v, sizes) for name, v in self.variables.items()}
+
+    def variable(self, name: str, variable: Variable, sizes: Mapping[str, int]) -> xr.Variable:
+        if variable.error is not None and not variable.dimensions and name in sizes:
+            # the variable of a dimension must lie along it
+            size = sizes[name]
+            variable = replace(variable, dimensions=(Dimension(name, size, group=""),))
+            names: tuple[str, ...] = (name,)
+        else:
+            names = self.dimensions_of(variable)
+        data: Any = self.loaded.get(name)
+        if data is None:
+            data = LazilyIndexedArray(NCZarrArray(self.readers[name]))
+        elif len(set(names)) < len(names) and variable.nc_type == "string":
+            data = data.astype(str)  # as xarray would, which fails where dimensions are equal
+        elif data.dtype.kind == "O" and variable.nc_type == "string":
+            # in bare objects, xarray would look for dates
+            data = LazilyIndexedArray(data.astype(VLEN_STRING))
+        attributes = shown_attributes(variable)
+        if "_FillValue" not in attributes and self.is_mask(variable):
+            assert isinstance(variable.array, ChunkedArray)
+            attributes["_FillValue"] = variable.array.fill
+        if variable.dtype.kind == "S" and isinstance(attributes.get("_FillValue"), bytes):
+            empty = b"\0" if variable.nc_type == "char" else b""  # a char is never nothing
+            attributes["_FillValue"] = np.bytes_(attributes["_FillValue"] or empty)
+        classic = self.opened.hierarchy.generation.startswith("CDF-")
+        encoding = variable_encoding(variable, names, self.opened.store.url, classic=classic)
+        if "least_significant_digit" in attributes:  # an argument of netCDF4's createVariable
+            encoding["least_significant_digit"] = attributes.pop("least_significant_digit")
+        return xr.Variable(names, data, attributes, encoding)
+
+    def is_mask(self, variable: Variable) -> bool:
+        """Whether the Zarr fill value is what netCDF would call ``_FillValue``."""
+        array, hierarchy = variable.array, self.opened.hierarchy
+        if not isinstance(array, ChunkedArray) or array.fill is None:
+            return False
+        if hierarchy.generation != "v2":
+            return False  # NCZarr says it in the attribute
+        if self.fill_value_as_mask is not None:
+            return self.fill_value_as_mask
+        if hierarchy.writer is not None:
+            return False
+        if variable.dtype.kind in "iu" and not {"scale_factor", "add_offset"} & set(
+            variable.attributes
+        ):
+            # it would make floats of integers that nobody may have meant to be missing
+            return bool(array.fill) and array.fill != NC_DEFAULT_FILL.get(variable.nc_type or "")
+        return bool(array.fill)
+
+    def get_attrs(self) -> dict[str, Any]:
+        return shown_attributes(self.group)
+
+    def get_dimensions(self) -> dict[str, int]:
+        return {
+            self.names[dimension.path]: dimension.size
+            for variable in self.variables.values()
+            for dimension in variable.dimensions
+        }
+
+    def get_encoding(self) -> dict[str, Any]:
+        unlimited = {shown_name(d.name) for d in self.group.dimensions.values() if d.unlimited}
+        return {"unlimited_dims": unlimited, "source": self.opened.store.url}
+
+    def close(self) -> None:
+        self.opened.close()
+
+
+class UnreadableIndex(Index):
+    """The index of a coordinate that cannot be read: any use raises the reason."""
+
+    def __init__(self, error: NCZarrError) -> None:
+        self.error = error
+
+    @classmethod
+    def from_variables(
+        cls, variables: Mapping[Any, xr.Variable], *, options: Mapping[str, Any]
+    ) -> UnreadableIndex:
+        raise NotImplementedError("made by the backend only")
+
+    def sel(self, labels: dict[Any, Any], **options: Any) -> Any:
+        raise self.error.with_traceback(None)
+
+    def isel(self, indexers: Mapping[Any, Any]) -> UnreadableIndex:
+        return self
+
+    def equals(self, other: Index, **options: Any) -> bool:
+        return isinstance(other, UnreadableIndex)
+
+
+def dimension_names(group: str, variables: Iterable[Variable]) -> dict[str, str]:
+    """What a dataset of the group at `group` calls each dimension, by path.
+
+    The short name goes to the nearest dimension that has it; another one of the
+    same name, farther up or in another branch, goes by its full path.
+    """
+    used = {d.path: d for variable in variables for d in variable.dimensions}
+
+    def distance(dimension: Dimension) -> tuple[bool, int, str]:
+        above = f"{group.rstrip('/')}/".startswith(f"{dimension.group.rstrip('/')}/")
+        return (not above, -len(dimension.group.rstrip("/")), dimension.path)
+
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for path, dimension in sorted(used.items(), key=lambda item: distance(item[1])):
+        names[path] = shown_name(path if dimension.name in taken else dimension.name)
+        taken.add(dimension.name)
+    return names
+
+
+def shown_attributes(owner: Group | Variable) -> dict[str, Any]:
+    """Attributes as netCDF4-python returns them, by name."""
+    shown = {shown_name(a.name): attribute_value(a) for a in owner.attributes.values()}
+    fill = owner.attributes.get("_FillValue")
+    if fill is not None and isinstance(fill.value, str):  # of which NULs and all bytes count
+        shown["_FillValue"] = bytes_of(fill.value)
+    return shown
+
+
+def shown_name(name: str) -> str:
+    """A name, or a path, for users: bytes that are not UTF-8 are escaped."""
+    return readable(name, "backslashreplace")
+
+
+def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) -> None:
+    """Load what xarray reads while it opens a dataset, for all groups in one wave.
+
+    xarray would read these variables one by one, and one that cannot be read
+    would keep the whole dataset from opening.
+    """
+    file = opened.store
+    if isinstance(file, DataFile):  # to be opened again without a request for them
+        opened = replace(opened, store=file.remembering())
+    wanted = [(store, *named) for store in stores for named in store.touched()]
+    values = opened.read_many([(variable, None) for _, _, variable in wanted])
+    for (store, name, _), value in zip(wanted, values, strict=True):
+        if isinstance(value, NCZarrError):
+            store.fail(name, value)
+        else:
+            store.loaded[name] = value
+    if isinstance(file, DataFile):
+        file.save()
+
+
+def _agree(stores: list[NCZarrDataStore], before: list[NCZarrDataStore]) -> bool:
+    """Whether an earlier opening found the same metadata, and the same values of coordinates."""
+    one, other = stores[0].opened.reading, before[0].opened.reading
+    return (
+        one is not None
+        and other is not None
+        and one.agrees(other)
+        and all(_same_values(s.loaded, b.loaded) for s, b in zip(stores, before, strict=True))
+    )
+
+
+def _same_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(
+        one[name].tolist() == other[name].tolist()
+        if one[name].dtype.kind == "O"
+        else one[name].tobytes() == other[name].tobytes()
+        for name in one
+    )
+
+
+def _relative(path: str, top: str) -> str:
+    """Path of a group below `top`, the way xarray's own engines spell it."""
+    if top == "/":
+        return path
+    return path[len(top) :].strip("/") or "."
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, NCZarrWarning, stacklevel=2)

@@ -1,0 +1,195 @@
+"""Attributes and encoding of variables as xarray users know them from ``engine="netcdf4"``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.backend._compat import TO_ZARR_IGNORES_COMPRESSOR
+from nczarr_xarray.formats.hdf5.fallback import H5pyArray
+from nczarr_xarray.model import (
+    Attribute,
+    ChunkedArray,
+    CodecConfig,
+    FileChunks,
+    FileStrides,
+    Variable,
+    element_of,
+    readable,
+)
+
+#: Dask needs seconds for a graph of more, and an enormous shape may be a lie: then blocks are of
+#: several chunks.
+_MOST_BLOCKS = 1_000_000
+_JOINED_BLOCKS = 100_000
+#: Number of the filter.
+_HDF5_SZIP = 4
+#: Filters of HDF5 by number, as Zarr calls them.
+_NUMBERED = {1: "zlib", 2: "shuffle", 307: "bz2", 32015: "zstd"}
+#: Codecs that netCDF's keys, or the dtype, tell of.
+_TOLD = {"shuffle", "fletcher32", "zlib", "szip", "zstd", "bz2", "blosc", "vlen-utf8"}
+
+
+def attribute_value(attribute: Attribute) -> Any:
+    """What netCDF4-python returns: str, list of str, a numpy scalar, or a 1-D array."""
+    value = attribute.value
+    if isinstance(value, str):
+        return readable(value).replace("\0", "")
+    if isinstance(value, tuple):
+        texts = list(map(readable, value))
+        return texts[0] if len(texts) == 1 else texts
+    if isinstance(value, np.ndarray):
+        if value.size == 1 and value.dtype.names is None:
+            return value[0]
+        value = value.copy()  # what users change is theirs; the model may be remembered
+        return value[0] if value.size == 1 else value
+    return value
+
+
+def is_odd(attribute: Attribute) -> bool:
+    """Whether an attribute that xarray decodes by is of a kind that fails it."""
+    if attribute.name in ("scale_factor", "add_offset"):
+        return not (isinstance(attribute.value, np.ndarray) and attribute.value.size == 1)
+    text = isinstance(attribute_value(attribute), str)
+    return attribute.name in ("coordinates", "dtype", "_Unsigned") and not text
+
+
+def variable_encoding(
+    variable: Variable, dimension_names: tuple[str, ...], source: str, *, classic: bool = False
+) -> dict[str, Any]:
+    """``Variable.encoding``: netCDF's keys, and zarr's ``compressor`` and ``filters``.
+
+    Parameters
+    ----------
+    dimension_names
+        As the dataset calls the variable's dimensions.
+    source
+        Name of the dataset.
+    classic
+        Whether it is a classic file, of whose storage there is nothing to tell.
+    """
+    encoding: dict[str, Any] = {
+        "dtype": _dtype(variable),
+        "source": source,
+        "original_shape": variable.shape,
+    }
+    array = variable.array
+    if classic:
+        encoding["dtype"] = variable.dtype.newbyteorder("=")
+        return encoding
+    if array is None:
+        return encoding
+    if variable.shape and not isinstance(array, (FileStrides, H5pyArray)):
+        chunks = array.chunk_shape
+        encoding["contiguous"] = False
+        encoding["chunksizes"] = chunks
+        blocks = zip(_blocks(chunks, variable.shape), dimension_names, strict=True)
+        # ascending: where two dimensions are the same one, the longer length counts
+        encoding["preferred_chunks"] = {name: length for length, name in sorted(blocks)}
+    else:
+        encoding["contiguous"] = True
+        encoding["chunksizes"] = None
+    if isinstance(array, (FileChunks, FileStrides, H5pyArray)):
+        codecs = array.codecs if isinstance(array, FileChunks) else ()
+        encoding.update(_netcdf_filters(codecs))
+    elif isinstance(array, ChunkedArray):
+        encoding.update(_filters(array.codecs))
+        if array.dtype.itemsize > 1 and array.dtype.kind in "iuf":
+            order = array.dtype.newbyteorder("=").byteorder
+            native = array.dtype.isnative
+            encoding["endian"] = "native" if native else ("big" if order == "=" else "little")
+    return encoding
+
+
+def _blocks(chunks: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
+    """The lengths of dask's blocks: the chunks, or several of them where there are too many."""
+    blocks = list(chunks)
+    counts = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
+    if math.prod(counts) <= _MOST_BLOCKS:
+        return blocks
+    for axis in sorted(range(len(blocks)), key=counts.__getitem__, reverse=True):
+        joined = max(1, min(counts[axis], -(-math.prod(counts) // _JOINED_BLOCKS)))
+        blocks[axis] *= joined
+        counts[axis] = -(-counts[axis] // joined)
+    return blocks
+
+
+def _dtype(variable: Variable) -> Any:
+    """What `dtype` means for writing: ``str`` for text, the names of an enum in the metadata."""
+    if variable.dtype.kind == "O" and variable.nc_type == "string":
+        return str
+    enum = variable.enum
+    if enum is None:
+        return element_of(variable.dtype) or variable.dtype
+    metadata = {"enum": dict(enum.members), "enum_name": enum.name}
+    # (netCDF has enums of the machine's byte order only)
+    return np.dtype(variable.dtype.newbyteorder("="), metadata=metadata)
+
+
+def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
+    """What ``netCDF4.Variable.filters()`` says, then Zarr v2's ``compressor`` and ``filters``.
+
+    ``filters`` is None if netCDF's keys say all, and left out otherwise. What would
+    keep xarray from writing the variable elsewhere is left out as well.
+    """
+    filters = _netcdf_filters(codecs)
+    # What follows `to_zarr` hands to zarr-python, and codecs of Zarr v2 would keep it from
+    # writing v3, its default: it gets to see that there is nothing else, or it sees nothing.
+    if TO_ZARR_IGNORES_COMPRESSOR or not codecs:
+        filters["compressor"] = dict(codecs[-1]) if codecs else None
+    if all(config["id"] in _TOLD for config in codecs[:-1]):
+        filters["filters"] = None
+    return filters
+
+
+def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
+    """What ``netCDF4.Variable.filters()`` says."""
+    by_id = {_name(config): config for config in codecs}
+    level = 0
+    for name, key in (("zlib", "level"), ("zstd", "level"), ("bz2", "level"), ("blosc", "clevel")):
+        if name in by_id:
+            level = _number(by_id[name], key)
+            # netCDF has none below 0: -1 is zlib's default, the others are fast ones of zstd
+            level = level if level >= 0 else {"zlib": 6}.get(name, 1)
+    filters: dict[str, Any] = {
+        "zlib": "zlib" in by_id,
+        "szip": next((found for found in map(_szip, codecs) if found), False),
+        "zstd": "zstd" in by_id,
+        "bzip2": "bz2" in by_id,
+        "shuffle": "shuffle" in by_id,
+        "complevel": level,
+        "fletcher32": "fletcher32" in by_id,
+    }
+    if "blosc" not in by_id:
+        # else `to_netcdf` would fail: xarray asks netCDF4 for "blosc", which takes "blosc_lz4" ...
+        filters["blosc"] = False
+    else:
+        # a word of h5netcdf, which otherwise hands the level to h5py without a compressor
+        filters["compression_opts"] = None
+    return filters
+
+
+def _name(config: CodecConfig) -> str:
+    """What Zarr calls a codec, or would if it could be undone."""
+    name: str = config["id"]
+    refused = name in ("hdf5-wrong", "hdf5-missing")
+    return _NUMBERED.get(config["filter"], name) if refused else name
+
+
+def _szip(config: CodecConfig) -> dict[str, Any] | None:
+    """netCDF's parameters of szip, if a codec is that."""
+    if config["id"] == "szip":
+        mask, pixels = _number(config, "mask"), config.get("pixels-per-block")
+    elif config["id"] == "hdf5" and config["filter"] == _HDF5_SZIP:
+        mask, pixels = (*config["values"], 0, 0)[:2]
+    else:
+        return None
+    return {"coding": "nn" if mask & 32 else "ec", "pixels_per_block": pixels}
+
+
+def _number(config: CodecConfig, key: str) -> int:
+    """A parameter of a codec for show: what is no number is 0, and the codec itself complains."""
+    value = config.get(key)
+    return value if isinstance(value, int) else 0

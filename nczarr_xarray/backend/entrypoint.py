@@ -1,0 +1,140 @@
+"""The xarray backend ``engine="nczarr"``.
+
+xarray imports this module of every installed plugin when it lists its engines,
+so it imports nothing that is not there already.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from xarray.backends.common import BackendEntrypoint
+
+if TYPE_CHECKING:
+    from xarray import Dataset, DataTree
+
+_DECODING = (
+    "mask_and_scale",
+    "decode_times",
+    "concat_characters",
+    "decode_coords",
+    "drop_variables",
+    "use_cftime",
+    "decode_timedelta",
+)
+_OPENING = (
+    "group",
+    "storage_options",
+    "consolidated",
+    "use_zarr_fill_value_as_mask",
+    "anonymous_dimension_prefix",
+    "index_cache",
+)
+
+
+class NCZarrBackendEntrypoint(BackendEntrypoint):
+    """Open NCZarr of every netCDF-C release, Zarr v2 and v3, classic and HDF5 files.
+
+    Parameters of `open_dataset`, `open_datatree` and `open_groups` besides
+    xarray's own:
+
+    group : str, optional
+        Path of the group to open.
+    storage_options : dict, optional
+        Options of the fsspec filesystem. Of local trees there is one, ``follow_symlinks``:
+        whether symbolic links may lead out of the tree (default: they are refused).
+    consolidated : bool, optional
+        True: the dataset must have ``.zmetadata``, which is trusted. False: it
+        is not looked at. None (default): it is used for remote stores if it
+        agrees with the root objects, and each variable's own metadata is
+        compared with it when the variable is first read.
+    use_zarr_fill_value_as_mask : bool, optional
+        Whether ``fill_value`` of pure Zarr stands for ``_FillValue``. None
+        (default): if netCDF-C did not write the dataset and it is neither zarr's
+        default (0, empty) nor, for integers that are not packed, netCDF's. It
+        never does in NCZarr.
+    anonymous_dimension_prefix : str
+        Unnamed dimensions of Zarr v2 are called this plus their length. The
+        default is that of netCDF-C 4.9.3 and later; earlier releases used
+        ``_zdim_`` (4.9.0-4.9.2), ``.zdim_`` (4.8.1) and ``.zdim`` (4.8.0).
+    index_cache : path, optional
+        Folder in which the metadata of remote classic and HDF5 files are kept, so
+        that other processes open them with one conditional request. (This process
+        remembers them by itself.)
+    """
+
+    description = "Open NCZarr of every netCDF-C release, and Zarr, in Xarray"
+    open_dataset_parameters: ClassVar[tuple[str, ...] | None] = (
+        "filename_or_obj",
+        *_DECODING,
+        *_OPENING,
+    )
+    supports_groups: ClassVar[bool] = True
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Whether a target is NCZarr beyond doubt: by its fragment, suffix or root keys."""
+        if isinstance(filename_or_obj, (str, os.PathLike)):
+            from nczarr_xarray.dataset.guess import is_ours
+
+            return is_ours(os.fspath(filename_or_obj))
+        return False
+
+    def open_dataset(
+        self,
+        filename_or_obj: Any,
+        *,
+        mask_and_scale: Any = True,
+        decode_times: Any = True,
+        concat_characters: Any = True,
+        decode_coords: Any = True,
+        drop_variables: str | Iterable[str] | None = None,
+        use_cftime: Any = None,
+        decode_timedelta: Any = None,
+        group: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        consolidated: bool | None = None,
+        use_zarr_fill_value_as_mask: bool | None = None,
+        anonymous_dimension_prefix: str = "_Anonymous_Dim_",
+        index_cache: str | os.PathLike[str] | None = None,
+    ) -> Dataset:
+        """Open one group as a Dataset (see the class)."""
+        from nczarr_xarray.backend.datasets import open_groups
+
+        (dataset,) = open_groups(
+            filename_or_obj,
+            tree=False,
+            group=group,
+            storage_options=storage_options,
+            consolidated=consolidated,
+            use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
+            anonymous_dimension_prefix=anonymous_dimension_prefix,
+            index_cache=index_cache,
+            mask_and_scale=mask_and_scale,
+            decode_times=decode_times,
+            concat_characters=concat_characters,
+            decode_coords=decode_coords,
+            drop_variables=drop_variables,
+            use_cftime=use_cftime,
+            decode_timedelta=decode_timedelta,
+        ).values()
+        return dataset
+
+    def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
+        """Open a group and every group below it, by path (options as `open_dataset`)."""
+        from nczarr_xarray.backend.datasets import open_groups
+
+        return open_groups(filename_or_obj, tree=True, **options)
+
+    def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
+        """Open every group as one tree (options as `open_dataset`).
+
+        Raises
+        ------
+        FormatError
+            If a group redefines a dimension of its parent with another length.
+        """
+        from nczarr_xarray.backend.datasets import as_tree
+
+        return as_tree(self.open_groups_as_dict(filename_or_obj, **options))

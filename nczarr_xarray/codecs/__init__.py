@@ -1,0 +1,1 @@
+"""Codecs: from stored bytes to elements and back, one table of all there are."""

@@ -1,0 +1,184 @@
+"""Codecs that only HDF5 has: its framing of LZ4, LZF, scale-offset, and whatever h5py can decode.
+
+Sources: the specification of registered filters (32004), liblzf's format, and what
+libhdf5 2.0 writes (scale-offset; section IV.A.2.l of the specification gives its
+parameters only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError, UnsupportedError
+from nczarr_xarray.codecs.decompress import Buffer, Size, Step, packed
+from nczarr_xarray.codecs.libhdf5 import filter_decoder
+from nczarr_xarray.codecs.nbit import nbit_step
+from nczarr_xarray.codecs.szip import SZIP, szip_step
+from nczarr_xarray.model import CodecConfig
+
+
+def _identity(_: CodecConfig, size: Size) -> tuple[Step, Size]:
+    """A filter that changes values when they are written, and nothing afterwards."""
+    return (lambda data: data), size
+
+
+def _unlz4(_: CodecConfig, size: Size) -> tuple[Step, Size]:
+    """Blocks behind a head: decoded bytes (8) and bytes of a block (4), both big-endian.
+
+    A block has its stored size (4) before it; one that is as long as it is when
+    decoded was not compressed.
+    """
+    from numcodecs import lz4
+
+    def decompress(data: Buffer) -> Buffer:
+        view = memoryview(data).cast("B")
+        total, length = _big(view, 0, 8), _big(view, 8, 4)
+        size.check(total)
+        if not 0 < length < 1 << 31 and total:
+            raise FormatError("", f"has LZ4 blocks of {length} bytes")
+        plain = np.empty(total, dtype=np.uint8)
+        position = 12
+        for start in range(0, total, length or 1):
+            count = min(length, total - start)
+            stored, position = _big(view, position, 4), position + 4
+            block, position = view[position : position + stored], position + stored
+            if len(block) < stored:
+                raise FormatError("", "the LZ4 blocks are truncated")
+            if stored == count:
+                plain[start : start + count] = np.frombuffer(block, dtype=np.uint8)
+            else:  # numcodecs wants the size in front
+                plain[start : start + count] = np.frombuffer(
+                    lz4.decompress(count.to_bytes(4, "little") + block), dtype=np.uint8
+                )
+        return plain
+
+    return decompress, packed(size)
+
+
+def _big(data: memoryview, start: int, size: int) -> int:
+    if len(data) < start + size:
+        raise FormatError("", "the LZ4 blocks are truncated")
+    return int.from_bytes(data[start : start + size], "big")
+
+
+def _unlzf(_: CodecConfig, size: Size) -> tuple[Step, Size]:
+    """Runs of up to 32 bytes, and copies of up to 264 from the last 8 KiB."""
+
+    def decompress(data: Buffer) -> Buffer:
+        packed = bytes(data)
+        plain = bytearray()
+        position, end, most = 0, len(packed), size.most
+        while position < end:
+            control = packed[position]
+            position += 1
+            if control < 32:
+                stop = position + control + 1
+                plain += packed[position:stop]
+                position = stop
+            else:
+                length = control >> 5
+                if length == 7:
+                    length += packed[position]
+                    position += 1
+                length += 2
+                start = len(plain) - ((control & 31) << 8) - packed[position] - 1
+                position += 1
+                if start < 0:
+                    raise FormatError("", "refers to bytes before its beginning")
+                piece = plain[start : start + length]
+                if len(piece) < length:  # the copy overlaps what it makes
+                    piece *= -(-length // len(piece))
+                plain += piece[:length]
+            if len(plain) > most:
+                break
+        if position > end:
+            raise FormatError("", "the compressed stream is truncated")
+        size.check(len(plain))
+        return plain
+
+    return decompress, packed(size)
+
+
+def _unscale(config: CodecConfig, size: Size) -> tuple[Step, Size]:
+    """Differences to the least value in as few bits as they need, behind a head of 21 bytes.
+
+    The largest number of those bits stands for the fill value, if there is one.
+    """
+    values = tuple(config["values"])
+    kind, digits, count, is_float, width, signed, big, has_fill = values[:8]
+    if width not in (1, 2, 4, 8) or (is_float and (width < 4 or kind != 0)) or is_float > 1:
+        raise FormatError("", f"scale-offset with the parameters {values[:8]}")
+    size.check(count * width)
+    code = "f" if is_float else "i" if signed else "u"
+    dtype, whole = np.dtype(f"<{code}{width}"), np.dtype(f"<u{width}")
+    fill = np.array(values[8:], dtype="<u4").tobytes()[:width]
+    if has_fill and len(fill) < width:
+        raise FormatError("", "scale-offset lacks its fill value")
+    digits -= (digits >> 31) << 32
+    if kind == 2 and digits == 8 * width:
+        return _identity(config, size)  # asked to keep all bits, it does nothing
+
+    def restore(data: Buffer) -> Buffer:
+        packed = np.frombuffer(data, dtype=np.uint8)
+        if packed.size < 21:
+            raise FormatError("", f"has {packed.size} bytes of scale-offset's head")
+        bits = int.from_bytes(packed[:4].tobytes(), "little")
+        least = packed[5 : 5 + min(8, int(packed[4]))].tobytes().ljust(8, b"\0")[:width]
+        if bits > 8 * width or packed.size < 21 + -(-count * bits // 8):
+            raise FormatError("", f"has {packed.size} bytes for {count} numbers of {bits} bits")
+        if bits == 8 * width:
+            plain = np.frombuffer(packed[21 : 21 + count * width].tobytes(), dtype=dtype)
+        else:
+            steps = _unpack(packed[21:], count, bits, width)
+            minimum = np.frombuffer(least, dtype=dtype)[0]
+            if is_float:
+                numbers = steps.view(f"<i{width}").astype(dtype)
+                with np.errstate(all="ignore"):  # damaged data may be anything
+                    plain = numbers / dtype.type(10.0**digits) + minimum
+            else:
+                plain = (steps + minimum.view(whole)).view(dtype)
+            if has_fill:
+                plain[steps == (1 << bits) - 1] = np.frombuffer(fill, dtype=dtype)[0]
+        return plain.byteswap() if big else plain
+
+    return restore, packed(size)
+
+
+def _unpack(packed: np.ndarray[Any, Any], count: int, bits: int, width: int) -> Any:
+    """`count` numbers of `bits` bits, the highest first, as unsigned ones of `width` bytes."""
+    wide = np.zeros((count, 8 * width), dtype=np.uint8)
+    if bits:
+        flat = np.unpackbits(packed, count=count * bits)
+        wide[:, 8 * width - bits :] = flat.reshape(count, bits)
+    return np.packbits(wide, axis=1).view(f">u{width}").reshape(-1).astype(f"<u{width}")
+
+
+def _by_libhdf5(config: CodecConfig, size: Size) -> tuple[Step, Size]:
+    number, values = config["filter"], config["values"]
+    if number == SZIP:
+        return szip_step(values, size)
+    if not size.exact:
+        raise FormatError("", f"filter {number} stands before another that changes sizes")
+    return filter_decoder(number, values, size.most), packed(size)
+
+
+def _refuse(config: CodecConfig, _: Size) -> tuple[Step, Size]:
+    """A filter that cannot be undone, for a reason that is known already."""
+    error = UnsupportedError if config["id"] == "hdf5-missing" else FormatError
+    raise error("", config["reason"])
+
+
+#: By codec id: makes the step of a codec, given the size it has to return, and says what it takes.
+HDF5_CODECS: dict[str, Callable[[CodecConfig, Size], tuple[Step, Size]]] = {
+    "hdf5-identity": _identity,
+    "hdf5-lz4": _unlz4,
+    "hdf5-lzf": _unlzf,
+    "hdf5-nbit": nbit_step,
+    "hdf5-scaleoffset": _unscale,
+    "hdf5": _by_libhdf5,
+    "hdf5-missing": _refuse,
+    "hdf5-wrong": _refuse,
+}

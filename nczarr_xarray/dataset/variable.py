@@ -1,0 +1,297 @@
+"""Read selections of one variable, whatever its data are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from nczarr_fsspec.changes.moment import Mark, look
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
+from nczarr_fsspec.keystore import KeyStore, OnLoop, RemoteStore
+from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_points
+from nczarr_xarray.chunks.files import FileChunkReader, FileStridesReader
+from nczarr_xarray.chunks.padding import Fitted, fit
+from nczarr_xarray.chunks.threads import gather_or_cancel, in_pool
+from nczarr_xarray.codecs.libhdf5 import need_libhdf5
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.formats.hdf5.fallback import H5pyArray, H5pyReader
+from nczarr_xarray.formats.nczarr.consolidated import Consolidated, same
+from nczarr_xarray.formats.nczarr.jsontext import loads
+from nczarr_xarray.formats.zarr3.array import ZarrArray, ZarrReader
+from nczarr_xarray.model import (
+    Array,
+    ChunkedArray,
+    Conversion,
+    FileChunks,
+    FileStrides,
+    Variable,
+)
+
+#: An index of all positions along a dimension.
+_ALL = slice(None)
+
+
+class VariableReader:
+    """Reads selections of one variable. Picklable and safe in threads.
+
+    Parameters
+    ----------
+    unchecked
+        Consolidated metadata that the array's own are to be compared with.
+    exact
+        Whether text keeps bytes that are not UTF-8 (`nczarr_xarray.model.text_of`). Else they
+        are an error, and in NCZarr, where netCDF-C cuts long text at any byte, U+FFFD.
+    """
+
+    def __init__(
+        self,
+        store: KeyStore | DataFile,
+        variable: Variable,
+        unchecked: Consolidated | None = None,
+        mark: Mark | None = None,
+        *,
+        exact: bool = False,
+    ) -> None:
+        self.store = store
+        self.path = variable.path
+        self.array = _exact(variable.array) if exact else variable.array
+        self.exact = exact
+        self.error = variable.error
+        self.shape = variable.shape
+        self.padding = variable.padding
+        self.dtype = variable.dtype.newbyteorder("=")
+        #: whether a selection of all is one of all that is stored
+        self._is_whole = self.array is not None and self.array.shape == self.shape
+        self._mark = mark
+        self._reader: _ArrayReader | _WholeReader | None = None
+        # what .zmetadata says of the array, until it has been compared with the array's own
+        self._expected: Any = None
+        if unchecked is not None and isinstance(self.array, ChunkedArray):
+            self._expected = unchecked.documents.get(f"{self.array.path}/.zarray")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None}
+
+    def prepare(self) -> _ArrayReader | _WholeReader:
+        """Find out whether the variable can be read, as far as its metadata tell.
+
+        Raises
+        ------
+        NCZarrError
+            If not.
+        """
+        if self.error is not None:
+            raise self.error.with_traceback(None)  # it may be remembered, and raised often
+        if self._reader is None:
+            self._reader = self._make_reader()
+        return self._reader
+
+    def _make_reader(self) -> _ArrayReader | _WholeReader:
+        array, store = self.array, self.store
+        if isinstance(array, ChunkedArray):
+            return ChunkReader(array)
+        if isinstance(array, FileChunks):
+            return FileChunkReader(array)
+        if isinstance(array, FileStrides):
+            return FileStridesReader(array)
+        if isinstance(array, H5pyArray):
+            assert isinstance(store, DataFile)
+            return H5pyReader(store.source, array)
+        assert isinstance(array, ZarrArray)
+        assert isinstance(store, KeyStore)
+        return ZarrReader(store, array)
+
+    def read(
+        self, key: tuple[Index, ...] | None = None, *, points: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """Read a selection, blocking.
+
+        Parameters
+        ----------
+        key
+            One index per dimension; None reads everything. See `plan_outer`.
+        points
+            Whether index arrays select points (`plan_points`), not a box.
+
+        Raises
+        ------
+        NCZarrError
+            Naming the object that cannot be read or decoded.
+        """
+        try:
+            return self._read(key, points)
+        except (FormatError, StoreError) as error:
+            self._explain(error)
+            raise
+
+    def _read(self, key: tuple[Index, ...] | None, points: bool) -> np.ndarray[Any, Any]:
+        reader = self.prepare()
+        key = self._full(key)
+        if isinstance(reader, _WholeReader):
+            fitted = self._fit(key, points)
+            return fitted.finish(reader.read(fitted.key, points=points))
+        remote = loop_of(self.store)
+        if remote is not None:
+            return remote.run(self.read_remote(key, points=points, remember=_in_sequence()))
+        if self._is_whole and all(isinstance(i, slice) and i == _ALL for i in key):
+            data = reader.read_whole(self.store)
+            if data is not None:
+                return self._converted(data)
+        fitted = self._fit(key, points)
+        plan = self._plan(fitted.key, points)
+        data = reader.read(self.store, plan, remember=_in_sequence())
+        return fitted.finish(self._converted(data))
+
+    def _converted(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Values of elements that were read of a local store."""
+        if isinstance(self.store, DataFile) and (conversion := self._conversion()):
+            return self.store.parse(conversion(data))
+        return self._values(data)
+
+    async def read_async(
+        self, key: tuple[Index, ...] | None = None, *, points: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """`read`, from any event loop without blocking it."""
+        remote = loop_of(self.store)
+        if remote is not None:
+            reading = self.read_remote(key, points=points)
+            future = asyncio.run_coroutine_threadsafe(reading, remote.loop)
+            try:
+                return await asyncio.wrap_future(future)
+            except (FormatError, StoreError) as error:
+                await asyncio.to_thread(self._explain, error)
+                raise
+        return await asyncio.to_thread(self.read, key, points=points)
+
+    async def read_remote(
+        self,
+        key: tuple[Index, ...] | None = None,
+        *,
+        points: bool = False,
+        remember: bool = False,
+    ) -> np.ndarray[Any, Any]:
+        """`read`, on the loop of the (remote) store; `remember` if similar reads may follow."""
+        if self._reader is None and self._needs_libhdf5():
+            await in_pool(self.prepare)
+        reader = self.prepare()
+        key = self._full(key)
+        if isinstance(reader, _WholeReader):
+            fitted = self._fit(key, points)
+            # not a thread of the loop's own, which may need those to find a host
+            return fitted.finish(await in_pool(partial(reader.read, fitted.key, points=points)))
+        fitted = self._fit(key, points)
+        plan = self._plan(fitted.key, points)
+        data, _ = await gather_or_cancel(
+            reader.read_remote(self.store, plan, remember=remember), self._compare()
+        )
+        if isinstance(self.store, DataFile) and (conversion := self._conversion()):
+            if conversion.needs_libhdf5:
+                return fitted.finish(await in_pool(self.store.parse, conversion(data)))
+            return fitted.finish(await self.store.parse_remote(conversion(data)))
+        return fitted.finish(self._values(data))
+
+    def _explain(self, error: NCZarrError) -> None:
+        """Say of an error if it may come of a change of the dataset since it was opened."""
+        if error is self.error or self._mark is None or not isinstance(self.store, KeyStore):
+            return
+        with suppress(StoreError):
+            if look(self.store) != self._mark:
+                error.reason += "; the dataset was changed after it was opened: open it again"
+
+    def _needs_libhdf5(self) -> bool:
+        """Whether `prepare` must not be called in the thread of an event loop."""
+        array = self.array
+        if isinstance(array, (ChunkedArray, FileChunks)):
+            return need_libhdf5(array.codecs)
+        return isinstance(array, H5pyArray)
+
+    def _conversion(self) -> Conversion | None:
+        return self.array.conversion if isinstance(self.array, (FileChunks, FileStrides)) else None
+
+    def _fit(self, key: tuple[Any, ...], points: bool) -> Fitted:
+        assert self.array is not None
+        return fit(key, self.shape, self.array.shape, self.padding, points=points, path=self.path)
+
+    def _full(self, key: tuple[Index, ...] | None) -> tuple[Index, ...]:
+        return (slice(None),) * len(self.shape) if key is None else key
+
+    def _plan(self, key: tuple[Any, ...], points: bool) -> Plan:
+        assert self.array is not None
+        plan = plan_points if points else plan_outer
+        # a dimension without length has no chunks either
+        chunks = [max(1, length) for length in self.array.chunk_shape]
+        return plan(key, self.array.shape, chunks)
+
+    async def _compare(self) -> None:
+        """Refuse data whose ``.zarray`` is not what ``.zmetadata`` said it was."""
+        expected = self._expected
+        if expected is None:
+            return
+        store = self.store
+        assert isinstance(self.array, ChunkedArray)
+        assert isinstance(store, RemoteStore)
+        key = f"{self.array.path}/.zarray"
+        async with store.gate():
+            data = await store.get(key, most=store.max_metadata)
+        if data is None or not same(loads(data, key), expected):
+            gone = "does not exist" if data is None else "has changed"
+            raise FormatError(".zmetadata", f"is stale: {key} {gone}; open with consolidated=False")
+        self._expected = None  # other reads may be waiting above for the same
+
+    def _values(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Stored elements as values: fixed-size bytes of NC_STRING become str."""
+        if self.dtype.kind != "O" or data.dtype.kind != "S":
+            return data
+        values = np.empty(data.size, dtype=object)
+        texts: list[bytes] = data.ravel().tolist()
+        if any(b"\0" in text for text in texts):  # what is behind the end is no matter, as in C
+            texts = [text.partition(b"\0")[0] for text in texts]
+        # netCDF-C cuts long strings at a byte, possibly inside a character
+        errors = "surrogateescape" if self.exact else "replace"
+        values[:] = [text.decode("utf-8", errors) for text in texts]
+        return values.reshape(data.shape)
+
+
+def _exact(array: Array | None) -> Array | None:
+    """An array whose text keeps bytes that are not UTF-8."""
+    if isinstance(array, H5pyArray):
+        return replace(array, errors="surrogateescape")
+    if isinstance(array, (FileChunks, FileStrides)) and array.conversion is not None:
+        return replace(array, conversion=array.conversion.exact())
+    return array
+
+
+class _ArrayReader(Protocol):
+    """Reads what a plan selects, of a store (or file) of the kind it was made for."""
+
+    def read(self, store: Any, plan: Any, *, remember: bool) -> np.ndarray[Any, Any]: ...
+
+    def read_whole(self, store: Any) -> np.ndarray[Any, Any] | None: ...
+
+    async def read_remote(
+        self, store: Any, plan: Any, *, remember: bool
+    ) -> np.ndarray[Any, Any]: ...
+
+
+#: What brings its own ways to the data, and reads selections by itself.
+_WholeReader = ZarrReader | H5pyReader
+
+
+def _in_sequence() -> bool:
+    """Whether this read may be one of many, one after the other, as a program makes them.
+
+    The threads of dask (and of anything else) share the work: what one has read, none reads again.
+    """
+    return threading.current_thread() is threading.main_thread()
+
+
+def loop_of(store: KeyStore | DataFile) -> OnLoop | None:
+    """What has the event loop on which `store` is read, if one does."""
+    source = store.source if isinstance(store, DataFile) else store
+    return source if isinstance(source, OnLoop) else None

@@ -1,0 +1,1 @@
+"""Zarr version 3, through zarr-python."""

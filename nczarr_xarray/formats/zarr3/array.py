@@ -1,0 +1,213 @@
+"""One Zarr v3 array, through zarr-python: metadata to a `ZarrArray`, and reading it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_xarray.chunks import plan_outer
+from nczarr_xarray.codecs.filters import UNKNOWN
+from nczarr_xarray.formats.nczarr.arrays import MAX_SIZE
+from nczarr_xarray.formats.nczarr.attributes import as_float
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
+from nczarr_xarray.model import CodecConfig
+
+FILE = "zarr.json"
+#: Codecs that need another one before or behind them, which makes bytes of elements.
+_OF_ARRAYS = frozenset({"transpose"})
+_OF_BYTES = frozenset({"blosc", "crc32c", "gzip", "zstd"})
+#: Zarr-python makes a list of the chunks of a selection: more would fill the memory.
+MAX_CHUNKS = 1 << 24
+#: Bytes that a chunk may have besides what codecs can make of it, and its entry in a shard's index.
+_EACH_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrArray:
+    """A Zarr v3 array.
+
+    Parameters
+    ----------
+    path
+        Key prefix of the array.
+    shape, dtype
+        As a reader gets them; variable-length text is object.
+    chunk_shape
+        Smallest unit of reading (inside shards too).
+    metadata
+        The text of its ``zarr.json``.
+    codecs
+        As the metadata state them, for display.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    chunk_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    metadata: str
+    codecs: tuple[CodecConfig, ...] = ()
+
+
+class ZarrReader:
+    """Reads selections of a `ZarrArray`."""
+
+    def __init__(self, store: KeyStore, array: ZarrArray) -> None:
+        self._path = array.path
+        self._grid = array.shape, array.chunk_shape
+        self._zarr = zarr_array(store, array.path, json.loads(array.metadata))
+
+    def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray[Any, Any]:
+        """Read an orthogonal selection, or a pointwise one (as `plan_outer`, `plan_points`)."""
+        if not points:
+            count = plan_outer(key, *self._grid).count
+            if count > MAX_CHUNKS:
+                raise FormatError(self._path, f"a selection of {count} chunks is too much at once")
+        try:
+            data = np.asarray(self._points(key) if points else self._outer(key))
+        except (NCZarrError, IndexError):
+            raise
+        except Exception as error:  # zarr and the codecs raise whatever they like
+            raise FormatError(self._path, f"cannot be read ({error})") from error
+        return data.astype(object) if data.dtype.kind == "T" else data
+
+    def _outer(self, key: tuple[Any, ...]) -> Any:
+        if not key:
+            return self._zarr[()]
+        # zarr-python takes ascending slices only
+        ascending = tuple(
+            np.arange(size)[index] if isinstance(index, slice) and (index.step or 1) < 0 else index
+            for index, size in zip(key, self._zarr.shape, strict=True)
+        )
+        return self._zarr.oindex[ascending]
+
+    def _points(self, key: tuple[Any, ...]) -> Any:
+        if all(isinstance(index, np.ndarray) for index in key):
+            return self._zarr.vindex[key]
+        indexed = [axis for axis, index in enumerate(key) if isinstance(index, np.ndarray)]
+        sliced = [axis for axis in range(len(key)) if axis not in indexed]
+        box: list[Any] = list(key)
+        inverse = []
+        for axis in indexed:
+            box[axis], positions = np.unique(key[axis], return_inverse=True)
+            inverse.append(positions.reshape(key[axis].shape))
+        data = np.asarray(self._outer(tuple(box)))
+        return data.transpose(*indexed, *sliced)[tuple(inverse)]
+
+
+def plain(document: JSON, key: str) -> Any:
+    """The document with its numbers as numbers, as zarr-python wants it."""
+    try:
+        return json.loads(dumps(document))
+    except ValueError as error:  # netCDF-C's dialect, which Zarr v3 never had
+        raise FormatError(key, f"is not valid JSON ({error})") from None
+
+
+def _with_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Complete codecs that do not make bytes of elements, as GDAL wrote them up to 3.10.
+
+    What GDAL stored are the elements themselves, little-endian on every machine that matters.
+    """
+    codecs = metadata.get("codecs", [])
+    if not isinstance(codecs, list):
+        return metadata
+    names = [str(codec.get("name") if isinstance(codec, dict) else codec) for codec in codecs]
+    if not all(name in _OF_ARRAYS or name in _OF_BYTES for name in names):
+        return metadata
+    first = next((i for i, name in enumerate(names) if name in _OF_BYTES), len(names))
+    as_bytes = {"name": "bytes", "configuration": {"endian": "little"}}
+    return {**metadata, "codecs": [*codecs[:first], as_bytes, *codecs[first:]]}
+
+
+def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
+    """Make zarr-python's array of `metadata`."""
+    from zarr import Array, AsyncArray
+    from zarr.storage import StorePath
+
+    from nczarr_xarray.zarr._adopted import ZarrKeyStore
+    from nczarr_xarray.zarr._offered import StoreView
+
+    zarr_store = store.store if isinstance(store, ZarrKeyStore) else StoreView(store)
+    array = Array(AsyncArray.from_dict(StorePath(zarr_store, path), metadata))
+    if isinstance(zarr_store, StoreView):
+        zarr_store.most = _most_stored(array)
+    return array
+
+
+def _most_stored(array: Any) -> int:
+    """Bytes that an object of chunks may have: no codec makes more of them."""
+    count = math.prod(array.shards or array.chunks)
+    dtype = np.dtype(object) if array.dtype.kind == "T" else np.dtype(array.dtype)
+    if dtype.kind == "O":
+        return 2 * UNKNOWN.most
+    # each chunk in a shard has an entry in its index, and may have a header
+    chunks = math.prod(array.shards) // max(1, math.prod(array.chunks)) if array.shards else 1
+    return int(2 * count * dtype.itemsize + chunks * _EACH_CHUNK)
+
+
+def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:
+    """Make a `ZarrArray` of the `metadata` of the array at `path`.
+
+    Raises
+    ------
+    FormatError
+        If zarr-python does not understand them, or nobody could read such an array.
+    """
+    metadata = _with_bytes(metadata)
+    try:
+        array = zarr_array(store, path, metadata)
+        dtype = np.dtype(object) if array.dtype.kind == "T" else np.dtype(array.dtype)
+        chunks = tuple(int(n) for n in array.chunks)
+        shape = tuple(int(n) for n in array.shape)
+        codecs = tuple(
+            {"id": codec["name"], **(codec.get("configuration") or {})}
+            for codec in array.metadata.to_dict()["codecs"]
+        )
+    except NCZarrError:
+        raise
+    except Exception as error:  # metadata errors of zarr-python come in many types
+        raise FormatError(
+            f"{path}/{FILE}", f"is not understood by zarr-python ({error})"
+        ) from error
+    if max(shape, default=0) > MAX_SIZE:
+        raise FormatError(f"{path}/{FILE}", f"shape {list(shape)} is more than can be indexed")
+    if any(size and not chunk for size, chunk in zip(shape, chunks, strict=True)):
+        raise FormatError(f"{path}/{FILE}", "a chunk length is 0")
+    chunks = tuple(chunk or 1 for chunk in chunks)
+    # such as [0s], by which numpy divides: the process would die of SIGFPE
+    if dtype.kind in "mM" and "[0" in dtype.str:
+        raise FormatError(f"{path}/{FILE}", f"dtype {dtype.str!r} counts from zero")
+    return ZarrArray(path, shape, chunks, dtype, json.dumps(metadata), codecs)
+
+
+def fill_value(value: JSON, dtype: np.dtype[Any]) -> JSON:
+    """Undo what xarray makes of ``_FillValue`` in v3: base64, of floats and bytes.
+
+    Raises
+    ------
+    ValueError
+        If it is neither that nor the name of a float, or is complex, which netCDF is not.
+    """
+    if dtype.kind == "c":
+        raise ValueError("netCDF has no complex numbers")
+    if isinstance(value, Number) or not isinstance(value, str):
+        return value
+    if dtype.kind == "S":
+        return base64.standard_b64decode(value).decode("utf-8", "replace")
+    if dtype.kind != "f":
+        return value
+    try:
+        return Number(repr(as_float(value)))
+    except ValueError:
+        pass
+    try:
+        return Number(repr(struct.unpack("<d", base64.standard_b64decode(value))[0]))
+    except struct.error as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,397 @@
+"""Zarr v3, through zarr-python: its codecs, sharding and data types are zarr's business.
+
+The hierarchy is read by ourselves (one wave per depth, bad arrays reported one
+by one); zarr-python parses each array's metadata and reads its chunks (`v3_array`).
+
+The metadata of all nodes may stand once more in the ``zarr.json`` of a group above
+them (*consolidated*). The nodes' own rule where the store can be listed, unless there
+are none: some writers keep nothing but the consolidated ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, StoreError
+from nczarr_fsspec.keystore import KeyStore, is_safe_name
+from nczarr_xarray.formats.implied import ImpliedDimensions
+from nczarr_xarray.formats.nczarr import Naming, single_array
+from nczarr_xarray.formats.nczarr.attributes import decode_attributes
+from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
+from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
+from nczarr_xarray.formats.strangers import about_strangers
+from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, describe, fill_value, plain
+from nczarr_xarray.model import NC_DTYPES, Attribute, Group, Hierarchy, Variable
+
+Document: TypeAlias = dict[str, JSON] | NCZarrError | None
+
+_NC_TYPES = {dtype: name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"}
+
+
+def read_hierarchy(
+    store: KeyStore,
+    group: str,
+    naming: Naming,
+    *,
+    tree: bool,
+    consolidated: bool | None = None,
+    required: bool = True,
+) -> Hierarchy:
+    """Read the hierarchy at `group` (path without leading slash) and below it for a tree.
+
+    Parameters
+    ----------
+    naming
+        What dimensions without names are called.
+    consolidated
+        True: consolidated metadata are trusted. False: they are not used. None: they
+        are used if the store cannot be listed, or if no node at all has its own.
+    required
+        Whether it is an error if they are not there, for True; else it is a problem.
+
+    Raises
+    ------
+    NCZarrError
+        If the wanted group cannot be read.
+    """
+    return _Reading(store, naming, consolidated, required).run(group, tree)
+
+
+@dataclass(slots=True)
+class _Reading:
+    store: KeyStore
+    naming: Naming
+    use_consolidated: bool | None
+    required: bool
+    root: Group = field(default_factory=Group)
+    problems: list[NCZarrError] = field(default_factory=list)
+    implied: ImpliedDimensions = field(default_factory=ImpliedDimensions)
+    #: The consolidated metadata by path.
+    consolidated: dict[str, JSON] = field(default_factory=dict)
+    #: All metadata by path, where they are read from the consolidated ones.
+    known: dict[str, JSON] | None = None
+    #: Groups whose children were read, by path.
+    descended: dict[str, Group] = field(default_factory=dict)
+    #: Paths of what is below them and is no node.
+    strangers: list[str] = field(default_factory=list)
+    #: Names of the arrays that NCZarr's lists have, by path of the group.
+    listed: dict[str, list[str]] = field(default_factory=dict)
+
+    def run(self, wanted: str, tree: bool) -> Hierarchy:
+        parts = wanted.split("/") if wanted else []
+        paths = ["/".join(parts[:i]) for i in range(len(parts) + 1)]
+        own = dict(zip(paths, self.documents(paths), strict=True))
+        for path, document in own.items():
+            self.consolidated |= _consolidated(path, document)
+        if self.must_use_consolidated(own):
+            own = self.switch(own)
+        level = self.descend([self.enter(own)])
+        top = self.root.find(wanted)
+        assert top is not None
+        if not (top.variables or top.groups) and self.may_use_consolidated(wanted):
+            self.switch(own)
+            level = self.descend([top])
+        for _ in range(MAX_DEPTH):
+            if not (tree and level):
+                break
+            level = self.descend(level)
+        else:
+            self.problems.append(FormatError(level[0].path, "is nested too deeply: left out"))
+        self.report_missing()
+        self.report_strangers()
+        self.implied.settle()
+        return Hierarchy(self.root, "v3", None, self.known is not None, tuple(self.problems))
+
+    # -- consolidated metadata -------------------------------------------------
+
+    def must_use_consolidated(self, own: Mapping[str, Document]) -> bool:
+        """Whether the consolidated metadata must be used, from the groups' own documents."""
+        if self.use_consolidated and not self.consolidated:
+            lacks = "has no consolidated metadata; "
+            if self.required:
+                raise DatasetNotFoundError(self.store.url, f"{lacks}open with consolidated=False")
+            self.problems.append(FormatError(FILE, f"{lacks}each node's own are read instead"))
+        if self.use_consolidated is not None or not self.consolidated:
+            return bool(self.use_consolidated and self.consolidated)
+        if any(document is None and path in self.consolidated for path, document in own.items()):
+            return True
+        (listing,) = self.store.list_many([""])
+        return listing is None
+
+    def may_use_consolidated(self, group: str) -> bool:
+        """Whether consolidated metadata name nodes in `group`, in which none was found."""
+        unused = self.known is None and self.use_consolidated is None
+        return unused and any(_parent(path) == group for path in self.consolidated)
+
+    def switch(self, own: Mapping[str, Document]) -> dict[str, Document]:
+        """Read consolidated metadata from now on; return the documents of the groups in `own`."""
+        found = {path: document for path, document in own.items() if isinstance(document, dict)}
+        self.known = {**self.consolidated, **found}
+        # what is below a group that has no metadata is in no group
+        above = {_parent(path) for path in self.consolidated}
+        self.strangers = sorted(above - self.known.keys() - {""})
+        return dict(zip(own, self.documents(list(own)), strict=True))
+
+    def report_missing(self) -> None:
+        """Say which nodes are named and have no metadata."""
+        missing = [path for path in self.consolidated if self.is_missing(path)]
+        if missing and self.known is None:
+            some = ", ".join(f"'/{path}'" for path in missing[:5])
+            self.problems.append(
+                FormatError(
+                    FILE,
+                    f"the consolidated metadata name {some}{' ...' if missing[5:] else ''} without "
+                    f"a {FILE}: left out; consolidated=True takes them from there",
+                )
+            )
+        for path, group in self.descended.items():
+            for name in self.listed.get(path, ()):
+                key = f"{path}/{name}".lstrip("/")
+                if self.is_missing(key):
+                    reason = "is missing, though its group lists it"
+                    error = FormatError(f"{key}/{FILE}", reason)
+                    group.variables[name] = self.variable(group, name, key, error)
+
+    def is_missing(self, path: str) -> bool:
+        """Whether the node at `path` was not found in the group in which it must be."""
+        above, _, name = path.rpartition("/")
+        group = self.descended.get(above)
+        return group is not None and name not in group.variables and name not in group.groups
+
+    def report_strangers(self) -> None:
+        """Say what lies in groups and was left out."""
+        others = [path for path in self.strangers if path not in self.consolidated]
+        listings: list[frozenset[str] | StoreError | None] = (
+            self.store.list_many(others)
+            if self.known is None
+            else [frozenset(names) for names in self.children(others)]
+        )
+        below = zip(others, listings, strict=True)
+        self.problems += about_strangers(self.store.url, below, 3)
+
+    # -- reading ---------------------------------------------------------------
+
+    def documents(self, paths: list[str]) -> list[Document]:
+        if self.known is not None:
+            return [
+                _object(self.known[path], f"{path}/{FILE}") if path in self.known else None
+                for path in paths
+            ]
+        keys = [f"{path}/{FILE}" if path else FILE for path in paths]
+        return [
+            _parsed(key, data) for key, data in zip(keys, self.store.get_many(keys), strict=True)
+        ]
+
+    def children(self, paths: list[str]) -> list[list[str]]:
+        if self.known is not None:
+            below = [path.rpartition("/") for path in self.known]
+            return [
+                [name for parent, _, name in below if parent == path and is_safe_name(name)]
+                for path in paths
+            ]
+        found = []
+        for path, listing in zip(paths, self.store.list_many(paths), strict=True):
+            if isinstance(listing, StoreError):
+                raise listing
+            if listing is None:
+                raise StoreError(
+                    self.store.url,
+                    f"the children of group '/{path}' cannot be found: the store cannot be listed "
+                    "and its zarr.json has no consolidated metadata",
+                )
+            found.append(sorted(n for n in listing if is_safe_name(n) and n != FILE))
+        return found
+
+    # -- groups ----------------------------------------------------------------
+
+    def enter(self, documents: Mapping[str, Document]) -> Group:
+        """Make the groups from the root to the wanted one, which is returned."""
+        group = self.root
+        for path, document in documents.items():
+            if isinstance(document, NCZarrError):
+                raise document
+            if document is None and path:
+                raise DatasetNotFoundError(self.store.url, f"no group '/{path}'")
+            # a root without metadata: the nodes below it have some
+            document = document or {"node_type": "group", "zarr_format": "3"}
+            if not path and document.get("zarr_format") != "3":
+                raise FormatError(
+                    FILE,
+                    f"zarr_format is {dumps(document.get('zarr_format')):.80}, not 3 (a draft of "
+                    "Zarr 3?): read it with what wrote it, and write Zarr 2 or 3",
+                )
+            if document.get("node_type") == "array":
+                if path:
+                    raise DatasetNotFoundError(self.store.url, f"'/{path}' is an array, no group")
+                raise single_array(self.store.url)
+            if document.get("node_type") != "group":
+                kind = dumps(document.get("node_type"))
+                raise FormatError(f"{path}/{FILE}".lstrip("/"), f"node_type is {kind:.80}")
+            above, group = group, self.group(path, document)
+            if path:
+                above.groups[group.name] = group
+            else:
+                self.root = group
+        return group
+
+    def descend(self, groups: list[Group]) -> list[Group]:
+        """Read the children of `groups`; return the child groups."""
+        paths = [group.path.strip("/") for group in groups]
+        self.descended.update(zip(paths, groups, strict=True))
+        members = [
+            (group, name)
+            for group, names in zip(groups, self.children(paths), strict=True)
+            for name in names
+        ]
+        keys = [f"{group.path}/{name}".strip("/") for group, name in members]
+        keys = [key.replace("//", "/") for key in keys]
+        below = []
+        for (group, name), key, document in zip(members, keys, self.documents(keys), strict=True):
+            if document is None:
+                if not name.startswith("."):
+                    self.strangers.append(key)
+            elif isinstance(document, NCZarrError) or document.get("node_type") != "group":
+                group.variables[name] = self.variable(group, name, key, document)
+            elif name not in group.groups:
+                group.groups[name] = self.group(key, document)
+                below.append(group.groups[name])
+        return below
+
+    def group(self, path: str, document: Mapping[str, JSON]) -> Group:
+        where = f"{path}/{FILE}".lstrip("/")
+        try:
+            values = _attributes(document, where)
+        except FormatError as error:
+            self.problems.append(error)
+            values = {}
+        attributes, problems = decode_attributes(values, {}, where, netcdf=False)
+        self.problems += problems
+        lists = values.get("_nczarr_group")
+        names = lists.get("arrays") if isinstance(lists, dict) else None
+        if isinstance(names, list):
+            self.listed[path] = [n for n in names if isinstance(n, str) and is_safe_name(n)]
+        if "_nczarr_superblock" in values:
+            self.problems.append(
+                FormatError(
+                    where,
+                    "is NCZarr in a form for Zarr 3 that netCDF-C never released: read as plain "
+                    "Zarr 3, without NCZarr's types of attributes and text",
+                )
+            )
+        return Group(f"/{path}", attributes=attributes)
+
+    # -- arrays ----------------------------------------------------------------
+
+    def variable(
+        self, group: Group, name: str, path: str, document: dict[str, JSON] | NCZarrError
+    ) -> Variable:
+        variable = Variable(name, group.path, (), None, np.dtype(object))
+        try:
+            if isinstance(document, NCZarrError):
+                raise document
+            # attributes are read here, so that one of them spoils no array
+            metadata = plain({**document, "attributes": {}}, f"{path}/{FILE}")
+            array = describe(self.store, path, metadata)
+            variable.dtype = array.dtype
+            text = array.dtype.kind in "OSU" and metadata["data_type"] != "variable_length_bytes"
+            variable.nc_type = "string" if text else _NC_TYPES.get(array.dtype.newbyteorder("="))
+            variable.attributes = self.attributes(document, array, variable.nc_type)
+            self.implied.use(variable, self.dimensions(group, document, array))
+            variable.array = array
+        except NCZarrError as error:
+            variable.error = error
+        return variable
+
+    def attributes(
+        self, document: Mapping[str, JSON], array: ZarrArray, nc_type: str | None
+    ) -> dict[str, Attribute]:
+        where = f"{array.path}/{FILE}"
+        try:
+            values = dict(_attributes(document, where))
+        except FormatError as error:
+            self.problems.append(error)
+            values = {}
+        try:
+            if "_FillValue" in values:
+                values["_FillValue"] = fill_value(values["_FillValue"], array.dtype)
+        except ValueError as error:
+            fill = dumps(values.pop("_FillValue"))
+            reason = f"attribute '_FillValue' is left out: {fill:.80} is no element ({error})"
+            self.problems.append(FormatError(where, reason))
+        attributes, problems = decode_attributes(values, {}, where, netcdf=False, fill_type=nc_type)
+        self.problems += problems
+        return attributes
+
+    def dimensions(
+        self, group: Group, document: Mapping[str, JSON], array: ZarrArray
+    ) -> list[tuple[Group, str, int]]:
+        names = document.get("dimension_names") or self.names_of_zarr_2(document, array)
+        if (
+            not isinstance(names, list)
+            or len(names) != len(array.shape)
+            or not all(name is None or isinstance(name, str) for name in names)
+        ):
+            raise FormatError(
+                f"{array.path}/{FILE}",
+                f"dimension_names {names!r:.80} do not match shape {list(array.shape)}",
+            )
+        prefix = self.naming.anonymous_prefix
+        return [
+            (group, str(name), size) if name else (self.root, f"{prefix}{size}", size)
+            for name, size in zip(names, array.shape, strict=True)
+        ]
+
+    def names_of_zarr_2(self, document: Mapping[str, JSON], array: ZarrArray) -> list[JSON]:
+        """Names where some writers (GDAL) go on to put them in Zarr 3; else nothing but Nones."""
+        attributes = document.get("attributes")
+        names = attributes.get("_ARRAY_DIMENSIONS") if isinstance(attributes, dict) else None
+        if (
+            self.naming.array_dimensions
+            and isinstance(names, list)
+            and len(names) == len(array.shape)
+            and all(isinstance(name, str) for name in names)
+        ):
+            return names
+        return [None] * len(array.shape)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _parsed(key: str, data: bytes | StoreError | None) -> Document:
+    if data is None or isinstance(data, StoreError):
+        return data
+    try:
+        return _object(loads(data, key), key)
+    except FormatError as error:
+        return error
+
+
+def _object(document: JSON, key: str) -> dict[str, JSON] | FormatError:
+    return document if isinstance(document, dict) else FormatError(key, "is not a JSON object")
+
+
+def _attributes(document: Mapping[str, JSON], where: str) -> Mapping[str, JSON]:
+    attributes = document.get("attributes")
+    if attributes is None:
+        return {}
+    if not isinstance(attributes, dict):
+        raise FormatError(where, "'attributes' is not a JSON object: left out")
+    return attributes
+
+
+def _consolidated(path: str, document: Document) -> dict[str, JSON]:
+    """What a group's ``zarr.json`` says of the nodes below the group, by path."""
+    inline = document.get("consolidated_metadata") if isinstance(document, dict) else None
+    metadata = inline.get("metadata") if isinstance(inline, dict) else None
+    if not isinstance(metadata, dict):
+        return {}
+    # keys are paths of nodes, relative to the group; some writers name the objects instead
+    below = ((key.strip("/").removesuffix(f"/{FILE}"), value) for key, value in metadata.items())
+    prefix = f"{path}/" if path else ""
+    return {f"{prefix}{key}": value for key, value in below if key and key != FILE}

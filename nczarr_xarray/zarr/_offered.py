@@ -1,0 +1,218 @@
+"""`StoreView`: stores of ours as stores of zarr-python."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Literal, TypeAlias
+
+from zarr.abc.store import (
+    ByteRequest,
+    OffsetByteRequest,
+    RangeByteRequest,
+    Store,
+    SuffixByteRequest,
+)
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_xarray.zarr.file_keys import FileKeys
+from nczarr_xarray.zarr.turns import Turn, fail, settle
+
+_Wish: TypeAlias = tuple[str, int | None, int | None, int | None]
+_Pair: TypeAlias = tuple[_Wish, asyncio.Future[bytes | None]]
+#: Objects that hold metadata, by the last part of their keys.
+_METADATA = frozenset({".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"})
+#: Reads of local files that a thread does in a row: to hand one over takes as long as a few reads.
+IN_A_ROW = 4
+
+
+class StoreView(Store):
+    """A key store as a read-only zarr-python store.
+
+    Parameters
+    ----------
+    keys
+        The store to read.
+    read_only
+        True; zarr-python's stores all have it.
+
+    Attributes
+    ----------
+    most : int or None
+        Bytes that an object may have that holds no metadata; None if that is not known.
+
+    Raises
+    ------
+    StoreError
+        If it is to be written.
+    """
+
+    supports_writes: bool = False
+    supports_deletes: bool = False
+    supports_listing: bool = True
+    supports_partial_writes: Literal[False] = False  # abstract up to zarr-python 3.1.0
+
+    def __init__(self, keys: KeyStore, *, read_only: bool = True) -> None:
+        if not read_only:
+            raise StoreError(keys.url, "can be opened for reading only")
+        super().__init__(read_only=True)
+        self.keys = keys
+        self.most: int | None = None
+        self._turn: Turn[_Wish, bytes | None] = Turn(self._send)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StoreView) and other.keys == self.keys
+
+    def __hash__(self) -> int:
+        return hash(self.keys)
+
+    def __repr__(self) -> str:
+        return f"<StoreView {self.keys.url}>"
+
+    def __reduce__(self) -> tuple[type[StoreView], tuple[KeyStore]]:
+        return type(self), (self.keys,)
+
+    async def get(
+        self,
+        key: str,
+        prototype: BufferPrototype | None = None,
+        byte_range: ByteRequest | None = None,
+    ) -> Buffer | None:
+        start: int | None = None
+        stop: int | None = None
+        if isinstance(byte_range, RangeByteRequest):
+            start, stop = byte_range.start, byte_range.end
+        elif isinstance(byte_range, OffsetByteRequest):
+            start = byte_range.offset
+        elif isinstance(byte_range, SuffixByteRequest):
+            start = -byte_range.suffix
+        elif byte_range is not None:
+            raise TypeError(f"Unexpected byte_range, got {byte_range!r}.")
+        data = await self._get(key, start, stop)
+        buffer = (prototype or default_buffer_prototype()).buffer
+        return None if data is None else buffer.from_bytes(data)
+
+    async def _get(self, key: str, start: int | None, stop: int | None) -> bytes | None:
+        most = self.most
+        if key.rpartition("/")[2] in _METADATA:
+            most = self.keys.max_metadata
+        return await self._turn.ask((key, start, stop, most))
+
+    def _send(
+        self, wishes: builtins.list[_Wish], futures: builtins.list[asyncio.Future[bytes | None]]
+    ) -> None:
+        """Have all `wishes` of a turn answered; handing them over one by one takes longer."""
+        keys = self.keys
+        back = _Back(asyncio.get_running_loop())
+        pairs = builtins.list(zip(wishes, futures, strict=True))
+        if isinstance(keys, LocalStore):
+            for at in range(0, len(pairs), IN_A_ROW):
+                back.loop.run_in_executor(None, _get_local, keys, pairs[at : at + IN_A_ROW], back)
+        else:
+            assert isinstance(keys, RemoteStore)
+            # at once, so that it sees what can be merged
+            asyncio.run_coroutine_threadsafe(_get_remote(keys, pairs, back), keys.loop)
+
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> builtins.list[Buffer | None]:
+        return builtins.list(
+            await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges))
+        )
+
+    async def exists(self, key: str) -> bool:
+        # of a file nothing is read that way
+        nothing = isinstance(self.keys, FileKeys)
+        return await self._get(key, 0, 0 if nothing else 1) is not None
+
+    async def set(self, key: str, value: Buffer) -> None:
+        self._check_writable()
+
+    async def set_partial_values(
+        self, key_start_values: Iterable[tuple[str, int, bytes]]
+    ) -> None:  # abstract up to zarr-python 3.1.0
+        self._check_writable()
+
+    async def delete(self, key: str) -> None:
+        self._check_writable()
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        (names,) = await asyncio.to_thread(self.keys.list_many, [prefix.strip("/")])
+        if isinstance(names, StoreError):
+            raise names
+        if names is None:
+            raise StoreError(self.keys.url, "cannot be listed")
+        for name in sorted(names):
+            yield name
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        parent, _, _ = prefix.rpartition("/")
+        async for key in self._walk(parent.strip("/")):
+            if key.startswith(prefix):
+                yield key
+
+    async def list(self) -> AsyncIterator[str]:
+        async for key in self._walk(""):
+            yield key
+
+    async def _walk(self, prefix: str) -> AsyncIterator[str]:
+        keys = self.keys
+        async for name in self.list_dir(prefix):
+            key = f"{prefix}/{name}" if prefix else name
+            if keys.is_object(key) if isinstance(keys, FileKeys) else await self.exists(key):
+                yield key
+            else:
+                async for below in self._walk(key):
+                    yield below
+
+
+class _Back:
+    """Takes answers to the event loop on which they were asked for, those of a moment together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._lock = threading.Lock()
+        self._answers: list[Callable[[], None]] = []
+
+    def take(self, answer: Callable[[], None]) -> None:
+        """Call `answer` on the loop, from any thread."""
+        with self._lock:
+            self._answers.append(answer)
+            first = len(self._answers) == 1
+        if first:
+            with suppress(RuntimeError):  # it is closed: nobody waits any more
+                self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        with self._lock:
+            answers, self._answers = self._answers, []
+        for answer in answers:
+            answer()
+
+
+def _get_local(keys: LocalStore, pairs: list[_Pair], back: _Back) -> None:
+    for wish, future in pairs:
+        try:
+            answer = partial(settle, future, keys.get(*wish))
+        except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
+            answer = partial(fail, future, error)
+        back.take(answer)
+
+
+async def _get_remote(keys: RemoteStore, pairs: list[_Pair], back: _Back) -> None:
+    async def get(wish: _Wish, future: asyncio.Future[bytes | None]) -> None:
+        try:
+            answer = partial(settle, future, await keys.get(*wish))
+        except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
+            answer = partial(fail, future, error)
+        back.take(answer)
+
+    await asyncio.gather(*(get(*pair) for pair in pairs))

@@ -1,0 +1,391 @@
+"""Variables of files as Zarr arrays: what ``.zarray`` says of them, and where their chunks are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.chunks.encoder import Encoder
+from nczarr_xarray.chunks.engine import fill_element
+from nczarr_xarray.model import (
+    Array,
+    ChunkedArray,
+    ChunkIndex,
+    ChunkTable,
+    CodecConfig,
+    FileChunks,
+    FileStrides,
+    Variable,
+    bytes_of,
+    readable,
+)
+from nczarr_xarray.zarr.rows import rows
+
+#: Codecs of files that numcodecs has under the same name and with the same bytes.
+_SHARED = frozenset({"shuffle", "zlib", "zstd", "bz2", "blosc", "fletcher32"})
+_TEXT = ({"id": "vlen-utf8"},)
+#: Bytes that one text is taken for, to find out how many make a chunk.
+_TEXT_BYTES = 64
+#: Bytes of a variable that may be one chunk however scattered it is in the file.
+SMALL = 1 << 16
+#: Chunks that are located together.
+WINDOW = 1 << 20
+#: Chunks of a grid that are looked for, of which most may not exist.
+MOST_CHUNKS = 1 << 26
+
+
+class ArrayView:
+    """A variable as a Zarr array.
+
+    Parameters
+    ----------
+    variable
+        The variable.
+    array
+        As what it is shown, `codecs` and `fill` included.
+    index
+        Where its chunks are. What it says of a chunk is about the bytes of the file; a `mask`
+        that is not zero means that these are not what is shown: then the values have to be
+        read and encoded.
+    hides_fill
+        Whether chunks that do not exist are shown nevertheless, because `array.fill` is not
+        what their elements read as.
+    """
+
+    def __init__(
+        self, variable: Variable, array: ChunkedArray, index: ChunkIndex, *, hides_fill: bool
+    ) -> None:
+        self.variable = variable
+        self.array = array
+        self.index = index
+        self.hides_fill = hides_fill
+        self.grid = grid_of(array.shape, array.chunk_shape)
+        self.count = math.prod(self.grid)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """What makes chunks of values."""
+        return Encoder(self.array)
+
+    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+        """Find chunks (numbers in C order, ascending); awaits reads of metadata only."""
+        table = await self.index.locate(ids)
+        missing = table.start < 0
+        if self.hides_fill and missing.any():
+            return table._replace(
+                start=np.where(missing, 0, table.start),
+                mask=np.where(missing, np.uint32(1), table.mask),
+            )
+        return table
+
+    async def existing(self) -> tuple[np.ndarray[Any, Any], ChunkTable]:
+        """The chunks that exist: their numbers and where they are.
+
+        Raises
+        ------
+        FormatError
+            If the grid has too many chunks to look for them all.
+        """
+        if self.count > MOST_CHUNKS:
+            raise FormatError(
+                self.variable.path,
+                f"has a grid of {self.count} chunks; {MOST_CHUNKS} are the most that are listed",
+            )
+        numbers, tables = [np.zeros(0, np.int64)], [_table(0)]
+        for start in range(0, self.count, WINDOW):
+            ids = np.arange(start, min(start + WINDOW, self.count), dtype=np.int64)
+            table = await self.index.locate(ids)
+            there = table.start >= 0
+            numbers.append(ids[there])
+            tables.append(ChunkTable(*(column[there] for column in table)))
+        columns = zip(*tables, strict=True)
+        return np.concatenate(numbers), ChunkTable(*map(np.concatenate, columns))
+
+    def name(self, number: int) -> str:
+        """The last segment of the key of a chunk."""
+        return ".".join(map(str, self._position(number))) or "0"
+
+    def number(self, name: str) -> int | None:
+        """The chunk that has this last segment of a key; None if none has."""
+        parts = name.split(".") if self.grid else []
+        if not self.grid:
+            return 0 if name == "0" else None
+        if len(parts) != len(self.grid):
+            return None
+        number = 0
+        for part, count in zip(parts, self.grid, strict=True):
+            if not (part.isascii() and part.isdecimal() and part == str(int(part[:20]))):
+                return None
+            if int(part) >= count:
+                return None
+            number = number * count + int(part)
+        return number
+
+    def selection(self, number: int) -> tuple[slice, ...]:
+        """What of the variable lies in a chunk."""
+        corners = zip(self._position(number), self.array.chunk_shape, self.array.shape, strict=True)
+        return tuple(slice(at * size, min((at + 1) * size, length)) for at, size, length in corners)
+
+    def _position(self, number: int) -> list[int]:
+        position = []
+        for count in reversed(self.grid):
+            number, at = divmod(number, count)
+            position.append(at)
+        return position[::-1]
+
+
+def grid_of(shape: tuple[int, ...], chunk_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Chunks along each dimension."""
+    return tuple(-(-n // c) for n, c in zip(shape, chunk_shape, strict=True))
+
+
+def view_of(variable: Variable, *, scattered: bool = True) -> ArrayView:
+    """A variable as a Zarr array.
+
+    Parameters
+    ----------
+    scattered
+        Whether chunks may be made of many pieces of the file. If not, only
+        small variables that have to be scattered are.
+
+    Raises
+    ------
+    FormatError
+        If Zarr has no such type.
+    """
+    array = variable.array
+    if variable.error is not None:
+        raise variable.error.with_traceback(None)
+    assert array is not None
+    if isinstance(array, FileChunks):
+        return _view_of_chunks(variable, array)
+    if isinstance(array, FileStrides) and not array.conversion and variable.shape == array.shape:
+        return _view_of_strides(variable, array, scattered=scattered)
+    return _view_of_values(variable, array)
+
+
+def _view_of_chunks(variable: Variable, array: FileChunks) -> ArrayView:
+    """With the chunks of the file as they are, if Zarr's codecs can decode them."""
+    # what quantizing takes away is gone: there is nothing to undo
+    kept = tuple(config for config in array.codecs if config["id"] != "hdf5-quantize")
+    names = [config["id"] for config in kept]
+    # numcodecs refuses to shuffle what is not a whole number of elements, such as encoded bytes
+    shared = _SHARED.issuperset(names) and "shuffle" not in names[1:] and not array.conversion
+    dtype, codecs = (array.dtype, kept) if shared else _type_of_values(variable)
+    chunks = tuple(max(1, length) for length in array.chunk_shape)
+    shown = _shown(variable, dtype, chunks, codecs)
+    index = _FileIndex(array, variable.shape, decoded=not shared)
+    hides_fill = array.conversion is not None or not _reads_as(shown, array)
+    return ArrayView(variable, shown, index, hides_fill=hides_fill)
+
+
+def _view_of_strides(variable: Variable, array: FileStrides, *, scattered: bool) -> ArrayView:
+    """With runs of elements of the file as they are."""
+    itemsize = array.dtype.itemsize
+    chunks = rows(array.shape, itemsize)
+    inner = math.prod(array.shape[1:]) * itemsize
+    apart = bool(array.shape) and array.shape[0] > 1 and array.strides[0] != inner
+    small = math.prod(array.shape) * itemsize <= SMALL
+    if apart and not (scattered or small):
+        chunks = (1, *chunks[1:])
+    shown = _shown(variable, array.dtype, chunks)
+    index = _StridesIndex(array, chunks, plain=not apart or chunks[0] == 1)
+    return ArrayView(variable, shown, index, hides_fill=not _reads_as(shown, array))
+
+
+def _view_of_values(variable: Variable, array: Array) -> ArrayView:
+    """With values that are read and encoded when a chunk is asked for."""
+    dtype, codecs = _type_of_values(variable)
+    chunks = tuple(max(1, length) for length in array.chunk_shape)
+    if array.chunk_shape == array.shape:
+        chunks = rows(variable.shape, _TEXT_BYTES if codecs else dtype.itemsize)
+    return ArrayView(
+        variable, _shown(variable, dtype, chunks, codecs), _NoIndex(), hides_fill=False
+    )
+
+
+def _type_of_values(variable: Variable) -> tuple[np.dtype[Any], tuple[CodecConfig, ...]]:
+    """As what values are encoded that do not go as they are stored."""
+    dtype = variable.dtype
+    if variable.nc_type == "string":
+        return np.dtype(object), _TEXT
+    if dtype.hasobject:
+        raise FormatError(variable.path, "is of variable-length sequences: Zarr 2 has no such type")
+    return _packed(dtype), ()
+
+
+def _packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """A structure without gaps, for which Zarr has no form."""
+    if dtype.fields is None:
+        return dtype
+    return np.dtype([(name, dtype.fields[name][0]) for name in dtype.names or ()])
+
+
+def _is_zarr_type(dtype: np.dtype[Any]) -> bool:
+    """Whether zarr-python has a type; it has no structures in structures, nor arrays in them."""
+    fields = [dtype.fields[name][0] for name in dtype.names or ()] if dtype.fields else [dtype]
+    return all(
+        one.subdtype is None
+        and one.fields is None
+        and one.kind in "biufcSV"
+        and one.str[1:] not in ("f12", "f16", "c24", "c32")
+        for one in fields
+    )
+
+
+def _shown(
+    variable: Variable,
+    dtype: np.dtype[Any],
+    chunks: tuple[int, ...],
+    codecs: tuple[CodecConfig, ...] = (),
+) -> ChunkedArray:
+    if not _is_zarr_type(dtype) and codecs != _TEXT:
+        raise FormatError(variable.path, f"is of a type that Zarr 2 does not have ({dtype})")
+    return ChunkedArray(
+        path=variable.path.strip("/"),
+        shape=variable.shape,
+        chunk_shape=chunks,
+        dtype=dtype,
+        fill=_mask(variable, dtype),
+        codecs=codecs,
+    )
+
+
+def _mask(variable: Variable, dtype: np.dtype[Any]) -> Any:
+    """The fill value to show: ``_FillValue`` if the array's dtype can hold it.
+
+    xarray masks by the fill value of Zarr 2, so that it must not be anything else.
+    """
+    attribute = variable.attributes.get("_FillValue")
+    if attribute is None:
+        return None
+    value = attribute.value
+    if dtype.kind == "O":
+        texts = (value,) if isinstance(value, str) else value
+        return readable(texts[0]) if isinstance(texts, tuple) and len(texts) == 1 else None
+    if dtype.kind == "S":
+        data = bytes_of(value) if isinstance(value, str) else b""
+        return data if 0 < len(data) <= dtype.itemsize else None
+    if dtype.kind not in "iuf" or not isinstance(value, np.ndarray) or value.size != 1:
+        return None
+    with np.errstate(all="ignore"):
+        fill = value.astype(dtype.newbyteorder("="))
+    same = np.array_equal(fill, value, equal_nan=True)
+    return fill[0] if same else None
+
+
+def _reads_as(shown: ChunkedArray, array: FileChunks | FileStrides) -> bool:
+    """Whether what is not stored reads as `shown` says; nothing said means zero."""
+    dtype = shown.dtype
+    stored = np.array([fill_element(array)], dtype)
+    told = np.zeros(1, dtype) if shown.fill is None else np.array([shown.fill], dtype)
+    return stored.tobytes() == told.tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class _FileIndex:
+    """The chunks of an array as those of a variable, whose lengths may be others.
+
+    Parameters
+    ----------
+    shape
+        Of the variable.
+    decoded
+        Whether all chunks are to be read and encoded.
+    """
+
+    array: FileChunks
+    shape: tuple[int, ...]
+    decoded: bool
+
+    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+        table = await self._stored(ids)
+        if self.decoded:
+            table.mask[table.start >= 0] = 1
+        return table
+
+    async def _stored(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+        array = self.array
+        if array.shape == self.shape:
+            table = await array.index.locate(ids)
+            return table._replace(mask=table.mask.copy())
+        # positions in C order are in C order in any grid
+        position = np.unravel_index(ids, grid_of(self.shape, array.chunk_shape))
+        grid = grid_of(array.shape, array.chunk_shape)
+        inside = np.ones(len(ids), dtype=bool)
+        cut = np.zeros(len(ids), dtype=bool)
+        lengths = zip(position, grid, array.chunk_shape, array.shape, self.shape, strict=True)
+        for at, count, chunk, length, seen in lengths:
+            inside &= at < count
+            # beyond its own length an array reads as padding, whatever a chunk holds there
+            cut |= (at + 1) * chunk > length if seen > length else False
+        table = _table(len(ids))
+        table.start[:] = -1
+        if inside.any():
+            stored = np.ravel_multi_index([at[inside] for at in position], grid)
+            for column, found in zip(table, await array.index.locate(stored), strict=True):
+                column[inside] = found
+        table.start[cut], table.mask[cut] = 0, 1
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class _StridesIndex:
+    """Runs of elements as chunks.
+
+    Parameters
+    ----------
+    plain
+        Whether the elements of a chunk that is full lie one behind the other.
+    """
+
+    array: FileStrides
+    chunks: tuple[int, ...]
+    plain: bool
+
+    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+        array = self.array
+        size = np.full(len(ids), math.prod(self.chunks) * array.dtype.itemsize, dtype=np.int64)
+        mask = np.zeros(len(ids), dtype=np.uint32)
+        if array.start is None:
+            return ChunkTable(np.full(len(ids), -1, dtype=np.int64), size, mask)
+        start = np.full(len(ids), array.start, dtype=np.int64)
+        grid = grid_of(array.shape, self.chunks)
+        position = np.unravel_index(ids, grid) if grid else ()
+        for at, chunk, length, stride in zip(
+            position, self.chunks, array.shape, array.strides, strict=True
+        ):
+            start += at * chunk * stride
+            mask[(at + 1) * chunk > length] = 1
+        if array.inline is not None or not self.plain:
+            mask[:] = 1
+        return ChunkTable(start, size, mask)
+
+
+class _NoIndex:
+    """Chunks that are all read and encoded."""
+
+    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+        table = _table(len(ids))
+        table.mask[:] = 1
+        return table
+
+
+def _table(count: int) -> ChunkTable:
+    """Room for `count` chunks."""
+    return ChunkTable(np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, "u4"))
+
+
+def renamed(view: ArrayView, names: tuple[str, ...]) -> Variable:
+    """The variable to write the documents of: with `names` of dimensions, as the array shown."""
+    variable = view.variable
+    dimensions = tuple(
+        replace(dimension, name=name)
+        for dimension, name in zip(variable.dimensions, names, strict=True)
+    )
+    return replace(variable, dimensions=dimensions, array=view.array)

@@ -1,0 +1,243 @@
+"""An open file as a store of keys: a Zarr 2 tree over the bytes of a classic or HDF5 file."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Coroutine
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.model import Hierarchy
+from nczarr_xarray.zarr.file_arrays import ArrayView
+from nczarr_xarray.zarr.tree import Tree
+from nczarr_xarray.zarr.turns import Turn, fail, settle
+
+Numbers: TypeAlias = "list[int]"
+Futures: TypeAlias = "list[asyncio.Future[tuple[int, int, int]]]"
+
+
+def file_keys(
+    file: DataFile, hierarchy: Hierarchy, *, scattered: bool = True
+) -> LocalFileKeys | RemoteFileKeys:
+    """An open file as a store of the keys of Zarr 2.
+
+    Parameters
+    ----------
+    hierarchy
+        Of the whole file.
+    scattered
+        See `nczarr_xarray.zarr.file_arrays.view_of`.
+    """
+    local = isinstance(file.source, LocalBytes)
+    return (LocalFileKeys if local else RemoteFileKeys)(file, hierarchy, scattered)
+
+
+class FileKeys(KeyStore):
+    """What the stores of local and of remote files share.
+
+    Attributes
+    ----------
+    tree : Tree
+        The keys, and what was left out.
+    """
+
+    def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool = True) -> None:
+        self.file = file
+        self.url = file.url
+        self.tree = Tree(hierarchy, scattered=scattered)
+        self._readers: dict[str, VariableReader] = {}
+        self._of = hierarchy, scattered
+
+    def is_object(self, key: str) -> bool:
+        """Whether a key of those that are listed is one of an object, not of a prefix."""
+        return self.tree.document(key) is not None or self.tree.chunk(key) is not None
+
+    def close(self) -> None:
+        self.file.close()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FileKeys):
+            return NotImplemented
+        mine, theirs = self.file.source, other.file.source
+        same = self.url == other.url and mine.validator == theirs.validator
+        return mine is theirs or (same and mine.size == theirs.size)
+
+    def __hash__(self) -> int:
+        return hash(self.url)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.file, *self._of)
+
+    def reader(self, view: ArrayView) -> VariableReader:
+        """A reader of the values of an array."""
+        path = view.array.path
+        if path not in self._readers:
+            self._readers[path] = VariableReader(self.file, view.variable)
+        return self._readers[path]
+
+    async def names(self, prefix: str) -> frozenset[str]:
+        """Names directly below a prefix; awaits reads of metadata only."""
+        names = self.tree.members(prefix)
+        view = self.tree.arrays.get(prefix)
+        if view is not None:
+            numbers, _ = await view.existing()
+            names += map(view.name, numbers.tolist())
+        return frozenset(names)
+
+    def extent(
+        self, view: ArrayView, number: int, found: tuple[int, int], part: slice
+    ) -> tuple[int, int]:
+        """Bytes of the file that are wanted of a chunk.
+
+        Raises
+        ------
+        FormatError
+            If the file ends before.
+        """
+        start, size = found
+        if start + size > self.file.source.size:
+            name = f"{view.variable.path} chunk {view.name(number)}"
+            raise FormatError(name, f"is beyond the end of {self.url}: truncated?")
+        low, high, _ = part.indices(size)
+        return start + low, start + max(low, high)
+
+
+class LocalFileKeys(FileKeys, LocalStore):
+    """The keys of a file whose reads are quick."""
+
+    def get(
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
+    ) -> bytes | None:
+        part = slice(start, stop)
+        document = self.tree.document(key)
+        if document is not None:
+            return document[part]
+        chunk = self.tree.chunk(key)
+        if chunk is None:
+            return None
+        view, number = chunk
+        table = self.file.parse(view.locate(np.array([number], dtype=np.int64)))
+        if table.start[0] < 0:
+            return None
+        if stop == 0:  # only whether it is there
+            return b""
+        if table.mask[0]:
+            values = self.reader(view).read(view.selection(number))
+            return bytes(view.encoder.encode(values)[part])
+        found = int(table.start[0]), int(table.size[0])
+        source = self.file.source
+        assert isinstance(source, LocalBytes)
+        return bytes(source.read(*self.extent(view, number, found, part)))
+
+    def list(self, prefix: str) -> frozenset[str]:
+        return self.file.parse(self.names(prefix))
+
+
+class RemoteFileKeys(FileKeys, RemoteStore):
+    """The keys of a file whose reads wait for a network.
+
+    What is asked for in the same turn of the event loop is looked up together and fetched
+    together.
+    """
+
+    def __init__(self, file: DataFile, hierarchy: Hierarchy, scattered: bool = True) -> None:
+        super().__init__(file, hierarchy, scattered)
+        self._lookups: dict[str, Turn[int, tuple[int, int, int]]] = {}
+        self._bytes: Turn[tuple[int, int], bytes] = Turn(self._fetch)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        source = self.file.source
+        assert isinstance(source, RemoteBytes)
+        return source.loop
+
+    async def get(
+        self,
+        key: str,
+        start: int | None = None,
+        stop: int | None = None,
+        most: int | None = None,
+    ) -> bytes | None:
+        part = slice(start, stop)
+        document = self.tree.document(key)
+        if document is not None:
+            return document[part]
+        chunk = self.tree.chunk(key)
+        if chunk is None:
+            return None
+        view, number = chunk
+        at, size, mask = await self._lookup(view).ask(number)
+        if at < 0:
+            return None
+        if stop == 0:  # only whether it is there
+            return b""
+        if mask:
+            values = await self.reader(view).read_remote(view.selection(number))
+            return bytes((await asyncio.to_thread(view.encoder.encode, values))[part])
+        return await self._bytes.ask(self.extent(view, number, (at, size), part))
+
+    async def list(self, prefix: str) -> frozenset[str]:
+        return await self.file.parse_remote(self.names(prefix))
+
+    def _lookup(self, view: ArrayView) -> Turn[int, tuple[int, int, int]]:
+        path = view.array.path
+        if path not in self._lookups:
+
+            def look_up(numbers: Numbers, futures: Futures) -> None:
+                self._run(self._locate(view, numbers, futures), futures)
+
+            self._lookups[path] = Turn(look_up)
+        return self._lookups[path]
+
+    async def _locate(self, view: ArrayView, numbers: Numbers, futures: Futures) -> None:
+        ids, where = np.unique(np.array(numbers, dtype=np.int64), return_inverse=True)
+        try:
+            table = await self.file.parse_remote(view.locate(ids))
+        except NCZarrError:
+            if len(ids) == 1:
+                raise
+            # whose fault it is comes out one by one
+            for number, future in zip(numbers, futures, strict=True):
+                self._run(self._locate(view, [number], [future]), [future])
+            return
+        for at, future in zip(where.tolist(), futures, strict=True):
+            settle(future, (int(table.start[at]), int(table.size[at]), int(table.mask[at])))
+
+    def _fetch(
+        self, extents: builtins.list[tuple[int, int]], futures: builtins.list[asyncio.Future[bytes]]
+    ) -> None:
+        ranges = self.file.ranges
+        assert ranges is not None
+        bounds = np.array(extents, dtype=np.int64)
+
+        async def receive(numbers: Any, parts: Any) -> None:
+            for number, data in zip(numbers.tolist(), parts, strict=True):
+                settle(futures[number], bytes(data))
+
+        self._run(ranges.read_data(bounds[:, 0], bounds[:, 1], receive), futures)
+
+    def _run(self, work: Coroutine[Any, Any, None], futures: builtins.list[Any]) -> None:
+        """Run `work`, whose errors go to those of `futures` that are left."""
+
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+                for future in futures:
+                    fail(future, error)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)  # the loop itself does not keep it
+        task.add_done_callback(self._tasks.discard)

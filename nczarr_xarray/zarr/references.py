@@ -1,0 +1,162 @@
+"""A file as kerchunk references: the keys of a Zarr 2 tree, and where in the file each one is."""
+
+from __future__ import annotations
+
+import base64
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError, URLError
+from nczarr_fsspec.url import is_url, parse_url, redact
+from nczarr_xarray.zarr.file_arrays import ArrayView
+from nczarr_xarray.zarr.file_keys import FileKeys
+from nczarr_xarray.zarr.store import open_view
+
+#: Bytes of a chunk up to which it is part of the references.
+INLINE_BYTES = 500
+#: Bytes of chunks of one variable that may have to be, because the file has no such bytes, ...
+MOST_INLINE = 1 << 26
+#: ... and chunks of which it has nothing.
+MOST_UNWRITTEN = 1 << 20
+
+
+def references(target: Any, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Find where in a classic or HDF5 file the parts of its Zarr 2 view are.
+
+    Parameters
+    ----------
+    target
+        Path or URL of a file. Others must be able to open it: a local one goes by its
+        absolute path.
+    storage_options
+        For fsspec. They are not part of the references, and whoever reads these has to give
+        them again (``remote_options``).
+
+    Returns
+    -------
+    dict
+        References of kerchunk's version 1, for fsspec's "reference" filesystem: ``{"version":
+        1, "refs": {key: text | "base64:..." | [url, offset, size]}}``. Chunks that Zarr 2 has
+        other codecs or no form for are decoded and inside, as are tiny ones.
+
+    Raises
+    ------
+    URLError
+        If `target` is none that others can open, or its URL holds secrets.
+    FormatError, StoreError
+        If it is no such file, or cannot be read.
+
+    Warns
+    -----
+    NCZarrWarning
+        For each variable that is left out, because too much of it would have to be inside, or
+        as Zarr cannot have it.
+    """
+    found, problems = find_references(target, storage_options)
+    for problem in problems:
+        warnings.warn(f"left out: {problem}", NCZarrWarning, stacklevel=2)
+    return found
+
+
+def find_references(
+    target: Any, storage_options: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[NCZarrError]]:
+    """`references`, and why variables were left out."""
+    url = _url(target)
+    keys = open_view(target, storage_options, scattered=False)
+    try:
+        if not isinstance(keys, FileKeys):
+            raise FormatError(keys.url, "is a tree of Zarr already; references are for files")
+        problems = [*keys.tree.problems]
+        chunks: dict[str, str | list[Any]] = {}
+        for path in list(keys.tree.arrays):
+            try:
+                chunks |= _chunks(keys, keys.tree.arrays[path], url)
+            except NCZarrError as error:
+                problems.append(error)
+                keys.tree.leave_out(path)
+        documents = {**keys.tree.documents(), ".zmetadata": keys.tree.document(".zmetadata")}
+    finally:
+        keys.close()
+    texts = {key: (data or b"").decode() for key, data in documents.items()}
+    return {"version": 1, "refs": texts | chunks}, problems
+
+
+def _url(target: Any) -> str:
+    """How others name the file."""
+    if not isinstance(target, (str, os.PathLike)):
+        raise URLError(f"{type(target).__name__} object", "references need a path or a URL")
+    text = os.fsdecode(target)
+    if not is_url(text) or os.path.exists(text):  # noqa: PTH110 - a URL may be too long for a path
+        return os.path.abspath(os.path.expanduser(text))  # noqa: PTH111 - as files are opened
+    url = parse_url(text)
+    if url.protocol == "file":
+        return os.path.abspath(url.path)
+    if redact(text) != text:
+        reason = "holds secrets, which would be in the references; pass them as storage_options"
+        raise URLError(redact(text), reason)
+    return url.base
+
+
+def _chunks(keys: FileKeys, view: ArrayView, url: str) -> dict[str, str | list[Any]]:
+    """References to the chunks of one array.
+
+    Raises
+    ------
+    FormatError, StoreError
+        If it cannot have any.
+    """
+    numbers, table = keys.file.parse(view.existing())
+    path, derived = view.array.path, table.mask > 0
+    count, nbytes = int(derived.sum()), view.encoder.nbytes
+    if count * nbytes > MOST_INLINE:
+        reason = "the file has them in a form that Zarr 2 does not know"
+        raise _too_much(view, count, nbytes, reason)
+    found: dict[str, str | list[Any]] = {}
+    inside = []
+    rows = zip(numbers.tolist(), table.start.tolist(), table.size.tolist(), derived, strict=True)
+    for number, start, size, decoded in rows:
+        key = f"{path}/{view.name(number)}"
+        if decoded or size <= INLINE_BYTES:
+            inside.append(key)
+        else:
+            keys.extent(view, number, (start, size), slice(None))
+        found[key] = [url, start, size]
+    found |= zip(inside, map(_text, inside, keys.get_many(inside)), strict=True)
+    if view.hides_fill:
+        found |= _unwritten(keys, view, numbers)
+    return found
+
+
+def _unwritten(keys: FileKeys, view: ArrayView, numbers: np.ndarray[Any, Any]) -> dict[str, str]:
+    """Chunks that do not exist, but must not be missing: they all are the same."""
+    count = view.count - len(numbers)
+    reason = "they have never been written, and no _FillValue says what they read as"
+    if not count:
+        return {}
+    if count > MOST_UNWRITTEN:
+        raise _too_much(view, count, view.encoder.nbytes, reason)
+    missing = np.setdiff1d(np.arange(view.count), numbers, assume_unique=True).tolist()
+    names = [f"{view.array.path}/{view.name(number)}" for number in missing]
+    text = _text(names[0], *keys.get_many(names[:1]))
+    if count * len(text) > MOST_INLINE:
+        raise _too_much(view, count, len(text), reason)
+    return dict.fromkeys(names, text)
+
+
+def _too_much(view: ArrayView, count: int, nbytes: int, reason: str) -> FormatError:
+    return FormatError(
+        view.variable.path,
+        f"{count} chunks of {nbytes} bytes would have to be inside of the references: {reason}",
+    )
+
+
+def _text(key: str, data: bytes | StoreError | None) -> str:
+    """A chunk as part of the references."""
+    if not isinstance(data, bytes):
+        raise data or StoreError(key, "has gone")
+    return "base64:" + base64.b64encode(data).decode("ascii")
