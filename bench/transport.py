@@ -29,7 +29,7 @@ from obstore.store import HTTPStore, S3Store
 from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.ranges.open import open_source
 from nczarr_fsspec.ranges.reader import RangeReader
-from nczarr_fsspec.ranges.source import Extent, Limits, RemoteBytes
+from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Limits, RemoteBytes
 from nczarr_fsspec.resolve import open_filesystem, open_keystore
 from nczarr_fsspec.url import parse_url
 
@@ -43,12 +43,12 @@ Program = Callable[[], None]
 class Obstore(RemoteBytes):
     """A file by obstore, with the promises of ours: all bytes of one version."""
 
-    head = b""
-
     def __init__(self, store: Any, path: str) -> None:
         self.store, self.path, self.url = store, path, path
-        meta = store.head(path)
-        self.size, self.validator = meta["size"], meta["e_tag"]
+        options: Any = {"range": (0, HEAD_BYTES)}
+        answer = store.get(path, options=options)
+        self.size, self.validator = answer.meta["size"], answer.meta["e_tag"]
+        self.head = bytes(answer.bytes())
         self._limits = Limits(concurrency=64)
 
     @property
