@@ -1,15 +1,16 @@
-"""A line that shows how far a long export has got."""
+"""How far a long export has got, as a bar of tqdm."""
 
 from __future__ import annotations
 
 import sys
-import time
 from types import TracebackType
 from typing import Self, TextIO
 
-_WIDTH = 30
-#: The line is not drawn more often than this, in seconds.
-_INTERVAL = 0.1
+from tqdm import tqdm
+
+
+class _Bar(tqdm):  # type: ignore[misc]  # which has no types
+    monitor_interval = 0  # no thread of its own: forks would meet it
 
 
 class Progress:
@@ -23,42 +24,29 @@ class Progress:
         Whether anything is drawn.
     stream
         Where; standard error by default.
+
+    Attributes
+    ----------
+    total, done : int
+        Steps so far known of, and those that are done.
     """
 
     def __init__(self, label: str, *, shown: bool, stream: TextIO | None = None) -> None:
-        self.label = label
-        self.shown = shown
-        self.total = 0
-        self.done = 0
-        self._stream = stream or sys.stderr
-        self._start = time.monotonic()
-        self._drawn = 0.0
+        self.total = self.done = 0
+        stream = stream or sys.stderr
+        hidden = not shown or stream is None  # a program may have no standard error
+        self._bar = _Bar(desc=label, total=0, unit=" steps", disable=hidden, file=stream)
 
     def expect(self, count: int) -> None:
-        """There are `count` more steps to do."""
+        """Add `count` steps to those that are to be done."""
         self.total += count
-        self._draw()
+        self._bar.total = self.total
+        self._bar.refresh()
 
     def advance(self, count: int = 1) -> None:
-        """`count` steps have been done."""
+        """Count `count` steps as done."""
         self.done += count
-        self._draw()
-
-    def _draw(self, *, last: bool = False) -> None:
-        now = time.monotonic()
-        if not self.shown or (now - self._drawn < _INTERVAL and not last):
-            return
-        self._drawn = now
-        share = self.done / self.total if self.total else 1.0
-        filled = int(share * _WIDTH)
-        bar = "#" * filled + "-" * (_WIDTH - filled)
-        seconds = now - self._start
-        self._stream.write(
-            f"\r{self.label} [{bar}] {share:4.0%} of {self.total} steps, {seconds:.1f} s"
-        )
-        if last:
-            self._stream.write("\n")
-        self._stream.flush()
+        self._bar.update(count)
 
     def __enter__(self) -> Self:
         return self
@@ -69,4 +57,4 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._draw(last=True)
+        self._bar.close()
