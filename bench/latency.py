@@ -1,4 +1,4 @@
-"""A network for benchmarks: tests/rangeserver.py in a process of its own, and the least time.
+"""A network for benchmarks, tests/support/rangeserver.py as its own process, and the least time.
 
 The network is that of bench/remote_limits.py: 50 ms before the first byte of every answer, another
 50 ms for the first one of a connection, 50 MB a second on a connection and 125 MB a second in all.
@@ -37,13 +37,13 @@ PEERS_IN_FLIGHT = 128
 
 
 class Server:
-    """tests/rangeserver.py in a process of its own."""
+    """tests/support/rangeserver.py in a process of its own."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        script = Path(__file__).resolve().parents[1] / "tests" / "rangeserver.py"
+        script = Path(__file__).resolve().parents[1] / "tests" / "support" / "rangeserver.py"
         command = [sys.executable, str(script), "--root", str(folder), "--port", str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self.process.stdout is not None

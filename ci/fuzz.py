@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from nczarr_xarray import NCZarrError  # noqa: E402 - the path comes first
-from tests import damage, promises, samples  # noqa: E402
+from tests.support import damage, promises, samples  # noqa: E402
 
 #: Address space of a worker, and time of a case before it is a hang.
 MEMORY = 2 << 30

@@ -37,7 +37,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "ci")]
 import workers  # noqa: E402 - the path comes first
 
 from nczarr_xarray import NCZarrError  # noqa: E402
-from tests import filedamage, filepromises  # noqa: E402
+from tests.support import filedamage, filepromises  # noqa: E402
 
 #: xarray is the slower part by far.
 EVERY = 10

@@ -41,8 +41,8 @@ import xarray as xr  # noqa: E402
 
 from nczarr_fsspec.errors import NCZarrError  # noqa: E402
 from nczarr_xarray import load_dataset  # noqa: E402
-from tests.killing import Target, local, on_s3  # noqa: E402
-from tests.s3server import seaweed_s3  # noqa: E402
+from tests.support.killing import Target, local, on_s3  # noqa: E402
+from tests.support.s3server import seaweed_s3  # noqa: E402
 
 Counts = collections.Counter[str]
 #: Of the variable that is written: rows and columns, and rows and columns of a chunk.
@@ -103,7 +103,7 @@ def _load() -> Iterator[None]:
 
 def _context() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.killing"])
+    context.set_forkserver_preload(["tests.support.killing"])
     return context
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import settings
 
 from nczarr_xarray.export.job import Job
-from tests.remotefiles import files_root, files_server  # noqa: F401
-from tests.s3server import s3_server  # noqa: F401
-from tests.strictjson import check_pure
+from tests.support.remotefiles import files_root, files_server  # noqa: F401
+from tests.support.s3server import s3_server  # noqa: F401
+from tests.support.strictjson import check_pure
 
-pytest.register_assert_rewrite("tests.ncpair")
+pytest.register_assert_rewrite("tests.support.ncpair")
 # how long an example takes depends on what else the machine does
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
@@ -22,7 +22,7 @@ settings.load_profile("any machine")
 def pytest_configure(config: pytest.Config) -> None:
     # h5py (szip) says so if netCDF4, which brings an HDF5 of its own, was imported before
     config.addinivalue_line("filterwarnings", "ignore:h5py is running against HDF5:UserWarning")
-    # xarray's marks, on the tests that tests/test_xarray_suite.py takes from it
+    # xarray's marks, on the tests that tests/xarray/backend/test_xarray_suite.py takes from it
     for mark in ("flaky", "network", "skip_if_param", "skip_with_dask_array"):
         config.addinivalue_line("markers", f"{mark}: see xarray's own tests")
 

@@ -3,7 +3,7 @@
 netCDF does this to values on their way into a variable; it is no codec, and
 nothing undoes it. The functions here give the very bits that netCDF-C 4.10.1
 stores for ``nc_def_var_quantize``, and netCDF4-python for ``least_significant_digit``
-(observed, `tests/test_quantize.py`).
+(observed, `tests/xarray/codecs/test_quantize.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The netCDF-4 data model of an HDF5 file.
 
-Source: netCDF-C 4.10.1 and netCDF4-python, observed (tests/test_hdf5_corpus.py).
+Source: netCDF-C 4.10.1 and netCDF4-python, observed (tests/xarray/formats/test_hdf5_corpus.py).
 """
 
 from __future__ import annotations

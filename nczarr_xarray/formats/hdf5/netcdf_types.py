@@ -1,6 +1,6 @@
 """What netCDF makes of HDF5's datatypes.
 
-Source: netCDF-C 4.10.1 and netCDF4-python, observed (tests/test_hdf5_corpus.py).
+Source: netCDF-C 4.10.1 and netCDF4-python, observed (tests/xarray/formats/test_hdf5_corpus.py).
 """
 
 from __future__ import annotations

@@ -1,0 +1,591 @@
+"""The planner, the sparse cache and the range reader: properties, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.ranges import reader as reader_module
+from nczarr_fsspec.ranges.planner import (
+    LEAST_SHARE,
+    PART_GAP,
+    RAMP,
+    SMALL_GAP,
+    Requests,
+    longest,
+    plan_requests,
+)
+from nczarr_fsspec.ranges.reader import RangeReader
+from nczarr_fsspec.ranges.source import Extent, Limits
+from nczarr_fsspec.ranges.sparse import SparseBytes, join, subtract
+from nczarr_fsspec.ranges.traffic import Budget
+from tests.support.virtualnet import VirtualBytes, cases, check, perform, run
+
+LIMITS = st.builds(
+    Limits,
+    concurrency=st.integers(1, 100),
+    ranges=st.sampled_from([1, 1, 2, 7, 64, 100]),
+    latency=st.sampled_from([0.0, 0.001, 0.05, 0.2]),
+    bandwidth=st.sampled_from([1e5, 1e6, 50e6, 1e9]),
+)
+#: near each other and far apart, shorter and longer than a request may be
+DISTANCES = st.sampled_from(
+    [0, 0, 1, 100, 4096, 4097, 1 << 14, (1 << 14) + 1, 40_000, 1 << 20, 10**8, 10**12]
+)
+LENGTHS = st.one_of(
+    st.sampled_from([0, 1, 4, 2600, 10_000, 16_000, 259_200, (1 << 20) + 1, 9_999_999]),
+    st.integers(0, 70_000),
+)
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Pieces in any order, some of which overlap or repeat."""
+    at, listed = 0, []
+    for distance, length in draw(st.lists(st.tuples(DISTANCES, LENGTHS), max_size=60)):
+        at += distance
+        listed.append((at, at + length))
+        at += length
+    for number, shift in draw(st.lists(st.tuples(st.integers(0, 99), LENGTHS), max_size=10)):
+        if listed:
+            start, stop = listed[number % len(listed)]
+            listed.append((start + shift // 2, stop + shift))
+    listed = draw(st.permutations(listed)) if len(listed) < 20 else listed[::-1]
+    bounds = np.asarray(listed, dtype=np.int64).reshape(-1, 2)
+    return bounds[:, 0], bounds[:, 1]
+
+
+def merged(starts: Any, stops: Any) -> list[Extent]:
+    return join(map(Extent, starts.tolist(), stops.tolist()))
+
+
+def total(extents: Sequence[Extent]) -> int:
+    return sum(stop - start for start, stop in extents)
+
+
+@given(pieces(), LIMITS, st.integers(1, 100))
+@settings(max_examples=400, deadline=None)
+def test_requests_keep_the_rules(
+    wanted: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], limits: Limits, connections: int
+) -> None:
+    starts, stops = wanted
+    plan = plan_requests(starts, stops, limits, connections)
+    needed = merged(starts, stops)
+    asked = [extent for request in range(len(plan)) for extent in plan.extents(request)]
+
+    # nothing twice, nothing left out, nothing beyond what is wanted, by lawful requests
+    assert all(a.stop <= b.start for a, b in itertools.pairwise(asked))
+    assert subtract(needed, *(zip(*asked, strict=True) if asked else ((), ()))) == []
+    if needed:
+        assert asked[0].start == needed[0].start
+        assert asked[-1].stop == needed[-1].stop
+    for request in range(len(plan)):
+        extents = plan.extents(request)
+        check(extents, 1 << 62, limits.ranges)
+        assert total(extents) <= longest(limits)
+
+    # no more waste than stated, and none at all over larger gaps
+    count = int(np.count_nonzero(stops > starts))
+    waste = total(asked) - total(needed)
+    gap = PART_GAP if limits.ranges > 1 else SMALL_GAP
+    extra = 0 if limits.ranges > 1 else total(needed) // 4
+    assert waste <= gap * max(0, count - 1) + extra
+
+    # no more requests than the pieces, their bytes and their cuts account for
+    touching = sum(a.stop == b.start for a, b in itertools.pairwise(asked))
+    if limits.ranges == 1:
+        assert len(plan) <= count + touching
+    else:
+        full = -(-len(asked) // limits.ranges) + total(asked) // (LEAST_SHARE // 2)
+        assert len(plan) <= full + touching + 1
+    _check_places(plan, starts, stops)
+
+
+def _check_places(plan: Requests, starts: Any, stops: Any) -> None:
+    seen = []
+    for request in range(len(plan)):
+        part = slice(plan.bounds[request], plan.bounds[request + 1])
+        for piece, extent in zip(plan.whole[part], plan.within[part], strict=True):
+            assert plan.first[request] <= extent < plan.first[request + 1]
+            assert plan.starts[extent] <= starts[piece] < stops[piece] <= plan.stops[extent]
+            seen.append(piece)
+    for piece, (begin, end) in zip(plan.split, plan.spans, strict=True):
+        assert begin < end
+        assert plan.starts[begin] <= starts[piece] < plan.stops[begin]
+        assert plan.starts[end] < stops[piece] <= plan.stops[end]
+        assert np.array_equal(plan.stops[begin:end], plan.starts[begin + 1 : end + 1])
+        seen.append(piece)
+    assert sorted(seen) == np.flatnonzero(stops > starts).tolist()
+
+
+def test_small_pieces_share_the_connections_that_are_open() -> None:
+    starts = np.arange(146, dtype=np.int64) * 700_000
+    limits = Limits(ranges=100)
+    for connections, requests in ((1, 3), (2, 2), (3, 3), (64, 3)):
+        assert len(plan_requests(starts, starts + 9_800, limits, connections)) == requests
+    few = plan_requests(starts[:90], starts[:90] + 9_800, limits, 1)
+    assert len(few) == 1  # a second connection would come later than the bytes
+    assert len(plan_requests(starts, starts + 9_800, Limits())) == 146
+
+
+def test_pieces_end_where_extents_end() -> None:
+    starts = np.arange(2000, dtype=np.int64) * 20_000
+    plan = plan_requests(starts, starts + 20_000, Limits())
+    assert len(plan.split) == 0
+    sizes = plan.stops - plan.starts
+    # the first ones ascend, so that they do not end together; the others are equal
+    assert np.all(np.diff(sizes[:RAMP]) > 0)
+    assert np.ptp(sizes[RAMP:]) <= 20_000
+    short = plan_requests(starts[:500], starts[:500] + 20_000, Limits())
+    assert np.ptp(short.stops - short.starts) <= 20_000
+    # a piece that is longer than a request is cut into equal parts
+    (size,) = (31_000_003,)
+    plan = plan_requests(np.array([5]), np.array([5 + size]), Limits())
+    assert plan.split.tolist() == [0]
+    assert set((plan.stops - plan.starts).tolist()) == {size // 13, size // 13 + 1}
+
+
+# what is known
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40)), max_size=30), st.data())
+@settings(deadline=None)
+def test_sparse_bytes_are_those_of_the_file(
+    added: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    file = random.Random(1).randbytes(400)
+    known = bytearray(len(file))
+    sparse = SparseBytes()
+    asked = st.tuples(st.integers(0, 350), st.integers(0, 50))
+    for start, length in added:
+        sparse.add(start, file[start : start + length])
+        known[start : start + length] = b"\1" * length
+        assert sparse.nbytes == sum(known)
+        low, size = data.draw(asked)
+        view = sparse.get(low, low + size)
+        if all(known[low : low + size]):
+            assert view == file[low : low + size]
+        else:
+            assert view is None
+    copy = SparseBytes.load(sparse.dump())
+    assert copy.nbytes == sparse.nbytes
+    assert copy.dump() == sparse.dump()
+    listed = data.draw(st.lists(asked, max_size=8))
+    extents = [Extent(low, low + size) for low, size in listed]
+    bounds = np.asarray(extents, dtype=np.int64).reshape(-1, 2)
+    wanted = {at for start, stop in extents for at in range(start, stop) if not known[at]}
+    for one in (sparse, copy):
+        covered = [all(known[low:high]) for low, high in extents]
+        assert one.covers(bounds[:, 0], bounds[:, 1]).tolist() == covered
+        missing = one.missing(extents)
+        assert {at for start, stop in missing for at in range(start, stop)} == wanted
+        assert all(a.stop < b.start for a, b in itertools.pairwise(missing))
+        assert all(start < stop for start, stop in missing)
+
+
+@given(st.data())
+@settings(deadline=None)
+def test_damaged_dumps_are_refused(data: st.DataObject) -> None:
+    sparse = SparseBytes()
+    sparse.add(0, b"head" * 10)
+    sparse.add(100, b"tail")
+    dump = bytearray(sparse.dump())
+    if data.draw(st.booleans()):
+        dump[data.draw(st.integers(0, len(dump) - 1))] ^= data.draw(st.integers(1, 255))
+    else:
+        del dump[data.draw(st.integers(0, len(dump) - 1)) :]
+    with pytest.raises(ValueError, match="stored index"):
+        SparseBytes.load(bytes(dump))
+
+
+def test_sparse_bytes_do_not_keep_what_they_were_cut_from() -> None:
+    sparse = SparseBytes()
+    sparse.add(10, b"x" * 10)
+    sparse.add(0, memoryview(bytearray(b"y" * 1000)))
+    assert bytes(sparse.get(0, 1000) or b"") == b"y" * 10 + b"x" * 10 + b"y" * 980
+    assert all(len(block.obj) == len(block) for block in sparse._blocks)
+
+
+# reading
+
+FILE = random.Random(0).randbytes(3_000_000)
+
+
+class Collector:
+    """Receives pieces, compares them with the file, and takes its (virtual) time."""
+
+    def __init__(self, starts: Any, stops: Any, seed: int = 0, data: bytes = FILE) -> None:
+        self.starts, self.stops, self.data = starts, stops, data
+        self.got: list[int] = []
+        self.random = random.Random(seed)
+        self.bytes = 0
+        self.most = 0
+
+    async def __call__(self, numbers: Any, views: list[memoryview]) -> None:
+        assert len(numbers) == len(views) > 0
+        size = sum(map(len, views))
+        self.bytes += size
+        self.most = max(self.most, self.bytes)
+        await asyncio.sleep(self.random.random() * 0.1)
+        for number, view in zip(numbers.tolist(), views, strict=True):
+            assert view == self.data[self.starts[number] : self.stops[number]]
+            self.got.append(number)
+        self.bytes -= size
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, len(FILE)), st.one_of(st.just(0), LENGTHS)), max_size=60),
+    LIMITS,
+    st.integers(0, 200_000),
+    st.integers(0, 999),
+)
+@settings(max_examples=150, deadline=None)
+def test_all_pieces_arrive(
+    wanted: list[tuple[int, int]], limits: Limits, head: int, seed: int
+) -> None:
+    order = random.Random(seed)
+
+    async def delay(_: int) -> None:
+        await asyncio.sleep(order.random())
+
+    bounds = [(start, min(len(FILE), start + length)) for start, length in wanted]
+    starts = np.asarray([start for start, _ in bounds], dtype=np.int64)
+    stops = np.asarray([stop for _, stop in bounds], dtype=np.int64)
+    source = VirtualBytes(FILE, limits, head=head, fault=delay)
+    collector = Collector(starts, stops, seed)
+
+    async def main() -> RangeReader:
+        reader = RangeReader(source)
+        await reader.read_data(starts, stops, collector)
+        return reader
+
+    reader, _ = run(main())
+    assert sorted(collector.got) == list(range(len(bounds)))
+    assert source.most_busy <= limits.concurrency
+    asked = sorted(extent for extents in source.requests for extent in extents)
+    assert all(a.stop <= b.start for a, b in itertools.pairwise(asked))
+    assert reader._held.used == reader._window.used == reader._requests.used == 0
+
+
+@pytest.mark.parametrize("ranges", [1, 10])
+@pytest.mark.parametrize("cause", ["fetch", "receive", "cancel"])
+@pytest.mark.parametrize("when", [0, 3, 11])
+def test_an_error_ends_everything(cause: str, when: int, ranges: int) -> None:
+    starts = np.arange(0, 2_900_000, 20_000)
+    stops = starts + 3_000
+    calls = 0
+
+    async def fault(number: int) -> None:
+        if cause == "fetch" and number == when:
+            raise StoreError("memory://file", "the line is cut") from OSError("reset")
+
+    async def receive(numbers: Any, views: list[memoryview]) -> None:
+        nonlocal calls
+        calls += 1
+        if cause == "receive" and calls == when + 1:
+            raise FormatError("/v", "damaged chunk")
+        await asyncio.sleep(0.01)
+
+    source = VirtualBytes(FILE, Limits(8, ranges), head=100, fault=fault)
+
+    async def main() -> RangeReader:
+        reader = RangeReader(source)
+        reading = asyncio.ensure_future(reader.read_data(starts, stops, receive))
+        if cause == "cancel":
+            await asyncio.sleep(0.01 * when + 0.001)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+        else:
+            expected = StoreError if cause == "fetch" else FormatError
+            with pytest.raises(
+                expected, match="line is cut" if cause == "fetch" else "damaged"
+            ) as caught:
+                await reading
+            if cause == "fetch":
+                assert isinstance(caught.value.__cause__, OSError)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return reader
+
+    reader, _ = run(main())
+    assert source.busy == 0
+    assert reader._held.used == reader._window.used == reader._requests.used == 0
+
+
+def test_no_more_is_held_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "HELD_BYTES", 1 << 22)
+    size = 60_000_000
+    starts = np.arange(0, size, 100_000)
+    source = VirtualBytes(size, Limits(64, 1, 0.001, 1e9), line=1e10, head=0)
+    held, most = 0, 0
+
+    async def slow(numbers: Any, views: list[memoryview]) -> None:
+        nonlocal held, most
+        held += sum(map(len, views))
+        most = max(most, held)
+        await asyncio.sleep(1)
+        held -= sum(map(len, views))
+
+    run(RangeReader(source).read_data(starts, starts + 100_000, slow))
+    assert 1 << 21 < most <= 1 << 22
+    # pieces longer than a request: those that are whole count too
+    most, starts = 0, np.arange(0, size, 3_000_000)
+    run(RangeReader(source).read_data(starts, starts + 3_000_000, slow))
+    assert most <= (1 << 22) + 3_000_000
+
+
+def test_pieces_outside_of_the_file_are_refused() -> None:
+    source = VirtualBytes(FILE)
+
+    async def main() -> None:
+        reader = RangeReader(source)
+        for start, stop in ((-1, 5), (10, 5), (0, len(FILE) + 1), (1 << 62, (1 << 62) + 1)):
+            with pytest.raises(StoreError, match="not in the file"):
+                await reader.read_metadata([Extent(0, 1), Extent(start, stop)])
+            with pytest.raises(StoreError, match="not in the file"):
+                await reader.read_data(np.array([0, start]), np.array([1, stop]), None)  # type: ignore[arg-type]
+
+    run(main())
+    assert source.requests == []
+
+
+def test_a_short_answer_is_an_error() -> None:
+    class Short(VirtualBytes):
+        async def fetch(self, extents: Sequence[Extent]) -> list[bytes | memoryview]:
+            return [memoryview(part)[1:] for part in await super().fetch(extents)]
+
+    async def main() -> None:
+        reader = RangeReader(Short(FILE, head=0))
+        with pytest.raises(StoreError, match="not as long"):
+            await reader.read_metadata([Extent(5, 10)])
+
+    run(main())
+
+
+def test_a_server_that_ceases_to_take_several_ranges() -> None:
+    source = VirtualBytes(FILE, Limits(8, 50), head=0)
+
+    async def lose(number: int) -> None:
+        source._limits = Limits(8, 3)
+
+    source.fault = lose
+    starts = np.arange(0, 2_900_000, 20_000)
+    collector = Collector(starts, starts + 10)
+    run(RangeReader(source).read_data(starts, starts + 10, collector))
+    assert sorted(collector.got) == list(range(len(starts)))
+    assert source.most_busy <= 8
+
+
+# metadata
+
+
+def test_wishes_of_one_turn_go_out_together() -> None:
+    source = VirtualBytes(FILE, Limits(64, 100))
+
+    async def one(reader: RangeReader, number: int) -> None:
+        for wave in range(3):
+            start = 100_000 + 10_000 * number + 700_000 * wave
+            await asyncio.sleep(0)
+            (view,) = await reader.read_metadata([Extent(start, start + 50)])
+            assert view == FILE[start : start + 50]
+
+    async def main() -> None:
+        reader = RangeReader(source)
+        await asyncio.gather(*(one(reader, number) for number in range(60)))
+
+    _, seconds = run(main())
+    assert [len(extents) for extents in source.requests] == [60, 60, 60]
+    assert seconds < 0.2
+
+
+def test_bytes_on_their_way_are_waited_for() -> None:
+    source = VirtualBytes(FILE, Limits(64, 1), head=0)
+
+    async def later(reader: RangeReader, pause: float, *wanted: Extent) -> None:
+        await asyncio.sleep(pause)
+        views = await reader.read_metadata(wanted)
+        assert views == [FILE[start:stop] for start, stop in wanted]
+
+    async def main() -> None:
+        reader = RangeReader(source)
+        await asyncio.gather(
+            later(reader, 0, Extent(100_000, 140_000), Extent(500_000, 500_001)),
+            later(reader, 0, Extent(105_000, 105_010)),
+            later(reader, 0.01, Extent(104_000, 142_000), Extent(104_000, 104_000)),
+            later(reader, 0.02, Extent(99_000, 150_000), Extent(504_000, 504_200)),
+        )
+        await later(reader, 0, Extent(99_000, 150_000))
+
+    run(main())
+    asked = sorted(extent for extents in source.requests for extent in extents)
+    assert asked == [
+        (99_000, 100_000),
+        (100_000, 140_000),
+        (140_000, 144_096),
+        (144_096, 150_000),
+        (500_000, 504_096),
+        (504_096, 508_192),
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 0.3),
+            st.lists(st.tuples(st.integers(0, 400_000), st.integers(0, 9_000)), max_size=6),
+            st.sampled_from([None, None, 0.04]),
+        ),
+        max_size=12,
+    ),
+    st.sampled_from([1, 5]),
+    st.sampled_from([1 << 28, 30_000]),
+    st.sampled_from([None, 2, 5]),
+)
+@settings(max_examples=150, deadline=None)
+def test_waves_at_any_time(
+    waves: list[tuple[float, list[tuple[int, int]], float | None]],
+    ranges: int,
+    bound: int,
+    failing: int | None,
+) -> None:
+    """Overlapping waves, some given up, some requests failing, with little memory or much."""
+
+    async def fault(number: int) -> None:
+        await asyncio.sleep(0.01 * (number % 3))
+        if number == failing:
+            raise StoreError("memory://file", "the line is cut")
+
+    source = VirtualBytes(FILE[:410_000], Limits(4, ranges), head=1000, fault=fault)
+    failures = 0
+
+    async def one(
+        reader: RangeReader, pause: float, wave: list[tuple[int, int]], patience: float | None
+    ) -> None:
+        nonlocal failures
+        await asyncio.sleep(pause)
+        wanted = [Extent(start, start + length) for start, length in wave]
+        try:
+            async with asyncio.timeout(patience):
+                views = await reader.read_metadata(wanted)
+        except TimeoutError:
+            return
+        except StoreError:
+            failures += 1
+            return
+        assert views == [FILE[start:stop] for start, stop in wanted]
+
+    async def main() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reader_module, "MOST_METADATA", bound)
+            reader = RangeReader(source)
+            await asyncio.gather(*(one(reader, *wave) for wave in waves))
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            assert reader._coming._starts == []
+            assert reader._requests.used == 0
+
+    run(main())
+    assert failing is not None or not failures
+    if bound > 1 << 20 and failing is None and all(wave[2] is None for wave in waves):
+        total_wanted = {
+            at >> 12
+            for _, wave, _ in waves
+            for start, length in wave
+            for at in range(start, start + length + 4096, 4096)
+        }
+        assert source.moved <= (len(total_wanted) * 4096 + 4096 + SMALL_GAP) * 6
+
+
+def test_metadata_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "MOST_METADATA", 200_000)
+    source = VirtualBytes(FILE)
+
+    async def main() -> None:
+        reader = RangeReader(source)
+        for start in range(100_000, 2_900_000, 50_000):
+            (view,) = await reader.read_metadata([Extent(start, start + 40_000)])
+            assert view == FILE[start : start + 40_000]
+            assert reader.sparse.nbytes <= 240_000
+        assert reader.sparse.get(0, 65_536) == FILE[:65_536]
+
+    run(main())
+
+
+def test_a_reader_survives_a_fork() -> None:
+    source = VirtualBytes(FILE, Limits(4))
+
+    async def part(reader: RangeReader) -> None:
+        (view,) = await reader.read_metadata([Extent(100_000, 100_010)])
+        assert view == FILE[100_000:100_010]
+        starts = np.arange(200_000, 400_000, 20_000)
+        await reader.read_data(starts, starts + 10, Collector(starts, starts + 10))
+
+    reader = RangeReader(source)
+    run(part(reader))
+    # what the parent had under way never ends in the child
+    reader._requests.take_now(4)
+    reader._held.take_now(1 << 26)
+    reader._wishes.append(None)  # type: ignore[arg-type]
+    reader.sparse._starts.append(100_000)  # copied in the middle of `add`
+    run(part(reader))
+
+
+def test_data_that_came_with_metadata_cost_nothing() -> None:
+    source = VirtualBytes(FILE)
+    starts = np.array([60_000, 10, 65_000, 0])
+    stops = np.array([65_536, 20, 65_537, 0])
+    collector = Collector(starts, stops)
+    run(RangeReader(source).read_data(starts, stops, collector))
+    assert source.requests == [[Extent(65_000, 65_537)]]
+    assert sorted(collector.got) == [0, 1, 2, 3]
+
+
+# bounds for what is in flight
+
+
+@given(st.lists(st.tuples(st.integers(1, 15), st.sampled_from([0.0, 1.0, 3.0])), max_size=30))
+@settings(deadline=None)
+def test_a_budget_is_kept(jobs: list[tuple[int, float]]) -> None:
+    budget = Budget(10)
+    used: list[int] = []
+
+    async def job(amount: int, patience: float) -> None:
+        try:
+            async with asyncio.timeout(patience or None):
+                await budget.take(amount)
+        except TimeoutError:
+            return
+        used.append(amount)
+        assert sum(used) <= 10 or used == [amount]
+        await asyncio.sleep(amount / 10)
+        used.remove(amount)
+        budget.give(amount)
+
+    async def main() -> None:
+        await asyncio.gather(*(job(*each) for each in jobs))
+
+    run(main())
+    assert budget.used == 0
+
+
+# the network model
+
+
+@pytest.mark.parametrize("name", list(cases()))
+@pytest.mark.parametrize("latency", [0.02, 0.05, 0.1])
+def test_reads_come_near_the_limit_of_the_network(name: str, latency: float) -> None:
+    size, waves, data = cases()[name]
+    source = VirtualBytes(size, Limits(64, 100, latency), line=125e6)
+    _, seconds = run(perform(source, waves, data))
+    wanted = sum(map(total, waves)) + (0 if data is None else int((data[1] - data[0]).sum()))
+    rounds = 1 + len(waves) + (data is not None)
+    assert seconds <= 1.4 * ((1 + rounds) * latency + (wanted + len(source.head)) / 125e6)
+    assert source.moved <= 1.03 * size

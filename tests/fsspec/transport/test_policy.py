@@ -1,0 +1,304 @@
+"""How long requests may take, in virtual time, and how often they are tried."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from nczarr_fsspec import FsspecStore, StoreError, URLError
+from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.transport import policy as _policy
+from nczarr_fsspec.transport.policy import ATTEMPTS, WINDOW, Clock, Timeout, TransientError
+from nczarr_fsspec.transport.s3 import Form
+from nczarr_fsspec.transport.throttle import Throttle
+from tests.support.virtualnet import run
+
+LIMITS = Timeout()
+#: what waits between tries take at most
+WAITS = _policy.FIRST_WAIT * 2**ATTEMPTS
+
+Speaker = Callable[["Reply"], AsyncIterator[bytes]]
+
+
+class Reply:
+    """An answer of aiohttp's, in virtual time."""
+
+    reason = "OK"
+    url = URL("http://h/d/x")
+    content_length = None
+
+    def __init__(
+        self, before: float, speak: Speaker, status: int, headers: dict[str, str] | None = None
+    ) -> None:
+        self.status = status
+        self.headers = headers or {}
+        self._before = before
+        self._speak = speak
+        self.content = self
+
+    async def __aenter__(self) -> Self:
+        await asyncio.sleep(self._before)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+    def iter_any(self) -> AsyncIterator[bytes]:
+        return self._speak(self)
+
+
+class Session:
+    """A session of aiohttp's whose server does the same every time."""
+
+    closed = False
+
+    def __init__(self, make: Callable[[], Reply]) -> None:
+        self.make = make
+        self.requests = 0
+
+    def get(self, url: Any, **options: Any) -> Reply:
+        self.requests += 1
+        return self.make()
+
+    async def close(self) -> None: ...
+
+
+async def nothing(reply: Reply) -> AsyncIterator[bytes]:
+    await asyncio.sleep(1e9)
+    yield b""
+
+
+async def empty(reply: Reply) -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+def every(seconds: float, piece: bytes) -> Speaker:
+    async def speak(reply: Reply) -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(seconds)
+            yield piece
+
+    return speak
+
+
+def silent() -> Reply:
+    return Reply(1e9, nothing, 200)
+
+
+def silent_body() -> Reply:
+    return Reply(0, nothing, 200)
+
+
+def drip() -> Reply:
+    return Reply(0, every(1, b"x"), 200)
+
+
+def steady() -> Reply:
+    """Fast enough, and without an end."""
+    return Reply(0, every(1, bytes(2 * int(LIMITS.rate))), 200)
+
+
+def busy() -> Reply:
+    return Reply(0, empty, 503)
+
+
+async def over_http(session: Session, **options: Any) -> None:
+    async def get_client(**_: Any) -> Any:
+        return session
+
+    given = {"get_client": get_client, "skip_instance_cache": True, **options}
+    store = open_data("http://h/d", given)
+    assert isinstance(store, FsspecStore)
+    try:
+        await store.get("x")
+    finally:
+        store._files.shared.fs._session = None
+
+
+async def over_s3(session: Session, **options: Any) -> None:
+    form = Form(session, "http://h/b/", {}, None, None)  # type: ignore[arg-type]
+    limits = Timeout.parse(options.get("timeout", LIMITS), "u")
+    attempt = partial(form.read, "x", None, None, None, "s3://b/x", limits)
+    await Throttle(4, limits).retried(attempt, "s3://b/x")
+
+
+def given_up(read: Any, make: Callable[[], Reply], **options: Any) -> tuple[str, float, int]:
+    """The error, the virtual seconds until it came, and how many requests were sent."""
+    session = Session(make)
+
+    async def go() -> str:
+        with pytest.raises(StoreError) as caught:
+            await read(session, **options)
+        return str(caught.value)
+
+    text, seconds = run(go())
+    return text, seconds, session.requests
+
+
+@pytest.mark.parametrize("read", [over_http, over_s3])
+class TestGivenUp:
+    """The worst cases that docs/remote.md states."""
+
+    def test_a_silent_server(self, read: Any) -> None:
+        text, seconds, requests = given_up(read, silent)
+        assert "no answer came in time (storage option timeout: connect 30" in text
+        assert requests == 2
+        assert seconds <= 2 * (LIMITS.connect + LIMITS.first_byte) + 1
+
+    def test_a_body_that_stops(self, read: Any) -> None:
+        text, seconds, requests = given_up(read, silent_body)
+        assert "bytes came too slowly (storage option timeout" in text
+        assert requests == 2
+        assert seconds <= 2 * WINDOW + 1
+
+    def test_one_byte_a_second(self, read: Any) -> None:
+        text, seconds, requests = given_up(read, drip)
+        assert "bytes came too slowly" in text
+        assert requests == 2
+        assert seconds <= 2 * WINDOW + 1
+
+    def test_a_body_without_end(self, read: Any) -> None:
+        text, seconds, requests = given_up(read, steady)
+        assert "the request took too long" in text
+        assert requests == 1
+        assert seconds == pytest.approx(LIMITS.whole, abs=1)
+
+    def test_a_busy_server(self, read: Any, caplog: pytest.LogCaptureFixture) -> None:
+        _policy.warnings._last = -math.inf
+        with caplog.at_level(logging.WARNING, "nczarr_fsspec.requests"):
+            text, seconds, requests = given_up(read, busy)
+        assert "HTTP status 503" in text
+        assert requests == ATTEMPTS
+        assert seconds <= WAITS
+        assert "HTTP status 503 OK; trying again in" in caplog.text
+
+    def test_seconds_for_the_whole(self, read: Any) -> None:
+        for make in (silent, silent_body, drip, steady):
+            text, seconds, _ = given_up(read, make, timeout=5)
+            assert "the request took too long" in text
+            assert seconds == pytest.approx(5, abs=0.1)
+
+    def test_each_limit(self, read: Any) -> None:
+        limits = {"connect": 1, "first_byte": 2, "rate": 0.5}
+        _, seconds, _ = given_up(read, silent, timeout=limits)
+        assert 6 <= seconds <= 7
+        text, seconds, _ = given_up(read, drip, timeout={**limits, "whole": 500})
+        assert "the request took too long" in text  # one byte a second is enough
+        assert seconds == pytest.approx(500, abs=1)
+
+
+def test_what_is_slow_but_comes() -> None:
+    async def speak(reply: Reply) -> AsyncIterator[bytes]:
+        for _ in range(40):
+            await asyncio.sleep(WINDOW * 0.9)
+            yield bytes(int(LIMITS.rate * WINDOW) + 1)
+
+    session = Session(lambda: Reply(LIMITS.first_byte, speak, 200))
+    _, seconds = run(over_http(session))
+    assert session.requests == 1
+    assert seconds > 1000
+
+
+def test_those_that_wait_are_given_up_together() -> None:
+    """As many requests as a tree has at first: no longer than one, whatever the queue."""
+
+    async def refused(left: float) -> None:
+        raise TransientError("HTTP status 503", busy=True)
+
+    async def go(count: int) -> list[Any]:
+        throttle = Throttle(8)
+        waiting = [throttle.retried(refused, str(n)) for n in range(count)]
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    _, alone = run(go(1))
+    for count in (8, 50):
+        errors, seconds = run(go(count))
+        assert all(isinstance(error, StoreError) for error in errors)
+        assert alone <= 8
+        assert seconds <= WAITS
+
+
+def test_a_wait_for_a_connection_is_not_a_wait_for_the_server() -> None:
+    """Requests that share few connections wait longer than any of them may take."""
+    limits = Timeout(connect=1, first_byte=1, whole=3)
+    gate = asyncio.Semaphore(1)
+    clocks = 0
+
+    async def attempt() -> None:
+        nonlocal clocks
+        async with gate, Clock(limits, limits.whole) as clock:
+            await asyncio.sleep(1.5)
+            clock.body()
+            clocks += 1
+
+    async def go() -> None:
+        await asyncio.gather(*(attempt() for _ in range(20)))
+
+    _, seconds = run(go())
+    assert clocks == 20
+    assert seconds == pytest.approx(30)
+
+
+class TestOption:
+    def test_forms(self) -> None:
+        assert Timeout.parse(5, "u") == Timeout(whole=5)
+        assert Timeout.parse({"rate": None, "first_byte": 2.5}, "u") == Timeout(
+            rate=0, first_byte=2.5
+        )
+        assert Timeout.parse({"whole": None}, "u").whole == math.inf
+        theirs = aiohttp.ClientTimeout(total=7, sock_connect=3, sock_read=4)
+        assert Timeout.parse(theirs, "u") == Timeout(connect=3, first_byte=4, whole=7)
+
+    @pytest.mark.parametrize(
+        ("value", "reason"),
+        [
+            ("soon", "timeout whole is a number of seconds, not 'soon'"),
+            (-1, "not -1"),
+            (0, "not 0"),
+            (math.nan, "not nan"),
+            (True, "not True"),
+            ({"rate": -5}, "a rate in bytes per second, not -5"),
+            ({"read": 5, "connect": 1}, "timeout has no read; it has connect, first_byte, rate"),
+        ],
+    )
+    def test_mistakes(self, value: Any, reason: str) -> None:
+        with pytest.raises(URLError) as caught:
+            open_data("http://h/d", {"timeout": value})
+        assert reason in str(caught.value)
+
+    def test_the_same_for_s3(self) -> None:
+        store = open_data("s3://b/d#mode=nczarr", {"timeout": {"connect": 3, "first_byte": 4}})
+        assert isinstance(store, FsspecStore)
+        shared = store._files.shared
+        assert shared.timeout == Timeout(connect=3, first_byte=4)
+        assert shared.fs.config_kwargs["connect_timeout"] == 3
+        assert shared.fs.config_kwargs["read_timeout"] == 4
+        assert shared.fs.retries == 1
+
+    def test_what_a_filesystem_was_given(self) -> None:
+        import s3fs
+        from fsspec.implementations.http import HTTPFileSystem
+
+        config = {"connect_timeout": 3, "read_timeout": 4, "retries": {"max_attempts": 9}}
+        fs = s3fs.S3FileSystem(config_kwargs=config, anon=True, skip_instance_cache=True)
+        files = FsspecStore(fs, "b/d")._files
+        assert files.timeout == Timeout(connect=3, first_byte=4)
+        assert files.shared.fs.config_kwargs == config
+        http = HTTPFileSystem(timeout=9, skip_instance_cache=True)
+        assert FsspecStore(http, "http://h/d")._files.timeout == Timeout(whole=9)

@@ -1,0 +1,1 @@
+"""What tests share: servers, writers of files, oracles; no tests."""

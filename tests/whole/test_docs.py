@@ -1,0 +1,127 @@
+"""The examples in README.md and docs/ run and print what the pages say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import xarray as xr
+
+from nczarr_xarray.cli.demo import DATASET
+from nczarr_xarray.cli.main import main
+from tests.support.httpserver import Server
+
+ROOT = Path(__file__).parents[2]
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+#: Stand for any web server on the pages, the second for one that wants a password; here servers
+#: of our own take their places.
+EXAMPLE_SERVER = re.compile(r"https://(me:secret@)?(data|private)\.example")
+BLOCK = re.compile(
+    r"(?P<skip><!-- not run: .+? -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def blocks(page: str, language: str) -> list[tuple[str, str, bool]]:
+    """Where each code block of a page is, its code, and whether it can run here."""
+    return [
+        (
+            f"{page}:{PAGES[page].count(chr(10), 0, match.start('code')) + 1}",
+            match["code"],
+            not match["skip"],
+        )
+        for match in BLOCK.finditer(PAGES[page])
+        if match["language"] == language
+    ]
+
+
+COMMAND = re.compile(r"^\$ (nczarr .*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
+COMMANDS = [
+    (page, command, expected)
+    for page in PAGES
+    for _, text, _ in blocks(page, "console")
+    for command, expected in COMMAND.findall(text)
+]
+
+
+@pytest.fixture(scope="module")
+def netcdf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo dataset as a netCDF-4 file."""
+    path = tmp_path_factory.mktemp("netcdf") / "ocean.nc"
+    assert main(["copy", str(DATASET), str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def directory(tmp_path: Path, netcdf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with nothing but ``ocean.nc``."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(netcdf, tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def servers(
+    tmp_path_factory: pytest.TempPathFactory, netcdf: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Server]]:
+    """Web servers with the demo dataset as a tree, a zip and a file; a netrc for the second."""
+    content = {
+        f"/ocean.nczarr/{path.relative_to(DATASET).as_posix()}": path.read_bytes()
+        for path in DATASET.rglob("*")
+        if path.is_file()
+    }
+    folder = tmp_path_factory.mktemp("served")
+    archive = shutil.make_archive(str(folder / "a"), "zip", DATASET)
+    content |= {"/ocean.zip": Path(archive).read_bytes(), "/ocean.nc": netcdf.read_bytes()}
+    (folder / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    (folder / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(folder / "netrc"))
+    with Server(content) as data, Server(content, password="me:secret") as private:
+        yield {"data": data, "private": private}
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(runs for _, _, runs in blocks(page, "python"))]
+)
+def test_python_examples_run(page: str, directory: Path, servers: dict[str, Server]) -> None:
+    def address(example: re.Match[str]) -> str:
+        return f"http://{example[1] or ''}" + servers[example[2]].url.removeprefix("http://")
+
+    namespace: dict[str, object] = {}
+    for place, code, runs in blocks(page, "python"):
+        compiled = compile(EXAMPLE_SERVER.sub(address, code), place, "exec")
+        if runs:
+            exec(compiled, namespace)
+    assert isinstance(namespace["ds"], xr.Dataset)
+
+
+@pytest.mark.parametrize(("page", "command", "expected"), COMMANDS)
+def test_commands_print_what_the_page_says(
+    page: str,
+    command: str,
+    expected: str,
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # tables are as wide as the terminal
+    shutil.copytree(DATASET, "ocean.nczarr")
+    assert main(shlex.split(command)[1:]) == 0
+    printed = re.sub(" +$", "", capsys.readouterr().out, flags=re.MULTILINE)
+    wanted = re.escape(expected.strip()).replace(re.escape("..."), "(?s:.*?)")
+    assert re.fullmatch(wanted, printed.strip()), f"{page} should show:\n{printed}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    here = (ROOT / page).parent
+    missing = [link for link in LINK.findall(PAGES[page]) if not (here / link).exists()]
+    assert missing == []

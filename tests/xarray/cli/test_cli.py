@@ -1,0 +1,283 @@
+"""The command line itself: arguments, exit statuses, errors in one line, a light start."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+
+from nczarr_xarray import __version__
+from nczarr_xarray.cli.main import build_parser, main
+from nczarr_xarray.cli.target import add_arguments
+
+VECTORS = Path(__file__).parents[2] / "data" / "vectors"
+DATASET = VECTORS / "types-nczarr+file-4.10.1.zip"
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"nczarr {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["info", "--help"], ["dump", "--help"]])
+def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: nczarr")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["nonsense"], ["info"], ["dump", "x", "y"], ["info", "-o", "anon", "x"]]
+)
+def test_wrong_arguments_end_with_status_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert "usage: nczarr" in capsys.readouterr().err
+
+
+def test_start_imports_nothing_heavy_but_xarray() -> None:
+    # xarray's objects get their `.nczarr` as soon as the package is imported
+    code = (
+        "import sys; from nczarr_xarray.cli.main import build_parser; build_parser();"
+        "print(*sorted({'zarr', 'fsspec', 'dask', 'pyarrow', 'matplotlib'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+def test_storage_options_are_json_or_text() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    text = ["-o", "anon=true", "-o", 'kw={"a": 1}', "-o", "key=a=b", "-o", "empty=", "x"]
+    assert dict(parser.parse_args(text).options) == {
+        "anon": True,
+        "kw": {"a": 1},
+        "key": "a=b",
+        "empty": "",
+    }
+
+
+def test_storage_options_reach_the_filesystem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["info", "-o", "nonsense=1", str(DATASET)]) == 1
+    assert "storage_options" in capsys.readouterr().err
+    cache = json.dumps({"cache_storage": str(tmp_path / "cache")})
+    target = f"simplecache::file://{DATASET}"
+    assert main(["info", "-o", f"simplecache={cache}", target]) == 0
+    assert list((tmp_path / "cache").iterdir())
+
+
+def test_option_in_wrong_form_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["info", "-o", "secret", "x"])
+    assert "secret" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["info", "dump"])
+def test_error_is_one_line(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "no\x1b[31mthing\n"
+    assert main([command, str(tmp_path / name)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        f"nczarr: {tmp_path}/no\\x1b[31mthing\\n: there is no such file or directory\n"
+    )
+
+
+def test_missing_package_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    assert main(["info", "https://127.0.0.1:1/x"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("nczarr: ")
+    assert err.count("\n") == 1
+
+
+def test_closed_pipe_is_quiet() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nczarr_xarray", "dump", str(DATASET)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    _, err = process.communicate(timeout=120)
+    assert err == b""
+    assert process.returncode == 141
+
+
+def test_module_runs_as_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nczarr_xarray", "dump", "-h", str(DATASET)],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert main(["dump", "-h", str(DATASET)]) == 0
+    assert done.stdout == capsys.readouterr().out
+
+
+def test_every_command_has_a_summary() -> None:
+    assert {"info", "dump", "demo"} <= set(build_parser().format_help().split())
+
+
+# -- whatever is wrong is told in one line -----------------------------------------------
+
+NC = Path(__file__).parents[3] / "nczarr_xarray" / "demo_data" / "ocean_climate.nczarr"
+
+#: Arguments (with a file in {0} and an empty folder in {1}), status, words of the message.
+MISTAKES = [
+    ("info {1}/no", 1, "there is no such file"),
+    ("info {0}", 1, "x.txt"),
+    ("dump {1}/no", 1, "there is no such file"),
+    ("dump -v nope {2}", 2, "nope: No such variable"),
+    ("dump -v nope,lat {2}", 2, "nope: No such variable"),
+    ("dump -v , {2}", 2, "-v: No such variable"),
+    ("dump -v ltt {2}", 2, "did you mean lat?"),
+    ("copy {2} {1}/y --chunks lta=1", 2, "no dimension is called 'lta'"),
+    ("copy {2} {1}/y --chunks lta=1", 2, "did you mean lat?"),
+    ("copy {1}/no {1}/y", 1, "there is no such file"),
+    ("copy {1}/no {1}/y.nc", 1, "there is no such file"),
+    ("copy {2} {0}", 1, "is a file"),
+    ("copy {2} {0}/y", 1, "x.txt"),
+    ("copy {2} {0}/y.zip", 1, "x.txt"),
+    ("copy {2} {0}/y.nc", 1, "x.txt"),
+    ("copy {2} {1}/y.nc --consolidated", 2, "--consolidated"),
+    ("copy {2} nope://y", 1, "nope"),
+    ("refs {1}/no", 1, "there is no such file"),
+    ("refs {2}", 1, "is a tree of Zarr already"),
+    ("refs {3} {1}/no/f.json", 1, "no/f.json: No such file or directory"),
+    ("refs {3} {1}", 1, "Is a directory"),
+    ("refs {3} {0}/f.json", 1, "f.json: Not a directory"),
+    ("refs {3} /dev/full", 1, "/dev/full: No space left on device"),
+    ("demo --output {0}", 1, "x.txt: File exists"),
+    ("demo --output {0}/y", 1, "Not a directory"),
+]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path, Path, Path]:
+    """A text file, an empty folder, a dataset, and a netCDF-4 file."""
+    (tmp_path / "x.txt").write_text("no dataset")
+    (tmp_path / "empty").mkdir()
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 2)
+        file.createVariable("v", "i4", ("x",))[:] = [1, 2]
+    return tmp_path / "x.txt", tmp_path / "empty", NC, tmp_path / "x.nc"
+
+
+@pytest.mark.parametrize(("arguments", "status", "words"), MISTAKES)
+def test_a_mistake_is_told_in_one_line(
+    arguments: str,
+    status: int,
+    words: str,
+    places: tuple[Path, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(arguments.format(*places).split(" ")) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("nczarr: ")
+    assert captured.err.count("\n") == 1
+    assert "\\n" not in captured.err
+    assert words in captured.err
+    assert places[0].read_text() == "no dataset"
+    assert list(places[1].iterdir()) == []
+
+
+def test_a_list_of_problems_has_a_line_for_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for name in ("a", "b\nc\x1b[31m"):
+            file[name] = np.array([b"ab"], "V2")
+    assert main(["copy", str(tmp_path / "x.h5"), str(tmp_path / "y")]) == 1
+    first, *more = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"nczarr: {tmp_path / 'y'}: ")
+    assert any(line.startswith("  /a: ") for line in more)
+    assert any(line.startswith("  /b\\nc\\x1b[31m: ") for line in more)
+    assert all(line.startswith("  /") for line in more)
+
+
+def test_references_are_whole_or_as_they_were(places: tuple[Path, ...]) -> None:
+    target = places[1] / "f.json"
+    target.write_text("old")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        assert main(["refs", str(places[3]), str(target)]) == 1
+    assert target.read_text() == "old"
+    assert [path.name for path in places[1].iterdir()] == ["f.json"]
+    assert main(["refs", str(places[3]), str(target)]) == 0
+    assert "v/0" in json.loads(target.read_text())["refs"]
+
+
+def full(*_: object) -> None:
+    raise OSError(28, os.strerror(28))
+
+
+@pytest.mark.parametrize(
+    ("command", "redirection", "status", "words"),
+    [
+        ("refs", ">/dev/full", 1, "nczarr: standard output: No space left on device\n"),
+        ("info", ">/dev/full", 1, "nczarr: standard output: No space left on device\n"),
+        ("dump", "2>/dev/full >/dev/full", 1, ""),
+        ("dump", ">&-", 0, ""),
+        ("info", "<&- >&- 2>&-", 0, ""),
+        ("refs", "| true", 141, ""),
+    ],
+)
+def test_output_that_nobody_takes(
+    command: str, redirection: str, status: int, words: str, places: tuple[Path, ...]
+) -> None:
+    line = f'"$0" -m nczarr_xarray {command} "$1" {redirection}; exit ${{PIPESTATUS[0]}}'
+    with subprocess.Popen(
+        ["bash", "-c", line, sys.executable, str(places[3])],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        encoding="utf-8",
+    ) as process:
+        _, err = process.communicate(timeout=120)
+    if redirection == "| true":  # which may wait until all is written
+        assert process.returncode in (0, 141)
+    else:
+        assert process.returncode == status
+    assert err == words
+
+
+def test_nothing_is_opened_in_the_place_of_a_closed_stream(places: tuple[Path, ...]) -> None:
+    """Else what is printed would go into the file that is written."""
+    target = places[1] / "y.nc"
+    line = '"$0" -m nczarr_xarray copy "$1" "$2" --progress <&- >&- 2>&-'
+    subprocess.run(
+        ["bash", "-c", line, sys.executable, str(places[3]), str(target)], check=True, timeout=120
+    )
+    with netCDF4.Dataset(target) as file:
+        assert file["v"][:].tolist() == [1, 2]
+
+
+def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["v"] = np.arange(2)
+        file.attrs["o"] = np.void(b"ab")
+    assert main(["copy", str(tmp_path / "x.h5"), str(tmp_path / "y")]) == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith("nczarr: warning: ")
+    assert captured.err.count("\n") == 1

@@ -1,0 +1,362 @@
+"""``nczarr copy``: every direction, its options, bounded memory, errors."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_xarray import FormatError, to_nczarr
+from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.export import source as source_module
+from nczarr_xarray.export.source import StoredSource
+from nczarr_xarray.model import Group
+from tests.support.emit_models import differences
+from tests.support.ncwriter import WRITERS, ramp
+from tests.support.netcdf_c import netcdf_model
+
+#: Writers of netCDF-C whose content pure Zarr can hold as well.
+PURE = ("all-types", "attributes", "compression", "chunk-shapes", "dimensions", "packed", "times")
+
+
+def copy(*arguments: object) -> None:
+    assert main(["copy", *map(str, arguments)]) == 0
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 1) -> str:
+    """The message of a copy that must fail."""
+    assert main(["copy", *map(str, arguments)]) == status
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    return message
+
+
+@pytest.fixture
+def cube(tmp_path: Path) -> Path:
+    """NCZarr with a variable of 10 x 8 chunks, and some more."""
+    dataset = xr.Dataset(
+        {"v": (("time", "x"), ramp((100, 64), "f4")), "scalar": np.int16(3)},
+        coords={"x": np.arange(64.0)},
+        attrs={"title": "cube", "short": np.int16(5)},
+    )
+    encoding = {"v": {"chunksizes": (10, 8), "zlib": True, "complevel": 2, "_FillValue": None}}
+    path = tmp_path / "cube"
+    to_nczarr(dataset, path, encoding=encoding, unlimited_dims=["time"])
+    return path
+
+
+# -- directions --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_nczarr_to_nczarr_is_exact(tmp_path: Path, name: str) -> None:
+    """What netCDF-C wrote is copied to the last bit of everything."""
+    theirs = f"file://{tmp_path}/theirs#mode=nczarr,file"
+    with netCDF4.Dataset(theirs, "w") as dataset:
+        WRITERS[name](dataset)
+    copy(theirs, tmp_path / "ours.zip")
+    copy(tmp_path / "ours.zip", tmp_path / "ours")
+    with open_hierarchy(theirs) as one, open_hierarchy(str(tmp_path / "ours")) as other:
+        root, back = one.hierarchy.root, other.hierarchy.root
+        say_sizes(root)
+        assert list(differences(root, back)) == []
+        for group in root.walk():
+            for variable in group.variables.values():
+                again = back.find(group.path)
+                assert again is not None
+                np.testing.assert_array_equal(
+                    other.read(again.variables[variable.name]), one.read(variable)
+                )
+
+
+def say_sizes(root: Group) -> None:
+    """Give shuffle its size of elements, which netCDF-C leaves out and we do not."""
+    for group in root.walk():
+        for variable in group.variables.values():
+            array: Any = variable.array
+            codecs = tuple(
+                {**config, "elementsize": array.dtype.itemsize}
+                if config["id"] == "shuffle"
+                else config
+                for config in array.codecs
+            )
+            variable.array = replace(array, codecs=codecs)
+
+
+@pytest.mark.parametrize("compat", ["4.9.3", "4.9.2"])
+@pytest.mark.parametrize("name", PURE)
+def test_through_pure_zarr_and_netcdf(tmp_path: Path, name: str, compat: str) -> None:
+    """Values survive every form, whatever their types become."""
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as dataset:
+        WRITERS[name](dataset)
+    pure = f"file://{tmp_path}/pure#mode=zarr"
+    copy(tmp_path / "x.nc", pure)
+    if compat == "4.9.3":
+        copy(pure, tmp_path / "y", "--compat", compat)
+    else:
+        fixed = xr.open_dataset(tmp_path / "pure", engine="nczarr", decode_cf=False)
+        with fixed:
+            old = not any(0 in v.shape for v in fixed.variables.values())
+        if not old:
+            return  # that release has no dimensions of length 0
+        copy(pure, tmp_path / "y", "--compat", compat)
+    copy(tmp_path / "y", tmp_path / "z.nc")
+    raw: dict[str, Any] = {"decode_cf": False}
+    with (
+        xr.open_dataset(tmp_path / "z.nc", engine="netcdf4", **raw) as ours,
+        xr.open_dataset(tmp_path / "x.nc", engine="netcdf4", **raw) as theirs,
+    ):
+        xr.testing.assert_equal(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore")  # what zarr-python thinks of text in Zarr 3
+def test_zarr_3_to_nczarr(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": (("t", "x"), ramp((4, 6), "i4")), "s": ("x", list("abcdef"))})
+    dataset.to_zarr(tmp_path / "x.zarr", zarr_format=3, consolidated=False)
+    copy(tmp_path / "x.zarr", tmp_path / "y")
+    with xr.open_dataset(tmp_path / "y", engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), dataset)
+
+
+def test_classic_file(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": (("time", "x"), ramp((3, 6), "f8"))}, attrs={"n": np.int32(1)})
+    dataset.to_netcdf(
+        tmp_path / "x.nc", format="NETCDF3_CLASSIC", engine="netcdf4", unlimited_dims=["time"]
+    )
+    copy(tmp_path / "x.nc", tmp_path / "y")
+    with xr.open_dataset(tmp_path / "y", engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), dataset)
+        assert back.encoding["unlimited_dims"] == {"time"}
+
+
+def test_variables_of_one_name_in_two_groups(tmp_path: Path) -> None:
+    """xarray gives dask one name for both when it opens all groups at once."""
+    tree = xr.DataTree.from_dict(
+        {"/a": xr.Dataset({"v": ("x", [1, 2])}), "/b": xr.Dataset({"v": ("x", [3, 4])})}
+    )
+    tree.to_netcdf(tmp_path / "x.nc", engine="netcdf4")
+    copy(tmp_path / "x.nc", tmp_path / "y")
+    with xr.open_datatree(tmp_path / "y", engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), tree)
+
+
+# -- options -----------------------------------------------------------------------------
+
+
+def test_chunks_and_compression(cube: Path, tmp_path: Path) -> None:
+    copy(cube, tmp_path / "y", "--chunks", "time=25", "--compress", "zstd:7")
+    with xr.open_dataset(tmp_path / "y", engine="nczarr") as back:
+        encoding = back["v"].encoding
+        assert encoding["chunksizes"] == (25, 64)
+        assert (encoding["zstd"], encoding["complevel"], encoding["shuffle"]) == (True, 7, True)
+        with xr.open_dataset(cube, engine="nczarr") as original:
+            xr.testing.assert_identical(back.load(), original.load())
+    model = netcdf_model(f"file://{tmp_path}/y#mode=nczarr,file")
+    assert model.dimensions["time"].unlimited
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("y#mode=nczarr,file", ("--compat", "4.8.1", "--compress", "none")),
+        ("y#mode=nczarr,file", ("--compat", "4.9.2")),
+        ("y#mode=nczarr,file", ()),
+        ("y#mode=zarr", ()),
+        ("y.nc", ()),
+    ],
+)
+@pytest.mark.parametrize("kind", ["NCZarr", "HDF5", "other"])
+def test_unlimited_dimensions_become_fixed(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    target: str,
+    options: tuple[str, ...],
+) -> None:
+    data = xr.Dataset({"v": (("time", "x"), ramp((5, 6), "f4"))})
+    tree = xr.DataTree.from_dict({"/": data, "/g/h": data.rename(time="more", v="w")})
+    if kind == "NCZarr":
+        source = tmp_path / "x"
+        to_nczarr(tree, source, unlimited_dims={"/": ["time"], "/g/h": ["more"]})
+    else:
+        source = tmp_path / "x.nc"
+        with netCDF4.Dataset(source, "w") as file:
+            file.createDimension("x", 6)
+            for path, name, time in (("/", "v", "time"), ("/g/h", "w", "more")):
+                group = file.createGroup(path) if path != "/" else file
+                group.createDimension(time, None)
+                group.createVariable(name, "f4", (time, "x"))[:] = data.v.values
+    if kind == "other":
+        if target == "y.nc":
+            pytest.skip("only NCZarr is written from what another engine reads")
+        monkeypatch.setattr("nczarr_xarray.dataset.open.open_hierarchy", refuse)
+    place = f"file://{tmp_path}/{target}" if "#" in target else tmp_path / target
+    if "--compat" in options:
+        assert "--fixed" in failed(capsys, source, place, *options)
+    copy(source, place, "--fixed", *options)
+    monkeypatch.undo()
+    with open_hierarchy(str(tmp_path / target.partition("#")[0])) as back:
+        groups = list(back.hierarchy.root.walk())
+        assert [g.path for g in groups] == ["/", "/g", "/g/h"]
+        assert not any(d.unlimited for g in groups for d in g.dimensions.values())
+        for group, name in (("/", "v"), ("/g/h", "w")):
+            found = back.hierarchy.root.find(group)
+            assert found is not None
+            np.testing.assert_array_equal(back.read(found.variables[name]), data.v.values)
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise FormatError("x.nc", "is not read by this package")
+
+
+def test_no_compression(cube: Path, tmp_path: Path) -> None:
+    copy(cube, tmp_path / "y", "--compress", "none")
+    with xr.open_dataset(tmp_path / "y", engine="nczarr") as back:
+        assert back["v"].encoding["compressor"] is None
+        assert not back["v"].encoding["zlib"]
+
+
+def test_chunks_and_compression_of_netcdf(cube: Path, tmp_path: Path) -> None:
+    copy(cube, tmp_path / "x.nc")
+    copy(tmp_path / "x.nc", tmp_path / "y", "--chunks", "time=20,x=16", "--compress", "bzip2:1")
+    with xr.open_dataset(tmp_path / "y", engine="nczarr") as back:
+        assert back["v"].encoding["chunksizes"] == (20, 16)
+        assert back["v"].encoding["bzip2"]
+        with xr.open_dataset(cube, engine="nczarr") as original:
+            xr.testing.assert_identical(back.load(), original.load())
+
+
+@pytest.mark.parametrize("target", ["y", "y.zip", "y.nc"])
+def test_overwrite(
+    cube: Path, tmp_path: Path, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    to_nczarr(xr.Dataset({"w": 1}), other)
+    copy(other, tmp_path / target)
+    assert "--overwrite" in failed(capsys, cube, tmp_path / target)
+    copy(cube, tmp_path / target, "--overwrite")
+    engine = "netcdf4" if target.endswith(".nc") else "nczarr"
+    with xr.open_dataset(tmp_path / target, engine=engine) as back:
+        assert {*back.variables} == {"v", "scalar", "x"}
+    assert [p.name for p in tmp_path.iterdir() if p.name not in ("cube", "other", target)] == []
+
+
+def test_consolidated(cube: Path, tmp_path: Path) -> None:
+    copy(cube, tmp_path / "without")
+    copy(cube, tmp_path / "with", "--consolidated")
+    copy(cube, f"file://{tmp_path}/word#mode=nczarr,consolidated")
+    there = [(tmp_path / name / ".zmetadata").exists() for name in ("without", "with", "word")]
+    assert there == [False, True, True]
+    with xr.open_dataset(tmp_path / "with", engine="nczarr", consolidated=True) as back:
+        assert back.attrs["short"] == 5
+
+
+@pytest.mark.parametrize("target", ["y", "y.nc"])
+@pytest.mark.parametrize(("option", "shown"), [("--progress", True), ("--no-progress", False)])
+def test_progress(
+    cube: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    target: str,
+    option: str,
+    shown: bool,
+) -> None:
+    copy(cube, tmp_path / target, option)
+    written = capsys.readouterr()
+    assert ("100" in written.err) is shown
+    assert written.out == ""
+
+
+def test_no_progress_where_nobody_looks(
+    cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy(cube, tmp_path / "y")
+    assert capsys.readouterr() == ("", "")
+
+
+# -- memory ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["y", "y.zip", "y.nc"])
+@pytest.mark.parametrize("slab", [1 << 10, 1 << 12, 1 << 14])
+def test_no_more_is_read_at_a_time_than_a_slab(
+    cube: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slab: int, target: str
+) -> None:
+    sizes = []
+    read = StoredSource.read
+
+    def counted(self: StoredSource, part: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        values = read(self, part)
+        sizes.append(values.nbytes)
+        return values
+
+    monkeypatch.setattr(source_module, "SLAB_BYTES", slab)
+    monkeypatch.setattr(StoredSource, "read", counted)
+    copy(cube, tmp_path / target)
+    assert sum(sizes) == 100 * 64 * 4 + 64 * 8 + 2
+    assert max(sizes) <= slab
+    engine = "netcdf4" if target.endswith(".nc") else "nczarr"
+    with (
+        xr.open_dataset(tmp_path / target, engine=engine) as back,
+        xr.open_dataset(cube, engine="nczarr") as original,
+    ):
+        xr.testing.assert_identical(back.load(), original.load())
+
+
+# -- errors ------------------------------------------------------------------------------
+
+
+def test_no_such_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "missing" in failed(capsys, tmp_path / "missing", tmp_path / "y")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_nobody_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.bin").write_bytes(b"no dataset at all")
+    message = failed(capsys, tmp_path / "x.bin", tmp_path / "y")
+    assert "x.bin" in message
+    assert os.listdir(tmp_path) == ["x.bin"]
+
+
+def test_everything_that_cannot_be_stored_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = xr.Dataset({"s": ("x", ["text"]), "v": ("x", [1])}, attrs={"list": ["a", "b"]})
+    to_nczarr(dataset, tmp_path / "x", unlimited_dims=["x"])
+    message = failed(capsys, tmp_path / "x", tmp_path / "y", "--compat", "4.8.1")
+    for what in ("/s", "list", "unlimited"):
+        assert what in message
+    assert not (tmp_path / "y").exists()
+
+
+def test_damaged_source_leaves_nothing(
+    cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cube / "v" / "3.3").write_bytes(b"damage")
+    for target in ("y", "y.zip", "y.nc"):
+        assert "v/3.3" in failed(capsys, cube, tmp_path / target)
+    assert os.listdir(tmp_path) == ["cube"]
+
+
+def test_options_that_netcdf_does_not_have(
+    cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--chunks" in failed(capsys, cube, tmp_path / "y.nc", "--consolidated", status=2)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--chunks", "x"), ("--chunks", "x=0"), ("--compress", "rar"), ("--compress", "zlib:99")],
+)
+def test_options_that_mean_nothing(cube: Path, tmp_path: Path, option: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["copy", str(cube), str(tmp_path / "y"), *option])
+    assert error.value.code == 2

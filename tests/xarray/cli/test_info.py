@@ -1,0 +1,289 @@
+"""``nczarr info``: what it says of datasets of every kind, and how it lays it out."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from nczarr_fsspec import DirectoryStore, ZipStore
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray import open_hierarchy
+from nczarr_xarray.cli.describe import (
+    GENERATIONS,
+    Style,
+    chunk_count,
+    codec_text,
+    describe,
+    format_size,
+    nbytes,
+)
+from nczarr_xarray.cli.info import store_kind
+from nczarr_xarray.cli.main import main
+from nczarr_xarray.model import (
+    Attribute,
+    ChunkedArray,
+    Dimension,
+    Group,
+    Hierarchy,
+    Variable,
+)
+
+VECTORS = Path(__file__).parents[2] / "data" / "vectors"
+WIDE = Style(width=1000)
+
+
+def unpack(case: str, directory: Path) -> Path:
+    with zipfile.ZipFile(VECTORS / f"{case}.zip") as archive:
+        archive.extractall(directory / "x.file")
+    return directory / "x.file"
+
+
+def described(root: Group, style: Style = WIDE, **facts: Any) -> list[str]:
+    return list(describe(Hierarchy(root, "v2", **facts), "x.zarr", "directory tree", style))
+
+
+def variable(name: str = "v", *sizes: int, chunks: tuple[int, ...] = (), **more: Any) -> Variable:
+    dims = tuple(Dimension(axis, size) for axis, size in zip("abcd", sizes, strict=False))
+    array = ChunkedArray(name, sizes, chunks or sizes, np.dtype("i2"), **more)
+    return Variable(name, "/", dims, "short", np.dtype("i2"), array=array)
+
+
+def test_whole_description(tmp_path: Path) -> None:
+    path = unpack("dims-nczarr+file-4.10.1", tmp_path)
+    with open_hierarchy(path) as opened:
+        lines = describe(opened.hierarchy, "x.file", store_kind(opened.store), WIDE)
+        assert "\n".join(lines) + "\n" == textwrap.dedent("""\
+            x.file
+
+              format    NCZarr, generation G2A (netCDF-C 4.9.3 and later)
+              writer    netCDF-C 4.10.1
+              store     directory tree
+              metadata  not consolidated
+              contents  4 groups, 6 dimensions, 9 variables
+              data      240 B uncompressed, in up to 19 chunks
+
+            /
+              dimensions  x 3, unused 7, time 5 (unlimited), time_empty 0 (unlimited)
+
+              variable   type     shape                size   chunks       codecs
+              x          double   x 3                  24 B   1 of 3
+              t          double   time 5               40 B   2 of 4
+              tx         int      time 5 × x 3         60 B   5 of 1 × 3
+              t_short    int      time 5               20 B   3 of 2
+              never      int      time_empty 0 × x 3    0 B   0 of 1 × 3
+
+            /g1
+              dimensions  x 5, y 2
+
+              variable   type     shape                size   chunks       codecs
+              shadow     int      x 5                  20 B   1 of 5
+              mixed      short    x 3 × y 2            12 B   1 of 3 × 2
+
+            /g1/sub
+
+              variable   type     shape                size   chunks       codecs
+              deep       int      y 2 × x 3            24 B   1 of 2 × 3
+              tsub       float    time 5 × y 2         40 B   5 of 1 × 2
+
+            /emptygrp
+            """)
+
+
+@pytest.mark.parametrize(
+    ("case", "mode", "generation", "writer"),
+    [
+        ("dims-nczarr+file-4.8.0", "nczarr", "G1", "netCDF-C 4.8.0"),
+        ("dims-nczarr+file-4.8.1", "nczarr", "G2U", "netCDF-C 4.8.1"),
+        ("names-nczarr+file-4.9.0", "nczarr", "G2U", "netCDF-C 4.9.0"),
+        ("dims-nczarr+file-4.9.2", "nczarr", "G2L", "netCDF-C 4.9.2"),
+        ("names-nczarr+file-4.9.3", "nczarr", "G2A", "netCDF-C 4.9.3"),
+        ("dims-zarr+file-4.9.0", "zarr", "v2", "netCDF-C 4.9.0"),
+        ("dims-nczarr+consolidated+file-4.10.1", "nczarr,consolidated", "G2A", "netCDF-C 4.10.1"),
+    ],
+)
+def test_format_and_writer(
+    case: str,
+    mode: str,
+    generation: str,
+    writer: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["info", f"file://{unpack(case, tmp_path)}#mode={mode},file"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  format    {GENERATIONS[generation]}" in lines
+    assert f"  writer    {writer}" in lines
+    how = "consolidated in .zmetadata" if "consolidated" in mode else "not consolidated"
+    assert f"  metadata  {how}" in lines
+
+
+def test_zarr_v3(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")  # else a terminal decides what stands on one line
+    group = zarr.open_group(str(tmp_path / "x.zarr"), mode="w", zarr_format=3)
+    group.attrs["title"] = "Three"
+    group.create_array("v", shape=(10, 6), chunks=(5, 3), dtype="f8", dimension_names=["y", "x"])
+    flag = group.create_array("flag", shape=(10,), dtype="bool", dimension_names=["y"])
+    flag[...] = True
+    assert main(["info", str(tmp_path / "x.zarr")]) == 0
+    out = capsys.readouterr().out
+    assert "  title     Three\n  format    Zarr, version 3\n  writer    not recorded\n" in out
+    assert "  dimensions  y 10, x 6\n" in out
+    (row,) = [line for line in out.splitlines() if line.startswith("  v  ")]
+    assert re.split(" {3,}", row)[1:] == [
+        "double", "y 10 × x 6", "480 B", "4 of 5 × 3",
+        "bytes(little), zstd(level=0, checksum=False)",
+    ]  # fmt: skip
+    assert "|b1 (Zarr)" in out
+
+
+def test_narrow_terminal_has_chunks_below() -> None:
+    root = Group()
+    codecs = ({"id": "shuffle", "elementsize": 0}, {"id": "zlib", "level": 5})
+    root.variables = {
+        "long_name": variable("long_name", 1000, 200, chunks=(10, 200), codecs=codecs),
+        "one": variable("one", 3),
+        "many": variable("many", 30, chunks=(3,)),
+    }
+    wide, narrow = described(root), described(root, Style(width=60))
+    assert wide[-4:] == [
+        "  variable    type    shape               size   chunks            codecs",
+        "  long_name   short   a 1,000 × b 200   400 kB   100 of 10 × 200   shuffle, zlib(5)",
+        "  one         short   a 3                  6 B   1 of 3",
+        "  many        short   a 30                60 B   10 of 3",
+    ]
+    assert narrow[-6:] == [
+        "  variable    type    shape               size",
+        "  long_name   short   a 1,000 × b 200   400 kB",
+        "      chunks 100 of 10 × 200, codecs shuffle, zlib(5)",
+        "  one         short   a 3                  6 B",
+        "  many        short   a 30                60 B",
+        "      chunks 10 of 3",
+    ]
+
+
+def test_long_lists_are_wrapped() -> None:
+    root = Group(dimensions={f"d{i}": Dimension(f"d{i}", i) for i in range(30)})
+    lines = described(root, Style(width=60))
+    assert max(map(len, lines)) <= 60
+    start = lines.index("/") + 1
+    assert lines[start].startswith("  dimensions  d0 0, d1 1, ")
+    assert re.match(r" {14}d\d+ \d", lines[start + 1])
+
+
+def test_bad_variable_and_problems_are_shown() -> None:
+    bad = variable("bad", 3)
+    bad.error = FormatError("bad/.zarray", "is \x1b[31mred")
+    bad.array = None
+    root = Group(variables={"bad": bad, "good": variable("good", 3)})
+    problem = FormatError("g/.zattrs", "is not JSON")
+    lines = described(root, problems=(problem,))
+    assert "  problem: g/.zattrs: is not JSON" in lines
+    at = lines.index("  bad                a 3")
+    assert lines[at + 1] == r"      cannot be read: bad/.zarray: is \x1b[31mred"
+    assert lines[at + 2].startswith("  good")
+
+
+def test_bad_variable_makes_the_exit_status_1(tmp_path: Path) -> None:
+    path = unpack("dims-nczarr+file-4.10.1", tmp_path)
+    assert main(["info", str(path)]) == 0
+    (path / "tx" / ".zarray").write_text("{}")
+    assert main(["info", str(path)]) == 1
+
+
+def test_colours_do_not_change_the_text() -> None:
+    bad = variable("bad", 3)
+    bad.error = FormatError("bad/.zarray", "is odd")
+    root = Group(dimensions={"x": Dimension("x", 1)}, variables={"bad": bad})
+    coloured = "\n".join(described(root, Style(width=1000, colour=True)))
+    for code in ("\x1b[0m", "\x1b[1m", "\x1b[2m", "\x1b[31m"):
+        assert code in coloured
+        coloured = coloured.replace(code, "")
+    assert coloured.split("\n") == described(root)
+
+
+def test_wide_characters_are_aligned() -> None:
+    root = Group(variables={"世界": variable("世界", 3), "e\u0301": variable("e\u0301", 3)})
+    lines = described(root)[-3:]
+    assert lines == [
+        "  variable   type    shape   size   chunks   codecs",
+        "  世界       short   a 3      6 B   1 of 3",
+        "  e\u0301          short   a 3      6 B   1 of 3",
+    ]
+
+
+def test_what_is_not_known_is_not_invented() -> None:
+    text = variable("text", 4, chunks=(3,))
+    text.array = ChunkedArray("text", (4,), (3,), np.dtype(object))
+    root = Group(variables={"text": text, "n": variable("n", 4)})
+    lines = described(root)
+    assert "  data      more than 8 B uncompressed, in up to 3 chunks" in lines
+    assert any(line.startswith("  text") and "?" in line for line in lines)
+
+
+def test_sizes_are_exact_for_enormous_shapes() -> None:
+    huge = variable("huge", 2**62, 2**62, chunks=(1000, 3))
+    assert nbytes(huge) == 2**125
+    assert chunk_count(huge) == -(-(2**62) // 1000) * -(-(2**62) // 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (777_600, "778 kB"),
+        (999_999, "1e+03 kB"),
+        (1_234_567, "1.23 MB"),
+        (10**9, "1 GB"),
+        (5 * 10**18, "5 EB"),
+        (10**22, "1e+04 EB"),
+    ],
+)
+def test_format_size(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"id": "shuffle", "elementsize": 4}, "shuffle"),
+        ({"id": "zlib", "level": 5}, "zlib(5)"),
+        ({"id": "szip", "mask": 32, "pixels-per-block": 8}, "szip(mask=32, pixels-per-block=8)"),
+        ({"name": "bytes", "configuration": {"endian": "little"}}, "bytes(little)"),
+        ({"name": "sharding_indexed", "configuration": {"codecs": [{}]}}, "sharding_indexed"),
+        ({"id": "a\x1b[1m"}, r"a\x1b[1m"),
+    ],
+)
+def test_codec_text(config: dict[str, Any], text: str) -> None:
+    assert codec_text(config) == text
+
+
+def test_big_endian_is_mentioned() -> None:
+    big = variable("big", 3)
+    big.array = ChunkedArray("big", (3,), (3,), np.dtype(">i2"))
+    assert any("short big-endian" in line for line in described(Group(variables={"big": big})))
+
+
+def test_long_title_is_wrapped_and_harmless() -> None:
+    title = Attribute("title", "char", "two\nlines " + "word " * 30)
+    lines = described(Group(attributes={"title": title}), Style(width=50))
+    assert lines[2].startswith("  title     two lines word")
+    assert lines[3].startswith("            word")
+    title = Attribute("title", "string", ("two", "strings"))
+    assert described(Group(attributes={"title": title}))[2] == "  title     two strings"
+
+
+def test_store_kinds(tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(b"PK\x05\x06" + bytes(18))
+    assert store_kind(DirectoryStore(tmp_path)) == "directory tree"
+    assert store_kind(ZipStore(tmp_path / "x.zip")) == "zip archive"

@@ -1,0 +1,82 @@
+"""A chunk that inflates to gigabytes takes no more memory than an honest one."""
+
+from __future__ import annotations
+
+import gzip
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numcodecs
+import numpy as np
+import pytest
+
+from nczarr_xarray.codecs import decompress
+from nczarr_xarray.codecs.decompress import DECOMPRESSORS, Size
+from tests.support import damage
+
+BOMBS = {
+    name: data for name, data in damage.bombs().items() if name.partition(" ")[0] in DECOMPRESSORS
+}
+
+
+@pytest.fixture(params=["installed", "fallback"])
+def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The libraries that we like best, and what is left where they have no wheels."""
+    if request.param == "fallback":
+        monkeypatch.setattr(decompress, "_libdeflate", {})
+        monkeypatch.setattr(decompress, "_zstandard", None)
+    return request.param
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_memory_is_bounded(library: str, name: str) -> None:
+    codec = name.partition(" ")[0]
+    step = DECOMPRESSORS[codec]({"id": codec}, Size(1 << 14))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Exception):  # noqa: B017, PT011  (libraries raise what they like)
+            step(BOMBS[name])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # beside the chunk: a copy of what is stored if a library makes one, and lzma's dictionary
+    assert peak < len(BOMBS[name]) + (1 << 21)
+
+
+def encoded(codec: str, plain: bytes) -> bytes:
+    if codec == "gzip":
+        return gzip.compress(plain)
+    return bytes(numcodecs.get_codec({"id": codec}).encode(plain))
+
+
+@pytest.mark.parametrize("codec", sorted(DECOMPRESSORS))
+def test_what_is_behind_the_end_is_ignored_and_what_is_cut_is_an_error(
+    library: str, codec: str
+) -> None:
+    plain = np.random.default_rng(0).integers(0, 9, 5000).astype("u2").tobytes()
+    stored = encoded(codec, plain)
+    step = DECOMPRESSORS[codec]({"id": codec}, Size(len(plain)))
+    assert bytes(step(stored)) == plain
+    assert bytes(step(memoryview(stored))) == plain
+    if codec != "lz4":  # its stream has no end of its own
+        assert bytes(step(stored + b"the end of a longer one")) == plain
+    for cut in (1, len(stored) // 2, len(stored) - 1):
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            Size(len(plain)).check(len(step(stored[:cut])))
+    for wrong in (len(plain) - 2, len(plain) + 2):
+        with pytest.raises(Exception):  # noqa: B017, PT011
+            Size(wrong).check(len(DECOMPRESSORS[codec]({"id": codec}, Size(wrong))(stored)))
+
+
+def test_threads_do_not_share_a_zstd_decompressor() -> None:
+    rng = np.random.default_rng(0)
+    plain = [rng.integers(0, 50, 20_000).astype("u1").tobytes() for _ in range(40)]
+    stored = [encoded("zstd", one) for one in plain]
+    step = DECOMPRESSORS["zstd"]({"id": "zstd"}, Size(20_000))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(step, stored * 10))
+    assert list(map(bytes, found)) == plain * 10
+
+
+def test_every_decompressor_has_a_bomb() -> None:
+    assert {name.partition(" ")[0] for name in BOMBS} == set(DECOMPRESSORS)

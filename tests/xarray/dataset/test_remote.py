@@ -1,0 +1,274 @@
+"""Whole datasets over HTTP, S3 and other filesystems."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from nczarr_xarray import FormatError, NCZarrWarning, StoreError
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.dataset.variable import loop_of
+from tests.support.httpserver import Server
+from tests.support.s3server import S3Server
+from tests.xarray.formats.test_walk import CONSOLIDATED, NCZARR, VECTORS, vector
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> xr.Dataset:
+    for key, data in NCZARR.items():
+        path = tmp_path / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return xr.open_dataset(tmp_path, engine="nczarr").load()
+
+
+def served(objects: dict[str, bytes], prefix: str = "/data/x.file") -> Server:
+    return Server({f"{prefix}/{key}": data for key, data in objects.items()})
+
+
+def test_http_without_listing(local: xr.Dataset) -> None:
+    with served(NCZARR) as server:
+        url = f"{server.url}/data/x.file#mode=nczarr"
+        with xr.open_dataset(url, engine="nczarr") as ds:
+            xr.testing.assert_identical(ds.load(), local)
+        groups = xr.open_groups(url, engine="nczarr")
+        assert list(groups) == ["/", "/g1", "/g1/sub", "/emptygrp"]
+
+
+def test_http_pure_without_listing_is_never_an_empty_dataset() -> None:
+    pure = vector("dims-zarr+file-4.9.0")
+    with served(pure) as server:
+        with pytest.raises(StoreError, match="cannot be listed"):
+            xr.open_dataset(f"{server.url}/data/x.file", engine="nczarr")
+
+
+def test_http_consolidated_needs_few_requests(local: xr.Dataset) -> None:
+    with served(CONSOLIDATED) as server:
+        url = f"{server.url}/data/x.file"
+        with xr.open_dataset(url, engine="nczarr", drop_variables=["x"]) as ds:
+            metadata = len(server.requests)
+            xr.testing.assert_identical(ds.load(), local.drop_vars("x"))
+        opening = {request.path.rpartition("/")[2] for request in server.requests[:metadata]}
+        assert opening <= {
+            ".zmetadata", ".zgroup", ".zattrs", ".zarray", ".nczarr", ".nczgroup", ".nczattr",
+            "zarr.json", "incomplete", "journal",
+        }  # fmt: skip
+        assert metadata <= 10  # all in one wave but those of the arrays
+        # what each variable's own metadata say was compared when it was read
+        assert sum(r.path.endswith("/tx/.zarray") for r in server.requests) == 1
+
+
+def test_stale_consolidated_array_is_an_error_when_read() -> None:
+    objects = dict(CONSOLIDATED)
+    objects["tx/.zarray"] = objects["tx/.zarray"].replace(b'"<i4"', b'"<f4"')
+    with served(objects) as server:
+        url = f"{server.url}/data/x.file"
+        with xr.open_dataset(url, engine="nczarr") as ds:
+            assert ds.x.values.tolist() == [0.0, 0.5, 1.0]
+            with pytest.raises(FormatError, match="consolidated=False") as caught:
+                ds.tx.load()
+            assert "tx/.zarray has changed" in str(caught.value)
+        with xr.open_dataset(url, engine="nczarr", consolidated=False) as ds:
+            assert ds.tx.dtype == np.float32
+        with xr.open_dataset(url, engine="nczarr", consolidated=True) as ds:
+            assert ds.tx.load().dtype == np.int32
+
+
+def test_reads_at_once_compare_with_consolidated_metadata_each() -> None:
+    with served(dict(CONSOLIDATED)) as server:
+        with open_hierarchy(f"{server.url}/data/x.file") as opened:
+            reader = opened.reader(opened.hierarchy.root.variables["tx"])
+            loop = loop_of(opened.store)
+            assert loop is not None
+
+            async def twice() -> list[Any]:
+                return await asyncio.gather(reader.read_remote(), reader.read_remote())
+
+            one, other = loop.run(twice())
+            np.testing.assert_array_equal(one, other)
+
+
+def test_stale_consolidated_root_is_reported_and_left_aside(local: xr.Dataset) -> None:
+    objects = dict(CONSOLIDATED)
+    objects[".zattrs"] = objects[".zattrs"].replace(b"{", b'{"title": "new", ', 1)
+    with served(objects) as server, pytest.warns(NCZarrWarning, match="stale"):
+        ds = xr.open_dataset(f"{server.url}/data/x.file", engine="nczarr")
+    assert ds.title == "new"
+
+
+def test_consolidated_mode_of_the_url() -> None:
+    with served(NCZARR) as server:
+        url = f"{server.url}/data/x.file"
+        with pytest.raises(OSError, match=r"has no \.zmetadata"):
+            xr.open_dataset(url, engine="nczarr", consolidated=True)
+        # as in netCDF-C, the mode word is a wish
+        with pytest.warns(NCZarrWarning, match=r"has no \.zmetadata; the single objects are read"):
+            ds = xr.open_dataset(f"{url}#mode=nczarr,consolidated", engine="nczarr")
+        xr.testing.assert_identical(ds.load(), xr.open_dataset(url, engine="nczarr").load())
+
+
+def test_servers_that_answer_403_for_what_is_not_there(local: xr.Dataset) -> None:
+    with served(NCZARR) as server:
+        server.missing_status = 403
+        url = f"{server.url}/data/x.file"
+        with xr.open_dataset(url, engine="nczarr") as ds:
+            assert ds.sizes == local.sizes
+            # a chunk that may exist is never taken for a missing one
+            with pytest.raises(StoreError, match="403"):
+                ds.never.load() if ds.never.size else ds.tx.load()
+
+
+def test_remote_zip_is_not_downloaded_whole(tmp_path: Path) -> None:
+    tree, path = tmp_path / "tree", tmp_path / "big.zip"
+    data = np.random.default_rng(0).normal(size=(64, 1000))
+    ds = xr.Dataset({"v": (("y", "x"), data)})
+    ds.to_zarr(tree, zarr_format=2, encoding={"v": {"chunks": (1, 1000)}})
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(p for p in tree.rglob("*") if p.is_file()):
+            archive.write(file, file.relative_to(tree))
+    content = path.read_bytes()
+    with Server({"/big.zip": content}) as server:
+        with xr.open_dataset(f"{server.url}/big.zip", engine="nczarr") as ds:
+            assert np.array_equal(ds.v[10].values, data[10])
+        assert server.bytes_sent < len(content) / 2
+
+
+def test_netcdf_zip_over_http() -> None:
+    content = (VECTORS / "dims-nczarr+zip-4.10.1.dataset.zip").read_bytes()
+    with Server({"/d.zip": content}) as server:
+        with xr.open_dataset(f"{server.url}/d.zip#mode=nczarr,zip", engine="nczarr") as ds:
+            assert ds.x.values.tolist() == [0.0, 0.5, 1.0]
+
+
+def test_retries_hide_a_flaky_server(local: xr.Dataset) -> None:
+    with served(NCZARR) as server:
+        server.unavailable_every, server.retry_after = 3, "0"
+        server.cut_every = 5
+        with xr.open_dataset(f"{server.url}/data/x.file", engine="nczarr") as ds:
+            xr.testing.assert_identical(ds.load(), local)
+
+
+def test_load_async_overlaps_requests() -> None:
+    objects = {".zgroup": b'{"zarr_format": 2}'}
+    lists = {"dimensions": {"x": 2}, "arrays": [f"v{i}" for i in range(30)], "groups": []}
+    structure = {"_nczarr_superblock": {"version": "2.0.0"}, "_nczarr_group": lists}
+    objects[".zattrs"] = json.dumps(structure).encode()
+    for i in range(30):
+        objects[f"v{i}/.zarray"] = NCZARR["x/.zarray"].replace(b"[3]", b"[2]")
+        objects[f"v{i}/.zattrs"] = NCZARR["x/.zattrs"]
+        objects[f"v{i}/0"] = np.array([i, i + 1.0]).tobytes()
+    with served(objects) as server:
+        ds = xr.open_dataset(f"{server.url}/data/x.file", engine="nczarr")
+        connections = server.connections
+
+        async def load() -> None:
+            await ds.load_async()
+
+        asyncio.run(load())
+        assert [float(ds[f"v{i}"][0]) for i in range(30)] == list(range(30))
+        assert connections > 1
+
+
+def test_works_inside_a_running_loop(local: xr.Dataset) -> None:
+    with served(NCZARR) as server:
+
+        async def notebook() -> xr.Dataset:
+            return xr.open_dataset(f"{server.url}/data/x.file", engine="nczarr").load()
+
+        xr.testing.assert_identical(asyncio.run(notebook()), local)
+
+
+@pytest.mark.parametrize("url", ["memory://m/x.file#mode=nczarr", "memory://m/x.file"])
+def test_memory(url: str, local: xr.Dataset) -> None:
+    fs = fsspec.filesystem("memory")
+    try:
+        for key, data in NCZARR.items():
+            fs.pipe(f"/m/x.file/{key}", data)
+        with xr.open_dataset(url, engine="nczarr") as ds:
+            xr.testing.assert_identical(ds.load(), local)
+        with xr.open_dataset(fs.get_mapper("/m/x.file"), engine="nczarr") as ds:
+            xr.testing.assert_identical(ds.load(), local)
+    finally:
+        fs.rm("/m", recursive=True)
+
+
+def test_zarr_stores_and_mappings(tmp_path: Path, local: xr.Dataset) -> None:
+    archive = tmp_path / "d.zip"
+    with zipfile.ZipFile(archive, "w") as target:
+        for key, data in NCZARR.items():
+            target.writestr(f"d/{key}", data)
+    fs = fsspec.filesystem("memory")
+    for key, data in NCZARR.items():
+        fs.pipe(f"/z/{key}", data)
+    buffers = {k: zarr.core.buffer.cpu.Buffer.from_bytes(v) for k, v in NCZARR.items()}
+    targets = [
+        NCZARR,
+        zarr.storage.LocalStore(tmp_path),
+        zarr.storage.MemoryStore(buffers),
+        zarr.storage.ZipStore(archive),
+        zarr.storage.FsspecStore.from_url("memory://z"),
+    ]
+    for target in targets:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", NCZarrWarning)
+            with xr.open_dataset(target, engine="nczarr") as ds:
+                xr.testing.assert_identical(ds.load(), local)
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> S3Server:
+    fs = fsspec.filesystem("s3", **s3_server.signed())
+    for name in (s3_server.public, s3_server.private):
+        for key, data in CONSOLIDATED.items():
+            fs.pipe(f"{name}/deep/x.file/{key}", data)
+    return s3_server
+
+
+def test_s3_anonymous(bucket: S3Server, local: xr.Dataset) -> None:
+    url = f"{bucket.endpoint}/{bucket.public}/deep/x.file#mode=nczarr,s3&aws.profile=no"
+    with xr.open_dataset(url, engine="nczarr") as ds:
+        xr.testing.assert_identical(ds.load(), local)
+    assert list(xr.open_groups(url, engine="nczarr")) == ["/", "/g1", "/g1/sub", "/emptygrp"]
+
+
+def test_s3_signed(bucket: S3Server, local: xr.Dataset) -> None:
+    url = f"s3://{bucket.private}/deep/x.file"
+    with xr.open_dataset(url, engine="nczarr", storage_options=bucket.signed()) as ds:
+        xr.testing.assert_identical(ds.load(), local)
+        assert bucket.secret_key not in repr(ds) + str(ds.encoding) + str(ds.x.encoding)
+        assert ds.encoding["source"].startswith("s3://")
+
+
+def test_s3_pure_zarr_is_listed(bucket: S3Server) -> None:
+    fs = fsspec.filesystem("s3", **bucket.signed())
+    for key, data in vector("dims-zarr+file-4.9.0").items():
+        fs.pipe(f"{bucket.public}/pure/{key}", data)
+    url = f"s3://{bucket.public}/pure"
+    options = {"anon": True, "endpoint_url": bucket.endpoint}
+    groups = xr.open_groups(url, engine="nczarr", storage_options=options)
+    assert list(groups) == ["/", "/emptygrp", "/g1", "/g1/sub"]
+
+
+def test_s3_errors_name_the_cause_and_no_secret(bucket: S3Server) -> None:
+    options = {**bucket.signed(), "secret": "wrongwrongwrong"}
+    with pytest.raises(OSError, match=r"x\.file") as caught:
+        xr.open_dataset(
+            f"s3://{bucket.private}/deep/x.file", engine="nczarr", storage_options=options
+        )
+    assert "wrongwrongwrong" not in str(caught.value)
+    with pytest.raises(FileNotFoundError):
+        xr.open_dataset(
+            f"s3://{bucket.public}/nothing/here",
+            engine="nczarr",
+            storage_options=bucket.signed(),
+        )

@@ -1,0 +1,178 @@
+"""Copies between forms that differ in codecs, text and JSON: nothing refused, nothing changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numcodecs
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_xarray import to_nczarr
+from nczarr_xarray.cli.main import main
+from tests.support.strictjson import strict
+
+
+def copied(source: object, target: str, *options: str) -> None:
+    assert main(["copy", str(source), target, *options]) == 0
+
+
+# -- codecs of the source ------------------------------------------------------------------------
+
+#: No codec makes these smaller.
+NOISE = np.random.default_rng(11).integers(0, 256, (64, 32), dtype="u1")
+CODECS: dict[str, dict[str, Any]] = {
+    "szip": {"compression": "szip", "compression_opts": ("nn", 8)},
+    "szip-shuffle": {"compression": "szip", "shuffle": True, "fletcher32": True},
+    "gzip": {"compression": "gzip", "shuffle": True},
+    "lzf": {"compression": "lzf"},
+    "zarr-gzip": {"compressors": numcodecs.GZip(3)},
+    "zarr-lz4": {"compressors": numcodecs.LZ4()},
+    "zarr-zlib": {"compressors": numcodecs.Zlib(-1)},
+    "zarr-zstd": {"compressors": numcodecs.Zstd(-3)},
+    "zarr-bz2": {"compressors": numcodecs.BZ2(1)},
+    "zarr-blosc": {"compressors": numcodecs.Blosc("lz4", 5, 0)},
+    "zarr-auto": {"compressors": numcodecs.Blosc("zstd", 3, -1)},
+    "zarr-crc32": {"compressors": None, "filters": [numcodecs.CRC32()]},
+    "zarr-delta": {"compressors": numcodecs.LZMA(), "filters": [numcodecs.Delta("u1")]},
+}
+TARGETS = {
+    "nczarr": "file://{}/y#mode=nczarr,file",
+    "old": "file://{}/y#mode=nczarr,file",
+    "pure": "file://{}/y#mode=zarr",
+    "portable": "file://{}/y#mode=zarr",
+    "netcdf": "{}/y.nc",
+}
+OPTIONS = {"old": ("--compat", "4.9.2"), "portable": ("--portable",)}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", CODECS)
+def test_no_codec_of_the_source_stops_a_copy(tmp_path: Path, kind: str, target: str) -> None:
+    if kind.startswith("zarr"):
+        source = tmp_path / "x.zarr"
+        encoding = {"v": {"chunks": (16, 32), **CODECS[kind]}}
+        ds = xr.Dataset({"v": (("x", "y"), NOISE)})
+        ds.to_zarr(source, zarr_format=2, consolidated=False, encoding=encoding)
+    else:
+        source = tmp_path / "x.h5"
+        with h5py.File(source, "w") as file:
+            file.create_dataset("v", data=NOISE, chunks=(16, 32), **CODECS[kind])
+    url = TARGETS[target].format(tmp_path)
+    copied(source, url, *OPTIONS.get(target, ()))
+    with xr.open_dataset(url, engine="nczarr") as back:
+        np.testing.assert_array_equal(back["v"], NOISE)
+        assert back["v"].encoding["chunksizes"] == (16, 32)
+
+
+# -- text ----------------------------------------------------------------------------------------
+
+TEXTS = xr.Dataset(
+    {
+        "text": ("x", np.array(["é", "abc", ""], object)),
+        "chars": ("x", np.array([b"ab", b"c", b""])),
+        "one": ((), "héllo"),
+        "count": ("x", [1, 2, 3]),
+    }
+)
+
+
+def check_texts(ds: xr.Dataset) -> None:
+    assert ds["text"].values.tolist() == ["é", "abc", ""]
+    assert ds["chars"].values.tolist() == [b"ab", b"c", b""]
+    assert ds["one"].item() == "héllo"
+    assert ds["count"].dtype == "i8"  # no fill that nobody set
+
+
+def written(folder: Path, kind: str) -> Path:
+    path = folder / "x.nc"
+    if kind == "netcdf":
+        TEXTS.to_netcdf(path, engine="netcdf4")
+    elif kind in ("zarr2", "zarr3"):
+        TEXTS.to_zarr(path, zarr_format=int(kind[-1]), consolidated=False)  # type: ignore[call-overload]
+    else:
+        to_nczarr(TEXTS, f"file://{path}#mode={kind}")
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:.*Zarr V3:")
+@pytest.mark.filterwarnings("ignore:.*Zarr format 3:")
+@pytest.mark.parametrize("options", [(), ("--portable",)])
+@pytest.mark.parametrize("kind", ["netcdf", "nczarr", "zarr", "zarr2", "zarr3"])
+def test_text_stays_text_in_pure_zarr(tmp_path: Path, kind: str, options: tuple[str, ...]) -> None:
+    copied(written(tmp_path, kind), f"file://{tmp_path}/y#mode=zarr", *options)
+    with xr.open_dataset(tmp_path / "y", engine="nczarr") as ours:
+        check_texts(ours)
+    with xr.open_dataset(tmp_path / "y", engine="zarr", consolidated=False) as theirs:
+        check_texts(theirs)
+
+
+@pytest.mark.parametrize("target", ["file://{}/y#mode=nczarr,file", "{}/y.nc"])
+def test_text_of_pure_zarr_is_text_of_netcdf(tmp_path: Path, target: str) -> None:
+    url = target.format(tmp_path)
+    copied(written(tmp_path, "zarr"), url)
+    for engine in ("nczarr", "netcdf4"):
+        with xr.open_dataset(url, engine=engine) as back:
+            check_texts(back)
+    with xr.open_dataset(url, engine="netcdf4", decode_cf=False) as raw:
+        assert not any("_Encoding" in v.attrs for v in raw.variables.values())
+
+
+# -- foreign JSON --------------------------------------------------------------------------------
+
+NEW = xr.Dataset({"v": ("t", [3.0, 4.0])})
+CHANGES: dict[str, tuple[xr.Dataset, dict[str, Any], list[float]]] = {
+    "append": (NEW, {"append_dim": "t"}, [1, 2, 3, 4]),
+    "r+": (NEW, {"mode": "r+"}, [3, 4]),
+    "region": (NEW, {"region": {"t": slice(0, 2)}}, [3, 4]),
+    "new variable": (NEW.rename(v="w"), {"mode": "a"}, [1, 2]),
+    "new attribute": (NEW.rename(v="w").assign_attrs(k=1), {"mode": "a"}, [1, 2]),
+}
+
+
+def foreign(folder: Path) -> dict[str, bytes]:
+    """Documents of pure Zarr as older writers left them."""
+    zarray = (
+        '{"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f8", "fill_value": NaN, '
+        '"order": "C", "compressor": null, "filters": null}'
+    )
+    documents = {
+        ".zgroup": '{"zarr_format": 2}',
+        ".zattrs": '{"top": Infinity, "list": [1.0, NaN, -Infinity], "deep": {"er": NaN}}',
+        "v/.zarray": zarray,
+        "v/.zattrs": '{"_ARRAY_DIMENSIONS": ["t"], "_FillValue": NaN, "valid_max": Infinity}',
+    }
+    members = ", ".join(f'"{key}": {text}' for key, text in documents.items())
+    documents[".zmetadata"] = f'{{"metadata": {{{members}}}, "zarr_consolidated_format": 1}}'
+    for key, text in documents.items():
+        (folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (folder / key).write_text(text)
+    (folder / "v/0").write_bytes(np.array([1.0, 2.0]).tobytes())
+    return {key: text.encode() for key, text in documents.items()}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_is_rewritten_is_strict_json(tmp_path: Path, what: str) -> None:
+    before = foreign(tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as ds:
+        attributes = dict(ds.attrs), dict(ds["v"].attrs)
+    new, options, values = CHANGES[what]
+    to_nczarr(new, tmp_path / "x", **options)
+    for path in (tmp_path / "x").rglob(".z*"):
+        data = path.read_bytes()
+        if before.get(path.relative_to(tmp_path / "x").as_posix()) != data:
+            strict(data)
+    strict((tmp_path / "x/.zmetadata").read_bytes())
+    for consolidated in ("", ",consolidated"):
+        url = f"file://{tmp_path}/x#mode=zarr{consolidated}"
+        with xr.open_dataset(url, engine="nczarr") as back:
+            assert back["v"].values.tolist() == values
+            assert np.isnan(back["v"].encoding["_FillValue"])
+            assert back.attrs["top"] == attributes[0]["top"] == np.inf
+            np.testing.assert_array_equal(back.attrs["list"], attributes[0]["list"])
+            assert json.loads(back.attrs["deep"]) == {"er": "NaN"}
+            assert back["v"].attrs == attributes[1] == {"valid_max": np.inf}

@@ -1,0 +1,419 @@
+"""Appends: what `to_nczarr(append_dim=...)` adds, and what it does not take."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import netCDF4
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+
+from nczarr_fsspec.errors import ConflictError, DatasetNotFoundError, ExportError
+from nczarr_xarray import to_nczarr
+from tests.support.nc_adapter import ncdump
+from tests.xarray.export.test_export_region import by_netcdf, opened, problems, tree
+
+
+def days(first: int, count: int, **attributes: Any) -> xr.Dataset:
+    """Rows of a table that grows by day."""
+    start = pd.Timestamp("2000-01-01") + pd.Timedelta(days=first)
+    values = np.arange(first * 3, (first + count) * 3, dtype="f4").reshape(count, 3)
+    return xr.Dataset(
+        {
+            "value": (("day", "place"), values),
+            "count": ("day", np.arange(first, first + count, dtype="i2")),
+            "height": ("place", [10.0, 20.0, 30.0]),
+        },
+        {
+            "day": pd.date_range(start, periods=count, unit="ns"),
+            "place": ["a", "b", "c"],
+            "moon": ("day", np.arange(first, first + count) % 28 / 28),
+        },
+        attributes,
+    )
+
+
+ENCODING = {
+    "value": {"chunks": (4, 2), "zlib": True},
+    "day": {"units": "hours since 1999-12-31", "dtype": "i4", "chunks": (5,)},
+    "count": {"chunks": (3,)},
+}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    path = tmp_path / "table"
+    to_nczarr(days(0, 3), path, encoding=ENCODING, unlimited_dims=["day"])
+    return path
+
+
+def refused(target: Path, new: xr.Dataset, append_dim: str = "day", **options: Any) -> list[str]:
+    """What is said when an append is refused; nothing has changed then."""
+    before = tree(target)
+    with pytest.raises(ExportError) as error:
+        to_nczarr(new, target, append_dim=append_dim, **options)
+    assert tree(target) == before
+    return problems(error)
+
+
+# -- along what, and how much --------------------------------------------------------
+
+
+@pytest.mark.parametrize("unlimited", [(), ("day",)])
+@pytest.mark.parametrize("rows", [[1] * 9, [2, 3, 4], [9], [0, 1, 0, 8], [4, 5], [12, 1]])
+def test_many_appends(tmp_path: Path, unlimited: Any, rows: list[int]) -> None:
+    path = tmp_path / "table"
+    to_nczarr(days(0, 3), path, encoding=ENCODING, unlimited_dims=unlimited)
+    size = 3
+    for count in rows:
+        to_nczarr(days(size, count), path, append_dim="day")
+        size += count
+        xr.testing.assert_identical(opened(path), days(0, size))
+    with netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as file:
+        assert file.dimensions["day"].size == size
+        assert file.dimensions["day"].isunlimited() == bool(unlimited)
+        np.testing.assert_array_equal(file["value"][...], days(0, size)["value"])
+
+
+@pytest.mark.parametrize("ending", ["", ".zip"])
+@pytest.mark.parametrize("kind", ["nczarr", "zarr"])
+def test_targets(tmp_path: Path, kind: str, ending: str) -> None:
+    target = f"file://{tmp_path}/d{ending}#mode={kind},{'zip' if ending else 'file'}"
+    to_nczarr(days(0, 3), target, encoding=ENCODING, consolidated=True)
+    for first, count in ((3, 2), (5, 4)):
+        to_nczarr(days(first, count), target, append_dim="day")
+    # of netCDF-C's words this one makes readers trust .zmetadata
+    xr.testing.assert_identical(opened(f"{target},consolidated"), days(0, 9))
+    xr.testing.assert_identical(opened(target), days(0, 9))
+
+
+def test_a_mapping() -> None:
+    objects: dict[str, bytes] = {}
+    to_nczarr(days(0, 3), objects, encoding=ENCODING)
+    to_nczarr(days(3, 4), objects, append_dim="day")
+    with xr.open_dataset(objects, engine="nczarr") as found:  # type: ignore[arg-type]
+        xr.testing.assert_identical(found.load(), days(0, 7))
+
+
+@pytest.mark.parametrize("compat", ["4.9.3", "4.9.2", "4.8.1"])
+def test_what_old_releases_read(tmp_path: Path, compat: str) -> None:
+    path = tmp_path / "table"
+    numbers = days(0, 3).drop_vars("place")
+    to_nczarr(numbers, path, compat=compat)
+    to_nczarr(days(3, 4).drop_vars("place"), path, append_dim="day")
+    xr.testing.assert_identical(opened(path), days(0, 7).drop_vars("place"))
+    if compat == "4.9.2":
+        text = ncdump("-v", "count", f"file://{path}#mode=nczarr,file")
+        assert "count = 0, 1, 2, 3, 4, 5, 6 ;" in text
+
+
+def test_dimension_that_is_not_the_first(tmp_path: Path) -> None:
+    def part(first: int, last: int) -> xr.Dataset:
+        return xr.Dataset({"v": (("y", "x"), np.arange(30).reshape(3, 10)[:, first:last])})
+
+    to_nczarr(part(0, 3), tmp_path / "d", encoding={"v": {"chunks": (2, 4)}})
+    to_nczarr(part(3, 9), tmp_path / "d", append_dim="x")
+    to_nczarr(part(9, 10), tmp_path / "d", append_dim="x")
+    xr.testing.assert_identical(opened(tmp_path / "d"), part(0, 10))
+    np.testing.assert_array_equal(by_netcdf(tmp_path / "d", "v"), part(0, 10)["v"])
+
+
+def test_other_dimensions_must_fit(target: Path) -> None:
+    new = days(3, 2).isel(place=[0, 1])
+    found = refused(target, new)
+    assert any("value: has length 2 along 'place', where 3 is to be replaced" in f for f in found)
+    assert any("has dimensions" in f for f in refused(target, days(3, 2).transpose()))
+
+
+def test_a_dimension_that_is_not_there(target: Path, tmp_path: Path) -> None:
+    found = refused(target, days(3, 1).expand_dims(hour=2), "hour")
+    assert found == ["append_dim 'hour' is not a dimension of any variable there"]
+    refused(target, days(3, 1), "hour")
+    with pytest.raises(DatasetNotFoundError, match="write it first"):
+        to_nczarr(days(0, 3), tmp_path / "nothing", append_dim="day")
+
+
+# -- values --------------------------------------------------------------------------
+
+
+def test_times_take_the_units_that_are_stored(target: Path) -> None:
+    to_nczarr(days(3, 1), target, append_dim="day")
+    assert by_netcdf(target, "day").tolist() == [24, 48, 72, 96]
+    new = days(4, 1).assign_coords(day=[pd.Timestamp("2000-01-05T00:30")])
+    with pytest.warns(UserWarning, match="can't be serialized faithfully"):  # xarray's
+        found = refused(target, new)
+    assert found == ["day: holds a value that would be stored as 120.5, which int32 cannot hold"]
+
+
+def test_packed_values(tmp_path: Path) -> None:
+    packing = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": np.int16(-9), "chunks": (4,)}
+    to_nczarr(xr.Dataset({"v": ("x", [1.5, np.nan])}), tmp_path / "d", encoding={"v": packing})
+    to_nczarr(xr.Dataset({"v": ("x", [np.nan, 2.5, 3.0])}), tmp_path / "d", append_dim="x")
+    np.testing.assert_array_equal(opened(tmp_path / "d").v, [1.5, np.nan, np.nan, 2.5, 3.0])
+    assert by_netcdf(tmp_path / "d", "v").tolist() == [3, -9, -9, 5, 6]
+
+
+def test_quantized_values(tmp_path: Path) -> None:
+    values = np.linspace(0, 1, 50, dtype="f4")
+    encoding = {"v": {"quantize_mode": "BitRound", "significant_digits": 5, "chunks": (30,)}}
+    whole, grown = tmp_path / "whole", tmp_path / "grown"
+    to_nczarr(xr.Dataset({"v": ("x", values)}), whole, encoding=encoding)
+    to_nczarr(xr.Dataset({"v": ("x", values[:20])}), grown, encoding=encoding)
+    to_nczarr(xr.Dataset({"v": ("x", values[20:])}), grown, append_dim="x")
+    xr.testing.assert_identical(opened(grown), opened(whole))
+
+
+def test_text(tmp_path: Path) -> None:
+    def names(*texts: str) -> xr.Dataset:
+        return xr.Dataset({"s": ("x", np.array(texts, object))})
+
+    to_nczarr(names("a", "bcd"), tmp_path / "d")
+    to_nczarr(names("", "é", "xyz"), tmp_path / "d", append_dim="x")
+    assert opened(tmp_path / "d")["s"].data.tolist() == ["a", "bcd", "", "é", "xyz"]
+    found = refused(tmp_path / "d", names("four"), "x")
+    assert found == ["s: holds a text of 4 bytes, stored with 3"]
+
+
+def test_characters(tmp_path: Path) -> None:
+    def names(*texts: bytes) -> xr.Dataset:
+        return xr.Dataset({"s": ("x", np.array(texts))})
+
+    to_nczarr(names(b"abc", b"d"), tmp_path / "d")
+    to_nczarr(names(b"", b"ef"), tmp_path / "d", append_dim="x")
+    assert opened(tmp_path / "d")["s"].data.tolist() == [b"abc", b"d", b"", b"ef"]
+    assert any("length 4" in f for f in refused(tmp_path / "d", names(b"four"), "x"))
+
+
+def test_types_and_attributes(target: Path) -> None:
+    new = days(3, 1)
+    new = new.assign(value=new["value"].astype("f8"), count=new["count"].astype("i4"))
+    new["moon"].attrs["units"] = "1"
+    found = refused(target, new)
+    assert len(found) == 3
+    assert any("value: is of type float64, stored as float32" in f for f in found)
+    assert any("count: is of type int32, stored as int16" in f for f in found)
+    assert any("moon: has other attributes than those stored: units" in f for f in found)
+
+
+def test_encoding_is_refused(target: Path) -> None:
+    before = tree(target)
+    with pytest.raises(ExportError, match="encoding"):
+        to_nczarr(days(3, 1), target, append_dim="day", encoding={"value": {"zlib": False}})
+    assert tree(target) == before
+
+
+# -- what does not grow --------------------------------------------------------------
+
+
+def test_variables_that_are_missing(target: Path) -> None:
+    found = refused(target, days(3, 1).drop_vars(["count", "moon"]))
+    assert [f.partition(":")[0] for f in found] == ["/count", "/moon"]
+    assert all("would be left with fill values; give its new values too" in f for f in found)
+
+
+def test_variables_that_are_new(target: Path) -> None:
+    new = days(3, 1).assign(more=("day", [1.0]), scalar=3)
+    found = refused(target, new)
+    assert any(f.startswith("more: is not in /") for f in found)
+    assert any(f.startswith("scalar: is not in the dataset") for f in found)
+
+
+def test_constants(target: Path) -> None:
+    to_nczarr(days(3, 1).drop_vars(["height", "place"]), target, append_dim="day")
+    new = days(4, 1)
+    to_nczarr(new, target, append_dim="day")
+    new = days(5, 1)
+    new["height"] = new["height"] + 1
+    (found,) = refused(target, new)
+    assert "height: differs from what is stored, and is not appended to; drop it" in found
+    xr.testing.assert_identical(opened(target), days(0, 5))
+
+
+def test_attributes_of_the_dataset(target: Path) -> None:
+    to_nczarr(days(3, 1, title="more", version=np.int16(2)), target, append_dim="day")
+    found = opened(target)
+    assert found.attrs == {"title": "more", "version": 2}
+    assert isinstance(found.attrs["version"], np.int16)
+    with netCDF4.Dataset(f"file://{target}#mode=nczarr,file") as file:
+        assert file.title == "more"
+    # unlike to_zarr, which removes the others
+    to_nczarr(days(4, 1, title="most"), target, append_dim="day")
+    assert opened(target).attrs == {"title": "most", "version": 2}
+
+
+# -- groups --------------------------------------------------------------------------
+
+
+def grouped(first: int, count: int) -> xr.DataTree:
+    table = days(first, count)
+    plain = table[["count"]].drop_vars(["day", "moon"])
+    return xr.DataTree.from_dict({"/": table, "/own": plain.rename(day="hour")})
+
+
+def test_groups(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    to_nczarr(grouped(0, 3), path)
+    to_nczarr(grouped(3, 2)["own"].to_dataset(inherit=False), path, append_dim="hour", group="own")
+    to_nczarr(days(3, 1), path, append_dim="day")
+    xr.testing.assert_identical(opened(path), days(0, 4))
+    assert opened(path, group="own")["count"].data.tolist() == [0, 1, 2, 3, 4]
+
+
+def inherited(first: int, count: int) -> xr.DataTree:
+    """A group that has nothing but a variable along its parent's dimension."""
+    table = days(first, count)
+    inside = xr.Dataset({"other": ("day", table["moon"].data)})
+    return xr.DataTree.from_dict({"/": table[["day"]], "/inside": inside})
+
+
+def test_a_dimension_of_the_parent_that_only_the_group_uses(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with netCDF4.Dataset(f"file://{path}#mode=nczarr,file", "w") as file:
+        file.createDimension("day", 3)
+        group = file.createGroup("inside")
+        group.createVariable("other", "f8", ["day"])[:] = [1, 2, 3]
+    new = xr.Dataset({"other": ("day", [4.0, 5.0])})
+    to_nczarr(new, path, append_dim="day", group="inside")
+    assert opened(path, group="inside")["other"].data.tolist() == [1, 2, 3, 4, 5]
+    with netCDF4.Dataset(f"file://{path}#mode=nczarr,file") as file:
+        assert file.dimensions["day"].size == 5
+        assert file["inside/other"][...].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_a_dimension_that_other_groups_use(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    to_nczarr(inherited(0, 3), path)
+    found = refused(path, inherited(3, 1)["/"].to_dataset())
+    (reason,) = found
+    assert reason.startswith("/inside/other: lies along /day as well and would be left with fill")
+    new = inherited(3, 1)["inside"].to_dataset(inherit=False)
+    assert any(f.startswith("/day: lies along /day") for f in refused(path, new, group="inside"))
+
+
+def test_a_tree_is_appended_group_by_group(tmp_path: Path) -> None:
+    to_nczarr(grouped(0, 3), tmp_path / "d")
+    with pytest.raises(ExportError, match="group by group"):
+        to_nczarr(grouped(3, 1), tmp_path / "d", append_dim="day")
+
+
+# -- what others wrote ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["nczarr", "nczarr,consolidated"])
+def test_what_netcdf_c_wrote(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "d"
+    url = f"file://{path}#mode={kind},file"
+    with netCDF4.Dataset(url, "w") as file:
+        file.setncattr("history", "made by netCDF-C")
+        file.createDimension("time", None)
+        file.createDimension("x", 3)
+        time = file.createVariable("time", "f8", ["time"])
+        time.units = "days since 2000-01-01"
+        v = file.createVariable(
+            "v", "i2", ["time", "x"], zlib=True, chunksizes=(2, 2), fill_value=-1
+        )
+        v.long_name = "rows"
+        time[:] = [0.0, 1.0, 2.0]
+        v[...] = np.arange(9).reshape(3, 3)
+    new = opened(path)
+    new["time"] = new["time"] + np.timedelta64(3, "D")
+    new["time"].attrs = {}
+    to_nczarr(new, path, append_dim="time")
+    with netCDF4.Dataset(url) as file:
+        assert file.dimensions["time"].isunlimited()
+        assert file["time"][...].tolist() == [0, 1, 2, 3, 4, 5]
+        assert file["v"][...].tolist() == np.arange(9).reshape(3, 3).tolist() * 2
+        assert file["v"].filters()["zlib"]
+        assert file.history == "made by netCDF-C"
+
+
+def test_what_zarr_python_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    days(0, 3).to_zarr(path, zarr_format=2, encoding={"value": {"chunks": (2, 2)}})
+    for first in (3, 5):
+        to_nczarr(days(first, 2).drop_vars("place"), path, append_dim="day")
+    with xr.open_zarr(path) as found:  # through .zmetadata
+        xr.testing.assert_equal(found.load(), days(0, 7))
+
+
+def test_the_same_as_to_zarr(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    parts = [days(0, 3, title="one"), days(3, 5, title="two"), days(8, 1, title="three")]
+    encoding = {"value": {"chunks": (4, 2)}}
+    parts[0].to_zarr(theirs, zarr_format=2, encoding=encoding)
+    to_nczarr(parts[0], f"file://{ours}#mode=zarr", encoding=encoding, consolidated=True)
+    for part in parts[1:]:
+        part.to_zarr(theirs, append_dim="day")
+        to_nczarr(part, ours, append_dim="day")
+    with xr.open_zarr(ours) as one, xr.open_zarr(theirs) as other:
+        xr.testing.assert_identical(one.load(), other.load())
+    documents = json.loads((ours / "value" / ".zarray").read_text())
+    assert documents["shape"] == [9, 3]
+    assert documents["chunks"] == [4, 2]
+
+
+# -- any sequence --------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    others=st.integers(1, 3),
+    chunks=st.tuples(st.integers(1, 7), st.integers(1, 3)),
+    dtype=st.sampled_from(["i1", "u2", ">i4", "<i8", "f4", ">f8"]),
+    first=st.booleans(),
+    filters=st.sampled_from([{}, {"zlib": True}, {"fletcher32": True}]),
+    zarr=st.booleans(),
+)
+def test_any_sequence_of_appends(
+    rows: list[int],
+    others: int,
+    chunks: tuple[int, int],
+    dtype: str,
+    first: bool,
+    filters: dict[str, Any],
+    zarr: bool,
+) -> None:
+    dims = ("t", "x") if first else ("x", "t")
+    parts = []
+    start = 1
+    for count in rows:
+        shape = (count, others) if first else (others, count)
+        values = np.arange(start, start + count * others).reshape(shape) % 100
+        parts.append(xr.Dataset({"v": (dims, values.astype(dtype)), "t": np.arange(count) + start}))
+        start += count * others
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "d")
+        kind = "zarr" if zarr else "nczarr"
+        encoding = {"v": {"chunks": chunks, **filters}, "t": {"chunks": (chunks[0],)}}
+        unlimited = [] if zarr else ["t"]
+        to_nczarr(
+            parts[0], f"file://{path}#mode={kind}", encoding=encoding, unlimited_dims=unlimited
+        )
+        for part in parts[1:]:
+            to_nczarr(part, path, append_dim="t")
+        expected = xr.concat(parts, "t")
+        xr.testing.assert_identical(opened(path), expected)
+        if expected.sizes["t"]:
+            np.testing.assert_array_equal(by_netcdf(path, "v", kind), expected["v"])
+
+
+# -- later ---------------------------------------------------------------------------
+
+
+def test_two_that_are_to_be_computed_later(target: Path) -> None:
+    dask = pytest.importorskip("dask")
+    new = days(3, 2).chunk()
+    later = to_nczarr(new, target, append_dim="day", compute=False)
+    with pytest.raises(ConflictError, match="another export of this process"):
+        to_nczarr(days(3, 2), target, append_dim="day")
+    xr.testing.assert_identical(opened(target), days(0, 3))
+    dask.compute(later)
+    xr.testing.assert_identical(opened(target), days(0, 5))

@@ -1,0 +1,594 @@
+"""Exports of dask's arrays: by every scheduler, to every kind of target, at once and later."""
+
+from __future__ import annotations
+
+import io
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nczarr_fsspec.errors import (
+    ConflictError,
+    ExportError,
+    IncompleteExportError,
+    NCZarrWarning,
+    StoreError,
+)
+from nczarr_xarray import register, to_nczarr
+from nczarr_xarray.chunks.encoder import Encoder
+from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.sink import Gate
+from tests.support.s3server import S3Server
+from tests.xarray.export.test_export_region import by_netcdf, opened, tree
+
+dask = pytest.importorskip("dask")
+da = pytest.importorskip("dask.array")
+distributed = pytest.importorskip("distributed")
+
+#: What distributed says of itself when a machine is slow, or has been used with another fork.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:.*unmanaged memory.*"),
+]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """A cluster of two processes with two threads each."""
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(params=["synchronous", "threads", "processes", "distributed"])
+def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Every scheduler, in use."""
+    name: str = request.param
+    if name != "distributed":
+        with dask.config.set(scheduler=name, num_workers=2):
+            yield name
+        return
+    with request.getfixturevalue("client").as_current():
+        yield name
+
+
+Target = tuple[Any, dict[str, Any]]
+
+
+@pytest.fixture
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    """What is written to, and its storage options."""
+    kind: str = request.param
+    if not kind.startswith("s3"):
+        names = {"tree": "d", "zip": "d.zip", "zarr": "d#mode=zarr"}
+        return f"file://{tmp_path}/{names[kind]}", {}
+    server: S3Server = request.getfixturevalue("s3_server")
+    key = f"{tmp_path.name}/d{'.zip' if 'zip' in kind else ''}"
+    options = {"key": server.access_key, "secret": server.secret_key}
+    fragment = ",zip" if "zip" in kind else ""
+    return server.url(key, fragment, server.private), {"storage_options": options}
+
+
+#: dask starts a process anew for every call, which takes seconds
+everywhere = pytest.mark.parametrize(
+    ("scheduler", "target"),
+    [
+        ("synchronous", "tree"),
+        *(("threads", kind) for kind in ("tree", "zip", "zarr", "s3", "s3 zip")),
+        ("processes", "tree"),
+        *(("distributed", kind) for kind in ("tree", "zip", "s3", "s3 zip")),
+    ],
+    indirect=True,
+)
+
+
+def incomplete(url: Any, **options: Any) -> None:
+    """Check that readers are told that data are still to come."""
+    with (
+        pytest.warns(NCZarrWarning, match="incomplete export"),
+        pytest.raises(IncompleteExportError),
+    ):
+        opened(url, **options)
+
+
+def log(path: str, text: str) -> None:
+    """Add a line to a file, from any process."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(descriptor, f"{text}\n".encode())
+    os.close(descriptor)
+
+
+def computed(block: np.ndarray[Any, Any], path: str, block_id: tuple[int, ...] = ()) -> Any:
+    log(path, str(block_id))
+    return block
+
+
+def source(path: Path, chunks: tuple[int, int] = (4, 3)) -> Any:
+    """A dask array that notes in a file which of its blocks are computed."""
+    values = da.from_array(np.arange(1.0, 71.0).reshape(10, 7), chunks=chunks)
+    return values.map_blocks(computed, str(path), dtype="f8", meta=np.empty((0, 0)))
+
+
+def dataset(path: Path) -> xr.Dataset:
+    """Two variables that are computed from one, and one in memory."""
+    both = source(path)
+    return xr.Dataset(
+        {
+            "one": (("y", "x"), both + 1),
+            "two": (("y", "x"), both * 2),
+            "three": ("x", np.arange(7)),
+        },
+        {"x": np.arange(7) * 10},
+    )
+
+
+def expected() -> xr.Dataset:
+    values = np.arange(1.0, 71.0).reshape(10, 7)
+    return xr.Dataset(
+        {
+            "one": (("y", "x"), values + 1),
+            "two": (("y", "x"), values * 2),
+            "three": ("x", np.arange(7)),
+        },
+        {"x": np.arange(7) * 10},
+    )
+
+
+# -- at once -------------------------------------------------------------------------
+
+
+@everywhere
+def test_every_target(scheduler: str, target: Target, tmp_path: Path) -> None:
+    url, options = target
+    counts = tmp_path / "counts"
+    to_nczarr(dataset(counts), url, encoding={"one": {"zlib": True}}, **options)
+    xr.testing.assert_identical(opened(url, **options), expected())
+    lines = counts.read_text().split("\n")[:-1]
+    assert len(lines) == len(set(lines)) == 9, "each block is computed once, for both variables"
+
+
+@pytest.mark.parametrize("name", ["synchronous", "threads"])
+def test_a_mapping(name: str, tmp_path: Path) -> None:
+    objects: dict[str, bytes] = {}
+    with dask.config.set(scheduler=name):
+        to_nczarr(dataset(tmp_path / "counts"), objects)
+    xr.testing.assert_identical(opened_mapping(objects), expected())
+
+
+def opened_mapping(objects: dict[str, bytes]) -> xr.Dataset:
+    with xr.open_dataset(objects, engine="nczarr") as found:  # type: ignore[arg-type]
+        return found.load()
+
+
+def test_a_mapping_is_in_one_process(client: Any, tmp_path: Path) -> None:
+    objects: dict[str, bytes] = {}
+    with client.as_current(), pytest.raises(StoreError, match="do not write to the same place"):
+        to_nczarr(dataset(tmp_path / "counts"), objects)
+    assert objects == {}
+    later = to_nczarr(dataset(tmp_path / "counts"), objects, compute=False)
+    with client.as_current():
+        dask.compute(later)
+    with (
+        pytest.warns(NCZarrWarning, match="incomplete export"),
+        pytest.raises(IncompleteExportError),
+    ):
+        opened_mapping(objects)
+
+
+def test_changes(scheduler: str, tmp_path: Path) -> None:
+    path, counts = tmp_path / "d", tmp_path / "counts"
+    to_nczarr(expected(), path, encoding={"one": {"chunks": (4, 3)}, "two": {"chunks": (5, 7)}})
+    more = dataset(counts)[["one"]].rename(one="more")
+    to_nczarr(more, path, mode="a")
+    rows = {"y": slice(4, 8)}
+    to_nczarr((dataset(counts)[["one"]] * -1).isel(rows).drop_vars("x"), path, region=rows)
+    new = dataset(counts).drop_vars(["x", "three"]).chunk({"y": 5, "x": 7})
+    to_nczarr(
+        new.assign(more=new["one"] * 3).chunk({"y": 2, "x": 3}),
+        path,
+        append_dim="y",
+        align_chunks=True,
+    )
+    values = expected()
+    values = values.assign(more=values["one"].copy())
+    values["one"][4:8] *= -1
+    grown = expected().assign(more=expected()["one"] * 3)[["one", "two", "more"]].drop_vars("x")
+    both = xr.concat([values[["one", "two", "more"]].drop_vars("x"), grown], "y")
+    found = opened(path)
+    for name in both:
+        np.testing.assert_array_equal(found[name], both[name])
+
+
+# -- blocks and chunks ---------------------------------------------------------------
+
+
+def rows(chunks: tuple[int, ...]) -> xr.Dataset:
+    size = sum(chunks)
+    return xr.Dataset({"v": ("x", da.from_array(np.arange(1, size + 1), chunks=(chunks,)))})
+
+
+def test_blocks_that_share_chunks(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    encoding = {"v": {"chunks": (4,)}}
+    with pytest.raises(ExportError, match="blocks 0 and 1 along axis 0 meet at 3, inside a chunk"):
+        to_nczarr(rows((3, 3, 3)), path, encoding=encoding)
+    assert list(tmp_path.iterdir()) == []
+    to_nczarr(rows((3, 3, 3)), path, encoding=encoding, align_chunks=True)
+    with pytest.raises(ExportError, match="meet at 11, inside a chunk"):
+        to_nczarr(rows((2, 2)), path, append_dim="x")
+    with pytest.raises(ExportError, match="meet at 6, inside a chunk"):
+        to_nczarr(rows((3, 3)), path, region={"x": slice(3, 9)})
+    np.testing.assert_array_equal(opened(path).v, np.arange(1, 10))
+    with pytest.raises(ExportError, match="do not make a chunk grid"):
+        to_nczarr(rows((3, 4, 3)), tmp_path / "e")
+
+
+@pytest.mark.parametrize("change", ["new", "region", "append"])
+def test_threads_may_share_chunks(change: str, tmp_path: Path) -> None:
+    path, size = tmp_path / "d", 40
+    encoding = {"v": {"chunks": (16,), "zlib": True}}
+    blocks = rows((1,) * size)
+    with dask.config.set(scheduler="threads", num_workers=4):
+        if change == "new":
+            to_nczarr(blocks, path, encoding=encoding, safe_chunks=False)
+        else:
+            to_nczarr(rows((5,)).compute(), path, encoding=encoding)
+            to_nczarr(blocks, path, append_dim="x", safe_chunks=False)
+        if change == "region":
+            part = {"x": slice(3, 43)}
+            to_nczarr(-blocks, path, region=part, safe_chunks=False)
+    values = np.arange(1, size + 1)
+    first = [] if change == "new" else np.arange(1, 6)
+    values = np.concatenate([first, values]).astype(int)
+    if change == "region":
+        values[3:43] = -np.arange(1, size + 1)
+    np.testing.assert_array_equal(by_netcdf(path, "v"), values)
+
+
+@pytest.mark.parametrize("where", ["processes", "distributed"])
+def test_processes_may_not(where: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    to_nczarr(rows((5,)).compute(), path, encoding={"v": {"chunks": (4,)}})
+    before = tree(path)
+    using: AbstractContextManager[Any]
+    if where == "distributed":
+        using = request.getfixturevalue("client").as_current()
+    else:
+        using = dask.config.set(scheduler="processes")
+    with using, pytest.raises(StoreError, match="only one process can write; use align_chunks"):
+        to_nczarr(rows((1,) * 6), path, append_dim="x", safe_chunks=False)
+    assert tree(path) == before
+
+
+def test_threads_of_a_cluster_in_this_process_may(tmp_path: Path) -> None:
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=4, processes=False, dashboard_address=":0"
+        ) as cluster,
+        distributed.Client(cluster),
+    ):
+        encoding = {"v": {"chunks": (16,), "zlib": True}}
+        to_nczarr(rows((1,) * 40), tmp_path / "d", encoding=encoding, safe_chunks=False)
+    np.testing.assert_array_equal(opened(tmp_path / "d").v, np.arange(1, 41))
+
+
+@settings(max_examples=30)
+@given(
+    blocks=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    chunk=st.integers(1, 7),
+    there=st.integers(0, 9),
+    safe=st.booleans(),
+)
+def test_any_blocks(blocks: list[int], chunk: int, there: int, safe: bool) -> None:
+    objects: dict[str, bytes] = {}
+    first = xr.Dataset({"v": ("x", np.arange(-there, 0))})
+    to_nczarr(first, objects, encoding={"v": {"chunks": (chunk,)}})
+    new = rows(tuple(blocks))
+    with dask.config.set(scheduler="threads", num_workers=2):
+        to_nczarr(new, objects, append_dim="x", align_chunks=safe, safe_chunks=False)
+    values = np.concatenate([np.arange(-there, 0), np.arange(1, sum(blocks) + 1)])
+    np.testing.assert_array_equal(opened_mapping(objects).v, values)
+
+
+# -- later ---------------------------------------------------------------------------
+
+
+@everywhere
+def test_later(scheduler: str, target: Target, tmp_path: Path) -> None:
+    url, options = target
+    counts = tmp_path / "counts"
+    later = to_nczarr(dataset(counts), url, compute=False, **options)
+    assert not counts.exists()
+    if ".zip" in url:  # an archive is written in one piece
+        with pytest.raises(StoreError):
+            opened(url, **options)
+    else:
+        with pytest.warns(NCZarrWarning, match="incomplete export"):
+            found = xr.open_dataset(url, engine="nczarr", backend_kwargs=options)
+        np.testing.assert_array_equal(found["three"], np.arange(7))
+        found.close()
+        incomplete(url, **options)
+    dask.compute(later)
+    xr.testing.assert_identical(opened(url, **options), expected())
+    assert len(counts.read_text().split("\n")[:-1]) == 9
+
+
+@pytest.mark.parametrize("change", ["a", "append", "region", "w"])
+def test_nothing_changes_before_it_is_computed(change: str, tmp_path: Path) -> None:
+    path, counts = tmp_path / "d", tmp_path / "counts"
+    to_nczarr(expected(), path, encoding={"one": {"chunks": (4, 3)}, "two": {"chunks": (4, 3)}})
+    new = dataset(counts)
+    options: dict[str, Any] = {"mode": change}
+    if change == "append":
+        new = new[["one", "two"]].drop_vars("x")
+        options = {"append_dim": "y", "align_chunks": True}
+    if change == "region":
+        new = -new[["one"]].drop_vars("x")
+        options = {"region": {"y": slice(0, 10)}}
+    if change == "w":
+        new = -new
+    later = to_nczarr(new, path, compute=False, **options)
+    if change != "w":
+        assert not counts.exists()
+        xr.testing.assert_identical(opened(path), expected())
+    later.compute(scheduler="threads")
+    found = opened(path)
+    wanted = {
+        "a": expected()["one"].values,
+        "append": np.concatenate([expected()["one"]] * 2),
+        "region": -expected()["one"].values,
+        "w": -expected()["one"].values,
+    }[change]
+    np.testing.assert_array_equal(found["one"], wanted)
+
+
+def test_an_error_later(tmp_path: Path) -> None:
+    later = to_nczarr(failing(tmp_path / "log"), tmp_path / "d", compute=False)
+    with pytest.raises(ZeroDivisionError, match="block 2"):
+        later.compute(scheduler="threads")
+    incomplete(tmp_path / "d")
+
+
+# -- template first, then regions ----------------------------------------------------
+
+
+def write_rows(path: str, number: int, options: dict[str, Any]) -> int:
+    """What one of many processes does: 4 rows, computed here."""
+    rows = slice(4 * number, min(4 * number + 4, 10))
+    new = expected()[["one", "two"]].drop_vars("x").isel(y=rows)
+    to_nczarr(new, path, region={"y": rows}, **options)
+    return number
+
+
+def write_rows_with_dask(path: str, number: int) -> int:
+    """The same with dask's blocks: tasks that start tasks."""
+    rows = slice(4 * number, min(4 * number + 4, 10))
+    new = expected()[["one", "two"]].drop_vars("x").isel(y=rows).chunk({"x": 3})
+    to_nczarr(new, path, region={"y": rows})
+    return number
+
+
+@pytest.mark.parametrize("target", ["tree", "zarr", "s3"], indirect=True)
+def test_regions_from_many_processes(target: Target, tmp_path: Path) -> None:
+    url, options = target
+    to_nczarr(dataset(tmp_path / "counts"), url, compute=False, **options)
+    incomplete(url, **options)
+    write_rows(url, 2, options)
+    incomplete(url, **options)
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        pool.starmap(write_rows, [(url, number, options) for number in (0, 1)])
+    xr.testing.assert_identical(opened(url, **options), expected())
+    assert not (tmp_path / "counts").exists()
+
+
+@pytest.mark.parametrize("what", [write_rows_with_dask, None])
+def test_regions_from_a_cluster(
+    client: Any, what: Callable[..., int] | None, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "d")
+    to_nczarr(dataset(tmp_path / "counts"), path, compute=False)
+    if what is None:
+        futures = client.map(write_rows, [path] * 3, range(3), [{}] * 3, pure=False)
+    else:
+        futures = client.map(what, [path] * 3, range(3), pure=False)
+    assert client.gather(futures) == [0, 1, 2]
+    xr.testing.assert_identical(opened(path), expected())
+
+
+def test_regions_of_a_template_are_whole_chunks(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    to_nczarr(dataset(tmp_path / "counts"), path, compute=False)
+    new = expected()[["one"]].drop_vars("x")
+    for part in (slice(0, 3), slice(2, 4), slice(4, 9)):
+        with pytest.raises(ExportError, match="not complete yet: write whole chunks"):
+            to_nczarr(new.isel(y=part), path, region={"y": part})
+    with pytest.raises(ExportError, match="not complete yet; nothing is appended"):
+        to_nczarr(expected()[["one", "two"]].drop_vars("x"), path, append_dim="y")
+
+
+def test_regions_that_overlap(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    to_nczarr(expected(), path, encoding={"one": {"chunks": (4, 7)}})
+    new = expected()[["one"]].drop_vars("x")
+    later = to_nczarr(
+        -new.isel(y=slice(0, 5)).chunk(), path, region={"y": slice(0, 5)}, compute=False
+    )
+    with pytest.raises(ConflictError, match="at work on the same chunks"):
+        to_nczarr(new.isel(y=slice(6, 8)), path, region={"y": slice(6, 8)})
+    to_nczarr(-new.isel(y=slice(8, 10)), path, region={"y": slice(8, 10)})
+    later.compute(scheduler="synchronous")
+    values = expected()["one"].values
+    np.testing.assert_array_equal(
+        opened(path)["one"], np.concatenate([-values[:5], values[5:8], -values[8:]])
+    )
+
+
+# -- when something fails ------------------------------------------------------------
+
+
+def fail_in_one(block: np.ndarray[Any, Any], path: str, block_info: Any = None) -> Any:
+    """The third block waits for the others to begin and fails; those go on after that."""
+    number = block_info[0]["chunk-location"][0]
+    log(path, str(number))
+    if number == 2:
+        raise ZeroDivisionError("block 2")
+    return block
+
+
+def failing(path: Path, blocks: int = 6) -> xr.Dataset:
+    values = da.ones((blocks * 10,), chunks=10).map_blocks(
+        fail_in_one, str(path), dtype="f8", meta=np.empty(0)
+    )
+    return xr.Dataset({"v": ("x", values)})
+
+
+@everywhere
+def test_an_error_in_a_block(scheduler: str, target: Target, tmp_path: Path) -> None:
+    url, options = target
+    folder = tmp_path / "log"
+    folder.mkdir()
+    with pytest.raises(ZeroDivisionError, match="block 2"):
+        to_nczarr(failing(folder / "new"), url, **options)
+    with pytest.raises(StoreError):
+        opened(url, **options)
+    assert [p for p in tmp_path.iterdir() if p != folder] == []
+    to_nczarr(expected(), url, **options)
+    for change in ({"mode": "w"}, {"mode": "a"}):
+        with pytest.raises(ZeroDivisionError, match="block 2"):
+            to_nczarr(failing(folder / "change").rename(x="z"), url, **change, **options)
+        xr.testing.assert_identical(opened(url, **options), expected())
+    left = [p for p in tmp_path.rglob("*") if "nczarr_export" in str(p) or "partial" in p.name]
+    assert left == []
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+@pytest.mark.parametrize("to_netcdf", [False, True])
+def test_a_block_that_is_being_written_when_another_fails(
+    error: type[BaseException], to_netcdf: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, given_up = threading.Event(), threading.Event()
+    encode, shut = Encoder.encode, Gate.shut
+
+    def encode_until_given_up(self: Encoder, values: Any) -> Any:
+        begun.set()
+        assert given_up.wait(60)
+        return encode(self, values)
+
+    def give_up(self: Gate) -> None:
+        given_up.set()
+        shut(self)
+
+    def fail_in_second(block: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][0]:
+            begun.wait()
+            raise error("now")
+        return block
+
+    monkeypatch.setattr(Encoder, "encode", encode_until_given_up)
+    monkeypatch.setattr(Gate, "shut", give_up)
+    register()
+    values = da.ones((20,), chunks=10).map_blocks(fail_in_second, dtype="f8", meta=np.empty(0))
+    new = xr.Dataset({"v": ("x", values)})
+    export: Any = partial(new.to_netcdf, engine="nczarr") if to_netcdf else new.nczarr.to_nczarr
+    with dask.config.set(scheduler="threads", num_workers=2), pytest.raises(error, match="now"):
+        export(tmp_path / "d")
+    assert begun.is_set()
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- progress ------------------------------------------------------------------------
+
+
+class Counted(Progress):
+    """A progress bar that is remembered."""
+
+    all: ClassVar[list[Counted]] = []
+
+    def __init__(self, label: str, *, shown: bool) -> None:
+        self.stream = io.StringIO()
+        super().__init__(label, shown=shown, stream=self.stream)
+        self.all.append(self)
+
+
+def test_progress(scheduler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nczarr_xarray.export.api.Progress", Counted)
+    Counted.all.clear()
+    to_nczarr(dataset(tmp_path / "counts"), tmp_path / "d", progress=True)
+    (bar,) = Counted.all
+    assert bar.total == bar.done == 9 + 9 + 1 + 1
+    text = bar.stream.getvalue()
+    assert text.endswith("\n")
+    assert "100%" in text
+    assert "20/20" in text
+
+
+@pytest.mark.parametrize("progress", [None, False])
+def test_no_progress(
+    progress: bool | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with dask.config.set(scheduler="threads"):
+        to_nczarr(dataset(tmp_path / "counts"), tmp_path / "d", progress=progress)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_schedulers_that_know_no_callbacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nczarr_xarray.export.api.Progress", Counted)
+    Counted.all.clear()
+
+    def plain(graph: Any, keys: Any, **_: Any) -> Any:
+        active = dask.callbacks.Callback.active
+        monkeypatch.setattr(dask.callbacks.Callback, "active", set())
+        try:
+            return dask.get(graph, keys)
+        finally:
+            monkeypatch.setattr(dask.callbacks.Callback, "active", active)
+
+    with dask.config.set(scheduler=plain):
+        to_nczarr(dataset(tmp_path / "counts"), tmp_path / "d")
+    assert Counted.all[0].done == 20
+
+
+# -- to_netcdf -----------------------------------------------------------------------
+
+
+def test_to_netcdf(scheduler: str, tmp_path: Path) -> None:
+    register()
+    path = tmp_path / "d"
+    dataset(tmp_path / "counts").to_netcdf(path, engine="nczarr")  # type: ignore[call-overload]
+    xr.testing.assert_identical(opened(path), expected())
+
+
+def test_to_netcdf_later(tmp_path: Path) -> None:
+    register()
+    path = tmp_path / "d"
+    later = dataset(tmp_path / "counts").to_netcdf(path, engine="nczarr", compute=False)  # type: ignore[call-overload]
+    later.compute(scheduler="threads")
+    xr.testing.assert_identical(opened(path), expected())
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_save_mfdataset(compute: bool, tmp_path: Path) -> None:
+    register()
+    whole = dataset(tmp_path / "counts")
+    parts = [whole.isel(y=slice(0, 4)), whole.isel(y=slice(4, 10))]
+    paths = [tmp_path / "a", tmp_path / "b"]
+    later = xr.save_mfdataset(parts, paths, engine="nczarr", compute=compute)  # type: ignore[arg-type]
+    if later is not None:
+        later.compute(scheduler="threads")
+    for path, part in zip(paths, (slice(0, 4), slice(4, 10)), strict=True):
+        xr.testing.assert_identical(opened(path), expected().isel(y=part))

@@ -1,0 +1,488 @@
+"""Encoding: both vocabularies, what data came with, and what cannot be stored.
+
+Errors are found before the first byte: every test of one asserts that nothing is at the target.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+from numcodecs import BZ2, Blosc, Delta, Shuffle, Zlib, Zstd
+
+from nczarr_xarray import ExportError, to_nczarr
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.export.storage import VALID_KEYS
+from nczarr_xarray.model import ChunkedArray
+from tests.support.ncwriter import ramp
+from tests.support.netcdf_c import netcdf_model
+
+
+def cube(kind: str = "f4") -> xr.Dataset:
+    return xr.Dataset({"v": (("x", "y"), ramp((40, 64), kind))})
+
+
+def array(path: Path, name: str = "v") -> ChunkedArray:
+    """How a variable is stored."""
+    with open_hierarchy(str(path)) as opened:
+        found = opened.hierarchy.root.variables[name].array
+        assert isinstance(found, ChunkedArray)
+        return found
+
+
+def stored(tmp_path: Path, dataset: xr.Dataset, **encoding: Any) -> ChunkedArray:
+    to_nczarr(dataset, tmp_path / "x", encoding={"v": encoding} if encoding else None)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        xr.testing.assert_equal(back.load(), dataset)
+    return array(tmp_path / "x")
+
+
+def refused(tmp_path: Path, dataset: Any, target: str = "x", **options: Any) -> str:
+    """The message of an export that must fail, and leave nothing."""
+    with pytest.raises(ExportError) as error:
+        to_nczarr(dataset, f"file://{tmp_path}/{target}", **options)
+    assert list(tmp_path.iterdir()) == []
+    return str(error.value)
+
+
+# -- the two vocabularies ------------------------------------------------------------------
+
+SHUFFLE = {"id": "shuffle", "elementsize": 4}
+CODECS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
+    ({"zlib": True}, [SHUFFLE, {"id": "zlib", "level": 4}]),
+    ({"zlib": True, "complevel": 9}, [SHUFFLE, {"id": "zlib", "level": 9}]),
+    ({"zlib": True, "shuffle": False}, [{"id": "zlib", "level": 4}]),
+    ({"compression": "zlib"}, [SHUFFLE, {"id": "zlib", "level": 4}]),
+    ({"compression": "gzip", "complevel": 0}, [SHUFFLE, {"id": "zlib", "level": 0}]),
+    ({"zstd": True, "complevel": 22}, [SHUFFLE, {"id": "zstd", "level": 22}]),
+    ({"bzip2": True, "complevel": 1}, [SHUFFLE, {"id": "bz2", "level": 1}]),
+    ({"compression": "bzip2", "shuffle": False}, [{"id": "bz2", "level": 4}]),
+    ({"fletcher32": True}, [{"id": "fletcher32"}]),
+    ({"shuffle": True}, [SHUFFLE]),
+    ({"zlib": False, "complevel": 5}, []),
+    ({"szip": True}, [{"id": "szip", "mask": 32, "pixels-per-block": 8}]),
+    (
+        {"compression": "szip", "szip_coding": "ec", "szip_pixels_per_block": 16},
+        [{"id": "szip", "mask": 4, "pixels-per-block": 16}],
+    ),
+    (
+        {"compression": "blosc_zstd", "complevel": 3, "blosc_shuffle": 2},
+        [{"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 2, "blocksize": 0}],
+    ),
+    ({"compressor": None}, []),
+    ({"compressor": Zlib(2)}, [{"id": "zlib", "level": 2}]),
+    ({"compressor": {"id": "zlib", "level": 2}}, [{"id": "zlib", "level": 2}]),
+    ({"compressor": Zstd(5)}, [{"id": "zstd", "level": 5}]),
+    ({"compressors": [BZ2(3)]}, [{"id": "bz2", "level": 3}]),
+    ({"filters": [Shuffle(4)], "compressor": Zlib(1)}, [SHUFFLE, {"id": "zlib", "level": 1}]),
+    (
+        {"compressor": Blosc("lz4", 5, Blosc.SHUFFLE)},
+        [{"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}],
+    ),
+]
+
+
+@pytest.mark.parametrize(("encoding", "codecs"), CODECS, ids=lambda value: str(value)[:40])
+def test_codecs(tmp_path: Path, encoding: dict[str, Any], codecs: list[dict[str, Any]]) -> None:
+    assert [dict(c) for c in stored(tmp_path, cube(), **encoding).codecs] == codecs
+
+
+@pytest.mark.parametrize(
+    ("encoding", "chunks"),
+    [
+        ({"chunksizes": (7, 5)}, (7, 5)),
+        ({"chunks": (7, 5)}, (7, 5)),
+        ({"chunks": 8}, (8, 8)),
+        ({"chunks": (-1, 5)}, (40, 5)),
+        ({"chunks": (100, 64)}, (100, 64)),
+        ({"contiguous": True}, (40, 64)),
+        ({}, (40, 64)),
+    ],
+)
+def test_chunks(tmp_path: Path, encoding: dict[str, Any], chunks: tuple[int, ...]) -> None:
+    assert stored(tmp_path, cube(), **encoding).chunk_shape == chunks
+
+
+@pytest.mark.parametrize(("endian", "order"), [("big", ">"), ("little", "="), ("native", "=")])
+def test_endian(tmp_path: Path, endian: str, order: str) -> None:
+    assert stored(tmp_path, cube(), endian=endian).dtype.byteorder == order
+
+
+def test_packing_and_fill(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": ("x", [1.5, np.nan, 3.0])})
+    encoding = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -9}
+    found = stored(tmp_path, dataset, **encoding)
+    assert (found.dtype, found.fill) == (np.dtype("i2"), -9)
+    with netCDF4.Dataset(f"file://{tmp_path}/x#mode=nczarr,file") as back:
+        back["v"].set_auto_maskandscale(False)
+        assert back["v"][:].tolist() == [1, -9, 4]
+        assert back["v"]._FillValue.dtype == np.int16
+
+
+def test_every_key_is_taken(tmp_path: Path) -> None:
+    """No key that the error for unknown ones names is refused itself."""
+    values: dict[str, Any] = {
+        "dtype": "f4",
+        "units": "m",
+        "scale_factor": 0.5,
+        "add_offset": 1.0,
+        "endian": "little",
+        "chunks": (4, 4),
+        "chunksizes": (4, 4),
+        "complevel": 3,
+        "_FillValue": None,
+    }
+    for key in sorted(VALID_KEYS):
+        encoding = {"v": {key: values.get(key)}}
+        to_nczarr(cube(), tmp_path / "x", mode="w", encoding=encoding)
+
+
+@given(key=st.text(max_size=12).filter(lambda key: key not in VALID_KEYS))
+def test_unknown_keys(tmp_path_factory: pytest.TempPathFactory, key: str) -> None:
+    information = ("source", "original_shape", "unlimited_dims", "shards", "serializer")
+    if key in (*information, "object_codec"):
+        return  # of no use, but xarray's own
+    folder = tmp_path_factory.mktemp("x")
+    message = refused(folder, cube(), encoding={"v": {key: 1}})
+    assert "/v: unexpected encoding parameters" in message
+    assert all(valid in message for valid in ("chunksizes", "compressor", "zlib", "quantize_mode"))
+
+
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"complevel": 10, "zlib": True}, "between 0 and 9"),
+    ({"compression": "rar"}, "rar"),
+    ({"chunks": (1, 2, 3)}, "dimensions"),
+    ({"chunks": (1, -5)}, "not positive"),
+    ({"chunks": "all"}, "not integers"),
+    ({"endian": "middle"}, "middle"),
+    ({"szip": True, "szip_pixels_per_block": 7}, "even"),
+    ({"compressor": Delta("f4")}, "delta"),
+    ({"compressor": 5}, "no codec"),
+    ({"filters": [{"nothing": 1}]}, "no codec"),
+    ({"shards": (40, 64)}, "Zarr 3"),
+    ({"significant_digits": 99}, "between"),
+    ({"significant_digits": 3, "quantize_mode": "Magic"}, "Magic"),
+    ({"dtype": "nonsense"}, "nonsense"),
+    ({"dtype": "c16"}, "complex"),
+    ({"dtype": "f2"}, "float16"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values")
+@pytest.mark.parametrize(("encoding", "reason"), IMPOSSIBLE, ids=lambda value: str(value)[:40])
+def test_impossible_encoding(tmp_path: Path, encoding: dict[str, Any], reason: str) -> None:
+    message = refused(tmp_path, cube(), encoding={"v": encoding})
+    assert "/v: " in message
+    assert reason in message
+
+
+def test_everything_wrong_is_listed_at_once(tmp_path: Path) -> None:
+    dataset = cube().assign(
+        a=("z", np.array([1j])),
+        b=("z", np.array([{}], object)),
+        c=("z", ["text"]),
+        d=("z", [1.0]),
+    )
+    dataset["d"].attrs = {"nested": {}, "flag": True, "ok": 1}
+    dataset.attrs["none"] = None
+    message = refused(
+        tmp_path,
+        dataset,
+        encoding={"v": {"foo": 1}, "c": {"_nczarr_maxstrlen": 2}, "missing": {}},
+        unlimited_dims=["nowhere"],
+    )
+    wanted = ["/a: ", "/b: ", "/c: ", "/d: attribute 'nested'", "'flag'", "'none'", "/v: ", "foo"]
+    for what in (*wanted, "'missing'", "'nowhere'"):
+        assert what in message, what
+    assert "'ok'" not in message
+
+
+def test_groups_that_a_tree_does_not_have(tmp_path: Path) -> None:
+    tree = xr.DataTree.from_dict({"/a": cube()})
+    assert "/b" in refused(tmp_path, tree, encoding={"/b": {"v": {"zlib": True}}})
+    assert "/b" in refused(tmp_path, tree, unlimited_dims={"/b": ["x"]})
+    to_nczarr(
+        tree, tmp_path / "x", encoding={"/a": {"v": {"zlib": True}}}, unlimited_dims={"a": "x"}
+    )
+    model = netcdf_model(f"file://{tmp_path}/x#mode=nczarr,file")
+    assert model.groups["a"].dimensions["x"].unlimited
+
+
+# -- what the data came with ---------------------------------------------------------------
+
+
+@pytest.fixture(params=["netcdf4", "nczarr", "zarr"])
+def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Opens a dataset of chunks of 10 x 16, compressed, by one engine."""
+    path = str(tmp_path_factory.mktemp("source") / "x")
+    dataset = cube()
+    if request.param == "netcdf4":
+        encoding: Any = {"zlib": True, "shuffle": True, "complevel": 7, "chunksizes": (10, 16)}
+        dataset.to_netcdf(path, engine="netcdf4", encoding={"v": encoding})
+    elif request.param == "nczarr":
+        encoding = {"zlib": True, "shuffle": True, "complevel": 7, "chunksizes": (10, 16)}
+        to_nczarr(dataset, path, encoding={"v": encoding})
+    else:
+        encoding = {"compressors": Zlib(7), "filters": [Shuffle(4)], "chunks": (10, 16)}
+        dataset.to_zarr(path, zarr_format=2, encoding={"v": encoding}, consolidated=True)
+    return lambda **options: xr.open_dataset(path, engine=request.param, **options)
+
+
+def test_inherited_layout(source: Any, tmp_path: Path) -> None:
+    with source() as dataset:
+        to_nczarr(dataset, tmp_path / "x")
+    found = array(tmp_path / "x")
+    assert found.chunk_shape == (10, 16)
+    assert [dict(c) for c in found.codecs] == [SHUFFLE, {"id": "zlib", "level": 7}]
+
+
+@pytest.mark.parametrize("part", [slice(0, 4), slice(3, 40), slice(0, 0)])
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_part_of_inherited_layout(source: Any, tmp_path: Path, part: slice, chunks: Any) -> None:
+    """Chunks that are longer than what is left are not taken over; dask's blocks are aligned."""
+    with source(chunks=chunks) as dataset:
+        dataset = dataset.isel(x=part)
+        to_nczarr(dataset, tmp_path / "x", align_chunks=True)
+        found = array(tmp_path / "x")
+        assert all(c <= max(n, 1) for c, n in zip(found.chunk_shape, found.shape, strict=True))
+        with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+            xr.testing.assert_identical(back.load(), dataset.load())
+
+
+def test_inherited_chunks_that_old_releases_refuse(tmp_path: Path) -> None:
+    to_nczarr(cube(), tmp_path / "x", encoding={"v": {"chunks": (100, 100)}})
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as dataset:
+        to_nczarr(dataset, tmp_path / "y", compat="4.9.2")
+    assert array(tmp_path / "y").chunk_shape == (40, 64)
+
+
+def test_inherited_layout_of_another_shape(source: Any, tmp_path: Path) -> None:
+    with source() as dataset:
+        flat = xr.Dataset({"v": ("z", dataset["v"].values.ravel())})
+        flat["v"].encoding = dict(dataset["v"].encoding)
+        to_nczarr(flat, tmp_path / "x")
+    assert array(tmp_path / "x").shape == (40 * 64,)
+
+
+def test_explicit_encoding_replaces_all_of_the_inherited(source: Any, tmp_path: Path) -> None:
+    with source() as dataset:
+        to_nczarr(dataset, tmp_path / "x", encoding={"v": {"chunksizes": (5, 5)}})
+    assert (array(tmp_path / "x").chunk_shape, array(tmp_path / "x").codecs) == ((5, 5), ())
+
+
+def test_the_dataset_keeps_its_encoding(tmp_path: Path) -> None:
+    dataset = cube()
+    dataset["v"].encoding = {"dtype": np.dtype("f8"), "zlib": True}
+    to_nczarr(dataset, tmp_path / "x", encoding={"v": {"dtype": "f4"}})
+    assert dataset["v"].encoding == {"dtype": np.dtype("f8"), "zlib": True}
+
+
+# -- empty chunks --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wish", "count"), [(None, 1), (False, 1), (True, 4)])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_write_empty_chunks(tmp_path: Path, wish: bool | None, count: int, lazy: bool) -> None:
+    dataset = xr.Dataset({"v": ("x", np.array([1.0, *[np.nan] * 7]))})
+    dataset = dataset.chunk(x=2) if lazy else dataset
+    encoding = {"v": {"chunks": (2,)}}
+    to_nczarr(dataset, tmp_path / "x", encoding=encoding, write_empty_chunks=wish)
+    names = [p.name for p in (tmp_path / "x" / "v").iterdir() if not p.name.startswith(".")]
+    assert len(names) == count
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), dataset.load())
+
+
+# -- text ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("compat", ["4.9.3", "4.9.2"])
+def test_length_of_text_comes_from_the_data(tmp_path: Path, compat: str, lazy: bool) -> None:
+    texts = np.array(["a", "é" * 5, "", "four"], object)
+    dataset = xr.Dataset({"v": ("x", texts)})
+    to_nczarr(dataset.chunk(x=2) if lazy else dataset, tmp_path / "x", compat=compat)
+    assert array(tmp_path / "x").dtype == "S10"
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["v"].values.tolist() == texts.tolist()
+
+
+@pytest.mark.parametrize("target", ["x", "x#mode=zarr"])
+@pytest.mark.parametrize("how", ["attribute", "encoding"])
+def test_maxstrlen(tmp_path: Path, how: str, target: str) -> None:
+    dataset = xr.Dataset({"v": ("x", ["abc", "de"])})
+    options: dict[str, Any] = {"encoding": {"v": {"_nczarr_maxstrlen": 2}}}
+    if how == "attribute":
+        dataset["v"].attrs["_nczarr_maxstrlen"] = np.int32(2)
+        options = {}
+    assert "3 bytes" in refused(tmp_path, dataset, target, **options)
+    dataset["v"].attrs.pop("_nczarr_maxstrlen", None)
+    to_nczarr(dataset, tmp_path / "y", encoding={"v": {"_nczarr_maxstrlen": 20}})
+    assert array(tmp_path / "y").dtype == "S20"
+
+
+@pytest.mark.parametrize(("kind", "longer"), [("U2", "longer text"), ("S2", b"longer text")])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_inherited_length_cuts_nothing_off(
+    tmp_path: Path, kind: str, longer: Any, lazy: bool
+) -> None:
+    """xarray would cut text to the dtype in the encoding."""
+    dataset = xr.Dataset({"v": ("x", np.array([longer, longer[:1]]))})
+    dataset["v"].encoding["dtype"] = np.dtype(kind)
+    to_nczarr(dataset.chunk(x=1) if lazy else dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["v"].values.tolist() == [longer, longer[:1]]
+
+
+def test_append_cuts_nothing_off(tmp_path: Path) -> None:
+    to_nczarr(xr.Dataset({"v": ("x", ["ab", "cd"])}), tmp_path / "x", unlimited_dims=["x"])
+    with pytest.raises(ExportError, match="5 bytes"):
+        to_nczarr(xr.Dataset({"v": ("x", ["longe"])}), tmp_path / "x", append_dim="x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["v"].values.tolist() == ["ab", "cd"]
+
+
+def test_append_with_encoding_is_refused(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": ("x", [1, 2])})
+    to_nczarr(dataset, tmp_path / "x")
+    with pytest.raises(ExportError, match="encoding"):
+        to_nczarr(dataset, tmp_path / "x", append_dim="x", encoding={"v": {"zlib": True}})
+
+
+@pytest.mark.parametrize("target", ["x", "x#mode=zarr"])
+def test_text_of_one_byte_stays_text(tmp_path: Path, target: str) -> None:
+    """In pure Zarr one byte is a character, and characters are joined to texts."""
+    dataset = xr.Dataset({"v": (("x", "y"), np.array([["1", "a"], ["2", "b"]], object))})
+    to_nczarr(dataset, f"file://{tmp_path}/{target}")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), dataset)
+
+
+# -- unusual values ------------------------------------------------------------------------
+
+VALUES: dict[str, Any] = {
+    "bool": [True, False, True],
+    "datetime": np.array(["2000-01-01", "NaT", "2001-01-01T00:00:01"], "M8[ns]"),
+    "timedelta": np.array([1, 2, 3600 * 10**9], "m8[ns]"),
+    "floats as objects": np.array([1.5, np.nan, 2.5], object),
+    "bytes": np.array([b"ab", b"", b"abc"]),
+    "nothing": np.zeros(0, "f4"),
+    "no text": np.array([], dtype=object),
+    "extremes": np.array([np.iinfo("i8").min, 0, np.iinfo("i8").max]),
+    "unsigned": np.array([0, 2**64 - 1], "u8"),
+    "float32": np.array([np.inf, -0.0, 1e-45], "f4"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "lazy"),
+    # dask's arrays of objects are text
+    [(name, lazy) for name in VALUES for lazy in (False, True) if not (lazy and "obj" in name)],
+)
+def test_unusual_values(tmp_path: Path, name: str, lazy: bool) -> None:
+    dataset = xr.Dataset({"v": ("x", VALUES[name])})
+    to_nczarr(dataset.chunk(x=2) if lazy else dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_timedelta=True) as back:
+        if name == "floats as objects":
+            dataset["v"] = dataset["v"].astype("f8")
+        xr.testing.assert_equal(back.load(), dataset)
+
+
+def test_what_is_missing_in_text_is_empty(tmp_path: Path) -> None:
+    for chunks in (None, 1):
+        dataset = xr.Dataset({"v": ("x", np.array(["a", None, np.nan, "b"], object))})
+        dataset = dataset.chunk(x=chunks) if chunks else dataset
+        to_nczarr(dataset, tmp_path / "x", mode="w")
+        with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+            assert back["v"].values.tolist() == ["a", "", "", "b"]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("values", [["a", 3], ["a", {}], [[1], [2, 3]]])
+def test_objects_of_no_type(tmp_path: Path, values: list[Any], lazy: bool) -> None:
+    objects = np.empty(2, object)
+    objects[:] = values
+    dataset = xr.Dataset({"v": ("x", objects)})
+    assert "/v: " in refused(tmp_path, dataset.chunk(x=1) if lazy else dataset)
+
+
+@pytest.mark.parametrize(
+    "value", [None, {}, True, 1j, [[1, 2]], ["a", 1], np.datetime64("2000-01-01"), b"\xff", "a\0b"]
+)
+def test_impossible_attributes(tmp_path: Path, value: Any) -> None:
+    dataset = cube()
+    dataset["v"].attrs["some"] = value
+    dataset.attrs["other"] = value
+    message = refused(tmp_path, dataset)
+    assert "/v: attribute 'some'" in message
+    assert "/: attribute 'other'" in message
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 100_000, np.arange(50_000), np.linspace(0, 1, 20_000), ["é" * 100] * 1000, "", 2**62],
+    ids=["text", "integers", "floats", "texts", "empty", "number"],
+)
+def test_huge_attributes(tmp_path: Path, value: Any) -> None:
+    to_nczarr(xr.Dataset(attrs={"some": value}), tmp_path / "x")
+    with netCDF4.Dataset(f"file://{tmp_path}/x#mode=nczarr,file") as back:
+        found = back.getncattr("some")
+        assert np.array_equal(found, value or "\0" if isinstance(value, str) else value)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as ours:
+        assert np.array_equal(ours.attrs["some"], value)
+
+
+# -- unlimited dimensions ------------------------------------------------------------------
+
+
+def test_unlimited_dimensions(tmp_path: Path) -> None:
+    dataset = cube()
+    dataset.encoding["unlimited_dims"] = {"x", "gone"}
+    for number, (given_, wanted) in enumerate([(None, "x"), (["y"], "y"), ("y", "y"), ([], "")]):
+        to_nczarr(dataset, tmp_path / str(number), unlimited_dims=given_)
+        model = netcdf_model(f"file://{tmp_path}/{number}#mode=nczarr,file")
+        assert "".join(d.name for d in model.dimensions.values() if d.unlimited) == wanted
+
+
+@pytest.mark.parametrize("compat", ["4.9.2", "4.8.1"])
+def test_unlimited_dimensions_of_old_releases(tmp_path: Path, compat: str) -> None:
+    """Asked for they are refused; those that the data came with become fixed."""
+    dataset = cube()
+    assert "4.9.3" in refused(tmp_path, dataset, compat=compat, unlimited_dims=["x"])
+    dataset.encoding["unlimited_dims"] = {"x"}
+    to_nczarr(dataset, tmp_path / "x", compat=compat)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert not back.encoding.get("unlimited_dims")
+        xr.testing.assert_identical(back.load(), dataset)
+
+
+@pytest.mark.parametrize(
+    ("compat", "dataset", "reason"),
+    [
+        ("4.8.1", xr.Dataset({"v": 1}), "scalar"),
+        ("4.8.1", xr.Dataset({"v": ("x", ["a"])}), "string"),
+        ("4.8.1", xr.Dataset(attrs={"v": ["a", "b"]}), "string"),
+        ("4.8.1", xr.Dataset({"v": ("x", np.zeros(0))}), "length 0"),
+        ("4.9.2", xr.Dataset({"v": ("x", np.zeros(0))}), "length 0"),
+        ("4.9.1", xr.Dataset(), "4.9.1"),
+    ],
+)
+def test_what_old_releases_lack(
+    tmp_path: Path, compat: str, dataset: xr.Dataset, reason: str
+) -> None:
+    assert reason in refused(tmp_path, dataset, compat=compat)
+
+
+def test_compression_for_release_4_8_1(tmp_path: Path) -> None:
+    dataset = cube()
+    message = refused(tmp_path, dataset, compat="4.8.1", encoding={"v": {"zlib": True}})
+    assert "no compression" in message
+    dataset["v"].encoding["zlib"] = True
+    to_nczarr(dataset, tmp_path / "x", compat="4.8.1")
+    assert array(tmp_path / "x").codecs == ()

@@ -1,0 +1,438 @@
+"""Exports that fail, or meet others: what was there stays, and the next attempt succeeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.changes.journal import PRIVATE
+from nczarr_fsspec.changes.owner import Owner
+from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
+from nczarr_xarray import recover, to_nczarr
+from tests.fsspec.stores.test_writable import tiny_disk
+from tests.support.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample
+from tests.support.s3server import S3Server
+
+
+def snapshot(target: Target) -> Any:
+    return ours(target)
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def private(folder: Path) -> set[str]:
+    return {name for name in files(folder) if ".nczarr" in name or ".partial" in name}
+
+
+def noise(rows: int) -> xr.Dataset:
+    """Data that no codec makes smaller."""
+    data = np.random.default_rng(1).integers(1, 2**31, (rows, 1000), dtype="i4")
+    return xr.Dataset({"a": (("t", "y"), data)}, attrs={"title": "noise"})
+
+
+# -- disks ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["d", "d.zip"])
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_full_disk(name: str, mode: str, tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", "size=1M") as disk:
+        target = Target(str(disk / name))
+        target.write(sample(5), encoding=CHUNKS)
+        before = snapshot(target)
+        big = noise(400).rename(a="a" if mode == "w" else "c", t="u")
+        with pytest.raises(StoreError, match="No space left on device") as caught:
+            target.write(big, mode)
+        assert str(disk) in caught.value.object
+        assert snapshot(target) == before
+        assert private(disk) == set()
+        target.write(noise(20).rename(a="c", t="u"), mode)
+        assert snapshot(target)["/"]["c"][1][1] == (20, 1000)
+
+
+def test_full_disk_while_nothing_was_there(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path / "disk", "size=1M") as disk:
+        for name in ("d", "d.zip"):
+            target = Target(str(disk / name))
+            with pytest.raises(StoreError, match="No space left on device"):
+                target.write(noise(400))
+            assert private(disk) == set()
+            assert not (disk / name).exists()
+            target.write(noise(20))
+            assert isinstance(snapshot(target), dict)
+
+
+def _unprivileged(target: Target, mode: str, elsewhere: Target) -> None:
+    for each in ("w", mode):  # imports what it needs while it may
+        elsewhere.write(sample(3, 1), each, encoding=CHUNKS)
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    target.write(sample(3, 1), mode, encoding=CHUNKS)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may setuid")
+@pytest.mark.parametrize("name", ["d", "d.zip"])
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_permission_denied(
+    name: str, mode: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    target = Target(str(tmp_path / name))
+    target.write(sample(5), encoding=CHUNKS)
+    before, there = snapshot(target), files(tmp_path)
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    run = in_process(_unprivileged, target, mode, Target(str(elsewhere / name)))
+    assert run.error is not None
+    assert run.error.startswith("StoreError: ")
+    assert str(tmp_path) in run.error
+    assert "Permission denied" in run.error
+    assert snapshot(target) == before
+    assert files(tmp_path) == there
+
+
+# -- S3 ------------------------------------------------------------------------
+
+
+class Proxy(ThreadingHTTPServer):
+    """Stands between a client and S3, and lets chosen changes fail."""
+
+    daemon_threads = True
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Forward)
+        self.endpoint = endpoint
+        self.number = 0
+        self.first = 10**9
+        self.how: int | str = 503
+        self.lock = threading.Lock()
+
+    def fails(self) -> bool:
+        """Whether this change fails, and all after it do."""
+        with self.lock:
+            self.number += 1
+            return self.number >= self.first
+
+
+class _Forward(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Proxy
+
+    def _any(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.command in ("PUT", "POST", "DELETE") and self.server.fails():
+            if self.server.how == "cut":
+                self.close_connection = True
+                return
+            self._answer(int(self.server.how), {}, _XML)
+            return
+        request = urllib.request.Request(
+            self.server.endpoint + self.path, body or None, dict(self.headers), method=self.command
+        )
+        try:
+            with urllib.request.urlopen(request) as found:
+                self._answer(found.status, dict(found.headers), found.read())
+        except urllib.error.HTTPError as error:
+            self._answer(error.code, dict(error.headers), error.read())
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _any  # noqa: N815 - as http.server calls them
+
+    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.send_response(status)
+        length = headers.get("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            if name not in ("Content-Length", "Transfer-Encoding", "Connection"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", length if self.command == "HEAD" else str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+_XML = b"<Error><Code>ServiceUnavailable</Code><Message>no</Message></Error>"
+
+
+@contextmanager
+def proxy_to(server: S3Server) -> Iterator[Proxy]:
+    proxy = Proxy(server.endpoint)
+    thread = threading.Thread(target=proxy.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+        thread.join()
+
+
+def s3_target(server: S3Server, name: str, endpoint: str | None = None) -> Target:
+    options = {
+        "key": server.access_key,
+        "secret": server.secret_key,
+        "client_kwargs": {"endpoint_url": endpoint or server.endpoint},
+        "config_kwargs": {"retries": {"max_attempts": 0}, "read_timeout": 5},
+    }
+    return Target(f"s3://{server.private}/faults/{name}", options)
+
+
+def _impatient(change: Callable[[Target], None], target: Target) -> None:
+    import s3fs
+
+    s3fs.S3FileSystem.retries = 1
+    change(target)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("new", 503), ("new", "cut"), ("smaller", 403), ("smaller", "cut"), ("unaligned region", 503)],
+)
+def test_s3_fails_from_some_moment_on(name: str, how: int | str, s3_server: S3Server) -> None:
+    scenario = SCENARIOS[name]
+    with proxy_to(s3_server) as proxy:
+        port = proxy.server_address[1]
+
+        def prepared(part: int) -> tuple[Target, Target, Any]:
+            path = f"{name}/{how}/{part}".replace(" ", "-")
+            direct = s3_target(s3_server, path)
+            if scenario.before is not None:
+                scenario.before(direct)
+            return direct, s3_target(s3_server, path, f"http://127.0.0.1:{port}"), snapshot(direct)
+
+        direct, through, _ = prepared(0)
+        proxy.number = 0
+        assert in_process(_impatient, scenario.change, through).error is None
+        total, new = proxy.number, snapshot(direct)
+        seen = []
+        for part in range(1, 4):
+            direct, through, old = prepared(part)
+            proxy.number, proxy.first, proxy.how = 0, 1 + part * (total - 1) // 3, how
+            run = in_process(_impatient, scenario.change, through)
+            proxy.first = 10**9
+            now = snapshot(direct)
+            assert now in (old, new, "incomplete")
+            assert now != "incomplete" or scenario.before is None
+            if run.error is None:  # what failed was only tidying up
+                assert now == new
+            else:
+                assert run.error.startswith("StoreError: ")
+                assert "faults/" in run.error  # it names the object
+                seen.append(now == new)
+            assert in_process(scenario.change, direct).error is None or now == new
+            assert snapshot(direct) == new
+        assert False in seen
+
+
+# -- two writers ---------------------------------------------------------------
+
+
+def _region(target: Target, first: int, rows: int, offset: int) -> None:
+    values = sample(rows, offset)[["a"]].drop_vars("t").drop_attrs()
+    target.write(values, region={"t": slice(first, first + rows)})
+
+
+def _more(target: Target) -> None:
+    target.write(sample(2, 50)[["a", "t"]].drop_attrs(), append_dim="t")
+
+
+def _another(target: Target) -> None:
+    target.write(xr.Dataset({"z": ("zz", [1, 2, 3])}), "a")
+
+
+def at_once(*work: tuple[Any, ...]) -> list[str | None]:
+    """Errors of processes that run together."""
+    with ThreadPoolExecutor(len(work)) as pool:
+        return [run.error for run in pool.map(lambda args: in_process(*args), work)]
+
+
+def rows_of(target: Target) -> np.ndarray[Any, Any]:
+    with xr.open_dataset(target.url, engine="nczarr", mask_and_scale=False) as found:
+        return found["a"].values
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    target = Target(str(tmp_path / "d"))
+    target.write(sample(8), encoding=CHUNKS, unlimited_dims=["t"])
+    return target
+
+
+def test_regions_that_do_not_overlap(target: Target) -> None:
+    work = [(_region, target, first, 2, 1000 * (first + 1)) for first in (0, 2, 4, 6)]
+    assert at_once(*work) == [None] * 4
+    expected = [sample(2, 1000 * (first + 1)).a.values for first in (0, 2, 4, 6)]
+    np.testing.assert_array_equal(rows_of(target), np.concatenate(expected))
+    assert private(Path(target.url)) == set()
+
+
+def test_regions_that_overlap(target: Target) -> None:
+    for _ in range(3):
+        errors = at_once((_region, target, 0, 5, 1000), (_region, target, 3, 5, 2000))
+        assert all(error is None or "ConflictError" in error for error in errors)
+        found = rows_of(target)
+        one, other = sample(5, 1000).a.values, sample(5, 2000).a.values
+        first = np.array_equal(found[0:5], one)
+        second = np.array_equal(found[3:8], other)
+        # what they share is of one of them
+        assert np.array_equal(found[3:5], one[3:]) or second or errors[1] is not None
+        assert errors != [None, None] or first or second
+    assert private(Path(target.url)) == set()
+
+
+def test_different_changes_at_once(target: Target) -> None:
+    errors = at_once((_region, target, 0, 2, 1000), (_more, target), (_another, target))
+    for error in errors:
+        assert error is None or "ConflictError" in error or "by another writer just now" in error
+    found = rows_of(target)
+    assert found.shape[0] == (10 if errors[1] is None else 8)
+    assert (found[0, 0] == 1001) == (errors[0] is None)
+    with xr.open_dataset(target.url, engine="nczarr") as dataset:
+        assert ("z" in dataset) == (errors[2] is None)
+
+
+def test_new_datasets_at_once(tmp_path: Path) -> None:
+    for name in ("n", "n.zip"):
+        target = Target(str(tmp_path / name))
+        change = SCENARIOS["new"].change
+        errors = at_once((change, target), (change, target))
+        for error in errors:
+            assert error is None or error.startswith(("ConflictError", "DatasetExistsError"))
+        if None not in errors:  # each gave way to the other
+            change(target)
+        np.testing.assert_array_equal(rows_of(target), sample(12, 1).a.values)
+        assert private(tmp_path) == set()
+
+
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_a_region_is_being_written(target: Target, mode: str) -> None:
+    """A dataset is not replaced under a writer's hands."""
+    values = sample(2, 7)[["a"]].drop_vars("t").drop_attrs().chunk()
+    rest = target.write(values, region={"t": slice(0, 2)}, compute=False)
+    for change in (sample(3, 1), noise(3).rename(a="c", t="u")):
+        with pytest.raises(ConflictError, match="is at work on the same chunks"):
+            target.write(change, mode)
+    rest.compute()
+    assert rows_of(target)[0, 0] == 8
+    target.write(noise(3).rename(a="c", t="u"), mode)
+
+
+def test_claims_of_other_machines(target: Target) -> None:
+    claim = Path(target.url) / PRIVATE / "writers" / "x"
+    claim.parent.mkdir(parents=True)
+    owner = replace(Owner.here(), host="elsewhere", pid=1)
+    claim.write_text(json.dumps({"owner": owner.document, "boxes": {"a": [[0, 1], [0, 2]]}}))
+    with pytest.raises(ConflictError, match=r"process 1 on elsewhere.*nczarr_xarray\.recover"):
+        _region(target, 0, 2, 3)
+    _region(target, 2, 2, 5)  # other chunks
+    recover(target.url)
+    _region(target, 0, 2, 3)
+    assert rows_of(target)[0, 0] == 4
+    assert private(Path(target.url)) == set()
+
+
+# -- what is in the way --------------------------------------------------------
+
+
+def test_a_directory_of_something_else(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    (folder / "a").mkdir(parents=True)
+    for name in ("notes.txt", "a/0.0~", "a/README", "b.d"):
+        (folder / name).write_text("mine")
+    before = files(folder)
+    with pytest.raises(DatasetExistsError, match=r"is not empty.*mode='w'"):
+        to_nczarr(sample(3), folder)
+    assert files(folder) == before
+    to_nczarr(sample(3), folder, mode="w")
+    to_nczarr(sample(2, 1), folder, mode="w")
+    assert before < files(folder)
+    (folder / "b" / ".b.swp").write_text("mine")
+    to_nczarr(noise(3), folder, mode="w")
+    assert (folder / "b" / ".b.swp").exists()
+    assert files(folder) - before == {
+        *(".zgroup", ".zattrs", "a/.zarray", "a/.zattrs", "a/0.0", "b/.b.swp")
+    }
+
+
+def test_chunks_of_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    (folder / "old").mkdir(parents=True)
+    (folder / "old" / "0.0").write_bytes(b"chunk of an array that does not exist")
+    to_nczarr(sample(3), folder, mode="w")
+    assert (folder / "old" / "0.0").exists()
+    with pytest.raises(ExportError, match=r"in the way do not belong to a dataset: old/0\.0"):
+        to_nczarr(noise(3).rename(a="old"), folder, mode="w")
+    assert rows_of(Target(str(folder))).shape == (3, 5)
+
+
+def test_files_links_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("mine")
+    for mode in ("w-", "w", "a"):
+        with pytest.raises(DatasetExistsError, match="is a file"):
+            to_nczarr(sample(2), tmp_path / "file", mode=mode)
+    monkeypatch.chdir(tmp_path)
+    to_nczarr(sample(2), "no/such/parents/d")
+    to_nczarr(sample(3), "no/such/parents/d", mode="w")
+    (tmp_path / "link").symlink_to("no/such/parents/d")
+    to_nczarr(sample(4), "link", mode="w")
+    assert (tmp_path / "link").is_symlink()
+    assert rows_of(Target("no/such/parents/d")).shape == (4, 5)
+    (tmp_path / "z").symlink_to("real.zip")
+    to_nczarr(sample(2), "real.zip")
+    to_nczarr(sample(5), "z", mode="w")
+    assert (tmp_path / "z").is_symlink()
+    assert rows_of(Target("real.zip")).shape == (5, 5)
+
+
+@pytest.mark.parametrize("name", ["d", "d.zip"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_what_is_being_read_is_the_target(name: str, lazy: bool, tmp_path: Path) -> None:
+    target = Target(str(tmp_path / name))
+    target.write(sample(6), encoding=CHUNKS)
+    chunks = {"chunks": {"t": 2}} if lazy else {}
+    with xr.open_dataset(target.url, engine="nczarr", **chunks) as found:
+        target.write(found.assign(a=found.a + 1).drop_encoding(), "w")
+    np.testing.assert_array_equal(rows_of(target), sample(6).a.values + 1)
+    with xr.open_dataset(target.url, engine="nczarr", **chunks) as found:
+        target.write((found[["a"]] * 2).drop_encoding(), "a")
+    np.testing.assert_array_equal(rows_of(target), 2 * (sample(6).a.values + 1))
+
+
+def test_a_mount_point_is_filled_in_place(tmp_path: Path) -> None:
+    """It cannot be renamed, and neither can what is in it be replaced by a rename."""
+    with tiny_disk(tmp_path / "disk") as disk:
+        target = Target(str(disk))
+        target.write(sample(3), encoding=CHUNKS)
+        target.write(sample(5, 1), "w", encoding=CHUNKS)
+        np.testing.assert_array_equal(rows_of(target), sample(5, 1).a.values)
+        assert private(disk) == set()
+        assert private(tmp_path) == set()
+
+
+def test_trees_that_cannot_change_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On NFS, for example: then the journal does it."""
+    monkeypatch.setattr("nczarr_fsspec.changes.create.exchange", lambda *_: False)
+    target = Target(str(tmp_path / "d"))
+    target.write(sample(5), encoding=CHUNKS)
+    target.write(sample(3, 1), "w", encoding=CHUNKS)
+    np.testing.assert_array_equal(rows_of(target), sample(3, 1).a.values)
+    assert "a/2.0" not in files(tmp_path / "d")
+    assert private(tmp_path) == set()

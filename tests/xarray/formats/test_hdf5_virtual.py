@@ -1,0 +1,315 @@
+"""Virtual datasets: libhdf5 reads them, if their description is fit for it."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, UnsupportedError
+from nczarr_fsspec.ranges.local import MemoryBytes
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.formats.hdf5.checksum import lookup3
+from tests.support.filepromises import RemoteMemory
+
+
+def _source(folder: Path, number: int) -> Any:
+    path = folder / f"source{number}.h5"
+    if not path.exists():
+        with h5py.File(path, "w") as f:
+            f.create_dataset("d", data=np.arange(60).reshape(6, 10) + 100 * number)
+    return h5py.VirtualSource(path.name, "d", (6, 10), maxshape=(None, 10))
+
+
+def _layout(folder: Path, kind: str) -> h5py.VirtualLayout:
+    layout = h5py.VirtualLayout((24, 10), "i8", maxshape=(None, 10))
+    sources = [_source(folder, number) for number in range(4)]
+    if kind == "rows":
+        for number, source in enumerate(sources):
+            layout[6 * number : 6 * number + 6] = source
+    elif kind == "strides":
+        for number, source in enumerate(sources):
+            layout[number::4] = source
+    elif kind == "parts":
+        layout[0:3, 2:5] = sources[1][1:4, 0:9:3]
+    elif kind == "lists":
+        layout[[1, 5, 9]] = sources[2][0:3]
+    elif kind == "same file":
+        for number in range(2):
+            layout[6 * number : 6 * number + 6] = h5py.VirtualSource(".", "/./own", (6, 10))
+    elif kind == "shared names":
+        for number in range(4):
+            name = f"{'long' * 20}{number % 2}.h5"
+            with h5py.File(folder / name, "a") as f:
+                f.require_dataset("d" * 40, (6, 10), "i8")[...] = number % 2
+            layout[6 * number : 6 * number + 6] = h5py.VirtualSource(name, "d" * 40, (6, 10))
+    elif kind == "unlimited":
+        layout[0 : h5py.h5s.UNLIMITED] = sources[0][0 : h5py.h5s.UNLIMITED]
+    return layout
+
+
+@pytest.mark.parametrize("libver", ["earliest", "v112", "v114", "latest"])
+@pytest.mark.parametrize(
+    "kind",
+    ["rows", "strides", "parts", "lists", "unlimited", "nothing", "same file", "shared names"],
+)
+def test_mappings_of_all_kinds(tmp_path: Path, libver: str, kind: str) -> None:
+    path = tmp_path / "virtual.h5"
+    with h5py.File(path, "w", libver=libver) as f:
+        f["g/x"] = np.arange(60).reshape(6, 10)
+        f["own"] = h5py.SoftLink("g/./x")
+        f.create_virtual_dataset("v", _layout(tmp_path, kind), fillvalue=-1)
+    with h5py.File(path) as f, xr.open_dataset(path, engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"].values, f["v"][...])
+        np.testing.assert_array_equal(ds["v"][3:20:5, ::-1].values, f["v"][3:20:5][:, ::-1])
+
+
+@pytest.fixture(scope="module")
+def good() -> bytes:
+    """A file whose dataset ``v`` has all of ``s``."""
+    with h5py.File("memory", "w", driver="core", backing_store=False) as f:
+        f["s"] = np.arange(5)
+        layout = h5py.VirtualLayout((5,), "i8")
+        layout[:] = h5py.VirtualSource(f["s"])
+        f.create_virtual_dataset("v", layout)
+        f.flush()
+        return bytes(f.id.get_file_image())
+
+
+def _refused(data: bytes) -> str:
+    """Why ``v`` is not read; libhdf5 is not asked, and ``s`` is as it was."""
+    unasked = mock.patch.object(h5py, "File", side_effect=AssertionError("libhdf5 is asked"))
+    with open_hierarchy(MemoryBytes(data, "memory")) as opened, unasked:
+        variables = opened.hierarchy.root.variables
+        np.testing.assert_array_equal(opened.read(variables["s"]), np.arange(5))
+        with pytest.raises(FormatError) as caught:
+            opened.read(variables["v"])
+    return str(caught.value)
+
+
+def test_damaged_heaps_are_refused(good: bytes) -> None:
+    heap = good.index(b"GCOL")
+    size = int.from_bytes(good[heap + 24 : heap + 32], "little")
+    gap = heap + 32 + size + -size % 8
+    # of the last two libhdf5 2.0 never comes back
+    for at, change, reason in (
+        (heap + 40, 0xFF, "checksum"),
+        (heap + 16, 7, "no object 1"),
+        (gap + 9, 1, "not all of it"),
+        (gap + 9, 0, "not all of it"),
+    ):
+        data = bytearray(good)
+        data[at] = change
+        assert reason in _refused(bytes(data))
+    data = bytearray(good)
+    data[gap + 8 : gap + 16] = bytes(8)
+    assert "not all of it" in _refused(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("start", "change", "reason"),
+    [
+        (0, b"\2", "has version 2"),
+        (1, b"\2", "2 mappings in|behind the last|selection|name"),
+        (1, b"\0", "bytes behind the last mapping"),
+        (1, struct.pack("<Q", 1 << 40), "mappings in"),
+        (9, b"\0", "a name is missing"),
+        (11, b"/v\0", "/v.*a virtual dataset"),
+        (-48, struct.pack("<I", 4), "of type 4"),
+        (-44, struct.pack("<I", 9), "version 9"),
+        (-40, b"\1", "with bounds"),
+        (-32, b"\1", "of type 1"),
+        (-16, b"\2", "in 2 dimensions"),
+        (-12, b"\7", "of 7 blocks"),
+        (-8, b"\6", "from 6 to 5"),
+        (-4, b"\7", "from 0 to 8 of 5"),
+    ],
+)
+def test_forged_mappings_are_refused(good: bytes, start: int, change: bytes, reason: str) -> None:
+    heap = good.index(b"GCOL")
+    size = int.from_bytes(good[heap + 24 : heap + 32], "little")
+    block = bytearray(good[heap + 32 : heap + 32 + size - 4])
+    # version (1 byte), number (8), names; a selection of all (16), one of a block (32)
+    start %= len(block)
+    block[start : start + len(change)] = change
+    data = bytearray(good)
+    data[heap + 32 : heap + 32 + size] = bytes(block) + struct.pack("<I", lookup3(bytes(block)))
+    found = _refused(bytes(data))
+    assert re.search(reason, found), found
+
+
+def _virtual(file: h5py.File, name: str, other: str, path: str) -> None:
+    layout = h5py.VirtualLayout((4,), "f8")
+    layout[:] = h5py.VirtualSource(other, path, (4,))
+    file.create_virtual_dataset(name, layout)
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("far", [False, True])
+def test_no_source_in_the_same_file_leads_away(tmp_path: Path, libver: str, far: bool) -> None:
+    """libhdf5 would end the process (circles), or read files of this machine."""
+    (tmp_path / "secret").write_bytes(b"SECRET!!" * 4)
+    with h5py.File(tmp_path / "other.h5", "w") as f:
+        f["x"] = np.arange(4.0) + 100
+    path = tmp_path / "virtual.h5"
+    with h5py.File(path, "w", libver=libver) as f:
+        f["plain"] = np.arange(4.0)
+        f["far"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/x")
+        f["group"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "/")
+        f["soft"] = h5py.SoftLink("/far")
+        outside = [(str(tmp_path / "secret"), 0, 32)]
+        f.create_dataset("outside", (4,), "f8", external=outside)
+        _virtual(f, "a", ".", "/b")
+        _virtual(f, "b", ".", "a")
+        _virtual(f, "itself", ".", "/./itself")
+        for name in ("far", "soft", "group/x", "outside", "plain/x", "gone"):
+            _virtual(f, f"of {name.replace('/', ' ')}", ".", name)
+        _virtual(f, "by name", "virtual.h5", "by name")
+        _virtual(f, "good", ".", "//./plain")
+    target = RemoteMemory(path.read_bytes()) if far else path
+    with open_hierarchy(target) as opened:
+        variables = opened.hierarchy.root.variables
+        np.testing.assert_array_equal(opened.read(variables["good"]), np.arange(4.0))
+        bad = [name for name in variables if name[:2] in ("of", "by") or name in "a b itself"]
+        assert len(bad) == 10
+        for name in bad:
+            with pytest.raises(NCZarrError, match=r"source|beside this one"):
+                opened.read(variables[name])
+
+
+def test_patterns_of_names_in_the_same_file_are_refused() -> None:
+    with h5py.File("memory", "w", driver="core", backing_store=False) as f:
+        f["x0"] = np.arange(4.0)
+        layout = h5py.VirtualLayout((4,), "f8", maxshape=(None,))
+        view = h5py.VirtualSource(".", "x%b", (4,))
+        space = layout_space = h5py.h5s.create_simple((4,), (h5py.h5s.UNLIMITED,))
+        space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), stride=(4,), block=(4,))
+        layout.dcpl.set_virtual(layout_space, b".", b"x%b", view.sel.id)
+        f.create_virtual_dataset("v", layout)
+        f.flush()
+        data = f.id.get_file_image()
+    with open_hierarchy(MemoryBytes(data, "memory")) as opened:
+        with pytest.raises(UnsupportedError, match="named by a pattern"):
+            opened.read(opened.hierarchy.root.variables["v"])
+
+
+@pytest.mark.parametrize("group", ["", "deep/er"])
+def test_sources_in_groups_that_nobody_asked_for(group: str) -> None:
+    with h5py.File("memory", "w", driver="core", backing_store=False) as f:
+        f["beside/it/v"] = np.arange(4.0)
+        _virtual(f.require_group("deep/er"), "v", ".", "beside/it/v")
+        f.flush()
+        data = f.id.get_file_image()
+    with open_hierarchy(MemoryBytes(data, "memory"), group=group) as opened:
+        variable = opened.hierarchy.root.groups["deep"].groups["er"].variables["v"]
+        np.testing.assert_array_equal(opened.read(variable), np.arange(4.0))
+
+
+def test_what_libhdf5_finds_by_another_way_is_refused(good: bytes, tmp_path: Path) -> None:
+    """Whatever our own code made of the file: libhdf5 follows no link out of it."""
+    with h5py.File(tmp_path / "other.h5", "w") as f:
+        f["x"] = np.arange(5)
+    path = tmp_path / "virtual.h5"
+    path.write_bytes(good)
+    for link in (h5py.ExternalLink(str(tmp_path / "other.h5"), "x"), h5py.SoftLink("v")):
+        source = RemoteMemory(good)
+        with open_hierarchy(source) as opened:
+            variable = opened.hierarchy.root.variables["v"]
+            reader = opened.reader(variable)
+            with h5py.File(path, "r+") as f:
+                del f["s"]
+                f["s"] = link
+            source.data = path.read_bytes()
+            source.size = len(source.data)
+            with pytest.raises(NCZarrError, match=r"is not in this file|no data of its own"):
+                reader.read()
+
+
+# -- extents that follow from the sources ------------------------------------------------------
+
+U = h5py.h5s.UNLIMITED
+
+
+def _growing(folder: Path, stored: int, length: int) -> Path:
+    """A virtual dataset without limit, `stored` long when made, of a source that is `length`."""
+    path = folder / "virtual.h5"
+    with h5py.File(folder / "source.h5", "w") as f:
+        f.create_dataset("d", data=np.arange(2.0 * length).reshape(-1, 2), maxshape=(None, 2))
+    with h5py.File(path, "w", libver="latest") as f:
+        layout = h5py.VirtualLayout((stored, 2), "f8", maxshape=(None, 2))
+        layout[0:U] = h5py.VirtualSource("source.h5", "d", (length, 2), maxshape=(None, 2))[0:U]
+        f.create_virtual_dataset("v", layout, fillvalue=-1)
+        f["w"] = np.arange(stored)
+    return path
+
+
+@pytest.mark.parametrize(("stored", "length"), [(4, 10), (4, 4), (10, 4), (4, 1)])
+def test_a_source_that_grew(tmp_path: Path, stored: int, length: int) -> None:
+    path = _growing(tmp_path, stored, length)
+    with h5py.File(path) as f:
+        expected = f["v"][...]
+    theirs = xr.open_dataset(path, engine="netcdf4")
+    with theirs, xr.open_dataset(path, engine="nczarr") as ds:
+        assert ds["v"].shape == theirs["v"].shape == expected.shape
+        np.testing.assert_array_equal(ds["v"].values, expected)
+        np.testing.assert_array_equal(ds["v"][::-2, 1].values, expected[::-2, 1])
+        assert ds["w"].shape == (stored,)
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_sources_by_a_pattern(tmp_path: Path, files: int) -> None:
+    for number in [*range(files), files + 1]:  # the one behind the gap does not count
+        with h5py.File(tmp_path / f"100%-{number}.h5", "w") as f:
+            f["d"] = np.arange(5) + 10 * number
+    path = tmp_path / "virtual.h5"
+    _pattern(path, b"100%%-%b.h5")
+    with h5py.File(path) as f, xr.open_dataset(path, engine="nczarr") as ds:
+        assert ds["v"].shape == (files, 5)
+        np.testing.assert_array_equal(ds["v"].values, f["v"][...])
+
+
+def _pattern(path: Path, name: bytes) -> None:
+    with h5py.File(path, "w", libver="latest") as f:
+        rows = h5py.h5s.create_simple((1, 5), (U, 5))
+        rows.select_hyperslab((0, 0), (U, 1), (1, 1), (1, 5))
+        properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        properties.set_virtual(rows, name, b"d", h5py.h5s.create_simple((5,)))
+        space = h5py.h5s.create_simple((1, 5), (U, 5))
+        h5py.h5d.create(f.id, b"v", h5py.h5t.STD_I64LE, space, properties)
+
+
+def test_patterns_that_no_file_has(tmp_path: Path) -> None:
+    path = tmp_path / "virtual.h5"
+    _pattern(path, b"f-%b.h5")
+    with pytest.warns(NCZarrWarning, match=r"'/v' .*'f-0\.h5', which is not there"):
+        ds = xr.open_dataset(path, engine="nczarr")
+    with ds, pytest.raises(NCZarrError, match=r"'f-0\.h5', which is not there"):
+        ds["v"].load()
+
+
+def test_a_growing_source_that_is_not_there(tmp_path: Path) -> None:
+    path = _growing(tmp_path, 4, 10)
+    (tmp_path / "source.h5").unlink()
+    with open_hierarchy(path) as opened:
+        error = opened.hierarchy.root.variables["v"].error
+        assert "'source.h5', which is not there" in str(error)
+        assert opened.read(opened.hierarchy.root.variables["w"]).tolist() == [0, 1, 2, 3]
+
+
+def test_extents_of_remote_files_are_not_guessed(tmp_path: Path) -> None:
+    path = _growing(tmp_path, 4, 10)
+    with open_hierarchy(RemoteMemory(path.read_bytes())) as opened:
+        variables = opened.hierarchy.root.variables
+        with pytest.raises(UnsupportedError, match=r"^/v: .*extent follows from its sources.*copy"):
+            opened.read(variables["v"])
+        assert opened.read(variables["w"]).tolist() == [0, 1, 2, 3]
+    with open_hierarchy(MemoryBytes(path.read_bytes(), "memory")) as opened:
+        with pytest.raises(FormatError, match=r"^/v: .*'source\.h5', beside this one"):
+            opened.read(opened.hierarchy.root.variables["v"])

@@ -1,0 +1,274 @@
+"""Which objects an open reads, in how many waves, and when ``.zmetadata`` is believed."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import pytest
+
+from nczarr_xarray import DatasetNotFoundError, FormatError, StoreError
+from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, Options, Wave, build, walk
+from nczarr_xarray.model import Hierarchy
+
+VECTORS = Path(__file__).parents[2] / "data" / "vectors"
+
+
+def vector(name: str) -> dict[str, bytes]:
+    with zipfile.ZipFile(VECTORS / f"{name}.zip") as archive:
+        names = [entry for entry in archive.namelist() if not entry.endswith("/")]
+        return {entry: archive.read(entry) for entry in names}
+
+
+def drive(
+    objects: dict[str, bytes], *, listable: bool = True, **options: Any
+) -> tuple[Nodes, list[Wave]]:
+    """Run a walk over `objects`; return what it found and the waves it asked for."""
+    walking = walk(Options(**options), "test")
+    waves: list[Wave] = []
+    try:
+        wave = next(walking)
+        while True:
+            waves.append(wave)
+            listings = [children(objects, p) if listable else None for p in wave.prefixes]
+            wave = walking.send(Answer([objects.get(key) for key in wave.keys], listings))
+    except StopIteration as stop:
+        return stop.value, waves
+
+
+def children(objects: dict[str, bytes], prefix: str) -> frozenset[str]:
+    start = f"{prefix}/" if prefix else ""
+    return frozenset(key[len(start) :].split("/")[0] for key in objects if key.startswith(start))
+
+
+def hierarchy(objects: dict[str, bytes], **options: Any) -> Hierarchy:
+    nodes, _ = drive(objects, **options)
+    return build(nodes, Naming(), pure=options.get("pure", False))
+
+
+def variables(tree: Hierarchy) -> set[str]:
+    return {v.path for group in tree.root.walk() for v in group.variables.values()}
+
+
+NCZARR = vector("dims-nczarr+file-4.10.1")  # groups /, /g1, /g1/sub, /emptygrp
+CONSOLIDATED = vector("dims-nczarr+consolidated+file-4.10.1")
+PURE = vector("dims-zarr+file-4.9.0")
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_group_lists_need_one_wave_per_depth(remote: bool) -> None:
+    nodes, waves = drive(NCZARR, tree=True, remote=remote)
+    assert len(waves) == 4  # root; its arrays and groups; those of /g1; those of /g1/sub
+    assert set(nodes.groups) == {"", "g1", "g1/sub", "emptygrp"}
+
+
+@pytest.mark.parametrize(("mode", "most"), [("nczarr", 3), ("nczarr,consolidated", 1)])
+def test_500_variables_in_20_groups_need_no_more_waves(
+    tmp_path: Path, mode: str, most: int
+) -> None:
+    with netCDF4.Dataset(f"file://{tmp_path}/x.file#mode={mode},file", "w") as root:
+        for g in range(20):
+            group = root.createGroup(f"g{g:02}")
+            group.createDimension("x", 10)
+            for v in range(25):
+                group.createVariable(f"v{v:02}", "f4", ("x",)).units = "K"
+    tree = tmp_path / "x.file"
+    files = (path for path in tree.rglob("*") if path.is_file())
+    objects = {path.relative_to(tree).as_posix(): path.read_bytes() for path in files}
+    for listable in (True, False):
+        nodes, waves = drive(objects, listable=listable, tree=True, remote=True)
+        assert len(waves) <= most
+        assert len(variables(build(nodes, Naming(), pure=False))) == 500
+
+
+def test_one_group_needs_two_waves_at_any_depth() -> None:
+    nodes, waves = drive(NCZARR, group="g1/sub", remote=True)
+    assert len(waves) == 2
+    assert set(nodes.arrays) == {"g1/sub/deep", "g1/sub/tsub"}
+
+
+def test_chunks_are_never_read() -> None:
+    for objects in (NCZARR, PURE, CONSOLIDATED):
+        _, waves = drive(objects, tree=True, remote=True)
+        files = {key.rpartition("/")[2] for wave in waves for key in wave.keys}
+        assert all(file.startswith(".") or file == "zarr.json" for file in files)
+
+
+def test_lists_make_listing_unnecessary() -> None:
+    whole = variables(hierarchy(NCZARR, tree=True))
+    assert variables(hierarchy(NCZARR, tree=True, listable=False)) == whole
+    _, waves = drive(NCZARR, tree=True)
+    assert all(not wave.prefixes for wave in waves)
+
+
+def test_trusted_metadata_make_listing_unnecessary() -> None:
+    for consolidated, listed in ((True, ()), (None, ("",))):
+        _, waves = drive(CONSOLIDATED, tree=True, remote=True, consolidated=consolidated)
+        assert [wave.prefixes for wave in waves] == [listed]
+
+
+def test_pure_zarr_is_listed() -> None:
+    assert variables(hierarchy(PURE, tree=True)) == {
+        "/x",
+        "/g1/mixed",
+        "/g1/shadow",
+        "/g1/sub/deep",
+    }
+
+
+def test_pure_zarr_that_cannot_be_listed_is_an_error() -> None:
+    with pytest.raises(StoreError, match=r"cannot be listed.*\.zmetadata"):
+        drive(PURE, listable=False, remote=True)
+
+
+def test_nothing_there_is_an_error() -> None:
+    for listable in (True, False):
+        with pytest.raises(DatasetNotFoundError, match="no Zarr metadata"):
+            drive({}, listable=listable, remote=True)
+    with pytest.raises(DatasetNotFoundError, match="no Zarr metadata"):
+        drive({"readme.txt": b"hello"})
+
+
+def test_missing_group() -> None:
+    for group in ("nope", "g1/nope", "..", "g1/../..", "x"):
+        with pytest.raises(DatasetNotFoundError, match="no group"):
+            drive(NCZARR, group=group)
+
+
+def test_missing_root_zgroup_is_tolerated() -> None:
+    objects = {key: data for key, data in PURE.items() if key not in (".zgroup", ".zattrs")}
+    assert "/x" in variables(hierarchy(objects))
+
+
+def test_pure_mode_ignores_structure_but_hides_it() -> None:
+    tree = hierarchy(NCZARR, tree=True, pure=True)
+    x = tree.root.variables["x"]
+    assert [d.path for d in x.dimensions] == ["/x"]
+    assert not tree.root.dimensions.keys() & {"unused", "time_empty"} - {"time_empty"}
+    assert "_nczarr_group" not in tree.root.attributes
+
+
+def test_array_dimensions_can_be_ignored() -> None:
+    nodes, _ = drive(NCZARR, pure=True)
+    x = build(nodes, Naming(array_dimensions=False), pure=True).root.variables["x"]
+    assert [d.name for d in x.dimensions] == ["_Anonymous_Dim_3"]
+    x = build(nodes, Naming("_zdim_", array_dimensions=False), pure=True).root.variables["x"]
+    assert [d.name for d in x.dimensions] == ["_zdim_3"]
+
+
+def test_dimension_of_a_group_elsewhere_is_found() -> None:
+    objects = dict(NCZARR)
+    attributes = json.loads(objects["g1/shadow/.zattrs"])
+    attributes["_nczarr_array"]["dimension_references"] = ["/other/far"]
+    objects["g1/shadow/.zattrs"] = json.dumps(attributes).encode()
+    objects["other/.zgroup"] = b'{"zarr_format": 2}'
+    objects["other/.zattrs"] = b'{"_nczarr_group": {"dimensions": {"far": 5}}}'
+    shadow = hierarchy(objects, group="g1").root.find("g1").variables["shadow"]  # type: ignore[union-attr]
+    assert [d.path for d in shadow.dimensions] == ["/other/far"]
+
+
+def test_undeclared_dimension_is_an_error_of_its_variable() -> None:
+    objects = dict(NCZARR)
+    objects["x/.zattrs"] = objects["x/.zattrs"].replace(b'["/x"]', b'["/nope"]')
+    tree = hierarchy(objects)
+    assert "'/nope': there is none" in str(tree.root.variables["x"].error)
+    assert tree.root.variables["tx"].error is None
+
+
+def test_stale_backup_files_are_ignored() -> None:
+    objects = dict(PURE)
+    for extra in (".zattrs.~1~", ".zgroup.bak", "x/.zarray.~1~", ".DS_Store", "notes/readme.txt"):
+        objects[extra] = b"not json"
+    assert variables(hierarchy(objects, tree=True)) == variables(hierarchy(PURE, tree=True))
+
+
+# -- consolidated metadata -------------------------------------------------------
+
+
+def test_consolidated_saves_waves() -> None:
+    nodes, waves = drive(CONSOLIDATED, tree=True, remote=True)
+    assert len(waves) == 1
+    assert nodes.consolidated is not None
+    assert variables(hierarchy(CONSOLIDATED, tree=True, remote=True)) == variables(
+        hierarchy(CONSOLIDATED, tree=True, consolidated=False)
+    )
+
+
+def test_consolidated_is_not_read_where_it_saves_nothing() -> None:
+    for options in ({"remote": False}, {"remote": True, "consolidated": False}):
+        nodes, waves = drive(CONSOLIDATED, tree=True, **options)
+        assert nodes.consolidated is None
+        assert all(".zmetadata" not in wave.keys for wave in waves)
+
+
+def test_consolidated_alone_is_enough() -> None:
+    only = {".zmetadata": CONSOLIDATED[".zmetadata"]}
+    nodes, _ = drive(only, tree=True, remote=True, listable=False)
+    assert set(nodes.groups) == {"", "g1", "g1/sub", "emptygrp"}
+
+
+def stale(change: str) -> dict[str, bytes]:
+    objects = dict(CONSOLIDATED)
+    if change == "root attribute":
+        objects[".zattrs"] = objects[".zattrs"].replace(b"{", b'{"title": "new", ', 1)
+    elif change == "dimension":
+        objects[".zattrs"] = objects[".zattrs"].replace(b'"unused": 7', b'"unused": 8')
+    elif change == "new child":
+        objects["fresh/.zarray"] = objects["x/.zarray"]
+    elif change == "lost child":
+        objects = {key: data for key, data in objects.items() if not key.startswith("never/")}
+    elif change == "not json":
+        objects[".zmetadata"] = b"{"
+    elif change == "empty":
+        objects[".zmetadata"] = b'{"metadata": {}, "zarr_consolidated_format": 1}'
+    elif change == "format":
+        objects[".zmetadata"] = objects[".zmetadata"].replace(
+            b'"zarr_consolidated_format": 1', b'"zarr_consolidated_format": 2'
+        )
+    return objects
+
+
+CHANGES = ["root attribute", "dimension", "new child", "lost child", "not json", "empty", "format"]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_stale_consolidated_is_seen_and_left_aside(change: str) -> None:
+    objects = stale(change)
+    assert objects != CONSOLIDATED
+    nodes, _ = drive(objects, tree=True, remote=True)
+    assert nodes.consolidated is None
+    assert "the single objects are read instead" in str(nodes.problems[0])
+    by_hand, _ = drive(objects, tree=True, consolidated=False)
+    assert nodes.arrays.keys() == by_hand.arrays.keys()
+    assert nodes.groups == by_hand.groups
+
+
+def test_consolidated_true_trusts_it() -> None:
+    nodes, _ = drive(stale("dimension"), tree=True, consolidated=True)
+    assert nodes.consolidated is not None
+    assert not nodes.problems
+
+
+@pytest.mark.parametrize("change", ["not json", "empty", "format"])
+def test_consolidated_true_demands_it(change: str) -> None:
+    with pytest.raises(FormatError, match=r"^\.zmetadata: "):
+        drive(stale(change), consolidated=True)
+    with pytest.raises(DatasetNotFoundError, match=r"has no \.zmetadata"):
+        drive(NCZARR, consolidated=True)
+
+
+def test_consolidated_that_lost_the_nczarr_keys_is_refused() -> None:
+    """zarr-python drops unknown keys of ``.zgroup``, where G2U and G2L keep their structure."""
+    objects = vector("dims-nczarr+file-4.9.2")
+    metadata = {key: json.loads(data) for key, data in objects.items() if "/.z" in f"/{key}"}
+    metadata[".zgroup"] = {"zarr_format": 2}
+    document = {"zarr_consolidated_format": 1, "metadata": metadata}
+    objects[".zmetadata"] = json.dumps(document).encode()
+    with pytest.raises(FormatError, match="lacks the NCZarr keys"):
+        drive(objects, consolidated=True)
+    nodes, _ = drive(objects, remote=True)
+    assert nodes.generation == "G2L"
+    assert nodes.consolidated is None
