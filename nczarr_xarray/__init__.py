@@ -9,7 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from nczarr_xarray.backend.accessor import register_accessors
+from nczarr_xarray._version import __version__ as __version__
+from nczarr_xarray.export.accessor import register_accessors
 
 if TYPE_CHECKING:
     from nczarr_fsspec.errors import (
@@ -25,13 +26,12 @@ if TYPE_CHECKING:
         StoreError,
         URLError,
     )
-    from nczarr_xarray.backend.accessor import register
     from nczarr_xarray.dataset.consistent import load_dataset, state
     from nczarr_xarray.dataset.open import Opened, open_hierarchy
-    from nczarr_xarray.export import recover, to_nczarr
-    from nczarr_xarray.zarr.store import open_store
-
-__version__ = "0.1.0"
+    from nczarr_xarray.export.accessor import register
+    from nczarr_xarray.export.api import to_nczarr
+    from nczarr_xarray.export.recovery import recover
+    from nczarr_xarray.views.store import open_store
 
 _MODULES = {
     "nczarr_fsspec.errors": [
@@ -47,11 +47,12 @@ _MODULES = {
         "StoreError",
         "URLError",
     ],
-    "nczarr_xarray.backend.accessor": ["register"],
+    "nczarr_xarray.export.accessor": ["register"],
     "nczarr_xarray.dataset.consistent": ["load_dataset", "state"],
-    "nczarr_xarray.export": ["recover", "to_nczarr"],
+    "nczarr_xarray.export.api": ["to_nczarr"],
+    "nczarr_xarray.export.recovery": ["recover"],
     "nczarr_xarray.dataset.open": ["Opened", "open_hierarchy"],
-    "nczarr_xarray.zarr.store": ["open_store"],
+    "nczarr_xarray.views.store": ["open_store"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

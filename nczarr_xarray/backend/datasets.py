@@ -13,7 +13,6 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError
-from nczarr_xarray._collection import collection_paused
 from nczarr_xarray.backend._compat import (
     VLEN_STRING,
     AbstractDataStore,
@@ -35,6 +34,7 @@ from nczarr_xarray.dataset.open import (
     open_hierarchy,
 )
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     ChunkedArray,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from nczarr_fsspec.errors import LossWarning, NCZarrError
-from nczarr_xarray import __version__
+from nczarr_xarray._version import __version__
 from nczarr_xarray.cli import copy, demo, dump, info, refs
 from nczarr_xarray.cli.text import UsageError, report, reported_warnings
 

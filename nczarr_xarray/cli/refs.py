@@ -31,7 +31,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Write the references; return 1 if a variable is not among them."""
-    from nczarr_xarray.zarr.references import find_references
+    from nczarr_xarray.views.references import find_references
 
     found, problems = find_references(args.target, dict(args.options) or None)
     text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))

@@ -14,8 +14,8 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
 from nczarr_fsspec.ranges.memory import memory, store
 from nczarr_fsspec.ranges.reader import RangeReader, Receive
 from nczarr_fsspec.ranges.source import ByteSource, Extent, LocalBytes, RemoteBytes
-from nczarr_xarray._collection import collection_paused
 from nczarr_xarray.formats.classic import hierarchy as classic
+from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.hdf5 import netcdf as hdf5
 from nczarr_xarray.formats.hdf5.fallback import extent_of
 from nczarr_xarray.formats.waves import Parsing, Read, read_some, waves

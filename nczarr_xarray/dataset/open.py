@@ -30,11 +30,11 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_xarray._collection import collection_paused
 from nczarr_xarray.chunks import Index
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.targets import open_file_at, open_target
 from nczarr_xarray.dataset.variable import VariableReader, loop_of
+from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, Options, build, walk
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.zarr3 import read as v3

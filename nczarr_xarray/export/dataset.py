@@ -25,6 +25,7 @@ from nczarr_xarray.export.storage import (
     note_text,
     storage,
 )
+from nczarr_xarray.export.strings import longest_text, whole_text
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import (
     NC_DTYPES,
@@ -33,7 +34,6 @@ from nczarr_xarray.model import (
     EnumType,
     Group,
     Variable,
-    bytes_of,
     join,
 )
 
@@ -370,47 +370,3 @@ def _fill_attribute(nc_type: str, fill: Any) -> Attribute:
         text = text.rstrip("\0")  # which NULs fill up
         return Attribute("_FillValue", nc_type, text if nc_type == "char" else (text,))
     return Attribute("_FillValue", nc_type, np.asarray(fill).reshape(1).astype(NC_DTYPES[nc_type]))
-
-
-def whole_text(variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """`encoding` with a dtype, if it is one of text, that no text of `variable` is too long for.
-
-    xarray cuts off what is longer than the dtype that data came with.
-    """
-    dtype = encoding.get("dtype")
-    if dtype is None or dtype is str or dtype == "S1":
-        return dict(encoding)
-    try:
-        wanted, size = np.dtype(dtype), variable.dtype.itemsize
-    except TypeError:
-        return dict(encoding)  # xarray complains of it
-    if wanted.kind not in "SU":
-        return dict(encoding)
-    if variable.dtype.kind != "S":
-        return {key: value for key, value in encoding.items() if key != "dtype"}
-    return {**encoding, "dtype": f"S{max(wanted.itemsize, size)}" if wanted.kind == "S" else str}
-
-
-def longest_text(source: xr.Variable) -> int:
-    """Bytes of the longest text in UTF-8."""
-    if source.chunks is not None and source.size:
-        lengths = source.data.map_blocks(
-            _longest_in_block, dtype=np.intp, chunks=tuple((1,) * n for n in source.data.numblocks)
-        )
-        return int(lengths.max().compute())
-    return longest(source.values)
-
-
-def _longest_in_block(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.full((1,) * block.ndim, longest(block), dtype=np.intp)
-
-
-def longest(texts: np.ndarray[Any, Any]) -> int:
-    """Bytes of the longest of `texts` in UTF-8 (ValueError if one of them cannot be stored)."""
-    length = 0
-    for text in texts.ravel().tolist():
-        data = bytes_of(str(text))
-        if b"\0" in data:
-            raise ValueError(f"holds a text with NUL, where netCDF ends it: {text!r:.60}")
-        length = max(length, len(data))
-    return length

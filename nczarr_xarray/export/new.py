@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-import nczarr_xarray
 from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.changes.owned import dataset_keys
 from nczarr_fsspec.errors import (
@@ -15,6 +14,7 @@ from nczarr_fsspec.errors import (
     IncompleteExportError,
 )
 from nczarr_fsspec.writable import WritableStore
+from nczarr_xarray._version import __version__
 from nczarr_xarray.export.dataset import Contents, Exporter
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.job import Flow, Job, is_lazy
@@ -41,7 +41,7 @@ from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.model import Attribute, Group
 
 #: What ``_NCProperties`` says of us.
-WRITER = f"version=2,nczarr_xarray={nczarr_xarray.__version__},nczarr=2.0.0"
+WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"
 
 
 def plan_new(request: Request, mode: Mode) -> Job:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.export.strings import longest
 from nczarr_xarray.model import Variable
 
 #: Bytes that are read at a time.
@@ -68,7 +69,5 @@ class StoredSource:
 
     def longest_text(self) -> int:
         """Bytes of the longest text in UTF-8."""
-        from nczarr_xarray.export.dataset import longest
-
         parts = self.slabs(self._chunk_shape)
         return max((longest(self.read(part)) for part in parts), default=0)

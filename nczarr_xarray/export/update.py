@@ -16,10 +16,11 @@ from nczarr_xarray.backend._compat import encode_for_netcdf
 from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.codecs.quantize import quantize
 from nczarr_xarray.export.attributes import encode_attribute
-from nczarr_xarray.export.dataset import Item, Rounding, longest_text, whole_text
+from nczarr_xarray.export.dataset import Item, Rounding
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.packing import fitted, is_packed
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, netcdf_type
+from nczarr_xarray.export.strings import longest_text, whole_text
 from nczarr_xarray.formats.nczarr import edit
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join

@@ -1,4 +1,1 @@
-"""Views of datasets for other software: any dataset as a zarr-python store, files as references.
-
-Names are imported from the modules: those of the lower half know nothing of zarr-python.
-"""
+"""Stores of zarr-python as stores of ours, and the other way round. Neither knows of a format."""

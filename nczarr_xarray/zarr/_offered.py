@@ -21,7 +21,6 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-from nczarr_xarray.zarr.file_keys import FileKeys
 from nczarr_xarray.zarr.turns import Turn, fail, settle
 
 _Wish: TypeAlias = tuple[str, int | None, int | None, int | None]
@@ -129,9 +128,11 @@ class StoreView(Store):
         )
 
     async def exists(self, key: str) -> bool:
-        # of a file nothing is read that way
-        nothing = isinstance(self.keys, FileKeys)
-        return await self._get(key, 0, 0 if nothing else 1) is not None
+        return await self._get(key, 0, 1) is not None
+
+    async def is_object(self, key: str) -> bool:
+        """Tell whether a key that was listed is one of an object, not of a prefix."""
+        return await self.exists(key)
 
     async def set(self, key: str, value: Buffer) -> None:
         self._check_writable()
@@ -164,10 +165,9 @@ class StoreView(Store):
             yield key
 
     async def _walk(self, prefix: str) -> AsyncIterator[str]:
-        keys = self.keys
         async for name in self.list_dir(prefix):
             key = f"{prefix}/{name}" if prefix else name
-            if keys.is_object(key) if isinstance(keys, FileKeys) else await self.exists(key):
+            if await self.is_object(key):
                 yield key
             else:
                 async for below in self._walk(key):

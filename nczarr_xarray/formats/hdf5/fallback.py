@@ -16,8 +16,8 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, Unsupport
 from nczarr_fsspec.ranges.file import ByteRangeFile
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
-from nczarr_xarray._collection import collection_paused
 from nczarr_xarray.codecs.libhdf5 import only_user
+from nczarr_xarray.formats.collection import collection_paused
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
 

@@ -19,10 +19,10 @@ from xarray.backends import locks
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.keystore import RemoteStore
-from nczarr_xarray._collection import collection_paused
 from nczarr_xarray.codecs.szip import szip_encoder
 from nczarr_xarray.dataset.open import open_file
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import ChunkedArray, Dimension, Variable
 from tests.support.filepromises import RemoteMemory
 

@@ -45,12 +45,12 @@ from nczarr_xarray.model import (
     Hierarchy,
     Variable,
 )
-from nczarr_xarray.zarr import references as refs_module
+from nczarr_xarray.views import references as refs_module
+from nczarr_xarray.views.file_arrays import view_of
+from nczarr_xarray.views.file_keys import FileKeys, LocalFileKeys, RemoteFileKeys
+from nczarr_xarray.views.references import references
+from nczarr_xarray.views.rows import CHUNK_BYTES, rows
 from nczarr_xarray.zarr._offered import StoreView
-from nczarr_xarray.zarr.file_arrays import view_of
-from nczarr_xarray.zarr.file_keys import FileKeys, LocalFileKeys, RemoteFileKeys
-from nczarr_xarray.zarr.references import references
-from nczarr_xarray.zarr.rows import CHUNK_BYTES, rows
 from nczarr_xarray.zarr.turns import Turn, settle
 from tests.support import classic_corpus, hdf5_corpus
 from tests.support.httpserver import Server

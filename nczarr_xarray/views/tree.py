@@ -12,7 +12,7 @@ from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.formats.nczarr.emit import Profile, array_documents, group_documents
 from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable, readable
-from nczarr_xarray.zarr.file_arrays import ArrayView, renamed, view_of
+from nczarr_xarray.views.file_arrays import ArrayView, renamed, view_of
 
 _PROFILE = Profile("v2")
 #: Names that mean something else in a Zarr tree.

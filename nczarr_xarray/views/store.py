@@ -14,8 +14,8 @@ from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.targets import open_file_at, open_target
+from nczarr_xarray.views.file_keys import FileKeys, file_keys
 from nczarr_xarray.zarr._offered import StoreView
-from nczarr_xarray.zarr.file_keys import FileKeys, file_keys
 
 #: One of these is at the root of every tree.
 _ROOT_KEYS = (".zgroup", ".zmetadata", ".zattrs", ".zarray", "zarr.json", ".nczarr")
@@ -60,13 +60,26 @@ def open_store(target: Any, storage_options: Mapping[str, Any] | None = None) ->
     if isinstance(keys, FileKeys):
         for problem in keys.tree.problems:
             warnings.warn(f"left out: {problem}", NCZarrWarning, stacklevel=2)
+        return FileView(keys)
     return StoreView(keys)
+
+
+class FileView(StoreView):
+    """A file as a read-only zarr-python store, which knows what there is without reading it."""
+
+    keys: FileKeys
+
+    async def exists(self, key: str) -> bool:
+        return await self._get(key, 0, 0) is not None
+
+    async def is_object(self, key: str) -> bool:
+        return self.keys.is_object(key)
 
 
 def open_view(
     target: Any, storage_options: Mapping[str, Any] | None = None, *, scattered: bool = True
 ) -> KeyStore:
-    """The keys of `open_store`; `scattered` as for `nczarr_xarray.zarr.file_arrays.view_of`."""
+    """The keys of `open_store`; `scattered` as for `nczarr_xarray.views.file_arrays.view_of`."""
     source, _ = open_target(target, storage_options)
     if isinstance(source, KeyStore):
         keys = source

@@ -12,9 +12,9 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError, URLError
 from nczarr_fsspec.url import is_url, parse_url, redact
-from nczarr_xarray.zarr.file_arrays import ArrayView
-from nczarr_xarray.zarr.file_keys import FileKeys
-from nczarr_xarray.zarr.store import open_view
+from nczarr_xarray.views.file_arrays import ArrayView
+from nczarr_xarray.views.file_keys import FileKeys
+from nczarr_xarray.views.store import open_view
 
 #: Bytes of a chunk up to which it is part of the references.
 INLINE_BYTES = 500

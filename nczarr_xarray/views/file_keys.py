@@ -15,8 +15,8 @@ from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import Hierarchy
-from nczarr_xarray.zarr.file_arrays import ArrayView
-from nczarr_xarray.zarr.tree import Tree
+from nczarr_xarray.views.file_arrays import ArrayView
+from nczarr_xarray.views.tree import Tree
 from nczarr_xarray.zarr.turns import Turn, fail, settle
 
 Numbers: TypeAlias = "list[int]"
@@ -33,7 +33,7 @@ def file_keys(
     hierarchy
         Of the whole file.
     scattered
-        See `nczarr_xarray.zarr.file_arrays.view_of`.
+        See `nczarr_xarray.views.file_arrays.view_of`.
     """
     local = isinstance(file.source, LocalBytes)
     return (LocalFileKeys if local else RemoteFileKeys)(file, hierarchy, scattered)

@@ -24,7 +24,7 @@ from nczarr_xarray.model import (
     bytes_of,
     readable,
 )
-from nczarr_xarray.zarr.rows import rows
+from nczarr_xarray.views.rows import rows
 
 #: Codecs of files that numcodecs has under the same name and with the same bytes.
 _SHARED = frozenset({"shuffle", "zlib", "zstd", "bz2", "blosc", "fletcher32"})

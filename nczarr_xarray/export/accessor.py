@@ -15,7 +15,7 @@ class NCZarrAccessor:
 
     def to_nczarr(self, target: Any, *args: Any, **options: Any) -> Any:
         """Write it as NCZarr; parameters as `nczarr_xarray.to_nczarr`."""
-        from nczarr_xarray.export import to_nczarr
+        from nczarr_xarray.export.api import to_nczarr
 
         return to_nczarr(self._obj, target, *args, **options)
 

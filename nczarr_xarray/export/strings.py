@@ -1,0 +1,55 @@
+"""Text to be stored: how long it is, and that none of it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from nczarr_xarray.model import bytes_of
+
+
+def whole_text(variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, Any]:
+    """`encoding` with a dtype, if it is one of text, that no text of `variable` is too long for.
+
+    xarray cuts off what is longer than the dtype that data came with.
+    """
+    dtype = encoding.get("dtype")
+    if dtype is None or dtype is str or dtype == "S1":
+        return dict(encoding)
+    try:
+        wanted, size = np.dtype(dtype), variable.dtype.itemsize
+    except TypeError:
+        return dict(encoding)  # xarray complains of it
+    if wanted.kind not in "SU":
+        return dict(encoding)
+    if variable.dtype.kind != "S":
+        return {key: value for key, value in encoding.items() if key != "dtype"}
+    return {**encoding, "dtype": f"S{max(wanted.itemsize, size)}" if wanted.kind == "S" else str}
+
+
+def longest_text(source: xr.Variable) -> int:
+    """Bytes of the longest text in UTF-8."""
+    if source.chunks is not None and source.size:
+        lengths = source.data.map_blocks(
+            _longest_in_block, dtype=np.intp, chunks=tuple((1,) * n for n in source.data.numblocks)
+        )
+        return int(lengths.max().compute())
+    return longest(source.values)
+
+
+def _longest_in_block(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.full((1,) * block.ndim, longest(block), dtype=np.intp)
+
+
+def longest(texts: np.ndarray[Any, Any]) -> int:
+    """Bytes of the longest of `texts` in UTF-8 (ValueError if one of them cannot be stored)."""
+    length = 0
+    for text in texts.ravel().tolist():
+        data = bytes_of(str(text))
+        if b"\0" in data:
+            raise ValueError(f"holds a text with NUL, where netCDF ends it: {text!r:.60}")
+        length = max(length, len(data))
+    return length

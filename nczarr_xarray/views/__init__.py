@@ -1,0 +1,1 @@
+"""Views of datasets for other software: any dataset as a zarr-python store, files as references."""
