@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from nczarr_fsspec.changes.claims import Claim
 from nczarr_fsspec.changes.edit import Edit
 from nczarr_fsspec.changes.journal import COVER, HELD, INCOMPLETE, PRIVATE, ROOT, STAGED, Incomplete
+from nczarr_fsspec.changes.locks import Lock
 from nczarr_fsspec.changes.owned import dataset_keys, removable
 from nczarr_fsspec.changes.owner import AT_WORK, Owner
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
@@ -77,7 +77,7 @@ class NewTree:
     partial
         Where it is built. That it is there keeps other writers away.
     old
-        The claim on a dataset that is to be replaced.
+        The lock on a dataset that is to be replaced.
     """
 
     path: str
@@ -150,11 +150,11 @@ class NewTree:
         """Let the trees change places, or else put each object in place of an old one."""
         keys = old.store.keys_below("")
         owned = dataset_keys(keys)
-        old.claim.check()
+        old.lock.check()
         if len(owned) < len(keys) or not exchange(self.partial, self.path):
             staged = os.path.join(self.path, STAGED)
             os.makedirs(staged, exist_ok=True)
-            os.rename(self.partial, os.path.join(staged, old.claim.transaction))
+            os.rename(self.partial, os.path.join(staged, old.lock.transaction))
             old.commit(removable(owned))
 
     def abort(self) -> None:
@@ -203,7 +203,7 @@ class NewArchive:
 class NewObjects:
     """Objects where there were none; until the end a mark tells readers to keep off."""
 
-    claim: Claim
+    lock: Lock
 
     @classmethod
     def begin(cls, store: WritableStore) -> NewObjects:
@@ -216,20 +216,20 @@ class NewObjects:
         StoreError
             If the store cannot be written.
         """
-        claim = Claim.take(store)
+        lock = Lock.acquire(store)
         try:
             left = store.keys_below("")
             store.put(INCOMPLETE, Incomplete(Owner.here()).dump())
             _clear(store, [key for key in left if key != ROOT])
             store.put(ROOT, COVER)
         except BaseException:
-            claim.drop()
+            lock.release()
             raise
-        return cls(claim)
+        return cls(lock)
 
     @property
     def staged(self) -> WritableStore:
-        return self.claim.store
+        return self.lock.store
 
     def commit(
         self,
@@ -238,16 +238,16 @@ class NewObjects:
         pending: Incomplete | None = None,
     ) -> None:
         assert pending is None, "readers that know nothing of the mark would find fill values"
-        self.claim.check()
+        self.lock.check()
         self.staged.delete([INCOMPLETE])
-        self.claim.drop()
+        self.lock.release()
 
     def abort(self) -> None:
         with suppress(StoreError):  # then the mark stays, and says what this is
             store = self.staged
             _clear(store, store.keys_below(""))
             store.delete([INCOMPLETE])
-        self.claim.drop()
+        self.lock.release()
 
 
 def _clear(store: WritableStore, keys: Iterable[str]) -> None:

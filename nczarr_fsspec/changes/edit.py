@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from nczarr_fsspec.changes.claims import Boxes, Claim
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE, STAGED, Incomplete, Journal
+from nczarr_fsspec.changes.locks import Boxes, Lock
 from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.changes.recovery import at_work, carry_out, finish_journal, read_journal, settle
 from nczarr_fsspec.errors import StoreError
@@ -25,21 +25,21 @@ class Edit:
     ----------
     store
         The dataset.
-    claim
+    lock
         What keeps others away.
     staged
         Where new objects are put, under their own keys.
     """
 
     store: WritableStore
-    claim: Claim
+    lock: Lock
     staged: WritableStore = field(repr=False)
 
     @classmethod
     def begin(cls, store: WritableStore, boxes: Boxes = None) -> Edit:
-        """Announce a change of the chunks in `boxes` (errors: see `Claim.take`)."""
-        claim = Claim.take(store, boxes)
-        return cls(store, claim, store.child(f"{STAGED}/{claim.transaction}"))
+        """Announce a change of the chunks in `boxes` (errors: see `Lock.acquire`)."""
+        lock = Lock.acquire(store, boxes)
+        return cls(store, lock, store.child(f"{STAGED}/{lock.transaction}"))
 
     def commit(
         self,
@@ -67,11 +67,11 @@ class Edit:
             failed: the change is valid, and the next writer finishes it.
         """
         before = read_journal(self.store.reader())
-        if before is not None and before.transaction == self.claim.transaction:
+        if before is not None and before.transaction == self.lock.transaction:
             finish_journal(self.store)
             return
         staged = {key for key in self.staged.keys_below("") if not key.startswith(f"{PRIVATE}/")}
-        self.claim.check()  # after the list: claims are removed before what is staged
+        self.lock.check()  # after the list: locks are removed before what is staged
         if expected is not None and len(staged) != expected:
             raise StoreError(
                 self.store.url,
@@ -82,7 +82,7 @@ class Edit:
             staged.add(INCOMPLETE)
         gone = set(removed) - staged
         journal = Journal(
-            self.claim.transaction, Owner.here(), tuple(sorted(staged)), tuple(sorted(gone))
+            self.lock.transaction, Owner.here(), tuple(sorted(staged)), tuple(sorted(gone))
         )
         if staged or gone:
             with at_work(self.store, journal):
@@ -92,8 +92,8 @@ class Edit:
                 carry_out(self.store, journal)
         else:
             settle(self.store)
-        self.claim.drop()
+        self.lock.release()
 
     def abort(self) -> None:
-        """Remove what was staged, and the claim; nothing if the change is valid already."""
-        self.claim.drop()
+        """Remove what was staged, and the lock; nothing if the change is valid already."""
+        self.lock.release()

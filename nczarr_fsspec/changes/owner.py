@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-#: What this process is at work on. Its own claims that are not here are left over: it failed
+#: What this process is at work on. Its own locks that are not here are left over: it failed
 #: and could not take them back.
 AT_WORK: set[str] = set()
 

@@ -177,7 +177,7 @@ def carry_out(store: WritableStore, journal: Journal) -> None:
         place = ROOT if pending_in(store) is None else HELD
         store.move([(journal.staged_key(ROOT), place)])
     settle(store)
-    # The claim first: where there is neither claim nor journal, a commit that is tried again
+    # The lock first: where there is neither lock nor journal, a commit that is tried again
     # knows that there is nothing left to do.
     store.delete([f"{WRITERS}/{journal.transaction}"])
     store.delete([JOURNAL])
@@ -226,7 +226,7 @@ def recover(store: WritableStore) -> None:
         with at_work(store, journal):
             carry_out(store, journal)
     keys = store.keys_below(PRIVATE)
-    # the claims first: a writer that lives in spite of all sees that it must give up
+    # the locks first: a writer that lives in spite of all sees that it must give up
     store.delete([key for key in keys if key.startswith(f"{WRITERS}/")])
     store.delete([key for key in keys if key not in (INCOMPLETE, JOURNAL, HELD)])
     settle(store)

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterable
 from functools import partial
 
-from nczarr_fsspec.changes.claims import Boxes
 from nczarr_fsspec.changes.create import (
     Change,
     NewArchive,
@@ -21,6 +20,7 @@ from nczarr_fsspec.changes.create import (
 )
 from nczarr_fsspec.changes.edit import Edit
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL
+from nczarr_fsspec.changes.locks import Boxes
 from nczarr_fsspec.changes.owned import dataset_keys, is_chunk_of, removable
 from nczarr_fsspec.changes.recovery import OTHER_ROOTS, pending_in
 from nczarr_fsspec.destination import Destination

@@ -18,7 +18,6 @@ from fsspec.asyn import get_loop
 from hypothesis import given, settings
 
 from nczarr_fsspec.changes import recovery
-from nczarr_fsspec.changes.claims import Claim
 from nczarr_fsspec.changes.edit import Edit
 from nczarr_fsspec.changes.journal import (
     INCOMPLETE,
@@ -31,6 +30,7 @@ from nczarr_fsspec.changes.journal import (
     State,
     with_changes,
 )
+from nczarr_fsspec.changes.locks import Lock
 from nczarr_fsspec.changes.owner import AT_WORK, Owner
 from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreError
 from nczarr_fsspec.keystore import RemoteStore
@@ -166,7 +166,7 @@ def test_a_valid_change_reads_as_new_wherever_it_was_cut(
             # directories of removed objects may still be there
             assert names(after, prefix) <= listed
             assert listed - {PRIVATE} <= names(after, prefix) | names(before, prefix)
-    Claim.take(store).drop()  # the next writer
+    Lock.acquire(store).release()  # the next writer
     assert objects == after
 
 
@@ -213,7 +213,7 @@ def test_a_template_stays_covered_until_it_is_complete(life: int) -> None:
     else:
         assert seen(objects)[ROOT] == b"old"
         return
-    Claim.take(store).drop()
+    Lock.acquire(store).release()
     assert b"under way" in objects[ROOT]  # for all but our readers
     assert seen(objects)[ROOT] == b"new"
     store.put("v/0.0", b"1")
@@ -251,7 +251,7 @@ def test_damaged_journals(data: bytes) -> None:
         else:  # somebody else's object, see `test_what_is_no_journal_is_none`
             assert seen(objects)[ROOT] == b"{}"
         with pytest.raises(StoreError, match="journal: is damaged"):
-            Claim.take(MappingWriter(objects))
+            Lock.acquire(MappingWriter(objects))
         assert objects == {ROOT: b"{}", JOURNAL: data}  # nothing of ours is left
     else:
         assert all(isinstance(key, str) for key in journal.staged + journal.removed)
@@ -313,43 +313,43 @@ class TestOwner:
         AT_WORK.discard("a")
 
 
-def claim_of(owner: Owner, boxes: Any = None) -> bytes:
+def lock_of(owner: Owner, boxes: Any = None) -> bytes:
     return json.dumps({"owner": owner.document, "boxes": boxes}).encode()
 
 
-class TestClaims:
+class TestLocks:
     def test_overlaps(self) -> None:
         store = MappingWriter({})
-        first = Claim.take(store, {"v": ((0, 2), (0, 1))})
+        first = Lock.acquire(store, {"v": ((0, 2), (0, 1))})
         for boxes in (None, {"v": ((1, 3), (0, 9))}):
             with pytest.raises(ConflictError, match="is at work on the same chunks"):
-                Claim.take(store, boxes)
-        others = [Claim.take(store, b) for b in ({"v": ((2, 3), (0, 1))}, {"w": ((0, 9),)}, {})]
-        for claim in (first, *others):
-            claim.drop()
+                Lock.acquire(store, boxes)
+        others = [Lock.acquire(store, b) for b in ({"v": ((2, 3), (0, 1))}, {"w": ((0, 9),)}, {})]
+        for lock in (first, *others):
+            lock.release()
         assert store.mapping == {}
 
     def test_the_dead_are_no_hindrance(self) -> None:
-        objects = {f"{PRIVATE}/writers/x": claim_of(dead_owner()), f"{PRIVATE}/staged/x/v/0": b""}
-        Claim.take(MappingWriter(objects)).drop()
+        objects = {f"{PRIVATE}/writers/x": lock_of(dead_owner()), f"{PRIVATE}/staged/x/v/0": b""}
+        Lock.acquire(MappingWriter(objects)).release()
         assert objects == {}
 
-    def test_what_nobody_claims_is_removed(self) -> None:
-        objects = {f"{PRIVATE}/staged/x/v/0": b""}  # killed after it took its claim back
-        Claim.take(MappingWriter(objects)).drop()
+    def test_what_nobody_locks_is_removed(self) -> None:
+        objects = {f"{PRIVATE}/staged/x/v/0": b""}  # killed after it took its lock back
+        Lock.acquire(MappingWriter(objects)).release()
         assert objects == {}
 
     @pytest.mark.parametrize("damaged", [b"", b"[]", b"{}", b'{"owner": 3, "boxes": 4}'])
-    def test_a_damaged_claim_hinders_until_recovery(self, damaged: bytes) -> None:
+    def test_a_damaged_lock_hinders_until_recovery(self, damaged: bytes) -> None:
         store = MappingWriter({f"{PRIVATE}/writers/x": damaged})
         with pytest.raises(ConflictError, match=r"nczarr_xarray\.recover"):
-            Claim.take(store)
+            Lock.acquire(store)
         recovery.recover(store)
-        Claim.take(store).drop()
+        Lock.acquire(store).release()
         assert store.mapping == {}
 
     def test_a_change_that_became_valid_at_the_last_moment_is_not_lost(self) -> None:
-        """Its writer died between our look for a journal and our look at its claim."""
+        """Its writer died between our look for a journal and our look at its lock."""
         objects: Objects = {ROOT: b"old"}
         journal = Journal("x", dead_owner(), (ROOT,))
 
@@ -360,9 +360,9 @@ class TestClaims:
                     objects.setdefault(JOURNAL, journal.dump())
                 return found
 
-        objects[f"{PRIVATE}/writers/x"] = claim_of(journal.owner)
+        objects[f"{PRIVATE}/writers/x"] = lock_of(journal.owner)
         objects[journal.staged_key(ROOT)] = b"new"
-        Claim.take(Late(objects)).drop()
+        Lock.acquire(Late(objects)).release()
         assert objects[ROOT] == b"new"
 
 
@@ -443,7 +443,7 @@ class TestEdit:
         except StoreError as error:
             assert "this change is over already" in str(error)
             edit.abort()
-        Claim.take(store).drop()
+        Lock.acquire(store).release()
         assert objects == {ROOT: b"new", "v/0": b"new"}
 
     def test_what_fails_on_the_way_is_finished_next_time(
@@ -464,8 +464,8 @@ class TestEdit:
             edit.abort()
             assert seen(store.mapping)[ROOT] == b"new"
             with pytest.raises(StoreError, match="v/0: no space left"):
-                Claim.take(store)  # it is still full
-        Claim.take(store).drop()
+                Lock.acquire(store)  # it is still full
+        Lock.acquire(store).release()
         assert store.mapping == {ROOT: b"new", "v/0": b"new"}
 
 

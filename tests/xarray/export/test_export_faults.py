@@ -335,11 +335,11 @@ def test_a_region_is_being_written(target: Target, mode: str) -> None:
     target.write(noise(3).rename(a="c", t="u"), mode)
 
 
-def test_claims_of_other_machines(target: Target) -> None:
-    claim = Path(target.url) / PRIVATE / "writers" / "x"
-    claim.parent.mkdir(parents=True)
+def test_locks_of_other_machines(target: Target) -> None:
+    lock = Path(target.url) / PRIVATE / "writers" / "x"
+    lock.parent.mkdir(parents=True)
     owner = replace(Owner.here(), host="elsewhere", pid=1)
-    claim.write_text(json.dumps({"owner": owner.document, "boxes": {"a": [[0, 1], [0, 2]]}}))
+    lock.write_text(json.dumps({"owner": owner.document, "boxes": {"a": [[0, 1], [0, 2]]}}))
     with pytest.raises(ConflictError, match=r"process 1 on elsewhere.*nczarr_xarray\.recover"):
         _region(target, 0, 2, 3)
     _region(target, 2, 2, 5)  # other chunks

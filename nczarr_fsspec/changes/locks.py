@@ -1,8 +1,8 @@
-"""Writers of one dataset keep out of each other's way: each says first what it is to change.
+"""Locks on chunks: two writers of one dataset never change the same ones.
 
-Of two that want the same chunks at least one finds the claim of the other, for
-both put theirs before they look. The claim of a process that has ended is no
-hindrance.
+A lock is an object beside the dataset that names its owner and its chunks. A writer puts its lock
+before it looks for others, so of two that want the same chunks at least one finds the other's. The
+lock of a process that has ended does not count.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from nczarr_fsspec.changes.recovery import finish_journal, forget, read
 from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.writable import WritableStore
 
-#: Array -> first and last+1 chunk along each dimension; None claims everything.
+#: Array -> first and last+1 chunk along each dimension; None locks everything.
 Boxes = Mapping[str, tuple[tuple[int, int], ...]] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What one writer changes. Picklable.
+class Lock:
+    """A lock on what one writer changes. Picklable.
 
     Attributes
     ----------
@@ -40,8 +40,8 @@ class Claim:
     transaction: str
 
     @classmethod
-    def take(cls, store: WritableStore, boxes: Boxes = None) -> Claim:
-        """Claim the chunks in `boxes`. What dead writers left is finished or removed.
+    def acquire(cls, store: WritableStore, boxes: Boxes = None) -> Lock:
+        """Lock the chunks in `boxes`, and finish or remove what dead writers left.
 
         Raises
         ------
@@ -51,39 +51,39 @@ class Claim:
             If the store cannot be written.
         """
         finish_journal(store)
-        claim = cls(store, uuid.uuid4().hex[:16])
-        AT_WORK.add(claim.transaction)
+        lock = cls(store, uuid.uuid4().hex[:16])
+        AT_WORK.add(lock.transaction)
         document = {"owner": Owner.here().document, "boxes": boxes}
         try:
-            store.put(claim.key, json.dumps(document).encode())
-            staged = _staged(store)  # before the claims, which are put before anything is staged
-            claims = {key.rpartition("/")[2] for key in store.keys_below(WRITERS)}
-            for other in claims - {claim.transaction}:
-                claim._give_way_to(other, boxes)
-            for transaction in staged - claims:
+            store.put(lock.key, json.dumps(document).encode())
+            staged = _staged(store)  # before the locks, which are put before anything is staged
+            locks = {key.rpartition("/")[2] for key in store.keys_below(WRITERS)}
+            for other in locks - {lock.transaction}:
+                lock._give_way_to(other, boxes)
+            for transaction in staged - locks:
                 forget(store, transaction)
         except BaseException:
-            claim.drop()
+            lock.release()
             raise
-        return claim
+        return lock
 
     @property
     def key(self) -> str:
-        """Where it is announced."""
+        """Key of the lock."""
         return f"{WRITERS}/{self.transaction}"
 
     def _give_way_to(self, other: str, boxes: Boxes) -> None:
-        """Raise if the writer that claimed `other` and this one want the same chunks."""
+        """Raise if the lock `other` is on some of the same chunks."""
         data = read(self.store.reader(), f"{WRITERS}/{other}")
         if data is None:
             return  # it has finished meanwhile
-        claim = parse_json(data)
-        claim = claim if isinstance(claim, dict) else {}
-        owner = Owner.parse(claim.get("owner"))
+        lock = parse_json(data)
+        lock = lock if isinstance(lock, dict) else {}
+        owner = Owner.parse(lock.get("owner"))
         if owner.has_left(other):
             finish_journal(self.store)  # its last deed may have been to make its change valid
             forget(self.store, other)
-        elif _overlap(boxes, claim.get("boxes")):
+        elif _overlap(boxes, lock.get("boxes")):
             who, advice = (
                 f"another writer ({owner})",
                 "wait for it, or, if it has died on its machine",
@@ -97,7 +97,7 @@ class Claim:
             )
 
     def check(self) -> None:
-        """Raise `StoreError` if somebody has taken the claim away."""
+        """Raise `StoreError` if the lock has been removed."""
         if read(self.store.reader(), self.key) is None:
             raise StoreError(
                 self.store.url,
@@ -105,10 +105,10 @@ class Claim:
                 "writer and removed (nczarr_xarray.recover); look at the dataset and try again",
             )
 
-    def drop(self) -> None:
-        """Take it back, with everything that was staged."""
+    def release(self) -> None:
+        """Remove the lock, with everything that was staged."""
         AT_WORK.discard(self.transaction)
-        with suppress(StoreError):  # whoever comes next tidies up
+        with suppress(StoreError):  # the next writer tidies up
             forget(self.store, self.transaction)
 
 
