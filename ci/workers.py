@@ -121,7 +121,11 @@ def _peak() -> int:
 
 
 def run_all(
-    run: Callable[[int], Labels], numbers: range, jobs: int, limits: Limits = LIMITS
+    run: Callable[[int], Labels],
+    numbers: range,
+    jobs: int,
+    limits: Limits = LIMITS,
+    crash_of: Callable[[str], tuple[str, str] | None] | None = None,
 ) -> Summary:
     """Run cases in `jobs` processes, a new one for each that dies.
 
@@ -134,6 +138,9 @@ def run_all(
         Numbers of the cases, and of processes.
     limits
         What each case may use.
+    crash_of
+        Takes the trace of a process that crashed, and says what the case counts as if the
+        crash is another program's; None if it is a failure.
     """
     summary = Summary()
     context = multiprocessing.get_context("spawn")
@@ -165,7 +172,11 @@ def run_all(
                 except EOFError:
                     processes[pipe].join()
                     code = processes[pipe].exitcode
-                    summary.fail(at, f"the process ended ({code})\n{log.read_text()[-4000:]}")
+                    trace = log.read_text()
+                    if crash_of is not None and (whose := crash_of(trace)):
+                        summary.counts[whose] += 1
+                    else:
+                        summary.fail(at, f"the process ended ({code})\n{trace[-4000:]}")
                     del running[pipe]
                     start(range(at + mine.step, mine.stop, mine.step))
                     continue

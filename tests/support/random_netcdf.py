@@ -263,7 +263,8 @@ class _Maker:
                 continue
             records = [dataset.dimensions[d] for d in variable.dimensions[:1]]
             growing = bool(records) and records[0].isunlimited() and variable.ndim == 1
-            growing = growing and not isinstance(variable.datatype, netCDF4.EnumType)
+            others = netCDF4.EnumType | netCDF4.VLType
+            growing = growing and not isinstance(variable.datatype, others)
             if (
                 growing
                 and variable.dtype is not str
