@@ -114,7 +114,7 @@ def choose_profile(
 
 
 def credentials(name: str | None, env: Mapping[str, str], profiles: Profiles) -> dict[str, Any]:
-    """Options of s3fs that say where credentials come from.
+    """Return options of s3fs that say where credentials come from.
 
     The first of: the profile `name`; ``AWS_ACCESS_KEY_ID`` with ``AWS_SECRET_ACCESS_KEY``; the
     profile ``default``; the role of a container, if the environment announces one; anonymous.

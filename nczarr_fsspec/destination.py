@@ -69,7 +69,7 @@ class Destination:
     remote_path: str | None = None
 
     def open_archive(self) -> ZipStore | RemoteZipStore | None:
-        """The archive that is there now; None if there is none.
+        """Return the archive that is there now; None if there is none.
 
         Raises
         ------

@@ -59,7 +59,7 @@ class TooLargeError(StoreError, FormatError):
 
 
 def too_large(obj: str, most: int) -> TooLargeError:
-    """The error for an object that may have `most` bytes."""
+    """Return the error for an object that may have `most` bytes."""
     return TooLargeError(
         obj,
         f"has more than {most} bytes, which is the limit (that of chunks follows from the "

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 
 def processors() -> int:
-    """How many processors this process may use.
+    """Return how many processors this process may use.
 
     Those of its affinity (from Python 3.13 on, what ``PYTHON_CPU_COUNT`` says goes before), and no
     more than its control groups pay for: a container may have two processors' time on a machine
@@ -28,7 +28,7 @@ def processors() -> int:
 
 @cache
 def _quota(root: str = "/") -> int:
-    """How many processors the control groups allow, as joblib and dask count: rounded up."""
+    """Return how many processors the control groups allow, as joblib and dask count: rounded up."""
     least = sys.maxsize
     try:
         lines = Path(root, "proc/self/cgroup").read_text().splitlines()

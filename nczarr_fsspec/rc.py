@@ -108,7 +108,7 @@ def _covers(entry: Entry, place: tuple[str, str]) -> bool:
 
 
 def _places(url: NetCDFURL) -> Iterator[tuple[str, str]]:
-    """``(host[:port], path)`` of `url`, for S3 in all its spellings."""
+    """Yield ``(host[:port], path)`` of `url`, for S3 in all its spellings."""
     if url.bucket is None:
         if url.target_protocol in ("http", "https"):
             link = url.base[url.base.rindex(f"{url.target_protocol}://") :]

@@ -183,7 +183,7 @@ def expand_modes(words: Iterable[str]) -> frozenset[str]:
 
 
 def has_netcdf_fragment(text: str) -> bool:
-    """Whether `text` is a URL whose fragment has mode ``nczarr``, ``zarr`` or ``bytes``.
+    """Tell whether `text` is a URL whose fragment has mode ``nczarr``, ``zarr`` or ``bytes``.
 
     Never raises: a fragment that holds a mistake as well is still ours, for `parse_url` to explain.
     """

@@ -263,7 +263,7 @@ _PARTIAL = re.compile(
 
 
 def partial_path(path: str) -> str:
-    """A name beside `path` for something that is to replace it; it tells who made it."""
+    """Return a name beside `path` for something that is to replace it; it tells who made it."""
     parent, name = os.path.split(path)
     owner = Owner.here()
     unique = f"{owner.host}-{owner.system}-{owner.pid}-{owner.started}-{uuid.uuid4().hex[:8]}"
@@ -273,7 +273,7 @@ def partial_path(path: str) -> str:
 
 
 def leftovers(path: str) -> list[tuple[str, Owner]]:
-    """What writers of `path` have beside it: paths, and whose they are."""
+    """Return what writers of `path` have beside it: paths, and whose they are."""
     parent, name = os.path.split(path)
     start = f".{name[:80]}."
     found = []
@@ -330,7 +330,7 @@ def exchange(one: str, other: str) -> bool:
 
 
 def can_be_renamed(path: str) -> bool:
-    """Whether a directory can come to `path` by renaming, as far as one can see."""
+    """Tell whether a directory can come to `path` by renaming, as far as one can see."""
     if not os.path.isdir(path):
         return True
     return not os.path.ismount(path) and os.access(os.path.dirname(path), os.W_OK | os.X_OK)

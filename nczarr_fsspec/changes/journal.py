@@ -75,7 +75,7 @@ class Journal:
     removed: tuple[str, ...] = ()
 
     def dump(self) -> bytes:
-        """What `parse` takes."""
+        """Return what `parse` takes."""
         document = {
             "transaction": self.transaction,
             "owner": self.owner.document,
@@ -101,11 +101,11 @@ class Journal:
         return cls(transaction, Owner.parse(document.get("owner")), *keys)
 
     def staged_key(self, key: str) -> str:
-        """Where the new object for `key` was put."""
+        """Return where the new object for `key` was put."""
         return f"{STAGED}/{self.transaction}/{key}"
 
     def successor(self, number: int) -> str:
-        """Where it says who carries out the change after `number` others have died."""
+        """Return where it says who carries out the change after `number` others have died."""
         return self.staged_key(f"{PRIVATE}/successors/{number}")
 
 
@@ -127,7 +127,7 @@ class Incomplete:
     name: str = ""
 
     def dump(self) -> bytes:
-        """What `parse` takes."""
+        """Return what `parse` takes."""
         document = {"owner": self.owner.document, "pending": self.pending, "name": self.name}
         return json.dumps(document).encode()
 
@@ -143,7 +143,7 @@ class Incomplete:
             return cls(Owner.parse(None))
 
     def error(self, obj: str) -> IncompleteExportError:
-        """What a reader of `obj` is told."""
+        """Return what a reader of `obj` is told."""
         state = "ended before it was done" if self.owner.is_dead() else "has not finished"
         return IncompleteExportError(
             obj,
@@ -169,7 +169,7 @@ class State:
 
 
 def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
-    """How to read `store`, given what it holds under `STATE_KEYS` (bytes, None or an error).
+    """Return how to read `store`, given what it holds under `STATE_KEYS` (bytes, None or an error).
 
     An object that was never written here is none: some servers answer a page with status 200
     for whatever they do not have.
@@ -197,7 +197,7 @@ def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
 
 
 def is_state(key: str, data: Any) -> TypeGuard[bytes]:
-    """Whether `data` are bytes as they are written under a key of `STATE_KEYS`.
+    """Tell whether `data` are bytes as they are written under a key of `STATE_KEYS`.
 
     What is left of a damaged object begins like them, too.
     """
@@ -209,7 +209,7 @@ def is_state(key: str, data: Any) -> TypeGuard[bytes]:
 
 
 def base_of(store: KeyStore) -> KeyStore:
-    """The store that a view by `with_changes` is of; any other store itself."""
+    """Return the store that a view by `with_changes` is of; any other store itself."""
     return store.base if isinstance(store, (_ChangedLocal, _ChangedRemote)) else store
 
 
@@ -231,11 +231,11 @@ class _Changed:
         self._children = child_names(staged)
 
     def places(self, key: str) -> Sequence[str]:
-        """Where to look for `key`, in order: an object may have been moved into place."""
+        """Return where to look for `key`, in order: an object may have been moved into place."""
         return () if key in self.removed else self.moved.get(key, (key,))
 
     def names(self, prefix: str, found: frozenset[str] | None) -> frozenset[str] | None:
-        """Names below `prefix`, of which the base has `found`."""
+        """Return names below `prefix`, of which the base has `found`."""
         if found is None:
             return None
         start = f"{prefix}/" if prefix else ""

@@ -38,13 +38,13 @@ _WHITE = b" \t\n\r"
 
 
 def told_apart(document: bytes) -> bytes:
-    """The same JSON, with white space at its end that no other state of a dataset has."""
+    """Return the same JSON, with white space at its end that no other state of a dataset has."""
     number = secrets.randbits(64)
     return plain(document) + bytes(_WHITE[number >> 2 * i & 3] for i in range(32))
 
 
 def plain(document: bytes) -> bytes:
-    """The document without what `told_apart` put to its end."""
+    """Return the document without what `told_apart` put to its end."""
     return document.rstrip(_WHITE)
 
 
@@ -85,7 +85,7 @@ class Mark:
 
 
 def look(store: KeyStore) -> Mark:
-    """The mark of a dataset as it is now; `store` may be a view by `with_changes`."""
+    """Return the mark of a dataset as it is now; `store` may be a view by `with_changes`."""
     store = base_of(store)
     if isinstance(store, LocalStore):
         # the root first: a change that has come and gone before the journal is looked for was
@@ -195,7 +195,7 @@ class Reading:
             self._moved |= Mark.of(root, state) != self.mark
 
     def holds(self) -> bool:
-        """Whether all that was read is of one moment, as far as anybody can tell.
+        """Tell whether all that was read is of one moment, as far as anybody can tell.
 
         Over a network, one more round of requests is made for it where somebody
         was changing the dataset.
@@ -214,7 +214,7 @@ class Reading:
         self.objects, self._listings = {}, {}
 
     def agrees(self, before: Reading) -> bool:
-        """Whether an earlier reading found the same, so that only data have changed since."""
+        """Tell whether an earlier reading found the same, so that only data have changed since."""
         return COVER not in self.objects.values() and self._found() == before._found()
 
     def _found(self) -> Any:

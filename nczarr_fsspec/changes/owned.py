@@ -16,7 +16,7 @@ _CHUNK = re.compile(r"(?:c|(?:c[./])?[0-9]+(?:[./][0-9]+)*)")
 
 
 def dataset_keys(keys: Iterable[str], below: str = "") -> list[str]:
-    """The `keys` that are metadata or chunks of a dataset, or what an export left there.
+    """Return the `keys` that are metadata or chunks of a dataset, or what an export left there.
 
     Parameters
     ----------
@@ -54,5 +54,5 @@ def removable(keys: Iterable[str]) -> list[str]:
 
 
 def is_chunk_of(key: str, array: str) -> bool:
-    """Whether `key` is named like a chunk of the array at a path."""
+    """Tell whether `key` is named like a chunk of the array at a path."""
     return key.startswith(f"{array}/") and _CHUNK.fullmatch(key[len(array) + 1 :]) is not None

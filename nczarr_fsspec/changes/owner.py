@@ -61,7 +61,7 @@ class Owner:
         return asdict(self)
 
     def is_dead(self) -> bool:
-        """Whether the process is known to have ended: only its own machine can tell."""
+        """Tell whether the process is known to have ended: only its own machine can tell."""
         if (self.host, self.system) != (socket.gethostname(), _system()) or self.pid <= 0:
             return False
         if os.name == "nt":  # there, os.kill ends the process
@@ -110,7 +110,7 @@ def _started(pid: int) -> str:
 
 
 def parse_json(data: bytes) -> Any:
-    """A document of ours; None if it is damaged."""
+    """Return a document of ours; None if it is damaged."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

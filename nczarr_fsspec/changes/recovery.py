@@ -38,7 +38,7 @@ RELEASED = b"released"
 
 
 def read(reader: KeyStore, key: str) -> bytes | None:
-    """The object at `key` (`StoreError` if it cannot be read)."""
+    """Return the object at `key` (`StoreError` if it cannot be read)."""
     (data,) = reader.get_many([key])
     if isinstance(data, StoreError):
         raise data
@@ -184,7 +184,7 @@ def carry_out(store: WritableStore, journal: Journal) -> None:
 
 
 def _rank(key: str) -> tuple[int, int]:
-    """Chunks before arrays, arrays before the groups that list them, deeper groups first."""
+    """Return chunks before arrays, arrays before the groups that list them, deeper groups first."""
     name = key.rpartition("/")[2]
     kind = 0 if not name.startswith(".z") else (2 if name in (".zgroup", ".zattrs") else 1)
     return kind, -key.count("/")
@@ -195,7 +195,7 @@ def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def pending_in(store: WritableStore) -> Incomplete | None:
-    """The mark of chunks that are still to be written, if there is one."""
+    """Return the mark of chunks that are still to be written, if there is one."""
     data = read(store.reader(), INCOMPLETE)
     return None if data is None else Incomplete.parse(data)
 

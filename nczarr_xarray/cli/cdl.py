@@ -99,7 +99,7 @@ def _close(scopes: list[Scope], depth: int, write: Callable[[str], object]) -> N
 
 
 def dataset_name(target: str) -> str:
-    """The name ncdump gives a dataset: the last part of its path without the last extension.
+    """Return the name ncdump gives a dataset: the last part of its path without the last extension.
 
     >>> dataset_name("file:///data/run.1.file#mode=nczarr,file")
     'run.1'
@@ -114,7 +114,7 @@ def dataset_name(target: str) -> str:
 
 
 def _types(group: Group, indent: int) -> Iterator[str]:
-    """Lines of the types of a group, not indented."""
+    """Yield lines of the types of a group, not indented."""
     if group.types:
         yield "types:"
     for enum in group.types.values():
@@ -137,7 +137,7 @@ def _enum(enum: EnumType | None, scopes: Sequence[Scope]) -> str | None:
 
 
 def _header(group: Group, scopes: Sequence[Scope]) -> Iterator[str]:
-    """Lines of the declarations of a group, not indented."""
+    """Yield lines of the declarations of a group, not indented."""
     if group.dimensions:
         yield "dimensions:"
     for dim in group.dimensions.values():
@@ -170,7 +170,7 @@ def _declaration(variable: Variable, scopes: Sequence[Scope]) -> str:
 
 
 def _reference(dim: Dimension, scopes: Sequence[Scope]) -> str:
-    """How the last group of `scopes` refers to `dim`.
+    """Return how the last group of `scopes` refers to `dim`.
 
     By name if nothing hides it. Else ncdump takes the path of the nearest group
     that does see it, which need not be the group that declares it.

@@ -99,7 +99,7 @@ def block_keys(variable: Variable) -> Iterator[tuple[slice, ...]]:
 
 
 def _indices(shape: tuple[int, ...]) -> Iterator[list[int]]:
-    """All indices in row-major order (`itertools.product` would first make lists of them)."""
+    """Yield all indices in row-major order (`itertools.product` would first make lists of them)."""
     for number in range(math.prod(shape)):
         index = []
         for length in reversed(shape):
@@ -126,7 +126,7 @@ def _number_rows(variable: Variable, blocks: Iterable[Values]) -> Iterator[tuple
 
 
 def _char_rows(variable: Variable, blocks: Iterable[Values]) -> Iterator[tuple[list[str], bool]]:
-    """Each row of characters as one token."""
+    """Yield each row of characters as one token."""
     length = variable.shape[-1] if variable.shape else 1
     pending = b""
     for block in blocks:

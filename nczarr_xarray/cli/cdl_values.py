@@ -72,7 +72,7 @@ def _with_point(token: str, suffix: str) -> str:
 
 
 def cdl_type(variable: Variable) -> str:
-    """The type in a declaration; the nearest one CDL has for types of Zarr alone."""
+    """Return the type in a declaration; the nearest one CDL has for types of Zarr alone."""
     if variable.nc_type is not None:
         return variable.nc_type
     kind, size = variable.dtype.kind, variable.dtype.itemsize
@@ -83,12 +83,12 @@ def cdl_type(variable: Variable) -> str:
 
 
 def zarr_type(dtype: np.dtype[Any]) -> str:
-    """How Zarr spells a dtype: ``|b1``, ``<M8[ns]``, ``[('x', '<i4')]``."""
+    """Return how Zarr spells a dtype: ``|b1``, ``<M8[ns]``, ``[('x', '<i4')]``."""
     return dtype.str if dtype.names is None else str(dtype.descr)
 
 
 def spelling(variable: Variable) -> Spelling:
-    """The function that spells 1-D data of a variable that is not char.
+    """Return the function that spells 1-D data of a variable that is not char.
 
     Elements equal to the fill value are spelt ``_``.
     """
@@ -109,7 +109,7 @@ def spelling(variable: Variable) -> Spelling:
 
 
 def _fill_test(variable: Variable) -> Test | None:
-    """What finds the fill values, or None where there are none.
+    """Return what finds the fill values, or None where there are none.
 
     The fill value is ``_FillValue``, else netCDF's default for the type, but
     byte, ubyte and enums have no default. A float matches within one unit of precision.
@@ -147,7 +147,7 @@ def _near(fill: Any) -> Test:
 
 
 def _formatted(variable: Variable) -> Spelling | None:
-    """The spelling that a ``C_format`` attribute asks for, if it suits the type.
+    """Return the spelling that a ``C_format`` attribute asks for, if it suits the type.
 
     ncdump hands any text to printf; what would be undefined behaviour there is
     ignored here.
@@ -192,7 +192,7 @@ def _complex(values: Values) -> list[str]:
 
 
 def _members(enum: EnumType) -> Spelling:
-    """What spells values of an enum; one without a name is a number."""
+    """Return what spells values of an enum; one without a name is a number."""
     names = {value: name(member) for member, value in reversed([*enum.members.items()])}
     return lambda values: [names.get(value) or str(value) for value in values.tolist()]
 

@@ -166,7 +166,7 @@ def _check_chunks(chunks: dict[str, int] | None, names: Collection[str]) -> None
 
 
 def _is_other_file(source: str) -> bool:
-    """Whether it is one file, so that another of xarray's engines may know it."""
+    """Tell whether it is one file, so that another of xarray's engines may know it."""
     return os.path.isfile(source)  # noqa: PTH113 - text, as everywhere in the command line
 
 

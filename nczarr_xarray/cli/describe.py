@@ -117,7 +117,7 @@ class _Table:
         self.wide = 2 + sum(self.widths) + 3 * (len(_LABELS) - 1) <= width
 
     def line(self, cells: Sequence[str]) -> str:
-        """The cells of one row that fit on its first line."""
+        """Return the cells of one row that fit on its first line."""
         padded = []
         for label, cell, width in zip(_LABELS, cells, self.widths, strict=True):
             space = " " * (width - _columns(cell))
@@ -125,7 +125,7 @@ class _Table:
         return "  " + "   ".join(padded if self.wide else padded[:-2]).rstrip()
 
     def lines(self, cells: Sequence[str]) -> Iterator[str]:
-        """All lines of one row."""
+        """Yield all lines of one row."""
         yield self.line(cells)
         *_, chunks, codecs = cells
         if not self.wide and (codecs or chunks.partition(" ")[0] not in ("", "1")):
@@ -166,7 +166,7 @@ def _totals(groups: Sequence[Group], variables: Sequence[Variable]) -> Iterator[
 
 
 def _cells(variable: Variable) -> tuple[str, ...]:
-    """One row of the table of variables, its cells as `_LABELS`."""
+    """Return one row of the table of variables, its cells as `_LABELS`."""
     shape = " × ".join(f"{printable(dim.name)} {dim.size:,}" for dim in variable.dimensions)
     if variable.error is not None:
         return printable(variable.name), "", shape, "", "", ""
@@ -200,7 +200,7 @@ def _dimension(dim: Dimension) -> str:
 
 
 def chunk_count(variable: Variable) -> int:
-    """Number of chunks in the grid, stored or not."""
+    """Return number of chunks in the grid, stored or not."""
     if variable.array is None:
         return 0
     grid = zip(variable.array.shape, variable.array.chunk_shape, strict=True)
@@ -208,7 +208,7 @@ def chunk_count(variable: Variable) -> int:
 
 
 def nbytes(variable: Variable) -> int | None:
-    """Size of the uncompressed data in bytes; None if elements have no fixed size."""
+    """Return size of the uncompressed data in bytes; None if elements have no fixed size."""
     if variable.array is None:
         return 0
     if variable.array.dtype.kind == "O":
@@ -217,7 +217,7 @@ def nbytes(variable: Variable) -> int | None:
 
 
 def codec_text(config: CodecConfig) -> str:
-    """A codec in short: ``zlib(5)``; structure inside its parameters is left out."""
+    """Return a codec in short: ``zlib(5)``; structure inside its parameters is left out."""
     name = config.get("id") or config.get("name")
     shown = {
         key: value
@@ -233,7 +233,7 @@ def codec_text(config: CodecConfig) -> str:
 
 
 def format_size(size: int) -> str:
-    """A number of bytes in three digits: ``778 kB``."""
+    """Return a number of bytes in three digits: ``778 kB``."""
     if size < 1000:
         return f"{size} B"
     power = min((len(str(size)) - 1) // 3, 6)
@@ -245,7 +245,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _labelled(label: str, text: str, width: int, style: Style) -> Iterator[str]:
-    """A faint label and its text, which may take several lines."""
+    """Yield a faint label and its text, which may take several lines."""
     first, *rest = _wrapped(text, style.width - width - 4)
     yield f"  {style.faint(label.ljust(width))}  {first}"
     for line in rest:

@@ -18,7 +18,7 @@ from nczarr_xarray.cli.text import UsageError, report, reported_warnings
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line; parsed arguments hold the command as ``run``."""
+    """Return the parser of the whole command line; parsed arguments hold the command as ``run``."""
     parser = argparse.ArgumentParser(
         prog="nczarr",
         description="Look at NCZarr and Zarr datasets, wherever they are, and copy them.",

@@ -16,7 +16,7 @@ class UsageError(URLError):
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of a message about a name that is none of `names`."""
+    """Return the end of a message about a name that is none of `names`."""
     close = get_close_matches(name, list(names), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

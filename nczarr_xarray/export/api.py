@@ -219,7 +219,7 @@ def plan_groups(
     portable: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Job:
-    """`plan` for datasets by absolute path of their group.
+    """Return `plan` for datasets by absolute path of their group.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def plan_target(
     *,
     portable: bool = False,
 ) -> tuple[Destination, Profile]:
-    """Where to write, and what: by the release that must read it and a URL's mode words."""
+    """Return where to write, and what: by the release that must read it and a URL's mode words."""
     destination = find_destination(target, storage_options)
     mode, url = destination.mode, destination.url
     if portable and "nczarr" in mode and "zarr" not in mode:
@@ -312,7 +312,7 @@ def _options(
     tree: bool,
     path: str,
 ) -> Options:
-    """What the user asked for the group at `path`; trees have it by group."""
+    """Return what the user asked for the group at `path`; trees have it by group."""
     if not tree:
         return Options(encoding, unlimited)
 

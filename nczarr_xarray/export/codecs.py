@@ -41,7 +41,7 @@ _LOSSLESS = frozenset(
 def asked_codecs(
     encoding: Mapping[str, Any], dtype: np.dtype[Any], *, shuffled: bool = True
 ) -> tuple[CodecConfig, ...]:
-    """Codecs that an encoding asks for, in the order of encoding.
+    """Return codecs that an encoding asks for, in the order of encoding.
 
     Parameters
     ----------
@@ -64,14 +64,14 @@ def asked_codecs(
 def inherited_codecs(
     encoding: Mapping[str, Any], array: ChunkedArray, profile: Profile
 ) -> tuple[CodecConfig, ...]:
-    """What can be kept of the codecs that an encoding came with (see `kept_codecs`)."""
+    """Return what can be kept of the codecs that an encoding came with (see `kept_codecs`)."""
     return kept_codecs(_inherited(encoding, array), array, profile)
 
 
 def kept_codecs(
     codecs: Iterable[Any], array: ChunkedArray, profile: Profile
 ) -> tuple[CodecConfig, ...]:
-    """What can be kept of the codecs that data came with; what is left out is logged.
+    """Return what can be kept of the codecs that data came with; what is left out is logged.
 
     Codecs that change values (scaling, rounding) are left out: the values have been through them,
     and others that took their place may not survive it.
@@ -100,7 +100,7 @@ def _skip(array: ChunkedArray, codec: Any, reason: object) -> None:
 
 
 def _inherited(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any]:
-    """Codecs that data came with, of Zarr 2 or 3 or none."""
+    """Return codecs that data came with, of Zarr 2 or 3 or none."""
     level = encoding.get("complevel")
     if isinstance(level, (int, np.integer)) and level < 0:
         encoding = {**encoding, "complevel": None}  # Zarr's libraries know such ones
@@ -115,7 +115,7 @@ def _inherited(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any
 
 
 def _adapted(config: CodecConfig, array: ChunkedArray, profile: Profile) -> CodecConfig:
-    """A codec as it suits the array (ValueError if it may change values)."""
+    """Return a codec as it suits the array (ValueError if it may change values)."""
     name = config["id"]
     if name == "gzip" and (profile.spelling or profile.portable):  # the same but for a header
         config, name = {"id": "zlib", "level": config.get("level", 4)}, "zlib"
@@ -136,7 +136,7 @@ def _adapted(config: CodecConfig, array: ChunkedArray, profile: Profile) -> Code
 
 
 def _problem(config: CodecConfig, array: ChunkedArray, profile: Profile) -> str | None:
-    """Why an array cannot have this codec, if so."""
+    """Say why an array cannot have this codec, if so."""
     found = codec_problems(config, array, profile)
     if found:
         return found[0]
@@ -222,7 +222,7 @@ def _in_range(value: int, low: int, high: int) -> int:
 
 
 def _zarr_codecs(encoding: Mapping[str, Any]) -> list[Any]:
-    """Codecs in Zarr's words, whatever they are: filters, then the compressor."""
+    """Return codecs in Zarr's words, whatever they are: filters, then the compressor."""
     found: list[Any] = []
     for key in ("filters", "compressors", "compressor"):
         value = encoding.get(key)
@@ -235,7 +235,7 @@ def _zarr_codecs(encoding: Mapping[str, Any]) -> list[Any]:
 
 
 def _config(codec: Any) -> CodecConfig:
-    """The configuration of a codec of Zarr 2, or of one of Zarr 3 that is the same."""
+    """Return the configuration of a codec of Zarr 2, or of one of Zarr 3 that is the same."""
     config = codec if isinstance(codec, Mapping) else None
     if config is None and hasattr(codec, "get_config"):
         config = codec.get_config()

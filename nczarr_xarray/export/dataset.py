@@ -80,7 +80,7 @@ class Contents:
     items: list[Item] = field(default_factory=list)
 
     def group(self, path: str) -> Group:
-        """The group at an absolute path, made with those above it if need be."""
+        """Return the group at an absolute path, made with those above it if need be."""
         group = self.root
         for name in filter(None, path.split("/")):
             if name not in group.groups:
@@ -182,7 +182,7 @@ class Exporter:
     def encoded(
         self, path: str, dataset: xr.Dataset, asked: Collection[Hashable]
     ) -> tuple[dict[Any, xr.Variable], dict[Any, Any]]:
-        """`encode_for_netcdf`; variables that it cannot encode are noted and left out.
+        """Return `encode_for_netcdf`; variables that it cannot encode are noted and left out.
 
         Parameters
         ----------
@@ -309,7 +309,7 @@ class Exporter:
     def dimension(
         self, group: Group, name: Hashable, size: int, unlimited: bool, path: str
     ) -> Dimension:
-        """The dimension that `name` means in `group`: one that is there, or a new one."""
+        """Return the dimension that `name` means in `group`: one that is there, or a new one."""
         if not isinstance(name, str):
             raise ValueError(f"the dimension name {name!r} is not text")  # noqa: TRY004
         where, short = group.path, name
@@ -326,7 +326,7 @@ class Exporter:
         return new
 
     def nearest(self, where: str, name: str, size: int) -> Dimension | None:
-        """The dimension called `name` that is seen from the group at `where`."""
+        """Return the dimension called `name` that is seen from the group at `where`."""
         while True:
             known = self.contents.group(where).dimensions.get(name)
             if known is not None or where == "/":
@@ -340,7 +340,7 @@ class Exporter:
         attributes: dict[str, Any],
         fill: Any,
     ) -> Rounding | None:
-        """The quantization that the encoding asks for; it leaves a mark in `attributes`."""
+        """Return the quantization that the encoding asks for; it leaves a mark in `attributes`."""
         decimals = encoding.get("least_significant_digit")
         digits = encoding.get("significant_digits")
         if decimals is not None:

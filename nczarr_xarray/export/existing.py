@@ -60,7 +60,7 @@ class Existing:
 
     @classmethod
     def open(cls, place: Place) -> Existing | None:
-        """The dataset at a place; None if there is none.
+        """Return the dataset at a place; None if there is none.
 
         Raises
         ------
@@ -77,11 +77,11 @@ class Existing:
         return cls(place, opened)
 
     def group(self, path: str) -> Group | None:
-        """A group as it is."""
+        """Return a group as it is."""
         return self.opened.hierarchy.root.find(path)
 
     def array(self, variable: Variable) -> ChunkedArray:
-        """The chunk grid of a variable (raises its error if it cannot be read at all)."""
+        """Return the chunk grid of a variable (raises its error if it cannot be read at all)."""
         if not isinstance(variable.array, ChunkedArray):
             raise variable.error or FormatError(variable.path, "is not an array of Zarr 2")
         return variable.array
@@ -99,14 +99,14 @@ class Existing:
         return root
 
     def dataset(self, path: str) -> xr.Dataset:
-        """The group at `path` for xarray."""
+        """Return the group at `path` for xarray."""
         group = self.group(path)
         if group is None:
             raise DatasetNotFoundError(self.place.url, f"no group {path!r}")
         return open_group(self.opened, group)
 
     def agrees(self, before: Existing, arrays: Iterable[str] | None) -> bool:
-        """Whether an earlier look found the same metadata.
+        """Tell whether an earlier look found the same metadata.
 
         Parameters
         ----------
@@ -142,18 +142,18 @@ class Existing:
                 self._documents[key] = data
 
     def documents(self, files: Iterable[str], path: str) -> dict[str, bytes]:
-        """The documents of one node, with all changes so far."""
+        """Return the documents of one node, with all changes so far."""
         keys = [f"{path}/{file}" if path else file for file in files]
         known = {**self._documents, **self.changed}
         return {key: known[key] for key in keys if key in known}
 
     def group_documents(self, path: str) -> dict[str, bytes]:
-        """Of the group at a path without leading slash."""
+        """Return of the group at a path without leading slash."""
         self.read([path])
         return self.documents(spellings.GROUP_FILES, path)
 
     def array_documents(self, path: str) -> dict[str, bytes]:
-        """Of the array at a path."""
+        """Return of the array at a path."""
         self.read([path])
         return self.documents(spellings.ARRAY_FILES, path)
 

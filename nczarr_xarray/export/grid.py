@@ -16,7 +16,7 @@ _RECORDS_BYTES = 4096
 def default_chunk_shape(
     shape: Sequence[int], unlimited: Sequence[bool], itemsize: int
 ) -> tuple[int, ...]:
-    """Chunk lengths where nobody chose any: netCDF-C's rules, for chunks of 4 MiB.
+    """Return chunk lengths where nobody chose any: netCDF-C's rules, for chunks of 4 MiB.
 
     netCDF-C 4.9 and 4.10 (nczarr-format.md, section 6) aim at 16 MiB. Unlimited
     dimensions get 1, or 4 KiB worth of records if there is no other dimension.
@@ -50,7 +50,7 @@ def default_chunk_shape(
 
 
 def uniform_chunks(blocks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
-    """dask's block lengths as a chunk grid; None if they do not make one.
+    """Return dask's block lengths as a chunk grid; None if they do not make one.
 
     Parameters
     ----------

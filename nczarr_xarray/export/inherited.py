@@ -25,7 +25,7 @@ _log = logging.getLogger("nczarr_xarray.export")
 def leave_out(
     path: str, encoding: Mapping[str, Any], keys: Iterable[str], reason: object
 ) -> dict[str, Any]:
-    """`encoding` without `keys`, which is logged."""
+    """Return `encoding` without `keys`, which is logged."""
     gone = {key: encoding[key] for key in keys if key in encoding}
     _log.info("%s: inherited encoding %.200r is left out: %s", path, gone, reason)
     return {key: value for key, value in encoding.items() if key not in gone}

@@ -99,7 +99,7 @@ class Job:
         return Job(self.change, later, after=partial(settle, self.template)).rest(done=True)
 
     def rest(self, *, done: bool = False) -> Any:
-        """Dask's arrays and then the end, as one ``dask.delayed``."""
+        """Return dask's arrays and then the end, as one ``dask.delayed``."""
         from dask.delayed import delayed
 
         light = self.without_data()  # they are in the blocks
@@ -107,7 +107,7 @@ class Job:
         return delayed(end, pure=False)(optimized(self.writes()))
 
     def without_data(self) -> Job:
-        """The same, light enough to be sent."""
+        """Return the same, light enough to be sent."""
         return replace(self, flows=[])
 
     def complete(self, written: Iterable[Written] = ()) -> None:
@@ -170,7 +170,7 @@ class Job:
         return compute(writes, progress) if writes else []
 
     def writes(self) -> list[Written]:
-        """dask's arrays, of which each block writes one of the data (nothing runs yet)."""
+        """Return dask's arrays, of which each block writes one of the data (nothing runs yet)."""
         here = self.change.staged.url
         found = []
         for item, sink in self.flows:
@@ -183,7 +183,7 @@ class Job:
 
 
 def _pieces(item: Item, sink: Sink) -> Iterator[tuple[tuple[int, ...], np.ndarray[Any, Any]]]:
-    """The data of an item, and where each piece begins."""
+    """Yield the data of an item, and where each piece begins."""
     if not isinstance(item.source, StoredSource):
         yield (0,) * item.source.ndim, np.asarray(item.source.data)
         return
@@ -192,7 +192,7 @@ def _pieces(item: Item, sink: Sink) -> Iterator[tuple[tuple[int, ...], np.ndarra
 
 
 def lazy_data(item: Item) -> Any:
-    """dask's array, if the data are one, else None."""
+    """Return dask's array, if the data are one, else None."""
     return item.source.data if isinstance(item.source, xr.Variable) and is_lazy(item) else None
 
 
@@ -205,12 +205,12 @@ def need_dask() -> None:
 
 
 def is_lazy(item: Item) -> bool:
-    """Whether dask computes the data."""
+    """Tell whether dask computes the data."""
     return item.source.chunks is not None
 
 
 def chunk_count(sink: Sink, shape: tuple[int, ...]) -> int:
-    """Chunks that data of this shape touch."""
+    """Return chunks that data of this shape touch."""
     if 0 in shape:
         return 0
     return math.prod(
@@ -220,7 +220,7 @@ def chunk_count(sink: Sink, shape: tuple[int, ...]) -> int:
 
 
 def documents_of_arrays(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Those that describe arrays."""
+    """Return those that describe arrays."""
     arrays = {key.rpartition("/")[0] for key in documents if key.endswith("/.zarray")}
     return {key: data for key, data in documents.items() if key.rpartition("/")[0] in arrays}
 

@@ -54,7 +54,7 @@ class Lacking:
                     )
 
     def variable(self, variable: Variable) -> Variable:
-        """A variable as it can be held."""
+        """Return a variable as it can be held."""
         self.note_enum(variable)
         held = self.attributes(variable.path, variable.attributes, variable.enum)
         return replace(variable, attributes=held)

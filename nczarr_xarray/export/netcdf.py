@@ -51,7 +51,7 @@ class NetCDFTarget:
         self._sinks: list[Sink] = []
 
     def get_child_store(self, group: str) -> NetCDFTarget:
-        """The same for a group."""
+        """Return the same for a group."""
         self._group = group
         return self
 

@@ -128,7 +128,7 @@ def _group(file: Any, path: str) -> Any:
 
 
 def _enum_type(file: Any, enum: EnumType) -> Any:
-    """An enum in the file; one without a name in the source is made here."""
+    """Return an enum in the file; one without a name in the source is made here."""
     group = _group(file, enum.group)
     if enum.name not in group.enumtypes:
         group.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))

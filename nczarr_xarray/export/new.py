@@ -45,7 +45,7 @@ WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"
 
 
 def plan_new(request: Request, mode: Mode) -> Job:
-    """What writes groups: a dataset of their own, or into one that is there."""
+    """Return what writes groups: a dataset of their own, or into one that is there."""
     existing = None
     if mode != "w" or request.path != "/":
         with suppress(IncompleteExportError):  # a new dataset that was never complete is nothing
@@ -86,7 +86,7 @@ def plan_contents(
     skip_fill: bool = True,
     template: WritableStore | None = None,
 ) -> Job:
-    """What writes a whole dataset that has been checked.
+    """Return what writes a whole dataset that has been checked.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def _still_there(request: Request) -> Existing:
 def _outdated(
     exporter: Exporter, existing: Existing, request: Request, replaced: str | None
 ) -> list[str]:
-    """Keys that go because their group or variable is replaced."""
+    """Return keys that go because their group or variable is replaced."""
 
     def below(path: str) -> list[str]:
         return dataset_keys(request.place.keys(path), path)
@@ -235,7 +235,7 @@ def _note_changes(
 
 
 def _with_old_coordinates(group: Group, existing: Existing) -> list[Attribute]:
-    """New attributes of a group; coordinates that were named stay coordinates."""
+    """Return new attributes of a group; coordinates that were named stay coordinates."""
     attributes = dict(group.attributes)
     there = existing.group(group.path)
     new = attributes.get("coordinates")

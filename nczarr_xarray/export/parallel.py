@@ -53,7 +53,7 @@ def compute(writes: list[Written], progress: Progress) -> list[Written]:
 
 
 def optimized(writes: list[Written]) -> list[Written]:
-    """The same with one graph, so that what several are computed from is computed once.
+    """Return the same with one graph, so that what several are computed from is computed once.
 
     `dask.optimize` (2026.8) does that for each of them alone, `delayed` not at all.
     """
@@ -148,7 +148,7 @@ def _outside_of_tasks() -> Iterator[None]:
 
 
 def _distributed_client() -> Any:
-    """The client of dask.distributed if that is the scheduler in use, else None."""
+    """Return the client of dask.distributed if that is the scheduler in use, else None."""
     if "distributed" not in sys.modules:
         return None
     from dask.base import get_scheduler

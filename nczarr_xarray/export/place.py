@@ -59,13 +59,13 @@ class Place:
         return destination.store
 
     def reader(self) -> KeyStore | None:
-        """What reads it as it is now; None if there is no archive."""
+        """Return what reads it as it is now; None if there is no archive."""
         if self.writer is not None:
             return self.writer.reader()
         return self.destination.open_archive()
 
     def keys(self, below: str = "") -> list[str]:
-        """All keys that are there."""
+        """Return all keys that are there."""
         if self.writer is not None:
             return self.writer.keys_below(below)
         archive = self.reader()
@@ -125,12 +125,12 @@ class Place:
         return change, removable(dataset_keys(self.keys())), foreign
 
     def holds_dataset(self) -> bool:
-        """Whether a complete dataset is there."""
+        """Tell whether a complete dataset is there."""
         keys = self.keys()
         return INCOMPLETE not in keys and bool(_ROOTS & set(dataset_keys(keys)))
 
     def _is_nobodys(self, keys: list[str]) -> bool:
-        """Whether what is there was never complete: a new dataset that was given up."""
+        """Tell whether what is there was never complete: a new dataset that was given up."""
         if INCOMPLETE not in keys or JOURNAL in keys or self.writer is None:
             return False
         mark = pending_in(self.writer)

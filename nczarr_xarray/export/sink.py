@@ -54,7 +54,7 @@ class Old:
         return type(self), (self.store, self.array)
 
     def read(self, part: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        """The values of one part."""
+        """Return the values of one part."""
         plan = plan_outer(part, self.array.shape, self.array.chunk_shape)
         if isinstance(self.store, RemoteStore):
             return self.store.run(self._reader.read_remote(self.store, plan))
@@ -123,7 +123,7 @@ class Gate:
 
     @classmethod
     def called(cls, name: str) -> Gate:
-        """The gate of the sinks of this name."""
+        """Return the gate of the sinks of this name."""
         with _NAMING:  # the child of a fork has gates of its own: who was inside is not there
             return _GATES.setdefault((os.getpid(), name), cls())
 
@@ -212,7 +212,7 @@ class Sink:
         self._gate = Gate.called(self._name)
 
     def for_template(self, store: WritableStore, name: str) -> Sink:
-        """The same for a dataset that is in place, as long as its mark has this name."""
+        """Return the same for a dataset that is in place, as long as its mark has this name."""
         sink = Sink(self.array, store, self.start, rounding=self.rounding, shared=self.shared)
         sink._template = name
         return sink
@@ -340,7 +340,7 @@ class Sink:
         return min(self.store.parallel, in_flight)
 
     def _runs(self, axes: list[list[Span]], threads: int) -> Iterator[Run]:
-        """All chunks that a block touches, those side by side together."""
+        """Yield all chunks that a block touches, those side by side together."""
         if not axes:
             yield Run((), [()])
             return
@@ -402,7 +402,7 @@ class Sink:
     def _merged(
         self, position: Position, part: np.ndarray[Any, Any], seen: Old | None
     ) -> np.ndarray[Any, Any]:
-        """The whole chunk: what was there, and `part` in it."""
+        """Return the whole chunk: what was there, and `part` in it."""
         array = self.array
         dtype = array.dtype.newbyteorder("=")
         fill = array.fill if array.fill is not None else np.zeros((), dtype)[()]
@@ -419,7 +419,7 @@ class Sink:
         return chunk
 
     def _seen(self, key: str) -> Old | None:
-        """Where a chunk is now: written by a block before, or old, or nowhere."""
+        """Return where a chunk is now: written by a block before, or old, or nowhere."""
         written = self.store.reader()
         found = written.get_many([key], sys.maxsize)[0]  # a chunk of our own
         if isinstance(found, StoreError):

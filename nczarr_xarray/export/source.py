@@ -43,11 +43,11 @@ class StoredSource:
         self._itemsize = 64 if variable.dtype.kind == "O" else variable.dtype.itemsize
 
     def read(self, part: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        """The values of one part."""
+        """Return the values of one part."""
         return np.asarray(self.reader.read(part))
 
     def slabs(self, chunk_shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-        """Parts of about `SLAB_BYTES`, each of whole chunks of a grid (edges apart)."""
+        """Yield parts of about `SLAB_BYTES`, each of whole chunks of a grid (edges apart)."""
         lengths = [max(1, chunk) for chunk in chunk_shape]
         limit = max(1, SLAB_BYTES // self._itemsize)
         # grow from the last dimension on, so that parts lie together in the source
@@ -68,6 +68,6 @@ class StoredSource:
             )
 
     def longest_text(self) -> int:
-        """Bytes of the longest text in UTF-8."""
+        """Return bytes of the longest text in UTF-8."""
         parts = self.slabs(self._chunk_shape)
         return max((longest(self.read(part)) for part in parts), default=0)

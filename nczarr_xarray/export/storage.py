@@ -111,7 +111,7 @@ def netcdf_type(dtype: np.dtype[Any]) -> str | None:
 
 
 def text_dtype(longest: int, room: int, profile: Profile) -> np.dtype[Any]:
-    """The dtype of text as stored; ``_nczarr_maxstrlen`` is written to say the same.
+    """Return the dtype of text as stored; ``_nczarr_maxstrlen`` is written to say the same.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def _stored_dtype(request: Request, profile: Profile) -> np.dtype[Any]:
 
 
 def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype[Any], profile: Profile) -> Any:
-    """What chunks that are not there read as.
+    """Return what chunks that are not there read as.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def _chunk_shape(request: Request, dtype: np.dtype[Any]) -> tuple[int, ...]:
 
 
 def _inherited_chunks(chunks: Any, request: Request) -> tuple[int, ...] | None:
-    """Chunk lengths that the data came with, if they suit what became of the data."""
+    """Return chunk lengths that the data came with, if they suit what became of the data."""
     try:
         lengths = [int(length) for length in chunks]
     except (TypeError, ValueError):

@@ -42,7 +42,7 @@ class Stored:
 
 
 def stored_as(opened: Opened, variable: Variable) -> Stored:
-    """What to keep of the storage of a variable of an open dataset.
+    """Return what to keep of the storage of a variable of an open dataset.
 
     Byte order is kept, but that of classic files, which nobody chose. HDF5's pipelines are kept
     if netCDF and NCZarr have all their codecs. What has no chunks gets those that are the
@@ -67,7 +67,7 @@ def stored_as(opened: Opened, variable: Variable) -> Stored:
 
 
 def netcdf_text(variable: Variable) -> Variable:
-    """A variable of bytes of pure Zarr as netCDF has it: char, or string.
+    """Return a variable of bytes of pure Zarr as netCDF has it: char, or string.
 
     ``_Encoding`` tells xarray that bytes of Zarr are text, which a string is without it.
     """
@@ -80,7 +80,7 @@ def netcdf_text(variable: Variable) -> Variable:
 
 
 def _as_netcdf(config: CodecConfig) -> CodecConfig:
-    """A codec of HDF5 as netCDF and NCZarr call it, if they have it."""
+    """Return a codec of HDF5 as netCDF and NCZarr call it, if they have it."""
     if config["id"] != "hdf5" or config["filter"] != _HDF5_SZIP:
         return config
     mask, pixels = config["values"][:2]

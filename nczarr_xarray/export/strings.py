@@ -31,7 +31,7 @@ def whole_text(variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, 
 
 
 def longest_text(source: xr.Variable) -> int:
-    """Bytes of the longest text in UTF-8."""
+    """Return bytes of the longest text in UTF-8."""
     if source.chunks is not None and source.size:
         lengths = source.data.map_blocks(
             _longest_in_block, dtype=np.intp, chunks=tuple((1,) * n for n in source.data.numblocks)

@@ -136,7 +136,7 @@ class Update:
     # -- the values ------------------------------------------------------------
 
     def items(self, dataset: xr.Dataset) -> list[Item]:
-        """Variables of `dataset` encoded as the stored ones are."""
+        """Return variables of `dataset` encoded as the stored ones are."""
         misfits = {name: self._misfit(name, v) for name, v in dataset.variables.items()}
         self.problems += [f"{name}: {found}" for name, found in misfits.items() if found]
         gone = [name for name, found in misfits.items() if found]
@@ -163,7 +163,7 @@ class Update:
         return [item for item in found if item is not None]
 
     def _packed(self, name: str, encoded: xr.Variable, exact: bool) -> xr.Variable:
-        """Encoded numbers as the integers that are stored; what is none is a problem."""
+        """Return encoded numbers as the integers that are stored; what is none is a problem."""
         dtype = self.group.variables[name].dtype.newbyteorder("=")
         if encoded.dtype.kind not in "fiu" or encoded.dtype == dtype:
             return encoded
@@ -179,7 +179,7 @@ class Update:
         return encoded.copy(data=data)
 
     def _misfit(self, name: Hashable, new: xr.Variable) -> str | None:
-        """Why there is nothing that values could be stored in, or not without loss."""
+        """Say why there is nothing that values could be stored in, or not without loss."""
         variable = self.group.variables.get(str(name))
         if variable is None:
             return f"is not in {self.path}; write it with mode='a'"
@@ -261,7 +261,7 @@ class Update:
         )
 
     def start(self, item: Item, region: Region) -> tuple[int, ...]:
-        """Where in the variable the new values begin."""
+        """Return where in the variable the new values begin."""
         found = []
         assert isinstance(item.source, xr.Variable)
         for name, size, dimension in zip(
@@ -279,7 +279,7 @@ class Update:
     def boxes(
         self, items: list[Item], starts: list[tuple[int, ...]]
     ) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Chunks that the new values touch, by array."""
+        """Return chunks that the new values touch, by array."""
         found = {}
         for item, start in zip(items, starts, strict=True):
             array = self.existing.array(item.variable)
@@ -294,7 +294,7 @@ class Update:
     # -- appending -------------------------------------------------------------
 
     def grown(self, name: Hashable) -> Dimension | None:
-        """The dimension to append along as it will be; None if it is not to be had."""
+        """Return the dimension to append along as it will be; None if it is not to be had."""
         for variable in self.group.variables.values():
             if variable.error is None:
                 names = self._dimension_names(variable)
@@ -354,7 +354,7 @@ class Update:
         return found
 
     def group_of(self, dimension: Dimension) -> Group:
-        """The group that declares a dimension."""
+        """Return the group that declares a dimension."""
         group = self.existing.group(dimension.group)
         assert group is not None  # some variable of it was found through it
         return group
@@ -390,7 +390,7 @@ def _as_stored(
 
 
 def _rounding(variable: Variable) -> Rounding | None:
-    """What was done to the values that are there."""
+    """Return what was done to the values that are there."""
     for mode, name in QUANTIZE_ATTRIBUTES.items():
         if name in variable.attributes:
             digits: Any = attribute_value(variable.attributes[name])
@@ -411,7 +411,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _same_units(one: object, other: object) -> bool:
-    """Whether two CF units of time mean the same, however they are spelt."""
+    """Tell whether two CF units of time mean the same, however they are spelt."""
     parts = [str(units).partition(" since ") for units in (one, other)]
     if parts[0] == parts[1]:
         return True

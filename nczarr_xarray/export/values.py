@@ -71,7 +71,7 @@ def plan_values(request: Request, region: RegionLike) -> Job:
 
 
 def plan_append(request: Request, append_dim: Hashable) -> Job:
-    """What makes a dimension and its variables longer."""
+    """Return what makes a dimension and its variables longer."""
     existing = _must_exist(request)
     with existing.opened:
         path, dataset = _one_group(request)
@@ -161,7 +161,7 @@ def _count(flows: Iterable[Flow]) -> int:
 
 
 def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | None) -> Existing:
-    """The dataset again, now that nobody else may change this part of it.
+    """Return the dataset again, now that nobody else may change this part of it.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | Non
 def _fresh(
     request: Request, existing: Existing, items: list[Item], starts: list[Start]
 ) -> dict[str, WritableStore]:
-    """Arrays of a template, which nobody can read yet: their chunks are put at once.
+    """Return arrays of a template, which nobody can read yet: their chunks are put at once.
 
     Raises
     ------

@@ -128,7 +128,7 @@ async def read_header(url: str, size: int) -> Header:
 
 
 def parse_header(data: bytes, url: str, size: int) -> Header:
-    """The header that `data`, the first bytes of a file of `size` bytes, begin with.
+    """Return the header that `data`, the first bytes of a file of `size` bytes, begin with.
 
     Raises
     ------
@@ -234,7 +234,7 @@ class _Parser:
         return _TYPES[number]
 
     def length(self, tag: int, least: int) -> int:
-        """How many elements, of `least` bytes each, the list that begins here has."""
+        """Return how many elements, of `least` bytes each, the list that begins here has."""
         found, count = self.uint(4), self.count()
         if found != tag and (found or count):
             raise self.error(f"a list has tag {found}, not {tag}")

@@ -99,7 +99,7 @@ def lay_out(header: Header, url: str, size: int) -> Layout:
 
 
 def _block(variable: VariableEntry, header: Header, url: str) -> _Block:
-    """What the header says of a variable, checked."""
+    """Return what the header says of a variable, checked."""
     where = f"{url}: variable {variable.name!r}"
     if len(variable.dimensions) > _MOST_DIMENSIONS:
         raise FormatError(
@@ -141,7 +141,7 @@ def _place(block: _Block, records: int, period: int, mixed: set[str]) -> Place:
 
 
 def _overlapping(extents: Iterable[_Extent]) -> set[str]:
-    """The variables of extents that overlap with others."""
+    """Return the variables of extents that overlap with others."""
     found: set[str] = set()
     last = _Extent(0, 0, ())
     for extent in sorted(extent for extent in extents if extent.stop > extent.start):

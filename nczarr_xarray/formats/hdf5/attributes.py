@@ -101,7 +101,7 @@ async def _read_dense(
 async def _resolve(
     shared: SharedMessages, bodies: Iterable[Body]
 ) -> dict[oh.Shared, bytes | NCZarrError]:
-    """The bytes of those messages that are elsewhere."""
+    """Return the bytes of those messages that are elsewhere."""
     wanted = {body for body in bodies if isinstance(body, oh.Shared)}
     return await shared.find(wanted) if wanted else {}
 
@@ -170,7 +170,7 @@ def _decode(
 
 
 def _whole(body: Body, known: Mapping[oh.Shared, bytes | NCZarrError]) -> bytes:
-    """The bytes of a message, wherever they are."""
+    """Return the bytes of a message, wherever they are."""
     if not isinstance(body, oh.Shared):
         return body
     found = known[body]
@@ -180,5 +180,5 @@ def _whole(body: Body, known: Mapping[oh.Shared, bytes | NCZarrError]) -> bytes:
 
 
 def _what(header: oh.Header, name: str) -> str:
-    """The name of an attribute, for messages."""
+    """Return the name of an attribute, for messages."""
     return f"{header.what}, attribute {name!r}"

@@ -48,7 +48,7 @@ class Frame:
         return (1 << (8 * self.offset_size)) - 1
 
     def known(self, address: int) -> int | None:
-        """`address` as stored, or None if it stands for none."""
+        """Return `address` as stored, or None if it stands for none."""
         return None if address == self.undefined else address
 
     def layout(self, fields: str) -> Struct:
@@ -64,7 +64,7 @@ class Frame:
         return Read(self.base + address, length, least)
 
     def within(self, address: int | None, length: int, what: str) -> int:
-        """`address`, if `length` bytes from there are in the file; else `FormatError`."""
+        """Return `address`, if `length` bytes from there are in the file; else `FormatError`."""
         if address is None or address + length > self.end:
             where = "nowhere" if address is None else f"at {address}"
             cut = f" (it is truncated: {self.missing} bytes are missing)" if self.missing else ""
@@ -73,7 +73,7 @@ class Frame:
         return address
 
     def error(self, what: str, reason: str) -> FormatError:
-        """An error about a structure of this file (``"B-tree at 1234"``)."""
+        """Return an error about a structure of this file (``"B-tree at 1234"``)."""
         return FormatError(self.url, f"{what}: {reason}")
 
 
@@ -109,7 +109,7 @@ class Cursor:
         return len(self.data) - self.position
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """Return the next `count` bytes."""
         start, stop = self.position, self.position + count
         if count < 0 or stop > len(self.data):
             raise self._short(stop)
@@ -117,7 +117,7 @@ class Cursor:
         return self.data[start:stop]
 
     def unpack(self, fields: str) -> tuple[Any, ...]:
-        """Several fields at once, see `Frame.layout`; addresses are as stored."""
+        """Return several fields at once, see `Frame.layout`; addresses are as stored."""
         layout = self.frame.layout(fields)
         start = self.position
         self.position = stop = start + layout.size
@@ -126,15 +126,15 @@ class Cursor:
         return layout.unpack_from(self.data, start)
 
     def uint(self, size: int) -> int:
-        """An unsigned number of `size` bytes."""
+        """Return an unsigned number of `size` bytes."""
         return int.from_bytes(self.take(size), "little")
 
     def address(self) -> int | None:
-        """An address; None if it is the undefined one."""
+        """Return an address; None if it is the undefined one."""
         return self.frame.known(self.uint(self.frame.offset_size))
 
     def length(self) -> int:
-        """A length."""
+        """Return a length."""
         return self.uint(self.frame.length_size)
 
     def expect(self, signature: bytes) -> None:
@@ -148,7 +148,7 @@ class Cursor:
         self.take(-self.position % size)
 
     def error(self, reason: str) -> FormatError:
-        """An error about this structure."""
+        """Return an error about this structure."""
         return self.frame.error(self.what, reason)
 
     def _short(self, stop: int) -> FormatError:

@@ -145,7 +145,7 @@ async def read_tree2(frame: Frame, address: int, what: str) -> BTree2:
 
 
 async def read_records(frame: Frame, address: int, what: str) -> tuple[int, list[bytes]]:
-    """All records of the tree whose header is at `address`, in order.
+    """Return all records of the tree whose header is at `address`, in order.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def _split(node: memoryview, size: int) -> list[bytes]:
 
 
 def _between(records: list[bytes], parts: Any) -> list[bytes]:
-    """Records of an internal node, each between those of the children beside it."""
+    """Return records of an internal node, each between those of the children beside it."""
     merged = list(next(parts))
     for record in records:
         merged.append(record)
@@ -196,7 +196,7 @@ def _between(records: list[bytes], parts: Any) -> list[bytes]:
 
 
 def bytes_for(number: int) -> int:
-    """Bytes that hold numbers up to `number`."""
+    """Return bytes that hold numbers up to `number`."""
     return max(1, (number.bit_length() + 7) // 8)
 
 

@@ -13,7 +13,7 @@ from nczarr_xarray.formats.hdf5.binary import Frame
 
 
 def lookup3(data: bytes | memoryview) -> int:
-    """The checksum of `data`."""
+    """Return the checksum of `data`."""
     checksum: Any = jenkins_lookup3(data, 0)
     return int(checksum)
 

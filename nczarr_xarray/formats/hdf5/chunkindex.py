@@ -52,7 +52,7 @@ class ImplicitIndex(HDF5ChunkIndex):
 
 
 def chunk_index(frame: Frame, dataset: H5Dataset, path: str = "") -> ChunkIndex:
-    """The chunk index of a dataset; reads nothing.
+    """Return the chunk index of a dataset; reads nothing.
 
     Parameters
     ----------

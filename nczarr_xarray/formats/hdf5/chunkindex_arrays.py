@@ -32,7 +32,7 @@ class Block(NamedTuple):
     head: bytes = b""
 
     def size(self, entry: np.dtype[Any]) -> int:
-        """Bytes of the block, if an element is an `entry`."""
+        """Return bytes of the block, if an element is an `entry`."""
         return len(self.head) + self.length * entry.itemsize + 4
 
 
@@ -40,7 +40,7 @@ class ArrayIndex(HDF5ChunkIndex):
     """A chunk index whose elements have numbers."""
 
     def entry(self, size: int) -> np.dtype[Any]:
-        """The dtype of an element of `size` bytes, or `FormatError`."""
+        """Return the dtype of an element of `size` bytes, or `FormatError`."""
         width = self.grid.frame.offset_size
         fields: list[Any] = [("address", "u1", (width,))]
         if self.grid.filters and 1 <= size - width - 4 <= 8:
@@ -58,13 +58,13 @@ class ArrayIndex(HDF5ChunkIndex):
         return head + offset
 
     async def structure(self, address: int, size: int, head: bytes) -> Cursor:
-        """A cursor over a structure, verified, behind its head."""
+        """Return a cursor over a structure, verified, behind its head."""
         what = f"{self.grid.path}, chunk index at {address}"
         self.grid.frame.within(address, size, what)
         return self.verified(await self.grid.frame.read(address, size), what, head)
 
     def verified(self, data: memoryview, what: str, head: bytes) -> Cursor:
-        """A cursor over the bytes of a structure, behind its head."""
+        """Return a cursor over the bytes of a structure, behind its head."""
         verify(data, self.grid.frame, what)
         cursor = Cursor(data, self.grid.frame, what)
         cursor.expect(head)
@@ -73,7 +73,7 @@ class ArrayIndex(HDF5ChunkIndex):
     def elements(
         self, entries: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Entries as `CHUNK`."""
+        """Return entries as `CHUNK`."""
         addresses = unsigned(entries["address"])
         if "size" not in (entries.dtype.names or ()):
             return self.grid.chunks(numbers, addresses)
@@ -88,7 +88,7 @@ class ArrayIndex(HDF5ChunkIndex):
     async def blocks(
         self, blocks: Sequence[Block], entry: np.dtype[Any]
     ) -> list[np.ndarray[Any, Any]]:
-        """The elements of blocks, as `CHUNK`; what is not remembered is read in one wave."""
+        """Return the elements of blocks, as `CHUNK`; what is not remembered is read in one wave."""
         known = {block: self.memory.get(block) for block in blocks}
         unknown = [block for block in blocks if known[block] is None]
         datas = await together(self.fetch(b.address, b.size(entry)) for b in unknown)
@@ -121,7 +121,7 @@ class ArrayIndex(HDF5ChunkIndex):
 def element_numbers(
     grid: ChunkGrid, ids: np.ndarray[Any, Any], growing: int = 0
 ) -> np.ndarray[Any, Any]:
-    """Elements of an array that stand for chunks.
+    """Return elements of an array that stand for chunks.
 
     Parameters
     ----------
@@ -147,10 +147,10 @@ def element_numbers(
 
 
 def joined(parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """One array of `CHUNK`."""
+    """Return one array of `CHUNK`."""
     return np.concatenate([np.empty(0, dtype=CHUNK), *parts])
 
 
 def is_set(bits: bytes | memoryview, number: int) -> bool:
-    """A bit of a page bitmap, which begins with the highest bit of the first byte."""
+    """Return a bit of a page bitmap, which begins with the highest bit of the first byte."""
     return bool(bits[number >> 3] << (number & 7) & 0x80)

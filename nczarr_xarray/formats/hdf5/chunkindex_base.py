@@ -65,7 +65,7 @@ class ChunkGrid:
         return tuple(-(-n // c) for n, c in zip(self.shape, self.chunk_shape, strict=True))
 
     def error(self, reason: str) -> FormatError:
-        """An error about the chunks of this dataset."""
+        """Return an error about the chunks of this dataset."""
         return self.frame.error(self.path, reason)
 
     def positions(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -75,7 +75,7 @@ class ChunkGrid:
     def numbers(
         self, scaled: np.ndarray[Any, Any]
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """How many chunks come before each position, and whether a chunk is there.
+        """Return how many chunks come before each position, and whether a chunk is there.
 
         Parameters
         ----------
@@ -94,7 +94,7 @@ class ChunkGrid:
         return numbers, inside
 
     def partial(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Whether chunks reach over the edge of the dataset."""
+        """Tell whether chunks reach over the edge of the dataset."""
         edges = np.zeros(len(ids), dtype=bool)
         grid = zip(self.positions(ids), self.counts, self.shape, self.chunk_shape, strict=True)
         for at, count, length, chunk in grid:
@@ -137,7 +137,7 @@ class Memory:
         return Memory, ()
 
     def get(self, key: Any) -> Any:
-        """What was kept for `key`, or None."""
+        """Return what was kept for `key`, or None."""
         return self._nodes.get(key)
 
     def keep(self, key: Any, node: Any, nbytes: int) -> None:
@@ -168,7 +168,7 @@ class HDF5ChunkIndex(ABC):
 
     @abstractmethod
     async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The chunks `ids`, as `CHUNK`, one each, in order; `number` is not looked at."""
+        """Return the chunks `ids`, as `CHUNK`, one each, in order; `number` is not looked at."""
 
     async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
         """Find chunks; see `nczarr_xarray.model.ChunkIndex`.
@@ -201,7 +201,7 @@ class HDF5ChunkIndex(ABC):
     def pick(
         self, chunks: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Of `chunks`, in any order, those with `numbers`; what is not there is missing.
+        """Return of `chunks`, in any order, those with `numbers`; what is not there is missing.
 
         Raises
         ------

@@ -68,7 +68,7 @@ class _Header:
     index: int | None
 
     def offset(self, element: int) -> bytes:
-        """The number of an element as blocks state it."""
+        """Return the number of an element as blocks state it."""
         return element.to_bytes(16, "little")[: self.offset_size]
 
 
@@ -145,7 +145,7 @@ class ExtensibleArrayIndex(ArrayIndex):
         return header
 
     async def _index(self, header: _Header) -> _IndexBlock | None:
-        """The index block; None if there is none."""
+        """Return the index block; None if there is none."""
         known: _IndexBlock | None = self.memory.get("index")
         if known is not None or header.index is None:
             return known
@@ -164,7 +164,7 @@ class ExtensibleArrayIndex(ArrayIndex):
     async def _in_super(
         self, header: _Header, index: _IndexBlock, number: int, within: np.ndarray[Any, Any]
     ) -> list[np.ndarray[Any, Any]]:
-        """The elements of the blocks that hold elements `within` one super block."""
+        """Return the elements of the blocks that hold elements `within` one super block."""
         one = header.supers[number]
         written: bytes | memoryview = b""
         if number < header.direct:

@@ -59,7 +59,7 @@ class FixedArrayIndex(ArrayIndex):
     async def _pages(
         self, header: _Header, head: bytes, numbers: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """The elements of all pages that hold `numbers`.
+        """Return the elements of all pages that hold `numbers`.
 
         Whether a page was ever written is known only with the head of the block;
         not to wait for it, pages are read with it, and believed after it.

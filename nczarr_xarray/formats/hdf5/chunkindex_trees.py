@@ -50,7 +50,7 @@ class _Node(NamedTuple):
     highs: np.ndarray[Any, Any]
 
     def touching(self, ids: np.ndarray[Any, Any]) -> list[_Pointer]:
-        """The children where some of `ids` would be."""
+        """Return the children where some of `ids` would be."""
         if not self.addresses:
             return []
         wanted = np.searchsorted(ids, self.highs) > np.searchsorted(ids, self.lows)
@@ -70,7 +70,7 @@ _NOTHING = np.empty(0, dtype=CHUNK)
 class _TreeIndex(HDF5ChunkIndex):
     @abstractmethod
     async def root(self) -> _Pointer | None:
-        """The uppermost node; None if there is none."""
+        """Return the uppermost node; None if there is none."""
 
     @abstractmethod
     async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
@@ -171,7 +171,7 @@ class BTree1Index(_TreeIndex):
         return nodes
 
     async def _node(self, pointer: _Pointer) -> tuple[int, bytes]:
-        """Level of a node, and its entries with the last key as one more."""
+        """Return level of a node, and its entries with the last key as one more."""
         frame, size = self.grid.frame, self._entry.itemsize
         head = 8 + 2 * frame.offset_size
         usual = head + (_USUAL_CHILDREN + 1) * size - frame.offset_size

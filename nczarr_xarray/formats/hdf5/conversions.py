@@ -50,7 +50,7 @@ class FixedText:
         return replace(self, errors="surrogateescape")
 
     async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """``str`` of ``S<n>``."""
+        """Return ``str`` of ``S<n>``."""
         return _objects(decode_texts(stored.ravel().tolist(), self.path, self.errors)).reshape(
             stored.shape
         )
@@ -143,7 +143,7 @@ class Values:
 
 
 def _has_odd_numbers(type_: Datatype) -> bool:
-    """Whether `convert_numbers` is needed somewhere in a type."""
+    """Tell whether `convert_numbers` is needed somewhere in a type."""
     if type_.kind == "compound":
         return any(m.type is not None and _has_odd_numbers(m.type) for m in type_.members)
     if type_.base is not None and type_.kind in ("array", "vlen"):
@@ -152,7 +152,7 @@ def _has_odd_numbers(type_: Datatype) -> bool:
 
 
 def decode_texts(texts: Sequence[bytes], what: str, errors: str = "strict") -> list[str]:
-    """Texts of a variable, each of which ends at its first NUL.
+    """Return texts of a variable, each of which ends at its first NUL.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def _decoded(text: bytes, what: str, errors: str) -> str:
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """An array of Python objects, also if these are arrays of one length."""
+    """Return an array of Python objects, also if these are arrays of one length."""
     objects = np.empty(len(values), dtype=object)
     for position, value in enumerate(values):
         objects[position] = value

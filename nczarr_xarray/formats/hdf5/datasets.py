@@ -53,7 +53,7 @@ class Fields:
             self._bodies = await self._shared.find(wanted)
 
     def body(self, type_: int) -> bytes | None:
-        """The bytes of the first message of a type; None if there is none."""
+        """Return the bytes of the first message of a type; None if there is none."""
         message = self.header.first(type_)
         if message is None:
             return None
@@ -74,7 +74,7 @@ class Fields:
         return f"{self.header.what}, {name}"
 
     def datatype(self) -> Datatype:
-        """The datatype, which knows whether it is a committed one."""
+        """Return the datatype, which knows whether it is a committed one."""
         message = self.header.first(oh.DATATYPE)
         body = self.body(oh.DATATYPE)
         if message is None or body is None:
@@ -85,7 +85,7 @@ class Fields:
         return type_
 
     def dataset(self, attributes: Attributes) -> H5Dataset:
-        """The dataset, still without a name.
+        """Return the dataset, still without a name.
 
         Raises
         ------

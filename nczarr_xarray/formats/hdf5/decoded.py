@@ -31,17 +31,17 @@ class Decoded:
         self._filters: dict[bytes, tuple[Filter, ...]] = {}
 
     def datatype(self, body: bytes, what: str) -> Datatype:
-        """The datatype of a message."""
+        """Return the datatype of a message."""
         found = self._types.get(body)
         return found or self._decode(self._types, decode_datatype, body, what)
 
     def dataspace(self, body: bytes, what: str) -> Dataspace:
-        """The dataspace of a message."""
+        """Return the dataspace of a message."""
         found = self._spaces.get(body)
         return found or self._decode(self._spaces, decode_dataspace, body, what)
 
     def filters(self, body: bytes, what: str) -> tuple[Filter, ...]:
-        """The filter pipeline of a message."""
+        """Return the filter pipeline of a message."""
         found = self._filters.get(body)
         return found or self._decode(self._filters, decode_filters, body, what)
 

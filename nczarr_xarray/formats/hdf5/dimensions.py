@@ -57,7 +57,7 @@ class Scale:
     reach: int = 0
 
     def dimension(self) -> Dimension:
-        """The dimension, when all its variables are known."""
+        """Return the dimension, when all its variables are known."""
         size = self.reach if self.unlimited else self.length
         return Dimension(self.name, size, self.unlimited, self.group)
 
@@ -90,7 +90,7 @@ class Dimensions:
         self._note(Scale(group, dataset.name, shape[0], unlimited, number, dataset.address))
 
     def of(self, group: str, dataset: H5Dataset, attached: Attached | None) -> list[Scale]:
-        """The dimensions of a variable. Children come before their parents.
+        """Return the dimensions of a variable. Children come before their parents.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class Dimensions:
         self._by_length.setdefault(same, []).append(scale)
 
     def _listed(self, group: str, dataset: H5Dataset) -> list[Scale] | None:
-        """The dimensions that ``_Netcdf4Coordinates`` lists, if all of them exist."""
+        """Return the dimensions that ``_Netcdf4Coordinates`` lists, if all of them exist."""
         scales = []
         for number in _integers(dataset.attributes.get("_Netcdf4Coordinates")):
             scale = _nearest(group, self._by_number.get(number, ()))
@@ -139,7 +139,7 @@ class Dimensions:
     def _phony(
         self, group: str, dataset: H5Dataset, axis: int, used: Sequence[Scale], lost: bool
     ) -> Scale:
-        """A dimension for what has none; a new one if the one that it has is `lost`."""
+        """Return a dimension for what has none; a new one if the one that it has is `lost`."""
         shape, maxshape = dataset.space.shape or (), dataset.space.maxshape
         unlimited = None in maxshape[axis : axis + 1]
         same = (group, shape[axis], unlimited)
@@ -154,7 +154,7 @@ class Dimensions:
 
 
 def _nearest(group: str, scales: Iterable[Scale]) -> Scale | None:
-    """The scale of the group, else of the next above it, else of any other."""
+    """Return the scale of the group, else of the next above it, else of any other."""
 
     def distance(scale: Scale) -> tuple[bool, int]:
         above = f"{group.rstrip('/')}/".startswith(f"{scale.group.rstrip('/')}/")
@@ -186,13 +186,13 @@ async def read_classes(frame: Frame, datasets: Iterable[H5Dataset]) -> None:
 
 
 def is_scale(dataset: H5Dataset) -> bool:
-    """Whether HDF5 would call the dataset a dimension scale."""
+    """Tell whether HDF5 would call the dataset a dimension scale."""
     class_ = dataset.attributes.get("CLASS")
     return class_ is not None and _text(class_) == b"DIMENSION_SCALE"
 
 
 def is_variable(dataset: H5Dataset) -> bool:
-    """Whether a dataset is more than a dimension."""
+    """Tell whether a dataset is more than a dimension."""
     name = dataset.attributes.get("NAME")
     return not (
         is_scale(dataset) and name is not None and _text(name).startswith(_WITHOUT_VARIABLE)
@@ -233,7 +233,7 @@ class References:
             self._scales.setdefault((address, number), []).append(scale.address)
 
     def attached(self, dataset: H5Dataset) -> Attached | None:
-        """The scales of each dimension; None if the dataset's own list must be asked.
+        """Return the scales of each dimension; None if the dataset's own list must be asked.
 
         It must if it has several scales for a dimension, or another number of them.
         """
@@ -245,7 +245,7 @@ class References:
 
 
 def reference_size(dataset: H5Dataset) -> int:
-    """Bytes of a reference in ``DIMENSION_LIST``, which is there."""
+    """Return bytes of a reference in ``DIMENSION_LIST``, which is there."""
     base = dataset.attributes["DIMENSION_LIST"].type.base
     assert base is not None  # it is a list
     return base.size
@@ -276,7 +276,7 @@ def decode_list(elements: Sequence[memoryview | bytes], size: int, offset_size: 
 
 
 def _address(reference: bytes, offset_size: int) -> int:
-    """The address of a reference, old or revised; that of nothing if it is of anything else.
+    """Return the address of a reference, old or revised; that of nothing if it is of anything else.
 
     A revised one (HDF5 1.12) has its type, flags, and the bytes of the address before that.
     """
@@ -293,7 +293,7 @@ def _is_reference(type_: Datatype | None, offset_size: int) -> bool:
 
 
 def _integers(attribute: H5Attribute | None) -> list[int]:
-    """The values of an attribute of integers, [] if it is none."""
+    """Return the values of an attribute of integers, [] if it is none."""
     if attribute is None or attribute.type.kind != "integer" or attribute.type.numpy is None:
         return []
     dtype = attribute.type.numpy
@@ -304,7 +304,7 @@ def _integers(attribute: H5Attribute | None) -> list[int]:
 
 
 def _text(attribute: H5Attribute) -> bytes:
-    """The bytes of an attribute of fixed text, b"" if it is none."""
+    """Return the bytes of an attribute of fixed text, b"" if it is none."""
     if attribute.type.kind != "string":
         return b""
     return bytes(attribute.data).partition(b"\0")[0]

@@ -119,7 +119,7 @@ class H5pyReader:
             return dataset[tuple(box)]
 
     def _values(self, values: Any) -> np.ndarray[Any, Any]:
-        """What h5py read, as the variable's dtype says."""
+        """Return what h5py read, as the variable's dtype says."""
         array = np.asarray(values)
         if self._array.dtype.kind != "O":
             return array
@@ -130,7 +130,7 @@ class H5pyReader:
 
 
 def extent_of(source: ByteSource, path: str) -> tuple[int, ...]:
-    """The shape of a virtual dataset that follows from its sources.
+    """Return the shape of a virtual dataset that follows from its sources.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def _refuse_other_files(source: ByteSource, path: str, file: Any, dataset: Any) 
 
 
 def _first(pattern: str) -> str:
-    """The first name of a pattern, in which %b is the number of a block and %% is %."""
+    """Return the first name of a pattern, in which %b is the number of a block and %% is %."""
     return "%".join(part.replace("%b", "0") for part in pattern.split("%%"))
 
 
@@ -219,7 +219,7 @@ def _text(value: Any, path: str, errors: str) -> str:
 
 
 def _bounds(index: Index, size: int) -> tuple[slice, Index]:
-    """The least slice that holds what an index selects, and the index counted from there."""
+    """Return the least slice that holds what an index selects, and the index counted from there."""
     if isinstance(index, slice):
         steps = range(*index.indices(size))
         if not steps:
@@ -248,7 +248,7 @@ def _take_points(values: np.ndarray[Any, Any], within: Sequence[Index]) -> np.nd
 
 
 def _follow(file: Any, path: str) -> Any:
-    """The dataset at a path, as libhdf5 finds it, but never one of another file.
+    """Return the dataset at a path, as libhdf5 finds it, but never one of another file.
 
     Raises
     ------

@@ -35,7 +35,7 @@ _BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 def codecs_of(
     filters: tuple[Filter, ...], dtype: np.dtype[Any], chunk_shape: tuple[int, ...]
 ) -> tuple[CodecConfig, ...]:
-    """The codecs of a pipeline, one for each filter.
+    """Return the codecs of a pipeline, one for each filter.
 
     A filter that cannot be undone becomes a codec that says so to chunks that it was applied to:
     ``hdf5-wrong`` with parameters that it cannot have, ``hdf5-missing`` if nothing that is
@@ -53,7 +53,7 @@ def codecs_of(
 
 
 def missing(codecs: tuple[CodecConfig, ...]) -> list[str]:
-    """Why chunks may be out of reach: what is not installed, one sentence for each filter."""
+    """Say why chunks may be out of reach: what is not installed, one sentence for each filter."""
     return [config["reason"] for config in codecs if config["id"] == "hdf5-missing"]
 
 
@@ -77,7 +77,7 @@ def _refused(id_: str, one: Filter, reason: str) -> CodecConfig:
 
 
 def name_of(one: Filter) -> str:
-    """Number and name of a filter, for messages: ``"32026 (Blosc2)"``."""
+    """Return number and name of a filter, for messages: ``"32026 (Blosc2)"``."""
     name = one.name or _NAMES.get(one.id, "")
     return f"{one.id} ({name:.60})" if name else str(one.id)
 

@@ -89,7 +89,7 @@ async def _entries(frame: Frame, address: int, what: str) -> list[bytes]:
 
 
 async def _node(frame: Frame, address: int, level: int | None, what: str) -> tuple[int, list[int]]:
-    """Level and children of a node, which is to be of `level` if that is known."""
+    """Return level and children of a node, which is to be of `level` if that is known."""
     frame.within(address, 8, what)
     data = await frame.read_some(address, _FIRST_READ)
     cursor = Cursor(data, frame, what)
@@ -106,7 +106,7 @@ async def _node(frame: Frame, address: int, level: int | None, what: str) -> tup
 
 
 async def _table(frame: Frame, address: int, what: str) -> list[bytes]:
-    """The entries of a symbol table node."""
+    """Return the entries of a symbol table node."""
     what = f"{what}, symbol table at {address}"
     data = await frame.read_some(address, _FIRST_READ)
     cursor = Cursor(data, frame, what)
@@ -120,7 +120,7 @@ async def _table(frame: Frame, address: int, what: str) -> list[bytes]:
 
 
 async def _whole(frame: Frame, address: int, size: int, cursor: Cursor) -> Cursor:
-    """`cursor` over all `size` bytes of its structure, of which it may have fewer."""
+    """Return `cursor` over all `size` bytes of its structure, of which it may have fewer."""
     frame.within(address, size, cursor.what)
     if size <= len(cursor.data):
         return cursor

@@ -80,11 +80,11 @@ class Header:
     messages: list[Message]
 
     def all(self, type_: int) -> list[Message]:
-        """The messages of a type."""
+        """Return the messages of a type."""
         return [message for message in self.messages if message.type == type_]
 
     def first(self, type_: int) -> Message | None:
-        """The first message of a type."""
+        """Return the first message of a type."""
         for message in self.messages:
             if message.type == type_:
                 return message
@@ -169,7 +169,7 @@ def _prefix_new(cursor: Cursor) -> tuple[int, int]:
 
 
 async def _continuation(frame: Frame, extent: _Extent, what: str, new: bool) -> bytes:
-    """The messages of a continuation block."""
+    """Return the messages of a continuation block."""
     what = f"{what}, continuation at {extent.address}"
     frame.within(extent.address, extent.length, what)
     block = bytes(await frame.read(*extent))

@@ -35,7 +35,7 @@ class LocalHeap:
     data: memoryview
 
     def name(self, offset: int) -> bytes:
-        """The bytes from `offset` up to a NUL."""
+        """Return the bytes from `offset` up to a NUL."""
         rest = bytes(self.data[offset : offset + 256])
         end = rest.find(b"\0")
         if end < 0:
@@ -135,7 +135,7 @@ def _objects(data: bytes, frame: Frame, what: str) -> GlobalHeap:
 
 
 def _find(data: bytes, length_size: int) -> GlobalHeap | str:
-    """The objects of a collection, or why it has none."""
+    """Return the objects of a collection, or why it has none."""
     unpack_from = struct.Struct("<H6x" + _UNSIGNED[length_size]).unpack_from
     indexes, starts, sizes = [], [], []
     at, last = _OBJECT, len(data) - _OBJECT
@@ -166,7 +166,7 @@ _find_again = lru_cache(maxsize=32)(_find)
 async def resolve_vlen(
     frame: Frame, data: bytes | memoryview, count: int, size: int = 1
 ) -> list[bytes]:
-    """The bytes of elements of variable length.
+    """Return the bytes of elements of variable length.
 
     Parameters
     ----------
@@ -219,5 +219,5 @@ async def resolve_vlen(
 
 
 def _total(stored: np.ndarray[Any, Any], size: int) -> int:
-    """Bytes of all elements, of base elements of `size`."""
+    """Return bytes of all elements, of base elements of `size`."""
     return int(stored["length"].sum(dtype=np.int64)) * size

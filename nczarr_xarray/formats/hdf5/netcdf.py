@@ -130,7 +130,7 @@ class _Node:
 
 
 def _walk(root: H5Group) -> Iterator[_Node]:
-    """All groups, parents first."""
+    """Yield all groups, parents first."""
     pending = [("/", root)]
     while pending:
         path, group = pending.pop()
@@ -141,7 +141,7 @@ def _walk(root: H5Group) -> Iterator[_Node]:
 
 
 def _children_first(nodes: list[_Node]) -> Iterator[_Node]:
-    """The groups of a walk in the order in which netCDF-C looks for dimensions."""
+    """Yield the groups of a walk in the order in which netCDF-C looks for dimensions."""
     pending: list[_Node] = []
     for node in nodes:
         while pending and not node.path.startswith(f"{pending[-1].path.rstrip('/')}/"):
@@ -151,7 +151,7 @@ def _children_first(nodes: list[_Node]) -> Iterator[_Node]:
 
 
 def _depends_on_all(nodes: list[_Node]) -> bool:
-    """Whether groups that have not been read may matter for the dimensions of those that have.
+    """Tell whether groups that have not been read may matter for the dimensions of those that have.
 
     The longest variable, wherever it is, makes the length of an unlimited
     dimension, and phony dimensions are numbered through the file. And the
@@ -171,7 +171,7 @@ def _depends_on_all(nodes: list[_Node]) -> bool:
 
 
 def _odd(type_: Datatype) -> str:
-    """Why numbers of an attribute cannot be shown."""
+    """Say why numbers of an attribute cannot be shown."""
     return f"netCDF has no {type_.kind} type of {type_.size} bytes in such a format"
 
 
@@ -301,7 +301,7 @@ class _Builder:
                 self.fill_texts[dataset.address] = c_text(elements[0])
 
     def hierarchy(self) -> Hierarchy:
-        """The model of all that has been read."""
+        """Return the model of all that has been read."""
         types = self.value_types()
         dimensions, scales = self.dimensions(types)
         made: dict[int, Dimension] = {}
@@ -366,7 +366,7 @@ class _Builder:
     def dimensions(
         self, types: Mapping[tuple[str, str], ValueType]
     ) -> tuple[Dimensions, dict[tuple[str, str], list[Scale]]]:
-        """All dimensions, and by group and name those of each variable."""
+        """Return all dimensions, and by group and name those of each variable."""
         dimensions = Dimensions()
         for node in self.nodes:
             for dataset in node.datasets:
@@ -387,7 +387,7 @@ class _Builder:
         value: ValueType,
         dimensions: tuple[Dimension, ...],
     ) -> Variable:
-        """One variable; what is wrong with it is its `Variable.error`."""
+        """Return one variable; what is wrong with it is its `Variable.error`."""
         name = dataset.name
         if len(name) > len(_NON_COORDINATE):
             name = name.removeprefix(_NON_COORDINATE)
@@ -416,7 +416,7 @@ class _Builder:
         return variable
 
     def attributes(self, attributes: Mapping[str, H5Attribute], path: str) -> dict[str, Attribute]:
-        """The attributes of one object that netCDF shows."""
+        """Return the attributes of one object that netCDF shows."""
         listed = list(attributes.values())
         if all(attribute.order is not None for attribute in listed):
             listed.sort(key=lambda attribute: attribute.order or 0)
@@ -443,7 +443,7 @@ class _Builder:
         return shown
 
     def writer(self) -> str | None:
-        """The text of ``_NCProperties``."""
+        """Return the text of ``_NCProperties``."""
         attribute = self.nodes[0].group.attributes.get("_NCProperties")
         if attribute is None or attribute.type.kind != "string":
             return None

@@ -37,7 +37,7 @@ _LONGEST = (1 << 63) - 1
 
 
 def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_path: str) -> Array:
-    """The array behind a variable.
+    """Return the array behind a variable.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def _start(frame: Frame, layout: ContiguousLayout, size: int, path: str) -> int 
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Of C order, in bytes."""
+    """Return of C order, in bytes."""
     lengths = itertools.accumulate(shape[:0:-1], lambda a, b: a * max(1, b), initial=itemsize)
     return tuple(lengths)[::-1] if shape else ()
 
@@ -123,7 +123,7 @@ def _conversion(type_: Datatype, value: ValueType, frame: Frame, path: str) -> C
 
 
 def padding_of(dataset: H5Dataset, value: ValueType, fill_text: str | None, path: str) -> Any:
-    """What netCDF-C reads where an unlimited dimension is longer than a dataset.
+    """Return what netCDF-C reads where an unlimited dimension is longer than a dataset.
 
     Parameters
     ----------

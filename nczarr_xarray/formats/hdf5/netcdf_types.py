@@ -46,7 +46,7 @@ class ValueType:
 
 
 def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | None:
-    """How netCDF shows elements of a datatype; None if it does not (`INVISIBLE`).
+    """Return how netCDF shows elements of a datatype; None if it does not (`INVISIBLE`).
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
 
 
 def _structure(type_: Datatype, formats: list[np.dtype[Any] | None]) -> np.dtype[Any] | None:
-    """A structure as C lays it out on this machine; None if there is none."""
+    """Return a structure as C lays it out on this machine; None if there is none."""
     names = [member.name for member in type_.members]
     if any(one is None for one in formats) or not all(names):  # not `in`: float64 == None
         return None
@@ -143,7 +143,7 @@ def _structure(type_: Datatype, formats: list[np.dtype[Any] | None]) -> np.dtype
 
 
 def is_plain(type_: Datatype) -> bool:
-    """Whether elements need nothing but a change of layout."""
+    """Tell whether elements need nothing but a change of layout."""
     if type_.kind == "compound":
         return all(member.type is not None and is_plain(member.type) for member in type_.members)
     if type_.kind == "array" and type_.base is not None:
@@ -184,16 +184,16 @@ class TypeNames:
         return self._types[key]
 
     def knows(self, type_: Datatype) -> bool:
-        """Whether there is such a type."""
+        """Tell whether there is such a type."""
         return _in_memory(type_) in self._types
 
     def enum(self, type_: Datatype) -> EnumType | None:
-        """The enum that a type is, if there is such an enum."""
+        """Return the enum that a type is, if there is such an enum."""
         return self._types.get(_in_memory(type_)) if type_.kind == "enum" else None
 
 
 def _enum(type_: Datatype, name: str, group: str) -> EnumType | None:
-    """An enum of netCDF; None if the type is none."""
+    """Return an enum of netCDF; None if the type is none."""
     stored = stored_dtype(type_) if type_.kind == "enum" else None
     if stored is None or stored.kind not in "iu":
         return None

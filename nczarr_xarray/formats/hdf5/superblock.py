@@ -129,7 +129,7 @@ def _refuse(frame: Frame, driver: bytes) -> None:
 
 
 async def _find(url: str, size: int) -> tuple[int, memoryview]:
-    """Address and bytes of the first superblock."""
+    """Return address and bytes of the first superblock."""
     if not size:
         raise FormatError(url, "is neither a classic netCDF file nor HDF5: it is empty")
     head = await read_some(0, _FIRST_READ)

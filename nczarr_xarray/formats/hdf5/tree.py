@@ -206,7 +206,7 @@ class _Reading:
         return ordered
 
     async def _follow(self, group: int, link: Link, path: str) -> int:
-        """The address of the object that a link of `group` leads to."""
+        """Return the address of the object that a link of `group` leads to."""
         steps = 0
         ahead: list[bytes] = []
         address = group
@@ -231,7 +231,7 @@ class _Reading:
             link = await self._link(address, name, path)
 
     async def _link(self, group: int, name: bytes, path: str) -> Link:
-        """The link of a name in a group."""
+        """Return the link of a name in a group."""
         if group not in self._links:
             if group not in self._coming:
                 self._coming[group] = Once(partial(self._bring_links, group, path))
@@ -247,7 +247,7 @@ class _Reading:
         await self._read_links(await oh.read_header(self.frame, group, path))
 
     def build(self) -> H5Group:
-        """The tree of what has been read."""
+        """Return the tree of what has been read."""
         root = self.objects[self.root]
         if isinstance(root, NCZarrError):
             raise root

@@ -29,12 +29,12 @@ HIDDEN = frozenset(
 
 
 def in_heap(attribute: H5Attribute) -> bool:
-    """Whether the elements of an attribute are in the global heap."""
+    """Tell whether the elements of an attribute are in the global heap."""
     return attribute.type.kind == "vlen"
 
 
 def count_of(attribute: H5Attribute) -> int:
-    """Elements of an attribute, 0 for a null dataspace.
+    """Return elements of an attribute, 0 for a null dataspace.
 
     Raises
     ------
@@ -63,7 +63,7 @@ class Sequences:
 async def read_heap_values(
     frame: Frame, wanted: list[Sequences]
 ) -> list[list[bytes] | FormatError]:
-    """Elements of variable length of many attributes, all in one wave.
+    """Return elements of variable length of many attributes, all in one wave.
 
     Returns
     -------
@@ -81,7 +81,7 @@ async def read_heap_values(
 
 
 async def _read_group(frame: Frame, wanted: list[Sequences]) -> list[list[bytes] | FormatError]:
-    """`read_heap_values` of elements of one size."""
+    """Return `read_heap_values` of elements of one size."""
     parts = [bytes(one.data[: one.count * (frame.offset_size + 8)]) for one in wanted]
     size, count = wanted[0].size, sum(one.count for one in wanted)
     everything = await caught(resolve_vlen(frame, b"".join(parts), count, size))
@@ -99,7 +99,7 @@ async def _read_group(frame: Frame, wanted: list[Sequences]) -> list[list[bytes]
 def decode_attribute(
     attribute: H5Attribute, heap: list[bytes] | None, types: TypeNames
 ) -> Attribute | None:
-    """An attribute as netCDF shows it; None if it has no type for it and shows nothing.
+    """Return an attribute as netCDF shows it; None if it has no type for it and shows nothing.
 
     Parameters
     ----------
@@ -165,5 +165,5 @@ def _with_strings(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def c_text(data: bytes) -> str:
-    """Text of type string, which ends at the first NUL."""
+    """Return text of type string, which ends at the first NUL."""
     return text_of(data.partition(b"\0")[0])

@@ -122,7 +122,7 @@ def _check_source(frame: Frame, root: H5Group, name: bytes, path: str) -> None:
 
 
 def _name(cursor: Cursor, before: list[bytes], shared: int) -> bytes:
-    """A name, or one of those `before` if it is `shared`."""
+    """Return a name, or one of those `before` if it is `shared`."""
     if shared:
         number = cursor.length()
         if number >= len(before):
@@ -136,7 +136,7 @@ def _name(cursor: Cursor, before: list[bytes], shared: int) -> bytes:
 
 
 def _selection(cursor: Cursor, shape: tuple[int, ...] | None = None) -> float | None:
-    """Elements of a selection, infinity if it has no limit; None if they are not told by it.
+    """Return elements of a selection, infinity if it has no limit; None if they are not told by it.
 
     Parameters
     ----------

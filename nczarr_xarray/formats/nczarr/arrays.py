@@ -93,7 +93,7 @@ def _lengths(metadata: Mapping[str, JSON], name: str, key: str) -> tuple[int, ..
 
 
 def length(value: JSON, key: str, name: str) -> int:
-    """A non-negative integer that numpy can index (`FormatError` otherwise)."""
+    """Return a non-negative integer that numpy can index (`FormatError` otherwise)."""
     if not (isinstance(value, Number) and value.isdecimal() and value.isascii()):
         raise FormatError(key, f"{name!r} holds {dumps(value):.80}, not a length")
     if len(value) > 19 or int(value) > MAX_SIZE:
@@ -118,7 +118,7 @@ def _separator(metadata: Mapping[str, JSON], key: str) -> str:
 
 
 def _codecs(metadata: Mapping[str, JSON], key: str) -> tuple[CodecConfig, ...]:
-    """Filters, then the compressor: the order of encoding (section 7)."""
+    """Return filters, then the compressor: the order of encoding (section 7)."""
     filters = metadata.get("filters") or []
     if not isinstance(filters, list):
         raise FormatError(key, "'filters' is not an array")
@@ -150,7 +150,7 @@ def _plain(value: JSON, *, inside: bool = False) -> Any:
 
 
 def _fill(value: JSON, nc_type: str | None, dtype: np.dtype[Any], key: str, *, netcdf: bool) -> Any:
-    """The fill element; None means zero bytes."""
+    """Return the fill element; None means zero bytes."""
     if isinstance(value, list) and dtype.kind not in "cV":
         if len(value) != 1:
             raise FormatError(key, f"fill_value {dumps(value):.80} is not one value")

@@ -96,7 +96,7 @@ def decode_attributes(
 
 
 def convert(value: JSON, nc_type: str) -> str | tuple[str, ...] | np.ndarray[Any, Any]:
-    """The value of an attribute of known type.
+    """Return the value of an attribute of known type.
 
     Raises
     ------
@@ -114,7 +114,7 @@ def convert(value: JSON, nc_type: str) -> str | tuple[str, ...] | np.ndarray[Any
 
 
 def numbers(elements: Iterable[JSON], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """A 1-D array of numeric `dtype`, exact (ValueError if an element does not fit)."""
+    """Return a 1-D array of numeric `dtype`, exact (ValueError if an element does not fit)."""
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
             return np.array([as_float(e) for e in elements], dtype=dtype)
@@ -127,7 +127,7 @@ def numbers(elements: Iterable[JSON], dtype: np.dtype[Any]) -> np.ndarray[Any, A
 
 
 def as_float(element: JSON) -> float:
-    """A JSON number, bool, or the name of a non-finite value, as float."""
+    """Return a JSON number, bool, or the name of a non-finite value, as float."""
     if isinstance(element, bool):
         return float(element)
     if isinstance(element, str):
@@ -136,7 +136,7 @@ def as_float(element: JSON) -> float:
 
 
 def as_integer(element: JSON) -> int:
-    """A JSON number or bool as int; fractions are cut off, as netCDF-C does."""
+    """Return a JSON number or bool as int; fractions are cut off, as netCDF-C does."""
     if isinstance(element, bool):
         return int(element)
     if isinstance(element, str):

@@ -110,7 +110,7 @@ class _Builder:
         )
 
     def parent(self, path: str) -> Group:
-        """The group above `path`; one that was only passed through is made empty."""
+        """Return the group above `path`; one that was only passed through is made empty."""
         above, _, _ = path.rpartition("/")
         if above not in self.groups:
             group = self.groups[above] = Group(f"/{above}")
@@ -207,7 +207,7 @@ class _Builder:
     def referenced(
         self, structure: spellings.ArrayStructure, array: ChunkedArray
     ) -> tuple[Dimension, ...]:
-        """Dimensions by fully qualified name; the names rule, the shape must agree."""
+        """Return dimensions by fully qualified name; the names rule, the shape must agree."""
         references = structure.references
         if not references and array.shape in ((), (1,)):
             return ()  # a scalar, marked or not

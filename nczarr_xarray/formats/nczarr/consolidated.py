@@ -62,7 +62,7 @@ class Consolidated:
         return cls(documents, {prefix: frozenset(names) for prefix, names in tree.items()})
 
     def children(self, prefix: str) -> frozenset[str]:
-        """Names directly below `prefix`."""
+        """Return names directly below `prefix`."""
         return self.tree.get(prefix, frozenset())
 
     def check(
@@ -105,7 +105,7 @@ class Consolidated:
 
 
 def same(one: JSON, other: JSON) -> bool:
-    """Whether two documents say the same, however their numbers are spelt."""
+    """Tell whether two documents say the same, however their numbers are spelt."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(v, other[k]) for k, v in one.items())
     if isinstance(one, list) and isinstance(other, list):

@@ -121,7 +121,7 @@ def _numpy_dtype(spec: Any, key: str) -> np.dtype[Any]:
 
 
 def _fields(code: list[JSON], key: str) -> list[tuple[Any, ...]]:
-    """A structured dtype: ``[["a", "<i4"], ["b", "<f8", [2]]]`` as numpy wants it."""
+    """Return a structured dtype: ``[["a", "<i4"], ["b", "<f8", [2]]]`` as numpy wants it."""
     fields: list[tuple[Any, ...]] = []
     for entry in code:
         try:

@@ -21,7 +21,7 @@ _COPY = "copy the dataset first (nczarr copy) and change the copy"
 
 
 def generation_profile(documents_of_root: Mapping[str, bytes]) -> Profile:
-    """What an existing dataset is written as.
+    """Return what an existing dataset is written as.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def generation_profile(documents_of_root: Mapping[str, bytes]) -> Profile:
 
 
 def set_shape(zarray: bytes, key: str, shape: tuple[int, ...]) -> bytes:
-    """A ``.zarray`` with another shape (`FormatError` if the rank differs).
+    """Return a ``.zarray`` with another shape (`FormatError` if the rank differs).
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def set_attributes(
 
 
 def standard(data: bytes, key: str) -> bytes:
-    """A document of pure Zarr as JSON's standard has it; the same bytes if it is so already.
+    """Return a document of pure Zarr as JSON's standard has it; the same bytes if it is so already.
 
     Other writers leave bare NaN and infinities in theirs, which browsers refuse.
     """
@@ -235,7 +235,7 @@ class _Node:
         return f"{self.path}/{file}" if self.path else file
 
     def structure(self, places: Iterable[spellings.Place]) -> dict[str, JSON] | None:
-        """The first of NCZarr's structures at `places`, itself; None if there is none."""
+        """Return the first of NCZarr's structures at `places`, itself; None if there is none."""
         for file, name in places:
             document = self.files.get(file)
             found = document.get(name) if isinstance(document, dict) else None
@@ -244,7 +244,7 @@ class _Node:
         return None
 
     def types(self, profile: Profile) -> dict[str, JSON] | None:
-        """The map of attribute types, made if NCZarr has none yet; None in pure Zarr."""
+        """Return the map of attribute types, made if NCZarr has none yet; None in pure Zarr."""
         structure = self.structure(spellings.ATTRIBUTES)
         if structure is None and profile.spelling is not None:
             structure = self.files[".zattrs"].setdefault(profile.spelling.attributes, {})
@@ -262,7 +262,7 @@ class _Node:
 
 
 def _parse(key: str, data: bytes) -> JSON:
-    """A document that can be written again without loss."""
+    """Return a document that can be written again without loss."""
     try:
         data.decode()
     except UnicodeDecodeError:

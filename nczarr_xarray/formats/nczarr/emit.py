@@ -33,7 +33,7 @@ _INTERNAL = "|J0"
 
 
 def documents(root: Group, profile: Profile, writer: str) -> dict[str, bytes]:
-    """Every metadata object of a hierarchy, in the order in which to write them.
+    """Return every metadata object of a hierarchy, in the order in which to write them.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def documents(root: Group, profile: Profile, writer: str) -> dict[str, bytes]:
 
 
 def array_documents(variable: Variable, profile: Profile) -> dict[str, bytes]:
-    """``.zattrs`` and ``.zarray`` of a variable, by key.
+    """Return ``.zattrs`` and ``.zarray`` of a variable, by key.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def array_documents(variable: Variable, profile: Profile) -> dict[str, bytes]:
 
 
 def group_documents(group: Group, profile: Profile, writer: str | None) -> dict[str, bytes]:
-    """``.zattrs`` and ``.zgroup`` of a group, by key; the one that holds the structure last.
+    """Return ``.zattrs`` and ``.zgroup`` of a group, by key; the one that holds the structure last.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def group_documents(group: Group, profile: Profile, writer: str | None) -> dict[
 
 
 def consolidate(documents: Mapping[str, bytes]) -> bytes:
-    """``.zmetadata`` of these documents (section 9.5).
+    """Return ``.zmetadata`` of these documents (section 9.5).
 
     Raises
     ------
@@ -143,13 +143,13 @@ def consolidate(documents: Mapping[str, bytes]) -> bytes:
 
 
 def dimension_value(dimension: Dimension) -> JSON:
-    """What NCZarr's list of dimensions says of one (section 2.1)."""
+    """Return what NCZarr's list of dimensions says of one (section 2.1)."""
     size = values.integer(dimension.size)
     return {"size": size, "unlimited": values.integer(1)} if dimension.unlimited else size
 
 
 def _attributes(variable: Variable) -> Mapping[str, Attribute]:
-    """Attributes of a variable, as it is stored.
+    """Return attributes of a variable, as it is stored.
 
     ``_nczarr_maxstrlen`` says what the dtype says, for else netCDF-C cuts text. Enums become
     flags, for there are none.

@@ -26,7 +26,7 @@ _NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_.+@-]")
 
 
 def as_flags(variable: Variable) -> dict[str, Attribute]:
-    """The attributes of a variable of an enum, with flags and the mark."""
+    """Return the attributes of a variable of an enum, with flags and the mark."""
     enum = variable.enum
     assert enum is not None
     attributes = dict(variable.attributes)

@@ -71,7 +71,7 @@ _NOT_PORTABLE = "with portable=True there is only what every reader of Zarr 2 ha
 
 
 def problems(root: Group, profile: Profile) -> list[str]:
-    """Everything in a hierarchy that the readers of `profile` would not get back.
+    """Return everything in a hierarchy that the readers of `profile` would not get back.
 
     What pure Zarr loses by its nature (attribute types, unlimited and unused
     dimensions) is no problem there.
@@ -90,7 +90,7 @@ def codec_problems(config: CodecConfig, array: ChunkedArray, profile: Profile) -
 
 
 def consistently_named(group: Group) -> set[str]:
-    """Names of the variables whose ``_ARRAY_DIMENSIONS`` contradict none before them.
+    """Return names of the variables whose ``_ARRAY_DIMENSIONS`` contradict none before them.
 
     The short names leave out the group of a dimension, so that one name may
     come to mean two lengths, which no reader of ``_ARRAY_DIMENSIONS`` accepts.
@@ -147,7 +147,7 @@ class _Check:
                 yield f"{where}: {self.reader} has no dimensions of length 0 in NCZarr"
 
     def key(self, name: str) -> Iterator[str]:
-        """A name that becomes part of a key."""
+        """Yield a name that becomes part of a key."""
         if not is_safe_name(name) or name.startswith("."):
             yield f"{name!r} cannot be the name of a group or variable"
         elif self.netcdf:
@@ -282,7 +282,7 @@ class _Check:
             yield from self.settings(config, array)
 
     def settings(self, config: CodecConfig, array: ChunkedArray) -> Iterator[str]:
-        """What is wrong with the parameters of a codec that netCDF-C has."""
+        """Yield what is wrong with the parameters of a codec that netCDF-C has."""
         name = config["id"]
         for setting in _CODECS[name]:
             if not isinstance(config.get(setting), int) or config[setting] < 0:

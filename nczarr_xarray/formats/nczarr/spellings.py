@@ -104,7 +104,7 @@ def detect(root: Documents) -> str | None:
 
 
 def writer(root: Documents) -> str | None:
-    """``_NCProperties`` of a dataset that netCDF-C wrote as NCZarr or Zarr, else None."""
+    """Return ``_NCProperties`` of a dataset that netCDF-C wrote as NCZarr or Zarr, else None."""
     properties = _at(root, ".zattrs", "_NCProperties")
     return properties if isinstance(properties, str) and "nczarr=" in properties else None
 
@@ -117,7 +117,7 @@ def release(writer: str | None) -> tuple[int, ...] | None:
 
 
 def group_lists(documents: Documents, path: str) -> GroupLists | None:
-    """The group structure of the group at `path`; None if it has none.
+    """Return the group structure of the group at `path`; None if it has none.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def array_structure(documents: Documents, path: str) -> ArrayStructure | None:
 
 
 def attribute_types(documents: Documents, path: str) -> Mapping[str, JSON]:
-    """The ``types`` map of a node; empty if it has none (FormatError if malformed)."""
+    """Return the ``types`` map of a node; empty if it has none (FormatError if malformed)."""
     structure, key = _first(documents, ATTRIBUTES, path)
     types = structure.get("types", {}) if isinstance(structure, dict) else structure
     if types is None:
@@ -172,7 +172,7 @@ def _at(documents: Documents, file: str, key: str | None) -> JSON:
 
 
 def _first(documents: Documents, places: tuple[Place, ...], path: str) -> tuple[JSON, str]:
-    """The first of `places` that holds something, and its name for errors."""
+    """Return the first of `places` that holds something, and its name for errors."""
     for file, key in places:
         found = _at(documents, file, key)
         if found is not None:
@@ -196,7 +196,7 @@ def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _dimension(name: str, value: JSON, key: str) -> tuple[int, bool]:
-    """``3`` or ``{"size": 5, "unlimited": 1}`` (section 2.1); length 0 means unlimited."""
+    """Return ``3`` or ``{"size": 5, "unlimited": 1}`` (section 2.1); length 0 means unlimited."""
     unlimited: JSON = Number(0)
     if isinstance(value, dict):
         unlimited = value.get("unlimited", unlimited)

@@ -40,12 +40,12 @@ _CODES: dict[str, str] = {
 
 
 def integer(value: int) -> Number:
-    """An integer, exact."""
+    """Return an integer, exact."""
     return Number(int(value))
 
 
 def number(value: Any, *, bare: bool = False) -> JSON:
-    """A numpy integer, or a numpy float by the shortest text that gives the same bits back.
+    """Return a numpy integer, or a numpy float by the shortest text that gives the same bits back.
 
     Parameters
     ----------
@@ -109,12 +109,12 @@ def standard_attribute(name: str, value: JSON) -> JSON:
 
 
 def attribute_code(nc_type: str, char: str) -> str:
-    """The entry for an attribute in the map of types; `char` is the generation's char."""
+    """Return the entry for an attribute in the map of types; `char` is the generation's char."""
     return char if nc_type == "char" else _CODES[nc_type]
 
 
 def dtype_code(array: ChunkedArray, nc_type: str | None, profile: Profile) -> JSON:
-    """``dtype`` of ``.zarray``; single bytes have ``|``, which zarr-python needs.
+    """Return ``dtype`` of ``.zarray``; single bytes have ``|``, which zarr-python needs.
 
     Not so with szip, which zarr-python lacks: netCDF-C 4.10.1 asks for an order there
     ("bad datatype endianness order") and writes ``<u1`` itself.
@@ -138,7 +138,7 @@ def _fields(descr: list[Any]) -> JSON:
 
 
 def fill_value(array: ChunkedArray, profile: Profile) -> JSON:
-    """``fill_value`` of ``.zarray``.
+    """Return ``fill_value`` of ``.zarray``.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def _bytes_fill(fill: bytes, size: int, profile: Profile) -> str:
 
 
 def codecs(array: ChunkedArray, profile: Profile) -> tuple[JSON, JSON]:
-    """``filters`` and ``compressor``; empty filters are null, for ``[]`` crashes netCDF-C.
+    """Return ``filters`` and ``compressor``; empty filters are null, for ``[]`` crashes netCDF-C.
 
     In NCZarr the last codec is the compressor, whatever it is (section 7).
     """

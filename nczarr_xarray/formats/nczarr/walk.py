@@ -87,7 +87,7 @@ class _Walk:
             self.listed.update(zip(new_prefixes, answer.listings, strict=True))
 
     def documents(self, path: str, files: Iterable[str]) -> dict[str, JSON]:
-        """The documents of one node; the first that could not be read is raised."""
+        """Return the documents of one node; the first that could not be read is raised."""
         found: dict[str, JSON] = {}
         for file in files:
             document = self.files.get(_key(path, file))
@@ -156,7 +156,7 @@ class _Walk:
         yield from self.load_referenced_groups()
 
     def is_empty(self) -> bool:
-        """Whether nothing was found in the wanted group, which has no lists either."""
+        """Tell whether nothing was found in the wanted group, which has no lists either."""
         wanted = self.nodes.groups[self.wanted]
         return wanted.lists is None and not (wanted.arrays or wanted.groups)
 
@@ -317,7 +317,7 @@ class _Walk:
                     paths += self.take_groups(group)
 
     def children(self, group: GroupNode) -> tuple[str, ...]:
-        """Names below a group that has no lists, sorted as netCDF-C sorts them."""
+        """Return names below a group that has no lists, sorted as netCDF-C sorts them."""
         listing = self.listed[group.path]
         if isinstance(listing, StoreError):
             raise listing
@@ -353,7 +353,7 @@ class _Walk:
         return [p for n, p in there if n not in group.arrays and n not in group.groups]
 
     def is_version_3(self, groups: list[GroupNode], strangers: list[str]) -> bool:
-        """Whether all that is there is of Zarr 3, in a root that has no metadata.
+        """Tell whether all that is there is of Zarr 3, in a root that has no metadata.
 
         Raises
         ------
@@ -414,7 +414,7 @@ class _Walk:
 
 
 def single_array(where: str) -> FormatError:
-    """The error where an array was found in place of a group."""
+    """Return the error where an array was found in place of a group."""
     return FormatError(
         where,
         "is a single Zarr array, not a group: open the group or the folder that holds it, in "
@@ -427,7 +427,7 @@ def _key(path: str, name: str) -> str:
 
 
 def _ancestors(path: str) -> list[str]:
-    """``"a/b/c"`` -> ``["a", "a/b", "a/b/c"]``."""
+    """Return ``"a/b/c"`` -> ``["a", "a/b", "a/b/c"]``."""
     parts = path.split("/") if path else []
     return ["/".join(parts[: i + 1]) for i in range(len(parts))]
 
