@@ -45,7 +45,7 @@ class WritableStore(ABC):
 
     @abstractmethod
     def reader(self) -> KeyStore:
-        """A store that reads the same keys."""
+        """Return a store that reads the same keys."""
 
     @abstractmethod
     def put(self, key: str, data: Buffer) -> None:
@@ -81,11 +81,11 @@ class WritableStore(ABC):
 
     @abstractmethod
     def keys_below(self, prefix: str) -> list[str]:
-        """Every key below `prefix` (``""`` is the root), at any depth, whole and sorted."""
+        """Return every key below `prefix` (``""`` is the root), at any depth, whole and sorted."""
 
     @abstractmethod
     def child(self, prefix: str) -> WritableStore:
-        """A store whose root is `prefix` of this one, for what nobody reads yet.
+        """Return a store whose root is `prefix` of this one, for what nobody reads yet.
 
         Its `put` need not be atomic.
         """

@@ -87,7 +87,7 @@ async def together(parts: Iterable[Parsing[T]]) -> list[T]:
 
 
 async def both(first: Parsing[S], second: Parsing[T]) -> tuple[S, T]:
-    """`together`, of two parts with different results."""
+    """Return `together`, of two parts with different results."""
     parts: list[Parsing[Any]] = [first, second]
     results = await together(parts)
     return results[0], results[1]
@@ -135,7 +135,7 @@ class Once(Generic[T]):
 
 
 async def caught(part: Parsing[T]) -> T | NCZarrError:
-    """The result of `part`, or the error that it raised."""
+    """Return the result of `part`, or the error that it raised."""
     try:
         return await part
     except NCZarrError as error:
