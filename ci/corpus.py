@@ -61,7 +61,7 @@ _h5netcdf = _xarray("h5netcdf", phony_dims="sort", **RAW)
 
 
 def without_attributes(reading: Reading) -> Reading:
-    """A reading that is asked for values only: h5netcdf has attributes that mean one file."""
+    """Return a reading that is asked for values only: h5netcdf has attributes of one file."""
     for group in reading.values():
         group.attrs = None
         for variable in group.variables.values():
@@ -162,7 +162,7 @@ def find(root: Path) -> Iterator[Item]:
 
 
 def format_of(path: Path) -> str | None:
-    """The format of a file; None if it is none of ours."""
+    """Return the format of a file; None if it is none of ours."""
     if path.is_symlink() or not path.is_file():
         return None
     with path.open("rb") as file:
@@ -222,7 +222,7 @@ def read_all(items: list[Item], folder: str, jobs: int, limits: workers.Limits) 
 
 
 def load(folder: str, number: int, name: str) -> Reading | Failed:
-    """What a reader left; a process that ended has left nothing."""
+    """Return what a reader reported; a process that crashed has reported nothing."""
     path = Path(folder, f"{number} {name}")
     if not path.exists():
         return Failed("the process crashed or took too long")
@@ -263,7 +263,7 @@ def judge(item: Item, said: dict[str, Reading | Failed]) -> Verdict:
 
 
 def compare(name: str, ours: Reading, theirs: Reading) -> Iterator[Difference]:
-    """What differs from one reader, as far as it defines what we return."""
+    """Return what differs from a reader whose results define ours."""
     if name in EXACT:
         yield from readings.differences(ours, theirs)
         return
@@ -335,7 +335,7 @@ def _same_names(where: str, ours: Reading, other: Reading | Failed | None) -> bo
 
 
 def documented(difference: Difference) -> str | None:
-    """The class of a difference that docs/differences.md has."""
+    """Return the class of a difference that docs/differences.md lists."""
     text = f"{difference.ours} / {difference.theirs}"
     for _, what, pattern in DOCUMENTED:
         if re.fullmatch(what, difference.what) and re.search(pattern, text):
@@ -347,7 +347,7 @@ def documented(difference: Difference) -> str | None:
 
 
 def table(verdicts: list[Verdict]) -> Iterator[str]:
-    """The lines of a table in Markdown: files of each folder by outcome."""
+    """Yield the lines of a table in Markdown: files of each folder by outcome."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     for verdict in verdicts:
         counts[verdict.item.group][verdict.outcome] += 1

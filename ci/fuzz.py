@@ -51,13 +51,13 @@ class HangError(BaseException):
 
 @functools.cache
 def good(name: str) -> tuple[samples.Objects, Any]:
-    """A dataset before any damage, and what it holds."""
+    """Return a dataset before any damage, and what it holds."""
     objects = samples.DATASETS[name]()
     return objects, promises.read_all(objects)
 
 
 def damaged(seed: int, number: int) -> tuple[str, samples.Objects, set[str]]:
-    """The damaged dataset of one case."""
+    """Return the damaged dataset of one case."""
     rng = random.Random(f"{seed}/{number}")  # noqa: S311 - no secret
     name = rng.choice(NAMES)
     return name, *damage.mutate(good(name)[0], rng)

@@ -46,7 +46,7 @@ _AMAZON = re.compile(r"https://s3(?!-fips|\.dualstack)[^:]*\.amazonaws\.com(\.cn
 
 
 def storage_options(url: NetCDFURL, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Keyword arguments with which ``fsspec.core.url_to_fs(url.base, **options)`` opens `url`.
+    """Return the keyword arguments with which ``fsspec.core.url_to_fs`` opens the base of `url`.
 
     What is `given` always wins. An S3 URL gets besides: credentials (`choose_profile`,
     `credentials`), region (`choose_region`) and endpoint. An HTTP URL with user and password gets
@@ -80,7 +80,7 @@ def storage_options(url: NetCDFURL, given: Mapping[str, Any] | None = None) -> d
 def choose_profile(
     url: NetCDFURL, entries: Sequence[Entry], env: Mapping[str, str], profiles: Profiles
 ) -> str | None:
-    """Name of the AWS profile that the caller asked for; None if for none.
+    """Return the name of the AWS profile that the caller asked for; None if there is none.
 
     The first of ``#aws.profile=``, ``AWS.PROFILE`` in an rc file, and the variable
     ``AWS_PROFILE``. The name ``no`` means anonymous and stands in no file.
@@ -114,7 +114,7 @@ def choose_profile(
 
 
 def credentials(name: str | None, env: Mapping[str, str], profiles: Profiles) -> dict[str, Any]:
-    """Return options of s3fs that say where credentials come from.
+    """Return the options of s3fs that say where credentials come from.
 
     The first of: the profile `name`; ``AWS_ACCESS_KEY_ID`` with ``AWS_SECRET_ACCESS_KEY``; the
     profile ``default``; the role of a container, if the environment announces one; anonymous.
@@ -143,7 +143,7 @@ def credentials(name: str | None, env: Mapping[str, str], profiles: Profiles) ->
 def choose_region(
     url: NetCDFURL, entries: Sequence[Entry], env: Mapping[str, str], profile: Mapping[str, Any]
 ) -> str:
-    """Region to sign for.
+    """Return the region to sign requests for.
 
     The first of ``#aws.region=``, the region in the host of the URL, ``AWS.REGION`` in an rc
     file, ``region`` (or netCDF-C's ``aws_region``) of the profile, ``AWS_REGION``,
@@ -190,7 +190,7 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _add_password(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Basic authentication as a header of each request: aiohttp drops it on a foreign redirect."""
+    """Pass basic authentication as a header, which aiohttp drops on a redirect to another host."""
     if "auth" in given:
         return dict(given)
     token = base64.b64encode(url.userinfo.encode(errors="surrogateescape")).decode()

@@ -95,7 +95,7 @@ class Destination:
         return archive
 
     def upload(self, path: str) -> None:
-        """Put a local file where an archive is that has no `path`, in one step.
+        """Replace an archive that has no `path` by a local file, in one step.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class Destination:
 def open_destination(
     target: object, storage_options: Mapping[str, Any] | None = None
 ) -> Destination:
-    """Find out where to write; nothing is made, and no network is asked.
+    """Find out where to write; nothing is created, and no request is sent.
 
     Parameters
     ----------

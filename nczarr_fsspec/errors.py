@@ -7,7 +7,7 @@ from typing import Any
 
 
 class NCZarrError(Exception):
-    """Something about a dataset is wrong or out of reach.
+    """A dataset is damaged, missing or out of reach.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ class NCZarrError(Exception):
 
 
 class FormatError(NCZarrError, ValueError):
-    """The bytes were read, but they do not say what the format demands."""
+    """The bytes were read, but they are not what the format prescribes."""
 
 
 class UnsupportedError(FormatError):
-    """Nothing is wrong with the bytes, but nothing that is installed can read them."""
+    """The bytes are valid, but no installed package can read them."""
 
 
 class URLError(NCZarrError, ValueError):
@@ -55,7 +55,7 @@ class StoreError(NCZarrError, OSError):
 
 
 class TooLargeError(StoreError, FormatError):
-    """An object has more bytes than it can need; they were not read."""
+    """An object is larger than it can need to be; it was not read."""
 
 
 def too_large(obj: str, most: int) -> TooLargeError:
@@ -72,23 +72,23 @@ class DatasetNotFoundError(StoreError, FileNotFoundError):
 
 
 class AccessDeniedError(StoreError, PermissionError):
-    """A server refuses, or wants credentials; some say so of what is not there, too."""
+    """A server refuses access or wants credentials; some servers do so for what does not exist."""
 
 
 class DatasetExistsError(StoreError, FileExistsError):
-    """Something is at the target already, and nobody said that it may go."""
+    """Something is at the target already, and the caller did not ask to replace it."""
 
 
 class IncompleteExportError(StoreError):
-    """An export has not come to its end: some of what it is to store is not there."""
+    """An export is unfinished: some of the chunks it is to store are missing."""
 
 
 class ConflictError(StoreError):
-    """Another writer is at work on the same part of the dataset."""
+    """Another writer is changing the same part of the dataset."""
 
 
 class ExportError(NCZarrError, ValueError):
-    """Something cannot be stored as it is; found before the first byte is written.
+    """Something cannot be stored as it is; this is found before the first byte is written.
 
     Parameters
     ----------
@@ -112,8 +112,8 @@ class ExportError(NCZarrError, ValueError):
 
 
 class NCZarrWarning(UserWarning):
-    """Something was left out or repaired while a dataset was opened, or is written differently."""
+    """Something was left out or repaired on opening, or is written in another form."""
 
 
 class LossWarning(NCZarrWarning):
-    """Something cannot be stored, and what is written lacks it; the message names all of it."""
+    """Something cannot be stored, and is left out; the message names all of it."""

@@ -14,7 +14,7 @@ _INSTALL = {
 
 
 def missing_package(protocol: str | None, error: ImportError, shown: str = "") -> ImportError:
-    """Make of fsspec's error one that says what to install.
+    """Turn fsspec's error about a missing package into one that says what to install.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ _IN_MEMORY = (io.BytesIO, mmap.mmap)
 
 
 def may_share_position(value: object) -> bool:
-    """Tell whether something is a file object whose position both sides of a fork may move."""
+    """Tell whether `file` is a file object whose position a parent and its fork share."""
     return hasattr(value, "read") and hasattr(value, "seek") and type(value) not in _IN_MEMORY
 
 

@@ -63,7 +63,7 @@ class KeyStore(ABC):
     def get_many(
         self, keys: Sequence[str], most: int | None = None
     ) -> list[bytes | StoreError | None]:
-        """Return bytes of each key, None where there is none, the error where reading failed.
+        """Return the bytes of each key, None if there is no such key, the error if reading failed.
 
         Parameters
         ----------
@@ -73,21 +73,21 @@ class KeyStore(ABC):
 
     @abstractmethod
     def list_many(self, prefixes: Sequence[str]) -> list[frozenset[str] | StoreError | None]:
-        """Names directly below each prefix (``""`` is the root); None if listing is impossible."""
+        """Return the names directly below each prefix (``""``: the root); None without listing."""
 
     def contents(self) -> str:
-        """Tell what is in a `steady` store from what there may be in its place later."""
+        """Return what tells the content of a `steady` store from any later one at its place."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release file handles. The store reopens by itself if it is used again."""
+        """Release file handles. The store opens them again if it is used again."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
 
 
 class LocalStore(KeyStore):
-    """A store whose reads are quick and run in the calling thread."""
+    """A store that answers at once, in the calling thread."""
 
     @abstractmethod
     def get(
@@ -116,7 +116,7 @@ class LocalStore(KeyStore):
         """
 
     def get_into(self, key: str, buffer: memoryview) -> int | None:
-        """Put the bytes of `key` into `buffer`, without a copy where a store can.
+        """Read the bytes of `key` into `buffer`, without a copy where the store can.
 
         Returns
         -------
@@ -136,7 +136,7 @@ class LocalStore(KeyStore):
         return len(data)
 
     def stamp(self, key: str) -> Hashable:
-        """Something that differs after `key` has changed, if that can be found out quickly."""
+        """Return a value that changes whenever `key` does, if it can be found out quickly."""
         return None
 
     @abstractmethod
@@ -173,7 +173,7 @@ def most_connections() -> int:
 
 
 class OnLoop(ABC):
-    """Something whose coroutines run on one event loop, in a thread of its own."""
+    """An object whose coroutines run on one event loop, in a thread of its own."""
 
     url: str
 
@@ -200,7 +200,7 @@ class OnLoop(ABC):
 
 
 class RemoteStore(KeyStore, OnLoop):
-    """A store whose reads wait for a network. Coroutines must run on `loop`."""
+    """A store that waits for a network. Its coroutines must run on `loop`."""
 
     #: requests in flight at most, each on a connection of its own
     concurrency: int = most_connections()
@@ -215,7 +215,7 @@ class RemoteStore(KeyStore, OnLoop):
         stop: int | None = None,
         most: int | None = None,
     ) -> bytes | None:
-        """Bytes ``[start, stop)`` of `key`, or None if there is none; as `LocalStore.get`."""
+        """Return bytes ``[start, stop)`` of `key`, None if it is missing; see `LocalStore.get`."""
 
     @abstractmethod
     async def list(self, prefix: str) -> frozenset[str] | None:
@@ -229,7 +229,7 @@ class RemoteStore(KeyStore, OnLoop):
     async def gather_objects(
         self, keys: Iterable[str], most: int | None = None
     ) -> builtins.list[bytes | StoreError | None]:
-        """Return `get_many`, on the loop."""
+        """Answer `get_many`, on the loop."""
         get = partial(self.get, most=self.max_metadata if most is None else most)
         return await self.gather(get, keys)
 
@@ -239,7 +239,7 @@ class RemoteStore(KeyStore, OnLoop):
         return self.run(self.gather(self.list, prefixes))
 
     def gate(self) -> asyncio.Semaphore:
-        """What every request of this store passes, so that at most `concurrency` are in flight."""
+        """Return the semaphore that limits this store to `concurrency` requests in flight."""
         loop = asyncio.get_running_loop()
         gate: asyncio.Semaphore | None
         owner, gate = self.__dict__.get("_gate", (None, None))

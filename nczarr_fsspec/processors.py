@@ -28,7 +28,7 @@ def processors() -> int:
 
 @cache
 def _quota(root: str = "/") -> int:
-    """Return how many processors the control groups allow, as joblib and dask count: rounded up."""
+    """Return the processor limit of the control groups, rounded up as joblib and dask do."""
     least = sys.maxsize
     try:
         lines = Path(root, "proc/self/cgroup").read_text().splitlines()

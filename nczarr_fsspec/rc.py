@@ -91,7 +91,7 @@ def load_rc(env: Mapping[str, str] | None = None) -> list[Entry]:
 
 
 def lookup(entries: Sequence[Entry], key: str, url: NetCDFURL) -> str | None:
-    """Value of `key` for `url`: of the longest ``[url]`` that covers it, the last one of equals."""
+    """Return the value of `key` for `url`: the last entry of the longest ``[url]`` that matches."""
     places = list(_places(url))
     best: tuple[tuple[bool, int], str] | None = None
     for entry in entries:
@@ -108,7 +108,7 @@ def _covers(entry: Entry, place: tuple[str, str]) -> bool:
 
 
 def _places(url: NetCDFURL) -> Iterator[tuple[str, str]]:
-    """Yield ``(host[:port], path)`` of `url`, for S3 in all its spellings."""
+    """Yield ``(host[:port], path)`` of `url`; for S3, in all its spellings."""
     if url.bucket is None:
         if url.target_protocol in ("http", "https"):
             link = url.base[url.base.rindex(f"{url.target_protocol}://") :]

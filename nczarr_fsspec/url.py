@@ -124,7 +124,7 @@ class NetCDFURL:
 
 
 def is_url(text: str) -> bool:
-    """Whether `text` starts like a URL: ``scheme://``, ``file:/``, an fsspec chain ``a::b``."""
+    """Tell whether `text` begins like a URL: ``scheme://``, ``file:/``, fsspec's ``a::b``."""
     return _IS_URL.match(text) is not None
 
 

@@ -45,11 +45,11 @@ class WritableStore(ABC):
 
     @abstractmethod
     def reader(self) -> KeyStore:
-        """Return a store that reads the same keys."""
+        """Return a read-only store of the same keys."""
 
     @abstractmethod
     def put(self, key: str, data: Buffer) -> None:
-        """Store `data` under `key`, in place of what is there.
+        """Store `data` under `key`, and replace what is there.
 
         A reader sees all of the old bytes or all of the new ones, and after an
         error there is no part of the new ones.
@@ -57,7 +57,7 @@ class WritableStore(ABC):
 
     @abstractmethod
     def create(self, key: str, data: Buffer) -> bool:
-        """Store `data` unless `key` exists; whether it was stored.
+        """Store `data` unless `key` exists; tell whether it was stored.
 
         Of many callers at a time one is told True. How far this holds is said
         where a store is documented: among processes, or in this process only.
@@ -65,14 +65,14 @@ class WritableStore(ABC):
 
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove `keys`; missing keys are fine.
+        """Delete `keys`; missing ones are no error.
 
         So are removed the directories of this machine that become empty.
         """
 
     @abstractmethod
     def move(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Rename ``(source, target)`` keys, in place of what the targets are.
+        """Rename keys, given as ``(source, target)``; a target that exists is replaced.
 
         A source that is missing while its target exists was moved before, so an
         interrupted move may be repeated. Pairs go in any order: no target may be
@@ -81,7 +81,7 @@ class WritableStore(ABC):
 
     @abstractmethod
     def keys_below(self, prefix: str) -> list[str]:
-        """Return every key below `prefix` (``""`` is the root), at any depth, whole and sorted."""
+        """Return every full key below `prefix` (``""`` is the root), at any depth, sorted."""
 
     @abstractmethod
     def child(self, prefix: str) -> WritableStore:

@@ -27,7 +27,7 @@ from nczarr_fsspec.writable import WritableStore
 
 
 class Change(Protocol):
-    """A change of a dataset, under way (`Edit` is one). Picklable.
+    """A change of a dataset that has begun and is not committed (`Edit` is one). Picklable.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Change(Protocol):
         expected: int | None = None,
         pending: Incomplete | None = None,
     ) -> None:
-        """Make it valid: all of it, at once.
+        """Make the whole change valid, in one step.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class NewTree:
 
     @classmethod
     def begin(cls, path: str, *, follow_symlinks: bool = False) -> NewTree:
-        """Make the directory that the tree is built in.
+        """Make the directory in which the tree is built.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class NewTree:
         self.abort()  # what is there now is the old tree
 
     def _replace(self, old: Edit) -> None:
-        """Let the trees change places, or else put each object in place of an old one."""
+        """Exchange the two trees, or else put each new object in place of an old one."""
         keys = old.store.keys_below("")
         owned = dataset_keys(keys)
         old.lock.check()
@@ -201,13 +201,13 @@ class NewArchive:
 
 @dataclass(frozen=True, slots=True)
 class NewObjects:
-    """Objects where there were none; until the end a mark tells readers to keep off."""
+    """Objects where there were none; a mark keeps readers out until all of them are there."""
 
     lock: Lock
 
     @classmethod
     def begin(cls, store: WritableStore) -> NewObjects:
-        """Put the mark, and remove what an export has left that was never complete.
+        """Put the mark, and remove what an unfinished export has left.
 
         Raises
         ------
@@ -263,7 +263,7 @@ _PARTIAL = re.compile(
 
 
 def partial_path(path: str) -> str:
-    """Return a name beside `path` for something that is to replace it; it tells who made it."""
+    """Return a name beside `path` for its replacement; the name tells which process made it."""
     parent, name = os.path.split(path)
     owner = Owner.here()
     unique = f"{owner.host}-{owner.system}-{owner.pid}-{owner.started}-{uuid.uuid4().hex[:8]}"
@@ -273,7 +273,7 @@ def partial_path(path: str) -> str:
 
 
 def leftovers(path: str) -> list[tuple[str, Owner]]:
-    """Return what writers of `path` have beside it: paths, and whose they are."""
+    """Return what writers of `path` have left beside it: pairs of path and owner."""
     parent, name = os.path.split(path)
     start = f".{name[:80]}."
     found = []
@@ -288,7 +288,7 @@ def leftovers(path: str) -> list[tuple[str, Owner]]:
 
 
 def _keep_out(path: str, ours: str) -> None:
-    """Raise `ConflictError` if somebody else is at work on `path`."""
+    """Raise `ConflictError` if another process is writing to `path`."""
     remove_leftovers(path)
     for other, owner in leftovers(path):
         if other != ours:
@@ -300,14 +300,14 @@ def _keep_out(path: str, ours: str) -> None:
 
 
 def remove_leftovers(path: str, *, alive: bool = False) -> None:
-    """Remove what writers of `path` left behind when they died (or are taken to have died)."""
+    """Remove what dead writers of `path` left behind, and what writers left that count as dead."""
     for partial, owner in leftovers(path):
         if alive or owner.has_left(os.path.basename(partial)):
             remove_partial(partial)
 
 
 def remove_partial(partial: str) -> None:
-    """Remove what is at a `partial_path`, and say that nobody is at work there."""
+    """Remove what is at a `partial_path`, and its owner's file."""
     AT_WORK.discard(os.path.basename(partial))
     if os.path.isdir(partial):
         shutil.rmtree(partial, ignore_errors=True)
@@ -317,7 +317,7 @@ def remove_partial(partial: str) -> None:
 
 
 def exchange(one: str, other: str) -> bool:
-    """Let two directories change names at once; whether the system can (Linux and macOS)."""
+    """Exchange the names of two directories in one step; tell whether the system can do that."""
     try:
         library = ctypes.CDLL(None, use_errno=True)
         names = os.fsencode(one), os.fsencode(other)
@@ -330,7 +330,7 @@ def exchange(one: str, other: str) -> bool:
 
 
 def can_be_renamed(path: str) -> bool:
-    """Tell whether a directory can come to `path` by renaming, as far as one can see."""
+    """Tell whether a directory can be renamed to `path`, as far as that can be checked."""
     if not os.path.isdir(path):
         return True
     return not os.path.ismount(path) and os.access(os.path.dirname(path), os.W_OK | os.X_OK)

@@ -19,7 +19,7 @@ from nczarr_fsspec.writable import WritableStore
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One change of one dataset, under way. Picklable, so that other processes can stage for it.
+    """A change of a dataset that has begun. Picklable, so that other processes can stage for it.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Edit:
         expected: int | None = None,
         pending: Incomplete | None = None,
     ) -> None:
-        """Make what was staged valid, and put it into place.
+        """Make the staged objects valid, and move them into place.
 
         It may be called again if the process that called it died.
 
@@ -95,5 +95,5 @@ class Edit:
         self.lock.release()
 
     def abort(self) -> None:
-        """Remove what was staged, and the lock; nothing if the change is valid already."""
+        """Remove the staged objects and the lock; do nothing if the change is valid already."""
         self.lock.release()

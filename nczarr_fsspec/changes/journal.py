@@ -57,7 +57,7 @@ _BEGINS = {JOURNAL: b'{"transaction": ', INCOMPLETE: b'{"owner": '}
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """A change that is valid, and may not have been carried out in full.
+    """A change that is valid, but perhaps not yet carried out in full.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Journal:
     removed: tuple[str, ...] = ()
 
     def dump(self) -> bytes:
-        """Return what `parse` takes."""
+        """Return the journal as bytes for `parse`."""
         document = {
             "transaction": self.transaction,
             "owner": self.owner.document,
@@ -86,7 +86,7 @@ class Journal:
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Journal:
-        """Take a journal apart (`StoreError` if it is damaged)."""
+        """Parse a journal (`StoreError` if it is damaged)."""
         try:
             document = json.loads(data)
             transaction = document["transaction"]
@@ -101,17 +101,17 @@ class Journal:
         return cls(transaction, Owner.parse(document.get("owner")), *keys)
 
     def staged_key(self, key: str) -> str:
-        """Return where the new object for `key` was put."""
+        """Return the key under which the new object for `key` was staged."""
         return f"{STAGED}/{self.transaction}/{key}"
 
     def successor(self, number: int) -> str:
-        """Return where it says who carries out the change after `number` others have died."""
+        """Return the key that names who carries out the change after `number` others died."""
         return self.staged_key(f"{PRIVATE}/successors/{number}")
 
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """Chunks are still to come.
+    """A mark that says which chunks are still to be written.
 
     Parameters
     ----------
@@ -127,13 +127,13 @@ class Incomplete:
     name: str = ""
 
     def dump(self) -> bytes:
-        """Return what `parse` takes."""
+        """Return the mark as bytes for `parse`."""
         document = {"owner": self.owner.document, "pending": self.pending, "name": self.name}
         return json.dumps(document).encode()
 
     @classmethod
     def parse(cls, data: bytes) -> Incomplete:
-        """Take a mark apart; a damaged one stands for the whole dataset."""
+        """Parse a mark; a damaged one stands for the whole dataset."""
         try:
             document = json.loads(data)
             pending = document["pending"]
@@ -143,7 +143,7 @@ class Incomplete:
             return cls(Owner.parse(None))
 
     def error(self, obj: str) -> IncompleteExportError:
-        """Return what a reader of `obj` is told."""
+        """Return the error for a reader of `obj`."""
         state = "ended before it was done" if self.owner.is_dead() else "has not finished"
         return IncompleteExportError(
             obj,
@@ -154,7 +154,7 @@ class Incomplete:
 
 @dataclass(slots=True)
 class State:
-    """A store as it is to be read.
+    """What to read a store through: its journal, and the mark of chunks that are still to come.
 
     Parameters
     ----------
@@ -169,7 +169,9 @@ class State:
 
 
 def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
-    """Return how to read `store`, given what it holds under `STATE_KEYS` (bytes, None or an error).
+    """Return `store` as readers must see it, given its objects under `STATE_KEYS`.
+
+    Each of these is bytes, None or an error.
 
     An object that was never written here is none: some servers answer a page with status 200
     for whatever they do not have.
@@ -197,7 +199,7 @@ def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
 
 
 def is_state(key: str, data: Any) -> TypeGuard[bytes]:
-    """Tell whether `data` are bytes as they are written under a key of `STATE_KEYS`.
+    """Tell whether `data` are bytes as writers store them under a key of `STATE_KEYS`.
 
     What is left of a damaged object begins like them, too.
     """
@@ -209,12 +211,12 @@ def is_state(key: str, data: Any) -> TypeGuard[bytes]:
 
 
 def base_of(store: KeyStore) -> KeyStore:
-    """Return the store that a view by `with_changes` is of; any other store itself."""
+    """Return the store behind a view of `with_changes`; any other store as it is."""
     return store.base if isinstance(store, (_ChangedLocal, _ChangedRemote)) else store
 
 
 class _Changed:
-    """A store in which some keys are to be found elsewhere, and some not at all."""
+    """A store in which some keys are found elsewhere, and some are hidden."""
 
     def __init__(self, base: Any, journal: Journal | None) -> None:
         self.url = base.url
@@ -231,11 +233,11 @@ class _Changed:
         self._children = child_names(staged)
 
     def places(self, key: str) -> Sequence[str]:
-        """Return where to look for `key`, in order: an object may have been moved into place."""
+        """Return the keys to try for `key`, in order; the object may have been moved already."""
         return () if key in self.removed else self.moved.get(key, (key,))
 
     def names(self, prefix: str, found: frozenset[str] | None) -> frozenset[str] | None:
-        """Return names below `prefix`, of which the base has `found`."""
+        """Return the names below `prefix`, of which the store behind has `found`."""
         if found is None:
             return None
         start = f"{prefix}/" if prefix else ""

@@ -26,7 +26,7 @@ Boxes = Mapping[str, tuple[tuple[int, int], ...]] | None
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock on what one writer changes. Picklable.
+    """A lock on the chunks that one writer changes. Picklable.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Lock:
         return f"{WRITERS}/{self.transaction}"
 
     def _give_way_to(self, other: str, boxes: Boxes) -> None:
-        """Raise if the lock `other` is on some of the same chunks."""
+        """Raise `ConflictError` if the lock `other` is on some of the same chunks."""
         data = read(self.store.reader(), f"{WRITERS}/{other}")
         if data is None:
             return  # it has finished meanwhile
@@ -106,14 +106,14 @@ class Lock:
             )
 
     def release(self) -> None:
-        """Remove the lock, with everything that was staged."""
+        """Remove the lock, and all objects that were staged under it."""
         AT_WORK.discard(self.transaction)
         with suppress(StoreError):  # the next writer tidies up
             forget(self.store, self.transaction)
 
 
 def _staged(store: WritableStore) -> frozenset[str]:
-    """Changes that objects have been staged for."""
+    """Return the names of the changes that have staged objects."""
     (names,) = store.reader().list_many([STAGED])
     if isinstance(names, StoreError):
         raise names

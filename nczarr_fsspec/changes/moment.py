@@ -38,24 +38,24 @@ _WHITE = b" \t\n\r"
 
 
 def told_apart(document: bytes) -> bytes:
-    """Return the same JSON, with white space at its end that no other state of a dataset has."""
+    """Return the JSON with white space at its end that is unique to this state of a dataset."""
     number = secrets.randbits(64)
     return plain(document) + bytes(_WHITE[number >> 2 * i & 3] for i in range(32))
 
 
 def plain(document: bytes) -> bytes:
-    """Return the document without what `told_apart` put to its end."""
+    """Return the document without the white space that `told_apart` appended."""
     return document.rstrip(_WHITE)
 
 
 def same_documents(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> bool:
-    """Whether two sets of documents are the same, but for what `told_apart` put to their ends."""
+    """Tell whether two sets of documents are equal, apart from what `told_apart` appended."""
     return one.keys() == other.keys() and all(plain(one[k]) == plain(other[k]) for k in one)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What tells one state of a dataset from another. Picklable.
+    """What distinguishes one state of a dataset from another. Picklable.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Mark:
 
     @classmethod
     def of(cls, root: Hashable, state: Sequence[Any]) -> Mark:
-        """Leave out what a server says of objects that it does not have."""
+        """Return the mark of some objects, without what a server says of missing ones."""
         if isinstance(root, StoreError) or (isinstance(root, bytes) and root.lstrip()[:1] != b"{"):
             root = None
         ours: list[bytes | None] = []
@@ -85,7 +85,7 @@ class Mark:
 
 
 def look(store: KeyStore) -> Mark:
-    """Return the mark of a dataset as it is now; `store` may be a view by `with_changes`."""
+    """Return the mark of a dataset as it is now; `store` may be a view of `with_changes`."""
     store = base_of(store)
     if isinstance(store, LocalStore):
         # the root first: a change that has come and gone before the journal is looked for was
@@ -97,7 +97,7 @@ def look(store: KeyStore) -> Mark:
 
 
 class Reading:
-    """Metadata of a dataset, read in waves, and whether all of them are of one moment.
+    """The metadata of a dataset, read in rounds, and whether they all belong to one state.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class Reading:
     def answer(
         self, keys: Sequence[str], prefixes: Sequence[str]
     ) -> tuple[Sequence[Object], Sequence[Listing]]:
-        """Read objects and list prefixes, side by side over a network.
+        """Read objects and list prefixes; over a network, at the same time.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class Reading:
     def _first(
         self, keys: Sequence[str], prefixes: Sequence[str]
     ) -> tuple[Sequence[Object], Sequence[Listing]]:
-        """Answer the first wave, and see whether an export has left something.
+        """Read the first round, and find out whether an export has left something.
 
         No request waits for this one: it goes with the others where the store
         is not listed, and is not made where the listing shows no need.
@@ -176,7 +176,7 @@ class Reading:
     def _with_mark(
         self, keys: Sequence[str], prefixes: Sequence[str]
     ) -> tuple[Sequence[Object], Sequence[Listing]]:
-        """Answer a later wave, and see whether the dataset has changed since the first."""
+        """Read a later round, and check that the dataset has not changed since the first."""
         if self.store.steady:
             return _answer(self.store, keys, prefixes)
         objects, listings = _answer(self.store, (*keys, ROOT, *STATE_KEYS), prefixes)
@@ -185,7 +185,7 @@ class Reading:
         return objects[: len(keys)], listings
 
     async def watch(self) -> None:
-        """Look whether the dataset has changed since the first wave, on the loop of its store.
+        """Check on the loop of the store that the dataset has not changed since the first round.
 
         To be called side by side with reads of data, so that it takes no time.
         """
@@ -195,7 +195,7 @@ class Reading:
             self._moved |= Mark.of(root, state) != self.mark
 
     def holds(self) -> bool:
-        """Tell whether all that was read is of one moment, as far as anybody can tell.
+        """Tell whether all that was read belongs to one state, as far as that can be found out.
 
         Over a network, one more round of requests is made for it where somebody
         was changing the dataset.
@@ -210,11 +210,11 @@ class Reading:
         return look(self.store) == mark
 
     def forget(self) -> None:
-        """Release what was read; only `holds` can be asked then."""
+        """Release what was read; afterwards only `holds` can be called."""
         self.objects, self._listings = {}, {}
 
     def agrees(self, before: Reading) -> bool:
-        """Tell whether an earlier reading found the same, so that only data have changed since."""
+        """Tell whether an earlier reading found the same metadata; only data have changed then."""
         return COVER not in self.objects.values() and self._found() == before._found()
 
     def _found(self) -> Any:

@@ -16,7 +16,7 @@ _CHUNK = re.compile(r"(?:c|(?:c[./])?[0-9]+(?:[./][0-9]+)*)")
 
 
 def dataset_keys(keys: Iterable[str], below: str = "") -> list[str]:
-    """Return the `keys` that are metadata or chunks of a dataset, or what an export left there.
+    """Return those of `keys` that are metadata or chunks of a dataset, or remains of an export.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def _belongs(key: str, arrays: set[str]) -> bool:
 
 
 def removable(keys: Iterable[str]) -> list[str]:
-    """Those of `dataset_keys` that go with the dataset; changes look after the private ones."""
+    """Return those of `dataset_keys` to remove with the dataset: all but the private ones."""
     return [key for key in keys if not key.startswith(f"{PRIVATE}/") or key in (HELD, INCOMPLETE)]
 
 

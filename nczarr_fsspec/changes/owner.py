@@ -42,14 +42,14 @@ class Owner:
 
     @classmethod
     def here(cls) -> Owner:
-        """This process."""
+        """Return the owner that stands for this process."""
         since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         pid = os.getpid()
         return cls(socket.gethostname(), _system(), pid, _started(pid), since)
 
     @classmethod
     def parse(cls, document: Any) -> Owner:
-        """Take it from JSON; what is missing or wrong makes it nobody we know."""
+        """Return an owner from parsed JSON; missing or wrong members give an unknown owner."""
         found = document if isinstance(document, dict) else {}
         text = {name: str(found.get(name, "")) for name in ("host", "system", "started", "since")}
         pid = found.get("pid")
@@ -61,7 +61,7 @@ class Owner:
         return asdict(self)
 
     def is_dead(self) -> bool:
-        """Tell whether the process is known to have ended: only its own machine can tell."""
+        """Tell whether the process has certainly ended; only its own machine can find that out."""
         if (self.host, self.system) != (socket.gethostname(), _system()) or self.pid <= 0:
             return False
         if os.name == "nt":  # there, os.kill ends the process
@@ -75,7 +75,7 @@ class Owner:
         return bool(self.started) and _started(self.pid) != self.started
 
     def has_left(self, work: str) -> bool:
-        """Whether it is known to be at `work` no more: it has ended, or it is we who are not."""
+        """Tell whether the owner is certainly no longer `at work` here."""
         ours = self.pid == os.getpid() and (self.host, self.system, self.started) == (
             socket.gethostname(),
             _system(),
@@ -89,7 +89,7 @@ class Owner:
 
 @cache
 def _system() -> str:
-    """What tells this kernel and namespace from others, where there is /proc; 8 characters."""
+    """Return 8 characters that identify the kernel and its namespace; "" without /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
         names = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - it names no path
@@ -99,7 +99,7 @@ def _system() -> str:
 
 
 def _started(pid: int) -> str:
-    """Start of a process in clock ticks since boot, where there is /proc (field 22, proc(5))."""
+    """Return the start of a process in clock ticks since boot, from /proc (see proc(5))."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -110,7 +110,7 @@ def _started(pid: int) -> str:
 
 
 def parse_json(data: bytes) -> Any:
-    """Return a document of ours; None if it is damaged."""
+    """Return a parsed document of this package; None if it is damaged."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

@@ -46,13 +46,16 @@ def read(reader: KeyStore, key: str) -> bytes | None:
 
 
 def read_journal(reader: KeyStore) -> Journal | None:
-    """The change that is being carried out, if there is one (`StoreError` if it is damaged)."""
+    """Return the journal of the change that is being carried out, None if there is none.
+
+    `StoreError` if it is damaged.
+    """
     data = read(reader, JOURNAL)
     return None if data is None else Journal.parse(data, reader.url)
 
 
 def forget(store: WritableStore, transaction: str) -> None:
-    """Remove everything that belongs to a change that is over; nothing if it is valid."""
+    """Remove all objects of a change that is over; do nothing if it is valid."""
     journal = read_journal(store.reader())
     if journal is None or journal.transaction != transaction:
         store.delete([f"{WRITERS}/{transaction}"])
@@ -60,7 +63,7 @@ def forget(store: WritableStore, transaction: str) -> None:
 
 
 def finish_journal(store: WritableStore) -> None:
-    """Carry out a change whose writer died; wait for one whose writer is at it.
+    """Carry out the change of a dead writer, or wait for the writer that carries it out.
 
     Raises
     ------
@@ -96,7 +99,7 @@ def finish_journal(store: WritableStore) -> None:
 
 
 def _inherit(store: WritableStore, reader: KeyStore, journal: Journal) -> tuple[str, int] | None:
-    """Become the only one that carries out a change, if nobody else is at it.
+    """Take over a change as the only process that carries it out, if no other one does.
 
     There is a line of successors; one enters it only when the one before has
     left. So no two are at work at the same time, whoever else looks.
@@ -135,7 +138,7 @@ def _has_left(successor: bytes) -> bool:
 def at_work(
     store: WritableStore, journal: Journal, work: str | None = None, number: int = -1
 ) -> Iterator[None]:
-    """Be the one that carries out a change, and let go if that fails.
+    """Enter this process as the one that carries out a change; withdraw if that fails.
 
     Parameters
     ----------
@@ -155,7 +158,7 @@ def at_work(
 
 
 def carry_out(store: WritableStore, journal: Journal) -> None:
-    """Put the objects of a valid change into place. May be done again after it was cut off.
+    """Move the objects of a valid change into place. It may be repeated after an interruption.
 
     Readers that know nothing of the journal (netCDF-C, zarr-python) find an
     error where the root group should be until everything is in place. Without
@@ -184,7 +187,7 @@ def carry_out(store: WritableStore, journal: Journal) -> None:
 
 
 def _rank(key: str) -> tuple[int, int]:
-    """Return chunks before arrays, arrays before the groups that list them, deeper groups first."""
+    """Return the rank of a key: chunks, then arrays, then groups from the deepest up."""
     name = key.rpartition("/")[2]
     kind = 0 if not name.startswith(".z") else (2 if name in (".zgroup", ".zattrs") else 1)
     return kind, -key.count("/")
@@ -201,7 +204,7 @@ def pending_in(store: WritableStore) -> Incomplete | None:
 
 
 def settle(store: WritableStore) -> None:
-    """Uncover the root and take the mark away if all chunks that were to come are there now."""
+    """Show the root and remove the mark, if all chunks that were to come are there."""
     mark = pending_in(store)
     if mark is None or mark.pending is None:
         return
@@ -214,7 +217,7 @@ def settle(store: WritableStore) -> None:
 
 
 def recover(store: WritableStore) -> None:
-    """Finish or remove whatever any writer left; for when none is at work any more.
+    """Finish or remove what any writer left; call it only while no writer is running.
 
     Raises
     ------

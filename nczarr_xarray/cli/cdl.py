@@ -18,7 +18,7 @@ from nczarr_xarray.model import Attribute, Dimension, EnumType, Group, Variable
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A group, and the dimensions and types that it sees by name: its own and those above."""
+    """A group, with the dimensions and types that are visible by name: its own and those above."""
 
     group: Group
     visible: Mapping[str, Dimension]
@@ -92,14 +92,14 @@ def write_cdl(
 
 
 def _close(scopes: list[Scope], depth: int, write: Callable[[str], object]) -> None:
-    """Leave all groups at `depth` and below."""
+    """Close all groups at `depth` and below."""
     while len(scopes) > depth:
         group = scopes.pop().group
         write(f"{'  ' * len(scopes)}}} // group {name(group.name)}\n")
 
 
 def dataset_name(target: str) -> str:
-    """Return the name ncdump gives a dataset: the last part of its path without the last extension.
+    """Return ncdump's name for a dataset: the last part of its path, without extension.
 
     >>> dataset_name("file:///data/run.1.file#mode=nczarr,file")
     'run.1'
@@ -114,7 +114,7 @@ def dataset_name(target: str) -> str:
 
 
 def _types(group: Group, indent: int) -> Iterator[str]:
-    """Yield lines of the types of a group, not indented."""
+    """Yield the lines that declare the types of a group, not indented."""
     if group.types:
         yield "types:"
     for enum in group.types.values():
@@ -128,7 +128,7 @@ def _types(group: Group, indent: int) -> Iterator[str]:
 
 
 def _enum(enum: EnumType | None, scopes: Sequence[Scope]) -> str | None:
-    """How the last group of `scopes` refers to a type; None if that is declared in none of them."""
+    """Return the reference to an enum in the last of `scopes`; None if none of them declares it."""
     if enum is None or all(scope.group.types.get(enum.name) != enum for scope in scopes):
         return None
     if scopes[-1].types[enum.name] == enum:
@@ -137,7 +137,7 @@ def _enum(enum: EnumType | None, scopes: Sequence[Scope]) -> str | None:
 
 
 def _header(group: Group, scopes: Sequence[Scope]) -> Iterator[str]:
-    """Yield lines of the declarations of a group, not indented."""
+    """Yield the lines that declare the dimensions and variables of a group, not indented."""
     if group.dimensions:
         yield "dimensions:"
     for dim in group.dimensions.values():
@@ -170,7 +170,7 @@ def _declaration(variable: Variable, scopes: Sequence[Scope]) -> str:
 
 
 def _reference(dim: Dimension, scopes: Sequence[Scope]) -> str:
-    """Return how the last group of `scopes` refers to `dim`.
+    """Return the reference to `dim` in the last group of `scopes`.
 
     By name if nothing hides it. Else ncdump takes the path of the nearest group
     that does see it, which need not be the group that declares it.
@@ -184,7 +184,7 @@ def _reference(dim: Dimension, scopes: Sequence[Scope]) -> str:
 
 
 def _attribute(attribute: Attribute, scopes: Sequence[Scope], owner: str = "") -> str:
-    """One attribute; only enums and type string are spelt out, and not if there are no strings."""
+    """Spell one attribute; its type is named if it is an enum, or strings and not empty."""
     prefix = "string " if attribute.type == "string" and len(attribute.value) else ""
     enum = _enum(attribute.enum, scopes)
     if enum is not None:

@@ -76,7 +76,7 @@ def write_data(variable: Variable, read: Read, write: Callable[[str], object], i
 
 
 def block_keys(variable: Variable) -> Iterator[tuple[slice, ...]]:
-    """Selections that together are the variable in row-major order, none larger than `READ_BYTES`.
+    """Yield selections that cover the variable in row-major order, each of at most `READ_BYTES`.
 
     Each is contiguous: single indices of the first dimensions, a range of the
     next, everything of the rest. Ranges end where chunks end if that limit allows.
@@ -109,7 +109,7 @@ def _indices(shape: tuple[int, ...]) -> Iterator[list[int]]:
 
 
 def _number_rows(variable: Variable, blocks: Iterable[Values]) -> Iterator[tuple[list[str], bool]]:
-    """Tokens of a row, or of a part of a long one, and whether the row ends with them."""
+    """Yield the tokens of a row, or of a part of a long one, and whether the row ends with them."""
     spell = spelling(variable)
     length = variable.shape[-1] if variable.shape else 1
     left = length
@@ -155,7 +155,7 @@ class Line:
         self.column = 0
 
     def put(self, tokens: list[str], ends: bool) -> None:
-        """Write some tokens of a row, a comma after each but the one that ends the row."""
+        """Write some tokens of a row, each followed by a comma except the one that ends the row."""
         text = ", ".join(tokens) if ends else ", ".join([*tokens, ""])
         if self.column + columns(text) < LINE_COLUMNS:  # the common case of short rows
             self.write(text)

@@ -62,5 +62,5 @@ def quoted_row(row: bytes) -> str:
 
 
 def columns(token: str) -> int:
-    """Width of `token` as ncdump counts it: bytes of UTF-8."""
+    """Return the width of `token` as ncdump counts it: bytes of UTF-8."""
     return len(token) if token.isascii() else len(token.encode("utf-8", "surrogateescape"))

@@ -72,7 +72,7 @@ def _with_point(token: str, suffix: str) -> str:
 
 
 def cdl_type(variable: Variable) -> str:
-    """Return the type in a declaration; the nearest one CDL has for types of Zarr alone."""
+    """Return the type in a declaration; for a type of Zarr alone, the nearest one of CDL."""
     if variable.nc_type is not None:
         return variable.nc_type
     kind, size = variable.dtype.kind, variable.dtype.itemsize
@@ -83,7 +83,7 @@ def cdl_type(variable: Variable) -> str:
 
 
 def zarr_type(dtype: np.dtype[Any]) -> str:
-    """Return how Zarr spells a dtype: ``|b1``, ``<M8[ns]``, ``[('x', '<i4')]``."""
+    """Return Zarr's spelling of a dtype: ``|b1``, ``<M8[ns]``, ``[('x', '<i4')]``."""
     return dtype.str if dtype.names is None else str(dtype.descr)
 
 
@@ -109,7 +109,7 @@ def spelling(variable: Variable) -> Spelling:
 
 
 def _fill_test(variable: Variable) -> Test | None:
-    """Return what finds the fill values, or None where there are none.
+    """Return the function that finds fill values; None if there are none.
 
     The fill value is ``_FillValue``, else netCDF's default for the type, but
     byte, ubyte and enums have no default. A float matches within one unit of precision.
@@ -147,7 +147,7 @@ def _near(fill: Any) -> Test:
 
 
 def _formatted(variable: Variable) -> Spelling | None:
-    """Return the spelling that a ``C_format`` attribute asks for, if it suits the type.
+    """Return the speller for a ``C_format`` attribute; None if that does not suit the type.
 
     ncdump hands any text to printf; what would be undefined behaviour there is
     ignored here.
@@ -192,13 +192,13 @@ def _complex(values: Values) -> list[str]:
 
 
 def _members(enum: EnumType) -> Spelling:
-    """Return what spells values of an enum; one without a name is a number."""
+    """Return the speller of an enum's values; one without a name is spelt as a number."""
     names = {value: name(member) for member, value in reversed([*enum.members.items()])}
     return lambda values: [names.get(value) or str(value) for value in values.tolist()]
 
 
 def _structures(values: Values) -> list[str]:
-    """Spell structures, arrays in them and sequences: in braces."""
+    """Spell structures, arrays in them and sequences, all in braces."""
     fields = [_nested(values[field]) for field in values.dtype.names or ()]
     return [f"{{{', '.join(row)}}}" for row in zip(*fields, strict=True)]
 

@@ -131,7 +131,7 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
 
 
 def _one_thread() -> AbstractContextManager[Any]:
-    """Let dask, if there is any, work in this thread."""
+    """Let dask, if it is installed, compute in this thread."""
     if find_spec("dask") is None:
         return nullcontext()
     import dask.config
@@ -166,7 +166,7 @@ def _check_chunks(chunks: dict[str, int] | None, names: Collection[str]) -> None
 
 
 def _is_other_file(source: str) -> bool:
-    """Tell whether it is one file, so that another of xarray's engines may know it."""
+    """Tell whether the source is one file, which another of xarray's engines may read."""
     return os.path.isfile(source)  # noqa: PTH113 - text, as everywhere in the command line
 
 

@@ -36,7 +36,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo; return the exit status (1 if a package it draws with is missing)."""
+    """Run the demo; return the exit status (1 if a package for drawing is missing)."""
     missing = [name for name in ("dask", "matplotlib") if find_spec(name) is None]
     if missing:
         needed = " and ".join(missing)
@@ -76,7 +76,7 @@ def export(year: xr.Dataset, path: Path) -> None:
 
 
 def global_mean(field: xr.DataArray) -> float:
-    """Mean of a (lat, lon) field, each cell weighted by its area."""
+    """Return the mean of a (lat, lon) field, each cell weighted by its area."""
     import numpy as np
 
     area: Any = np.cos(np.deg2rad(field["lat"]))

@@ -52,15 +52,15 @@ class Style:
     colour: bool = False
 
     def strong(self, text: str) -> str:
-        """As headings are shown."""
+        """Return `text` styled as a heading."""
         return f"\x1b[1m{text}\x1b[0m" if self.colour else text
 
     def faint(self, text: str) -> str:
-        """As labels are shown."""
+        """Return `text` styled as a label."""
         return f"\x1b[2m{text}\x1b[0m" if self.colour else text
 
     def alarm(self, text: str) -> str:
-        """As what is wrong is shown."""
+        """Return `text` styled as a problem."""
         return f"\x1b[31m{text}\x1b[0m" if self.colour else text
 
 
@@ -133,7 +133,7 @@ class _Table:
 
 
 def _about(hierarchy: Hierarchy, store: str) -> Iterator[tuple[str, str]]:
-    """Labels and texts that say what the dataset is."""
+    """Yield labels and texts about the dataset as a whole."""
     for name in _ABOUT:
         attribute = hierarchy.root.attributes.get(name)
         if attribute is not None and attribute.type in ("char", "string"):
@@ -151,7 +151,7 @@ def _about(hierarchy: Hierarchy, store: str) -> Iterator[tuple[str, str]]:
 
 
 def _totals(groups: Sequence[Group], variables: Sequence[Variable]) -> Iterator[tuple[str, str]]:
-    """Labels and texts that say how much there is."""
+    """Yield labels and texts about sizes and numbers."""
     counts = [
         _count(len(groups), "group"),
         _count(sum(len(group.dimensions) for group in groups), "dimension"),
@@ -166,7 +166,7 @@ def _totals(groups: Sequence[Group], variables: Sequence[Variable]) -> Iterator[
 
 
 def _cells(variable: Variable) -> tuple[str, ...]:
-    """Return one row of the table of variables, its cells as `_LABELS`."""
+    """Return one row of the table of variables, its cells in the order of `_LABELS`."""
     shape = " × ".join(f"{printable(dim.name)} {dim.size:,}" for dim in variable.dimensions)
     if variable.error is not None:
         return printable(variable.name), "", shape, "", "", ""
@@ -200,7 +200,7 @@ def _dimension(dim: Dimension) -> str:
 
 
 def chunk_count(variable: Variable) -> int:
-    """Return number of chunks in the grid, stored or not."""
+    """Return the number of chunks in the grid, stored or not."""
     if variable.array is None:
         return 0
     grid = zip(variable.array.shape, variable.array.chunk_shape, strict=True)
@@ -208,7 +208,7 @@ def chunk_count(variable: Variable) -> int:
 
 
 def nbytes(variable: Variable) -> int | None:
-    """Return size of the uncompressed data in bytes; None if elements have no fixed size."""
+    """Return the size of the uncompressed data in bytes; None if elements have no fixed size."""
     if variable.array is None:
         return 0
     if variable.array.dtype.kind == "O":
@@ -217,7 +217,7 @@ def nbytes(variable: Variable) -> int | None:
 
 
 def codec_text(config: CodecConfig) -> str:
-    """Return a codec in short: ``zlib(5)``; structure inside its parameters is left out."""
+    """Return a short text for a codec, ``zlib(5)``; nested parameters are left out."""
     name = config.get("id") or config.get("name")
     shown = {
         key: value
@@ -233,7 +233,7 @@ def codec_text(config: CodecConfig) -> str:
 
 
 def format_size(size: int) -> str:
-    """Return a number of bytes in three digits: ``778 kB``."""
+    """Return a number of bytes with three digits: ``778 kB``."""
     if size < 1000:
         return f"{size} B"
     power = min((len(str(size)) - 1) // 3, 6)
@@ -263,7 +263,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _columns(text: str) -> int:
-    """Columns that `text` takes on a terminal."""
+    """Return the number of columns that `text` takes on a terminal."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
         for c in text

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def select(root: Group, names: Sequence[str]) -> frozenset[str]:
-    """Return paths of the variables that `names` mean.
+    """Return the paths of the variables that `names` mean.
 
     A name that starts with ``/`` is one path; any other matches the end of
     every path.

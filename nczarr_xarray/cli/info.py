@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def store_kind(store: KeyStore | DataFile) -> str:
-    """Return what kind of store it is, in words: ``"objects over https"``."""
+    """Return the kind of a store in words: ``"objects over https"``."""
     kind = _STORES.get(type(store).__name__, type(store).__name__)
     protocol, separator, _ = store.url.partition("://")
     return f"{kind} over {protocol}" if separator and protocol != "file" else kind

@@ -18,7 +18,7 @@ from nczarr_xarray.cli.text import UsageError, report, reported_warnings
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line; parsed arguments hold the command as ``run``."""
+    """Return the parser of the whole command line; the command to call is in ``run``."""
     parser = argparse.ArgumentParser(
         prog="nczarr",
         description="Look at NCZarr and Zarr datasets, wherever they are, and copy them.",
@@ -32,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Let a signal that ends the process raise `SystemExit`, so that what was begun is removed.
+    """Turn a signal that ends the process into `SystemExit`, so that unfinished work is removed.
 
     The second one ends it at once.
     """
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    """Parse and run; what was written to stdout has arrived when this returns."""
+    """Parse the arguments and run the command; flush stdout before returning."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # CDL is UTF-8, and bytes that are not go out as they came in
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
@@ -115,7 +115,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _keep_standard_streams() -> None:
-    """See to it that no file is opened in the place of a standard stream that is closed."""
+    """Open closed standard streams on the null device, so that no other file takes their number."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -126,6 +126,6 @@ def _keep_standard_streams() -> None:
 
 
 def _give_up_output() -> None:
-    """Let what is left in the buffer of stdout go nowhere, without an error at the exit."""
+    """Discard what is left in the buffer of stdout, so that the exit raises no error."""
     with suppress(OSError):  # a stream that is no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -30,7 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the references; return 1 if a variable is not among them."""
+    """Write the references; return 1 if a variable is missing in them."""
     from nczarr_xarray.views.references import find_references
 
     found, problems = find_references(args.target, dict(args.options) or None)
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, which has its old content until it has all of the new one."""
+    """Write a file; its old content stays until the new one is complete."""
     new = Path(partial_path(os.path.realpath(path)))
     try:
         if path.exists() and not path.is_file():  # a device, or a pipe

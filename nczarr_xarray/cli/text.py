@@ -12,22 +12,22 @@ from nczarr_fsspec.errors import ExportError, NCZarrWarning, URLError
 
 
 class UsageError(URLError):
-    """An argument means nothing, as only the dataset shows: the exit status is 2."""
+    """An argument that only the dataset shows to be wrong: the exit status is 2."""
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return the end of a message about a name that is none of `names`."""
+    """Return the end of a message about a name that is not among `names`."""
     close = get_close_matches(name, list(names), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 
 
 def printable(text: str) -> str:
-    """Make `text` one line that cannot command a terminal."""
+    """Return `text` as one line without control characters."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def report(error: Exception) -> None:
-    """Write about `error` to stderr: one line, and one for each member of a list of problems."""
+    """Write `error` to stderr: one line, and one for each problem of a list."""
     if isinstance(error, ExportError):
         lines = error.lines
     elif isinstance(error, OSError) and error.filename is not None:

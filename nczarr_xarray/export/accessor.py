@@ -14,7 +14,7 @@ class NCZarrAccessor:
         self._obj = obj
 
     def to_nczarr(self, target: Any, *args: Any, **options: Any) -> Any:
-        """Write it as NCZarr; parameters as `nczarr_xarray.to_nczarr`."""
+        """Write the object as NCZarr; the parameters are those of `nczarr_xarray.to_nczarr`."""
         from nczarr_xarray.export.api import to_nczarr
 
         return to_nczarr(self._obj, target, *args, **options)

@@ -171,7 +171,7 @@ def plan(
     storage_options: Mapping[str, Any] | None = None,
     write_inherited_coords: bool = False,
 ) -> Job:
-    """Check everything that `to_nczarr` is asked for, and make what does it (parameters there)."""
+    """Check a call of `to_nczarr` and plan its writing (the parameters are documented there)."""
     path = "/" + (group or "").strip("/")
     groups = _groups(obj, path, write_inherited_coords=write_inherited_coords)
     tree = isinstance(obj, xr.DataTree)
@@ -219,7 +219,7 @@ def plan_groups(
     portable: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Job:
-    """Return `plan` for datasets by absolute path of their group.
+    """Plan the writing of several datasets, given by the absolute path of their group; see `plan`.
 
     Parameters
     ----------
@@ -270,7 +270,7 @@ def plan_target(
     *,
     portable: bool = False,
 ) -> tuple[Destination, Profile]:
-    """Return where to write, and what: by the release that must read it and a URL's mode words."""
+    """Return the target and the profile to write; the mode words of a URL and `release` decide."""
     destination = find_destination(target, storage_options)
     mode, url = destination.mode, destination.url
     if portable and "nczarr" in mode and "zarr" not in mode:
@@ -312,7 +312,7 @@ def _options(
     tree: bool,
     path: str,
 ) -> Options:
-    """Return what the user asked for the group at `path`; trees have it by group."""
+    """Return the options for the group at `path`; a tree has its options by group."""
     if not tree:
         return Options(encoding, unlimited)
 

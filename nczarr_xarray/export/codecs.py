@@ -41,7 +41,7 @@ _LOSSLESS = frozenset(
 def asked_codecs(
     encoding: Mapping[str, Any], dtype: np.dtype[Any], *, shuffled: bool = True
 ) -> tuple[CodecConfig, ...]:
-    """Return codecs that an encoding asks for, in the order of encoding.
+    """Return the codecs that an encoding asks for, in the order of encoding.
 
     Parameters
     ----------
@@ -64,14 +64,14 @@ def asked_codecs(
 def inherited_codecs(
     encoding: Mapping[str, Any], array: ChunkedArray, profile: Profile
 ) -> tuple[CodecConfig, ...]:
-    """Return what can be kept of the codecs that an encoding came with (see `kept_codecs`)."""
+    """Return the inherited codecs of an encoding that can be kept (see `kept_codecs`)."""
     return kept_codecs(_inherited(encoding, array), array, profile)
 
 
 def kept_codecs(
     codecs: Iterable[Any], array: ChunkedArray, profile: Profile
 ) -> tuple[CodecConfig, ...]:
-    """Return what can be kept of the codecs that data came with; what is left out is logged.
+    """Return those codecs of the source that can be kept; the others are logged.
 
     Codecs that change values (scaling, rounding) are left out: the values have been through them,
     and others that took their place may not survive it.
@@ -100,7 +100,7 @@ def _skip(array: ChunkedArray, codec: Any, reason: object) -> None:
 
 
 def _inherited(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any]:
-    """Return codecs that data came with, of Zarr 2 or 3 or none."""
+    """Return the codecs of the source, of Zarr 2 or 3; None if it has none."""
     level = encoding.get("complevel")
     if isinstance(level, (int, np.integer)) and level < 0:
         encoding = {**encoding, "complevel": None}  # Zarr's libraries know such ones
@@ -115,7 +115,7 @@ def _inherited(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any
 
 
 def _adapted(config: CodecConfig, array: ChunkedArray, profile: Profile) -> CodecConfig:
-    """Return a codec as it suits the array (ValueError if it may change values)."""
+    """Return a codec made suitable for the array (ValueError if the codec may change values)."""
     name = config["id"]
     if name == "gzip" and (profile.spelling or profile.portable):  # the same but for a header
         config, name = {"id": "zlib", "level": config.get("level", 4)}, "zlib"
@@ -136,7 +136,7 @@ def _adapted(config: CodecConfig, array: ChunkedArray, profile: Profile) -> Code
 
 
 def _problem(config: CodecConfig, array: ChunkedArray, profile: Profile) -> str | None:
-    """Say why an array cannot have this codec, if so."""
+    """Say why the array cannot have this codec; None if it can."""
     found = codec_problems(config, array, profile)
     if found:
         return found[0]
@@ -158,7 +158,7 @@ def _in_words_of_netcdf(encoding: Mapping[str, Any], compression: str | None) ->
 def _netcdf_codecs(
     encoding: Mapping[str, Any], name: str | None, dtype: np.dtype[Any]
 ) -> tuple[CodecConfig, ...]:
-    """Shuffle, the compressor called `name`, checksum: netCDF-C's order."""
+    """Return shuffle, the compressor called `name` and the checksum, in netCDF-C's order."""
     shuffle = encoding.get("shuffle")
     codecs: list[CodecConfig] = []
     if shuffle or (shuffle is None and name in _SHUFFLED):
@@ -172,7 +172,7 @@ def _netcdf_codecs(
 
 
 def _compression(encoding: Mapping[str, Any]) -> str | None:
-    """Name of the compressor that netCDF's keys ask for."""
+    """Return the name of the compressor that netCDF's keys ask for."""
     name = encoding.get("compression")
     if name is None:
         asked = [flag for flag in ("zlib", "szip", "zstd", "bzip2", "blosc") if encoding.get(flag)]
@@ -222,7 +222,7 @@ def _in_range(value: int, low: int, high: int) -> int:
 
 
 def _zarr_codecs(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return codecs in Zarr's words, whatever they are: filters, then the compressor."""
+    """Return the codecs of a Zarr encoding, of any kind: the filters, then the compressor."""
     found: list[Any] = []
     for key in ("filters", "compressors", "compressor"):
         value = encoding.get(key)
@@ -235,7 +235,7 @@ def _zarr_codecs(encoding: Mapping[str, Any]) -> list[Any]:
 
 
 def _config(codec: Any) -> CodecConfig:
-    """Return the configuration of a codec of Zarr 2, or of one of Zarr 3 that is the same."""
+    """Return the configuration of a codec of Zarr 2, or of an equal one of Zarr 3."""
     config = codec if isinstance(codec, Mapping) else None
     if config is None and hasattr(codec, "get_config"):
         config = codec.get_config()
@@ -250,7 +250,7 @@ def _config(codec: Any) -> CodecConfig:
 
 
 def _of_zarr3(stated: Mapping[str, Any]) -> CodecConfig | None:
-    """A codec of Zarr 3, as its metadata state it, in the words of Zarr 2; None if it has none."""
+    """Return a codec of Zarr 3, given by its metadata, as one of Zarr 2; None if there is none."""
     name = str(stated.get("name")).removeprefix("numcodecs.")
     settings = dict(stated.get("configuration") or {})
     if name == "blosc":

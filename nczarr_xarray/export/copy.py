@@ -66,7 +66,7 @@ def plan_copy(
     consolidated: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Job:
-    """Return what copies an open dataset: every dimension, attribute and value exactly as it is.
+    """Plan the copy of an open dataset: every dimension, attribute and value stays as it is.
 
     What NCZarr has no form for gets the nearest one, with a warning (see `Lacking`).
 
@@ -120,7 +120,7 @@ def plan_copy(
 
 
 def with_fixed_dimensions(opened: Opened) -> Opened:
-    """The same dataset with all its dimensions as long as they are, none of them unlimited."""
+    """Return the dataset with every unlimited dimension fixed at its present length."""
 
     def fixed(group: Group) -> Group:
         return replace(
@@ -145,7 +145,7 @@ def with_fixed_dimensions(opened: Opened) -> Opened:
 
 @contextmanager
 def open_other(source: Any) -> Iterator[dict[str, xr.Dataset]]:
-    """Open what another of xarray's engines reads: every group, with values as they are stored.
+    """Open a dataset with another of xarray's engines: every group, values as they are stored.
 
     One by one, because `open_groups` lets dask take variables of one name for the
     same in all groups (xarray 2026.9).
@@ -192,7 +192,7 @@ def plan_import(
     storage_options: Mapping[str, Any] | None = None,
     fixed: bool = False,
 ) -> Job:
-    """Return what copies a dataset of `open_other` (parameters as `plan_copy`).
+    """Plan the copy of a dataset of `open_other` (parameters as `plan_copy`).
 
     `fixed` makes unlimited dimensions fixed ones.
 
@@ -219,7 +219,7 @@ def plan_import(
 
 
 def _declared(source: Any, *, fixed: bool) -> tuple[Group, dict[str, list[str]]]:
-    """Return groups with the dimensions that they declare, and names of variables in their order.
+    """Return groups with the dimensions that they declare, and the names of variables in order.
 
     xarray knows of dimensions by their use, and not in which group they are. There
     is nothing if netCDF4 cannot tell.
@@ -246,7 +246,7 @@ def _declared(source: Any, *, fixed: bool) -> tuple[Group, dict[str, list[str]]]
 
 
 def _as_stored(dataset: xr.Dataset, layout: Layout) -> xr.Dataset:
-    """Return a dataset of `open_other` with what decoding took away, and a new layout."""
+    """Return a dataset of `open_other` with what decoding removed, in a new layout."""
     dataset = dataset.copy()
     for name, variable in dataset.variables.items():
         encoding = variable.encoding
@@ -322,7 +322,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
 
 
 def _room(variable: Variable) -> int:
-    """Return bytes that ``_nczarr_maxstrlen`` leaves for text."""
+    """Return the number of bytes that ``_nczarr_maxstrlen`` leaves for text."""
     attribute = variable.attributes.get("_nczarr_maxstrlen")
     value = None if attribute is None else attribute.value
     known = isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.size == 1
@@ -330,7 +330,7 @@ def _room(variable: Variable) -> int:
 
 
 def _fill_value(variable: Variable) -> Any:
-    """Return ``_FillValue``, None if it has none."""
+    """Return ``_FillValue``; None if the variable has none."""
     attribute = variable.attributes.get("_FillValue")
     if attribute is None or isinstance(attribute.value, str):
         return attribute and attribute.value
@@ -340,7 +340,7 @@ def _fill_value(variable: Variable) -> Any:
 def _chunk_shape(
     names: Iterable[str], shape: tuple[int, ...], wanted: Mapping[str, int]
 ) -> tuple[int, ...]:
-    """Return lengths by name; dimensions that are not named are whole."""
+    """Return the lengths by name; a dimension without a name is taken whole."""
     return tuple(
         max(1, min(size, wanted.get(name, size))) for name, size in zip(names, shape, strict=True)
     )

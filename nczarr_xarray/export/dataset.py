@@ -80,7 +80,7 @@ class Contents:
     items: list[Item] = field(default_factory=list)
 
     def group(self, path: str) -> Group:
-        """Return the group at an absolute path, made with those above it if need be."""
+        """Return the group at an absolute path; it is made with its parents if need be."""
         group = self.root
         for name in filter(None, path.split("/")):
             if name not in group.groups:
@@ -108,7 +108,7 @@ class Options(NamedTuple):
 
 
 class Exporter:
-    """Collects datasets into `Contents`, and everything that is wrong with them.
+    """Collects datasets into `Contents`, and every problem that is found with them.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class Exporter:
         self.lacking = Lacking(netcdf4=False)
 
     def check(self, url: str) -> None:
-        """Raise `ExportError` if anything was found that cannot be stored; warn of other forms."""
+        """Raise `ExportError` for what cannot be stored; warn of what changes its form."""
         if self.problems:
             found = dict.fromkeys(self.problems)
             raise ExportError(url, "cannot be exported as it is; nothing was written", found)
@@ -182,7 +182,7 @@ class Exporter:
     def encoded(
         self, path: str, dataset: xr.Dataset, asked: Collection[Hashable]
     ) -> tuple[dict[Any, xr.Variable], dict[Any, Any]]:
-        """Return `encode_for_netcdf`; variables that it cannot encode are noted and left out.
+        """Return the result of `encode_for_netcdf`; variables that it cannot encode are left out.
 
         Parameters
         ----------
@@ -296,7 +296,7 @@ class Exporter:
         self.contents.items.append(Item(variable, source, rounding, asked))
 
     def enum(self, group: Group, name: str, dtype: Any) -> None:
-        """Make a variable that was added one of the enum that xarray notes in its dtype."""
+        """Give an added variable the enum that xarray notes in its dtype."""
         variable = group.variables[name]
         told: Mapping[str, Any] = getattr(dtype, "metadata", None) or {}
         members = told.get("enum")
@@ -309,7 +309,7 @@ class Exporter:
     def dimension(
         self, group: Group, name: Hashable, size: int, unlimited: bool, path: str
     ) -> Dimension:
-        """Return the dimension that `name` means in `group`: one that is there, or a new one."""
+        """Return the dimension that `name` means in `group`: an existing one, or a new one."""
         if not isinstance(name, str):
             raise ValueError(f"the dimension name {name!r} is not text")  # noqa: TRY004
         where, short = group.path, name
@@ -326,7 +326,7 @@ class Exporter:
         return new
 
     def nearest(self, where: str, name: str, size: int) -> Dimension | None:
-        """Return the dimension called `name` that is seen from the group at `where`."""
+        """Return the dimension called `name` that is visible from the group at `where`."""
         while True:
             known = self.contents.group(where).dimensions.get(name)
             if known is not None or where == "/":
@@ -340,7 +340,7 @@ class Exporter:
         attributes: dict[str, Any],
         fill: Any,
     ) -> Rounding | None:
-        """Return the quantization that the encoding asks for; it leaves a mark in `attributes`."""
+        """Return the quantization that the encoding asks for, and note it in `attributes`."""
         decimals = encoding.get("least_significant_digit")
         digits = encoding.get("significant_digits")
         if decimals is not None:

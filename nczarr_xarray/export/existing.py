@@ -60,7 +60,7 @@ class Existing:
 
     @classmethod
     def open(cls, place: Place) -> Existing | None:
-        """Return the dataset at a place; None if there is none.
+        """Open the dataset at a target; return None if there is none.
 
         Raises
         ------
@@ -77,17 +77,17 @@ class Existing:
         return cls(place, opened)
 
     def group(self, path: str) -> Group | None:
-        """Return a group as it is."""
+        """Return the group at `path`, unchanged."""
         return self.opened.hierarchy.root.find(path)
 
     def array(self, variable: Variable) -> ChunkedArray:
-        """Return the chunk grid of a variable (raises its error if it cannot be read at all)."""
+        """Return the chunk grid of a variable (raise its error if the variable cannot be read)."""
         if not isinstance(variable.array, ChunkedArray):
             raise variable.error or FormatError(variable.path, "is not an array of Zarr 2")
         return variable.array
 
     def skeleton(self, without: str | None = None) -> Group:
-        """The groups with their dimensions and nothing else, but for those below `without`."""
+        """Return the groups with only their dimensions, except those below `without`."""
         root = Group()
         for group in self.opened.hierarchy.root.walk():
             if without is not None and _is_below(group.path, without):
@@ -106,7 +106,7 @@ class Existing:
         return open_group(self.opened, group)
 
     def agrees(self, before: Existing, arrays: Iterable[str] | None) -> bool:
-        """Tell whether an earlier look found the same metadata.
+        """Tell whether an earlier reading found the same metadata.
 
         Parameters
         ----------
@@ -131,7 +131,7 @@ class Existing:
     # -- documents -------------------------------------------------------------
 
     def read(self, paths: Iterable[str]) -> None:
-        """Fetch the documents of groups and arrays, side by side."""
+        """Fetch the documents of groups and arrays at the same time."""
         keys = [f"{path}/{file}" if path else file for path in paths for file in _FILES]
         keys = [key for key in keys if key not in self._asked]
         self._asked.update(keys)
@@ -148,12 +148,12 @@ class Existing:
         return {key: known[key] for key in keys if key in known}
 
     def group_documents(self, path: str) -> dict[str, bytes]:
-        """Return of the group at a path without leading slash."""
+        """Return the documents of the group at a path without leading slash."""
         self.read([path])
         return self.documents(spellings.GROUP_FILES, path)
 
     def array_documents(self, path: str) -> dict[str, bytes]:
-        """Return of the array at a path."""
+        """Return the documents of the array at a path without leading slash."""
         self.read([path])
         return self.documents(spellings.ARRAY_FILES, path)
 
@@ -162,7 +162,9 @@ class Existing:
         self.changed.update(documents)
 
     def final_documents(self, removed: Iterable[str], *, consolidated: bool) -> dict[str, bytes]:
-        """Everything that changes, groups last, with ``.zmetadata`` where there is or will be one.
+        """Return all documents that change, groups last.
+
+        ``.zmetadata`` is among them where it exists or is asked for.
 
         The root's documents are always among them: see `nczarr_fsspec.changes.edit`.
         """
@@ -200,7 +202,7 @@ class Existing:
 
 
 def _release(opened: Opened) -> frozenset[str]:
-    """Let arrays be used whose chunks are not all there; return their paths."""
+    """Give the arrays free whose chunks are not all there; return their paths."""
     found = []
     for group in opened.hierarchy.root.walk():
         for variable in group.variables.values():

@@ -16,7 +16,7 @@ _RECORDS_BYTES = 4096
 def default_chunk_shape(
     shape: Sequence[int], unlimited: Sequence[bool], itemsize: int
 ) -> tuple[int, ...]:
-    """Return chunk lengths where nobody chose any: netCDF-C's rules, for chunks of 4 MiB.
+    """Return the default chunk lengths: those of netCDF-C's rules, for chunks of 4 MiB.
 
     netCDF-C 4.9 and 4.10 (nczarr-format.md, section 6) aim at 16 MiB. Unlimited
     dimensions get 1, or 4 KiB worth of records if there is no other dimension.
@@ -50,7 +50,7 @@ def default_chunk_shape(
 
 
 def uniform_chunks(blocks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
-    """Return dask's block lengths as a chunk grid; None if they do not make one.
+    """Return dask's block lengths as a chunk grid; None if the blocks form no grid.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def misfit(
     chunks: Sequence[int],
     start: Sequence[int],
 ) -> str | None:
-    """Where two blocks share a chunk, so that they cannot be written in parallel; None if nowhere.
+    """Say where two blocks share a chunk, so that parallel writing fails; None if nowhere.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def misfit(
 def aligned(
     blocks: Sequence[Sequence[int]], chunks: Sequence[int], start: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """Block lengths like `blocks`, moved so that no two blocks share a chunk."""
+    """Return block lengths like `blocks`, moved so that no two blocks share a chunk."""
     return tuple(
         _aligned(lengths, chunk, offset)
         for lengths, chunk, offset in zip(blocks, chunks, start, strict=True)

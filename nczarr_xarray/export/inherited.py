@@ -25,14 +25,14 @@ _log = logging.getLogger("nczarr_xarray.export")
 def leave_out(
     path: str, encoding: Mapping[str, Any], keys: Iterable[str], reason: object
 ) -> dict[str, Any]:
-    """Return `encoding` without `keys`, which is logged."""
+    """Return `encoding` without `keys`; each removed key is logged."""
     gone = {key: encoding[key] for key in keys if key in encoding}
     _log.info("%s: inherited encoding %.200r is left out: %s", path, gone, reason)
     return {key: value for key, value in encoding.items() if key not in gone}
 
 
 def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Inherited encoding without what cannot be followed, as far as that shows without encoding.
+    """Return an inherited encoding without what does not suit the data any more.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> di
 
 
 def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
-    """Encoding without all that concerns values, with which they cannot be encoded; None if same.
+    """Return an encoding without what concerns values, which it does not suit; None if unchanged.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict
 
 
 def keep_whole(path: str, variable: xr.Variable) -> None:
-    """Change a variable so that no number becomes another one when it is packed as it was before.
+    """Change a variable so that packing it as before changes no number.
 
     xarray casts without a look: what is too large for the type wraps around, and what is missing
     becomes a number where there is no ``_FillValue``. Numbers in memory are stored as they are
@@ -117,7 +117,7 @@ def _overflow(
     scale_factor: Any,
     add_offset: Any,
 ) -> str | None:
-    """What of `values` integers of `dtype` do not hold once they are scaled; None if they do."""
+    """Say which of `values` do not fit into integers of `dtype` once scaled; None if all do."""
     if values.dtype.kind == "i" and has_fill:  # NaT, if these are times that were not decoded
         values = values[values != np.iinfo("i8").min]
     if not values.size:

@@ -64,7 +64,7 @@ class Job:
     after: Callable[[], None] | None = None
 
     def finish(self, mark: Incomplete | None = None) -> None:
-        """Put the metadata of groups, and make all of it valid; `mark` says what is to come."""
+        """Put the metadata of groups and make all of it valid; `mark` says what is to come."""
         of_arrays = frozenset(documents_of_arrays(self.documents))
         for key, document in self.documents.items():
             if key not in of_arrays:
@@ -78,13 +78,13 @@ class Job:
         CACHE.clear()  # of datasets that are still open, too
 
     def run(self, progress: Progress) -> None:
-        """Write everything, now; whatever goes wrong, nothing is left behind."""
+        """Write everything now; if anything goes wrong, nothing is left behind."""
         with self.or_nothing():
             self.write_eager(progress)
             self.complete(self.write_lazy(progress))
 
     def start(self, progress: Progress) -> Any:
-        """Write what needs no dask, now; return the rest as a ``dask.delayed``."""
+        """Write now what needs no dask; return the rest as a ``dask.delayed``."""
         need_dask()
         with self.or_nothing():
             self.write_eager(progress)
@@ -99,7 +99,7 @@ class Job:
         return Job(self.change, later, after=partial(settle, self.template)).rest(done=True)
 
     def rest(self, *, done: bool = False) -> Any:
-        """Return dask's arrays and then the end, as one ``dask.delayed``."""
+        """Return the writing of dask's arrays and the end of the task as one ``dask.delayed``."""
         from dask.delayed import delayed
 
         light = self.without_data()  # they are in the blocks
@@ -107,22 +107,22 @@ class Job:
         return delayed(end, pure=False)(optimized(self.writes()))
 
     def without_data(self) -> Job:
-        """Return the same, light enough to be sent."""
+        """Return a copy without the data, which is cheap to send to a worker."""
         return replace(self, flows=[])
 
     def complete(self, written: Iterable[Written] = ()) -> None:
-        """Put the metadata, make everything valid, do what comes after."""
+        """Put the metadata, make everything valid, and do what follows."""
         self.check(written)
         self.finish()
         self.settled()
 
     def settled(self, _: object = None) -> None:
-        """Do what comes at the very end."""
+        """Do the last steps, after everything is valid."""
         if self.after is not None:
             self.after()
 
     def check(self, written: Iterable[Written]) -> None:
-        """Raise `StoreError` if chunks that dask's workers put are not there.
+        """Raise `StoreError` if chunks are missing that dask's workers have put.
 
         So it is with a mapping, which other processes have copies of, and with a
         path that means another place on another machine.
@@ -143,7 +143,7 @@ class Job:
 
     @contextmanager
     def or_nothing(self) -> Iterator[None]:
-        """Remove what was staged if anything goes wrong."""
+        """Remove the staged objects if anything goes wrong."""
         try:
             yield
         except BaseException:
@@ -154,7 +154,7 @@ class Job:
             raise
 
     def write_eager(self, progress: Progress) -> None:
-        """Write the metadata of arrays, and data that are in memory or in a file."""
+        """Write the metadata of arrays, and the data that are in memory or in a file."""
         # first: by them the chunks of an export that died are told from what others have there
         put_all(self.change.staged, documents_of_arrays(self.documents))
         eager = [(item, sink) for item, sink in self.flows if not is_lazy(item)]
@@ -165,12 +165,12 @@ class Job:
                 sink.write(values, first, done=progress.advance)
 
     def write_lazy(self, progress: Progress) -> list[Written]:
-        """Write dask's arrays, block by block, by whatever scheduler is in use."""
+        """Write dask's arrays block by block, with the scheduler in use."""
         writes = self.writes()
         return compute(writes, progress) if writes else []
 
     def writes(self) -> list[Written]:
-        """Return dask's arrays, of which each block writes one of the data (nothing runs yet)."""
+        """Return dask's arrays whose blocks write one of the data each; nothing is computed yet."""
         here = self.change.staged.url
         found = []
         for item, sink in self.flows:
@@ -183,7 +183,7 @@ class Job:
 
 
 def _pieces(item: Item, sink: Sink) -> Iterator[tuple[tuple[int, ...], np.ndarray[Any, Any]]]:
-    """Yield the data of an item, and where each piece begins."""
+    """Yield the parts of the data of an item, each with its position."""
     if not isinstance(item.source, StoredSource):
         yield (0,) * item.source.ndim, np.asarray(item.source.data)
         return
@@ -192,7 +192,7 @@ def _pieces(item: Item, sink: Sink) -> Iterator[tuple[tuple[int, ...], np.ndarra
 
 
 def lazy_data(item: Item) -> Any:
-    """Return dask's array, if the data are one, else None."""
+    """Return the data as dask's array; None if they are not lazy."""
     return item.source.data if isinstance(item.source, xr.Variable) and is_lazy(item) else None
 
 
@@ -210,7 +210,7 @@ def is_lazy(item: Item) -> bool:
 
 
 def chunk_count(sink: Sink, shape: tuple[int, ...]) -> int:
-    """Return chunks that data of this shape touch."""
+    """Return the number of chunks that data of this shape touch."""
     if 0 in shape:
         return 0
     return math.prod(
@@ -220,13 +220,13 @@ def chunk_count(sink: Sink, shape: tuple[int, ...]) -> int:
 
 
 def documents_of_arrays(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return those that describe arrays."""
+    """Return those of `documents` that describe arrays."""
     arrays = {key.rpartition("/")[0] for key in documents if key.endswith("/.zarray")}
     return {key: data for key, data in documents.items() if key.rpartition("/")[0] in arrays}
 
 
 def put_all(store: WritableStore, documents: Mapping[str, bytes]) -> None:
-    """Put objects side by side."""
+    """Put objects at the same time."""
     if store.parallel > 1 and len(documents) > 1:
         with ThreadPoolExecutor(min(store.parallel, len(documents))) as pool:
             list(pool.map(store.put, documents.keys(), documents.values()))

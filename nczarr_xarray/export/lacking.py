@@ -21,7 +21,7 @@ _HARMLESS = frozenset({_TRAILING, _FLAGS})
 
 
 class Lacking:
-    """Fits the parts of a dataset to what is written, and collects what that changes.
+    """Adapts the parts of a dataset to what the written format holds, and collects the changes.
 
     Parameters
     ----------
@@ -35,11 +35,11 @@ class Lacking:
         self._names: dict[str, list[str]] = {}
 
     def note(self, reason: str, name: str) -> None:
-        """Note that something is not held, or held differently."""
+        """Note that something is lost, or held in another form."""
         self._names.setdefault(reason, []).append(name)
 
     def note_hidden(self, hierarchy: Hierarchy) -> None:
-        """Note what is not even in the model, and enums for which there is no place."""
+        """Note what the model itself lacks, and enums that the written format cannot hold."""
         for error in hierarchy.hidden:
             self.note(f"left out: {error.reason}", error.object)
         if self.netcdf4:
@@ -54,20 +54,23 @@ class Lacking:
                     )
 
     def variable(self, variable: Variable) -> Variable:
-        """Return a variable as it can be held."""
+        """Return a variable in the form in which it can be held."""
         self.note_enum(variable)
         held = self.attributes(variable.path, variable.attributes, variable.enum)
         return replace(variable, attributes=held)
 
     def note_enum(self, variable: Variable) -> None:
-        """Note that a variable is of an enum, if there are none."""
+        """Note that a variable is of an enum, if the written format has none."""
         if variable.enum is not None and not self.netcdf4:
             self.note(_FLAGS, variable.path)
 
     def attributes(
         self, path: str, attributes: Mapping[str, Attribute], enum: EnumType | None = None
     ) -> dict[str, Attribute]:
-        """Attributes of the object at `path` as they can be held; `enum` is that of a variable."""
+        """Return the attributes of the object at `path` that can be held.
+
+        `enum` is the enum of a variable.
+        """
         held = {}
         for name, attribute in attributes.items():
             where = f"{path}:{readable(name, 'backslashreplace')}"
@@ -105,7 +108,7 @@ class Lacking:
         return replace(attribute, value=readable(text))
 
     def tell(self, target: str) -> None:
-        """Warn of what was noted, naming what is written; `LossWarning` if it matters."""
+        """Warn of everything that was noted; with `LossWarning` if something is lost."""
         for reason, names in self._names.items():
             shown = ", ".join(names[:_SHOWN])
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -17,7 +17,7 @@ from nczarr_xarray.export.sink import Sink
 
 
 class NetCDFTarget:
-    """Takes what `to_netcdf` hands over, in its order: `store`, its own writer, `close`.
+    """Takes what `to_netcdf` passes, in its order: `store`, its own writer, `close`.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class NetCDFTarget:
         self._sinks: list[Sink] = []
 
     def get_child_store(self, group: str) -> NetCDFTarget:
-        """Return the same for a group."""
+        """Return a target of the same kind for a group."""
         self._group = group
         return self
 
@@ -89,10 +89,10 @@ class NetCDFTarget:
         self._job = job.without_data()
 
     def sync(self) -> None:
-        """Nothing: what is not closed is not valid."""
+        """Do nothing: a dataset is valid only once it is closed."""
 
     def close(self) -> None:
-        """Make it valid, or remove it if `to_netcdf` is on its way out with an error."""
+        """Make the dataset valid, or remove it if `to_netcdf` is ending with an error."""
         job, self._job = self._job, None
         if job is None:
             return

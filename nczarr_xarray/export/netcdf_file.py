@@ -33,7 +33,7 @@ from nczarr_xarray.model import (
 
 
 def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bool = False) -> None:
-    """Copy an open dataset to a netCDF-4 file; what was there stays until that is complete.
+    """Copy an open dataset to a netCDF-4 file; an old file stays until the new one is complete.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _group(file: Any, path: str) -> Any:
 
 
 def _enum_type(file: Any, enum: EnumType) -> Any:
-    """Return an enum in the file; one without a name in the source is made here."""
+    """Return an enum of the file; one that has no name in the source is made here."""
     group = _group(file, enum.group)
     if enum.name not in group.enumtypes:
         group.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))
@@ -149,7 +149,7 @@ def _write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
 
 
 def _filters(codecs: Iterable[CodecConfig]) -> dict[str, Any]:
-    """Options of `createVariable` for codecs; those that netCDF does not have are left out."""
+    """Return the options of `createVariable` for codecs; others are left out."""
     options: dict[str, Any] = {"shuffle": False}
     for config in codecs:
         match config["id"]:

@@ -45,7 +45,7 @@ WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"
 
 
 def plan_new(request: Request, mode: Mode) -> Job:
-    """Return what writes groups: a dataset of their own, or into one that is there."""
+    """Plan the writing of groups: as a dataset of their own, or into an existing one."""
     existing = None
     if mode != "w" or request.path != "/":
         with suppress(IncompleteExportError):  # a new dataset that was never complete is nothing
@@ -86,7 +86,7 @@ def plan_contents(
     skip_fill: bool = True,
     template: WritableStore | None = None,
 ) -> Job:
-    """Return what writes a whole dataset that has been checked.
+    """Plan the writing of a whole dataset that has been checked.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def plan_contents(
 
 
 def _collect(exporter: Exporter, request: Request) -> None:
-    """Add all groups to an exporter, and raise what is wrong with them."""
+    """Add all groups to an exporter, and raise the problems that it finds."""
     for path, dataset in request.groups.items():
         exporter.add(path, dataset, request.options(path))
     contents, wishes = exporter.contents, request.wishes
@@ -174,7 +174,7 @@ def _merge(request: Request, replaced: str | None) -> Job:
 
 
 def _profile_there(existing: Existing, request: Request) -> Profile:
-    """As what something is added to a dataset: what that is, with what is asked for."""
+    """Return the profile of an existing dataset, with the options of the caller."""
     asked = request.profile
     if asked.portable and existing.profile.generation != "v2":
         raise ExportError(request.url, "is NCZarr; portable=True is for pure Zarr: leave it out")
@@ -193,7 +193,7 @@ def _still_there(request: Request) -> Existing:
 def _outdated(
     exporter: Exporter, existing: Existing, request: Request, replaced: str | None
 ) -> list[str]:
-    """Return keys that go because their group or variable is replaced."""
+    """Return the keys that are removed because their group or variable is replaced."""
 
     def below(path: str) -> list[str]:
         return dataset_keys(request.place.keys(path), path)
@@ -213,7 +213,7 @@ def _outdated(
 def _note_changes(
     exporter: Exporter, existing: Existing, profile: Profile, replaced: str | None
 ) -> None:
-    """Put the documents of new groups and variables among those that change."""
+    """Note the documents of new groups and variables as changes."""
     for group in exporter.contents.root.walk():
         path = group.path.strip("/")
         for variable in group.variables.values():
@@ -235,7 +235,7 @@ def _note_changes(
 
 
 def _with_old_coordinates(group: Group, existing: Existing) -> list[Attribute]:
-    """Return new attributes of a group; coordinates that were named stay coordinates."""
+    """Return the new attributes of a group; what it named as coordinates stays named."""
     attributes = dict(group.attributes)
     there = existing.group(group.path)
     new = attributes.get("coordinates")

@@ -12,7 +12,7 @@ from nczarr_xarray.model import Variable
 
 
 def is_packed(new: xr.Variable, stored: Variable) -> bool:
-    """Tell whether numbers or times become integers when they are encoded.
+    """Tell whether encoding turns numbers or times into integers.
 
     int64 holds all times that xarray has, and its own value for those that are missing.
     """
@@ -25,7 +25,7 @@ def is_packed(new: xr.Variable, stored: Variable) -> bool:
 def fitted(
     values: np.ndarray[Any, Any], dtype: np.dtype[Any], path: str, exact: bool
 ) -> np.ndarray[Any, Any]:
-    """Return encoded values as the integers that are stored (`FormatError` if one of them is none).
+    """Return encoded values as the integers to store (`FormatError` for any that is no integer).
 
     xarray casts without a look: what is too large for the type becomes another
     number, and what is missing becomes one where there is no ``_FillValue``.

@@ -21,7 +21,9 @@ Written = tuple[str, Any]
 
 
 def write_blocks(data: Any, sink: Sink, *, counted: bool) -> Any:
-    """dask's array of which each block writes one of `data`, and is how many chunks that put.
+    """Return dask's array whose blocks write those of `data`, and give the number of chunks put.
+
+    A block of the result is computed by writing one block of the data.
 
     Parameters
     ----------
@@ -44,7 +46,7 @@ def write_blocks(data: Any, sink: Sink, *, counted: bool) -> Any:
 
 
 def compute(writes: list[Written], progress: Progress) -> list[Written]:
-    """Write; the numbers of chunks that were put come back."""
+    """Compute arrays of `write_blocks`; return the numbers of chunks that were put."""
     progress.expect(sum(write.npartitions for _, write in writes))
     client = _distributed_client()
     if client is None:
@@ -53,7 +55,7 @@ def compute(writes: list[Written], progress: Progress) -> list[Written]:
 
 
 def optimized(writes: list[Written]) -> list[Written]:
-    """Return the same with one graph, so that what several are computed from is computed once.
+    """Return the arrays with one graph, so that what several of them need is computed once.
 
     `dask.optimize` (2026.8) does that for each of them alone, `delayed` not at all.
     """
@@ -78,14 +80,14 @@ def _write_block(
     counted: bool,
     block_id: tuple[int, ...] = (),
 ) -> np.ndarray[Any, Any]:
-    """Write one of dask's blocks; how many chunks that put, if they are to be counted."""
+    """Write one of dask's blocks; return the number of chunks put, if it is asked for."""
     first = tuple(axis[i] for axis, i in zip(starts, block_id, strict=True))
     number = sink.write(np.asarray(values), first, threads=1)
     return np.full((1,) * len(first), number if counted else 0, np.intp)
 
 
 def _compute_here(writes: list[Written], progress: Progress) -> list[Written]:
-    """Write with a scheduler of this machine."""
+    """Compute arrays with a scheduler of this machine."""
     from dask.base import compute
     from dask.callbacks import Callback
     from dask.core import flatten
@@ -105,7 +107,7 @@ def _compute_here(writes: list[Written], progress: Progress) -> list[Written]:
 
 
 def _compute_distributed(client: Any, writes: list[Written], progress: Progress) -> list[Written]:
-    """Write on a cluster; nothing runs any more when this ends."""
+    """Compute arrays on a cluster; no task of them runs after this function has ended."""
     from distributed import as_completed, futures_of
 
     paths = {array.name: path for path, array in writes}
@@ -125,14 +127,14 @@ def _compute_distributed(client: Any, writes: list[Written], progress: Progress)
 
 
 async def _forgotten(keys: set[Any], dask_worker: Any) -> None:
-    """Wait until a worker has done with tasks that were cancelled."""
+    """Wait until a worker has ended the tasks that were cancelled."""
     while not keys.isdisjoint(dask_worker.state.tasks):  # noqa: ASYNC110 - nothing tells when
         await asyncio.sleep(0.01)
 
 
 @contextmanager
 def _outside_of_tasks() -> Iterator[None]:
-    """If this is a task of a worker, make room for others meanwhile: it waits for them."""
+    """Free the place of this task on its worker, if it runs on one, while the task waits."""
     from distributed import get_worker, rejoin, secede
 
     try:

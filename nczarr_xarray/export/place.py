@@ -34,7 +34,7 @@ _ROOTS = frozenset({*OTHER_ROOTS, ".zgroup", ".zattrs", ".zarray", JOURNAL})
 
 
 class Place:
-    """A destination and what is there.
+    """A destination, and what exists there.
 
     Parameters
     ----------
@@ -59,13 +59,13 @@ class Place:
         return destination.store
 
     def reader(self) -> KeyStore | None:
-        """Return what reads it as it is now; None if there is no archive."""
+        """Return a store that reads the target as it is now; None if there is no archive."""
         if self.writer is not None:
             return self.writer.reader()
         return self.destination.open_archive()
 
     def keys(self, below: str = "") -> list[str]:
-        """Return all keys that are there."""
+        """Return all keys that exist."""
         if self.writer is not None:
             return self.writer.keys_below(below)
         archive = self.reader()
@@ -79,7 +79,7 @@ class Place:
     def create(
         self, *, replace: bool, template: bool = False
     ) -> tuple[Change, list[str], list[str]]:
-        """Begin to write a dataset anew.
+        """Begin to write a new dataset.
 
         Parameters
         ----------
@@ -125,19 +125,19 @@ class Place:
         return change, removable(dataset_keys(self.keys())), foreign
 
     def holds_dataset(self) -> bool:
-        """Tell whether a complete dataset is there."""
+        """Tell whether a complete dataset exists."""
         keys = self.keys()
         return INCOMPLETE not in keys and bool(_ROOTS & set(dataset_keys(keys)))
 
     def _is_nobodys(self, keys: list[str]) -> bool:
-        """Tell whether what is there was never complete: a new dataset that was given up."""
+        """Tell whether the target holds only an abandoned dataset, which was never complete."""
         if INCOMPLETE not in keys or JOURNAL in keys or self.writer is None:
             return False
         mark = pending_in(self.writer)
         return mark is not None and mark.pending is None
 
     def edit(self, boxes: Boxes = None) -> Change:
-        """Begin to change what is there: everything, or the chunks in `boxes`."""
+        """Begin a change of the existing dataset: of everything, or of the chunks in `boxes`."""
         if self.writer is not None:
             if self.destination.path is not None:
                 remove_leftovers(os.path.realpath(self.destination.path))
@@ -160,7 +160,7 @@ def _exists() -> str:
 
 
 def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base: bool) -> None:
-    """Pack a tree and put the archive into place."""
+    """Pack a tree into an archive, and move the archive into place."""
     path = None if destination.path is None else os.path.realpath(destination.path)
     file = os.path.basename(path or destination.remote_path or "")  # noqa: PTH119
     new = f"{tree}.zip" if path is None else partial_path(path)
@@ -187,7 +187,7 @@ def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base:
 def check_clashes(
     url: str, foreign: Iterable[str], arrays: Iterable[str], groups: Iterable[str]
 ) -> None:
-    """Raise `ExportError` if something foreign is where the dataset is to be."""
+    """Raise `ExportError` if something foreign exists where the dataset is to be written."""
     arrays = set(arrays)
     nodes = arrays | set(groups)
     clashes = [

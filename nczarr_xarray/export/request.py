@@ -54,19 +54,19 @@ class Request:
 
 
 def array_of(item: Item) -> ChunkedArray:
-    """Return the chunk grid that an item is written to."""
+    """Return the chunk grid to which an item is written."""
     assert isinstance(item.variable.array, ChunkedArray)
     return item.variable.array
 
 
 def shares_chunks(item: Item, start: tuple[int, ...]) -> bool:
-    """Tell whether two of dask's blocks have parts of one chunk, if the data begin at `start`."""
+    """Tell whether two of dask's blocks share a chunk, if the data begin at `start`."""
     blocks = item.source.chunks
     return blocks is not None and misfit(blocks, array_of(item).chunk_shape, start) is not None
 
 
 def misfits(item: Item, wishes: Wishes, start: tuple[int, ...]) -> list[str]:
-    """Return what keeps dask's blocks from being written in parallel, unless that is wished."""
+    """Say why dask's blocks cannot be written in parallel, unless the caller allows it."""
     if item.source.chunks is None or not wishes.safe_chunks:
         return []
     where = misfit(item.source.chunks, array_of(item).chunk_shape, start)
@@ -77,7 +77,7 @@ def misfits(item: Item, wishes: Wishes, start: tuple[int, ...]) -> list[str]:
 
 
 def aligned_item(item: Item, start: tuple[int, ...]) -> Item:
-    """Return the item with dask's blocks moved to borders of chunks."""
+    """Return the item with the borders of dask's blocks moved to borders of chunks."""
     if item.source.chunks is None:
         return item
     assert isinstance(item.source, xr.Variable)

@@ -37,7 +37,7 @@ RUNS_PER_THREAD = 4
 
 
 class Old:
-    """The chunks that an array has already, for those that are only changed in part.
+    """The existing chunks of an array, for those of which only a part is replaced.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Span(NamedTuple):
 
 
 def spans(low: int, high: int, chunk: int, size: int) -> list[Span]:
-    """The chunks along one dimension of length `size` that values from `low` to `high` touch."""
+    """Return the chunks that the values ``[low, high)`` of a dimension of length `size` touch."""
     found = []
     for number in range(low // chunk, -(-high // chunk)):
         begin, end = number * chunk, min((number + 1) * chunk, size)
@@ -107,7 +107,7 @@ def spans(low: int, high: int, chunk: int, size: int) -> list[Span]:
 
 
 class Gate:
-    """What all copies of one sink in one process share: who writes, and whether anybody may.
+    """Shared by all copies of one writer in one process: counts those inside, and can be shut.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Gate:
 
     @classmethod
     def called(cls, name: str) -> Gate:
-        """Return the gate of the sinks of this name."""
+        """Return the gate of the writers of this name."""
         with _NAMING:  # the child of a fork has gates of its own: who was inside is not there
             return _GATES.setdefault((os.getpid(), name), cls())
 
@@ -139,7 +139,7 @@ class Gate:
             self._changed.notify_all()
 
     def shut(self) -> None:
-        """Let nobody in any more, and wait until all are out."""
+        """Admit no further write, and wait until all writes have ended."""
         with self._changed:
             self._shut = True
             self._changed.wait_for(lambda: not self._inside)
@@ -167,7 +167,7 @@ class Run(NamedTuple):
 
 
 class Sink:
-    """Writes blocks of one array. Picklable; blocks that share no chunk may come in parallel.
+    """Writes blocks of one array. Picklable; blocks that share no chunk may be written in parallel.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class Sink:
         self._gate = Gate.called(self._name)
 
     def for_template(self, store: WritableStore, name: str) -> Sink:
-        """Return the same for a dataset that is in place, as long as its mark has this name."""
+        """Return a writer for a template in place; it writes while the mark has this name."""
         sink = Sink(self.array, store, self.start, rounding=self.rounding, shared=self.shared)
         sink._template = name
         return sink
@@ -237,11 +237,11 @@ class Sink:
         return type(self).__name__, self._name
 
     def shut(self) -> None:
-        """Write nothing more in this process; returns when the last write has ended."""
+        """Write nothing more in this process; return when the last write has ended."""
         self._gate.shut()
 
     def __setitem__(self, key: Any, values: Any) -> None:
-        """Write the block at `key`, slices that count from `start`: how dask stores."""
+        """Write the block at `key`, slices that count from `start`, as dask's ``store`` does."""
         key = key if isinstance(key, tuple) else (key,)
         values = np.asarray(values)
         first = [0 if part is Ellipsis else part.start or 0 for part in key]
@@ -340,7 +340,7 @@ class Sink:
         return min(self.store.parallel, in_flight)
 
     def _runs(self, axes: list[list[Span]], threads: int) -> Iterator[Run]:
-        """Yield all chunks that a block touches, those side by side together."""
+        """Yield all chunks that a block touches, adjacent ones as one run."""
         if not axes:
             yield Run((), [()])
             return
@@ -354,7 +354,7 @@ class Sink:
                 yield Run(before, [(span,) for span in last[start : start + length]])
 
     def _write_run(self, run: Run, values: np.ndarray[Any, Any]) -> int:
-        """Write what `values` hold of some chunks; how many were put."""
+        """Write the `values` of a run of chunks; return how many were put."""
         first, last = run.last[0], run.last[-1]
         spans_of_run = (*run.before, *first, *last)
         lengths = (*self.array.chunk_shape, *self.array.chunk_shape[-1:])
@@ -376,7 +376,7 @@ class Sink:
         return put
 
     def _write_chunk(self, position: Position, values: np.ndarray[Any, Any]) -> bool:
-        """Write what `values` hold of one chunk; whether it was put."""
+        """Write the `values` of one chunk; tell whether it was put."""
         array = self.array
         key = f"{array.path}/{array.separator.join([span.name for span in position]) or '0'}"
         part = values[tuple([span.values for span in position])] if position else values
@@ -402,7 +402,7 @@ class Sink:
     def _merged(
         self, position: Position, part: np.ndarray[Any, Any], seen: Old | None
     ) -> np.ndarray[Any, Any]:
-        """Return the whole chunk: what was there, and `part` in it."""
+        """Return the whole chunk: its old elements, with `part` copied into it."""
         array = self.array
         dtype = array.dtype.newbyteorder("=")
         fill = array.fill if array.fill is not None else np.zeros((), dtype)[()]
@@ -419,7 +419,7 @@ class Sink:
         return chunk
 
     def _seen(self, key: str) -> Old | None:
-        """Return where a chunk is now: written by a block before, or old, or nowhere."""
+        """Return where a chunk is now: put by an earlier block, stored before, or nowhere."""
         written = self.store.reader()
         found = written.get_many([key], sys.maxsize)[0]  # a chunk of our own
         if isinstance(found, StoreError):

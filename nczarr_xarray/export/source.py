@@ -68,6 +68,6 @@ class StoredSource:
             )
 
     def longest_text(self) -> int:
-        """Return bytes of the longest text in UTF-8."""
+        """Return the number of bytes of the longest text in UTF-8."""
         parts = self.slabs(self._chunk_shape)
         return max((longest(self.read(part)) for part in parts), default=0)

@@ -58,7 +58,7 @@ QUANTIZE_ATTRIBUTES = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked of the storage of one variable.
+    """The storage that is asked for one variable.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Request:
 
 
 def netcdf_type(dtype: np.dtype[Any]) -> str | None:
-    """netCDF type name of encoded values; None if there is none."""
+    """Return the netCDF type name of encoded values; None if there is none."""
     if dtype.kind in "OU":
         return "string"
     if dtype.kind == "S":
@@ -111,7 +111,7 @@ def netcdf_type(dtype: np.dtype[Any]) -> str | None:
 
 
 def text_dtype(longest: int, room: int, profile: Profile) -> np.dtype[Any]:
-    """Return the dtype of text as stored; ``_nczarr_maxstrlen`` is written to say the same.
+    """Return the dtype in which text is stored; ``_nczarr_maxstrlen`` is set to match.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def text_dtype(longest: int, room: int, profile: Profile) -> np.dtype[Any]:
 
 
 def note_text(variable: Variable, profile: Profile) -> None:
-    """Add ``_Encoding`` to text in pure Zarr, which xarray takes for bytes else."""
+    """Add ``_Encoding`` to text in pure Zarr, without which xarray reads it as bytes."""
     text = variable.nc_type == "string" and variable.dtype.kind in "OU"
     if text and profile.generation == "v2":
         variable.attributes.setdefault("_Encoding", Attribute("_Encoding", "char", "utf-8"))
@@ -163,7 +163,7 @@ def storage(request: Request, profile: Profile) -> ChunkedArray:
 
 
 def check_keys(encoding: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if there are keys that mean nothing here."""
+    """Raise `ValueError` for keys that have no meaning here."""
     unknown = sorted(str(key) for key in encoding if key not in VALID_KEYS | _INFORMATION)
     if unknown:
         raise ValueError(
@@ -204,7 +204,7 @@ def _stored_dtype(request: Request, profile: Profile) -> np.dtype[Any]:
 
 
 def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype[Any], profile: Profile) -> Any:
-    """Return what chunks that are not there read as.
+    """Return the value that chunks read as which are not stored.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def _chunk_shape(request: Request, dtype: np.dtype[Any]) -> tuple[int, ...]:
 
 
 def _inherited_chunks(chunks: Any, request: Request) -> tuple[int, ...] | None:
-    """Return chunk lengths that the data came with, if they suit what became of the data."""
+    """Return the chunk lengths of the source, if they suit the data in their present form."""
     try:
         lengths = [int(length) for length in chunks]
     except (TypeError, ValueError):

@@ -67,7 +67,7 @@ def stored_as(opened: Opened, variable: Variable) -> Stored:
 
 
 def netcdf_text(variable: Variable) -> Variable:
-    """Return a variable of bytes of pure Zarr as netCDF has it: char, or string.
+    """Return a variable of Zarr's bytes as netCDF has it: as char, or as string.
 
     ``_Encoding`` tells xarray that bytes of Zarr are text, which a string is without it.
     """
@@ -80,7 +80,7 @@ def netcdf_text(variable: Variable) -> Variable:
 
 
 def _as_netcdf(config: CodecConfig) -> CodecConfig:
-    """Return a codec of HDF5 as netCDF and NCZarr call it, if they have it."""
+    """Return a codec of HDF5 by its name in netCDF and NCZarr; None if they have none."""
     if config["id"] != "hdf5" or config["filter"] != _HDF5_SZIP:
         return config
     mask, pixels = config["values"][:2]

@@ -12,7 +12,9 @@ from nczarr_xarray.model import bytes_of
 
 
 def whole_text(variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, Any]:
-    """`encoding` with a dtype, if it is one of text, that no text of `variable` is too long for.
+    """Return `encoding` of text with a dtype that no text of `variable` is too long for.
+
+    Other encodings are returned as they are.
 
     xarray cuts off what is longer than the dtype that data came with.
     """
@@ -31,7 +33,7 @@ def whole_text(variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, 
 
 
 def longest_text(source: xr.Variable) -> int:
-    """Return bytes of the longest text in UTF-8."""
+    """Return the number of bytes of the longest text in UTF-8."""
     if source.chunks is not None and source.size:
         lengths = source.data.map_blocks(
             _longest_in_block, dtype=np.intp, chunks=tuple((1,) * n for n in source.data.numblocks)
@@ -45,7 +47,7 @@ def _longest_in_block(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def longest(texts: np.ndarray[Any, Any]) -> int:
-    """Bytes of the longest of `texts` in UTF-8 (ValueError if one of them cannot be stored)."""
+    """Return the bytes in UTF-8 of the longest text (ValueError for one that cannot be stored)."""
     length = 0
     for text in texts.ravel().tolist():
         data = bytes_of(str(text))

@@ -31,7 +31,7 @@ RegionLike = Mapping[Hashable, slice | Literal["auto"]] | Literal["auto"]
 
 
 class Update:
-    """New values for variables of one group, checked against what is there.
+    """New values for variables of one group, checked against the stored dataset.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Update:
         self.problems: list[str] = []
 
     def check(self) -> None:
-        """Raise `ExportError` if anything was found that does not fit."""
+        """Raise `ExportError` if any problem was found."""
         if self.problems:
             found = "".join(f"\n  {problem}" for problem in dict.fromkeys(self.problems))
             raise ExportError(
@@ -65,7 +65,7 @@ class Update:
     # -- which part ------------------------------------------------------------
 
     def resolve_region(self, region: RegionLike) -> dict[Hashable, slice]:
-        """Slices for every dimension that `region` names, "auto" found by labels."""
+        """Return a slice for every dimension that `region` names; "auto" is resolved by labels."""
         given: dict[Hashable, Any] = (
             dict.fromkeys(self.dataset.dims, "auto") if region == "auto" else dict(region)
         )
@@ -120,7 +120,7 @@ class Update:
         return slice(0, 0)
 
     def without_labels(self, region: Region) -> None:
-        """Leave out the labels of the region, which stay what they are, as in `to_zarr`."""
+        """Leave out the labels of the region, which are not changed, as in `to_zarr`."""
         for name in [name for name in self.dataset.indexes if name in self.dataset.variables]:
             new, stored = self.dataset.variables[name], self.stored.variables.get(name)
             if stored is None or not set(new.dims) & set(region):
@@ -136,7 +136,7 @@ class Update:
     # -- the values ------------------------------------------------------------
 
     def items(self, dataset: xr.Dataset) -> list[Item]:
-        """Return variables of `dataset` encoded as the stored ones are."""
+        """Return the variables of `dataset`, encoded as the stored ones are."""
         misfits = {name: self._misfit(name, v) for name, v in dataset.variables.items()}
         self.problems += [f"{name}: {found}" for name, found in misfits.items() if found]
         gone = [name for name, found in misfits.items() if found]
@@ -163,7 +163,7 @@ class Update:
         return [item for item in found if item is not None]
 
     def _packed(self, name: str, encoded: xr.Variable, exact: bool) -> xr.Variable:
-        """Return encoded numbers as the integers that are stored; what is none is a problem."""
+        """Return encoded numbers as the integers to store; numbers that are none are problems."""
         dtype = self.group.variables[name].dtype.newbyteorder("=")
         if encoded.dtype.kind not in "fiu" or encoded.dtype == dtype:
             return encoded
@@ -179,7 +179,7 @@ class Update:
         return encoded.copy(data=data)
 
     def _misfit(self, name: Hashable, new: xr.Variable) -> str | None:
-        """Say why there is nothing that values could be stored in, or not without loss."""
+        """Say why the stored type cannot hold the values, or not without loss; None if it can."""
         variable = self.group.variables.get(str(name))
         if variable is None:
             return f"is not in {self.path}; write it with mode='a'"
@@ -226,7 +226,7 @@ class Update:
         return Item(variable, source, _rounding(variable))
 
     def _dimension_names(self, variable: Variable) -> tuple[Hashable, ...]:
-        """As the dataset calls them, those that char arrays hide from it included."""
+        """Return the dimension names of the dataset, with those that char arrays hide."""
         seen = self.stored.variables[variable.name].dims
         rest = [d.name for d in variable.dimensions][len(seen) :]
         return (*seen, *rest)
@@ -234,7 +234,7 @@ class Update:
     def _other_attributes(
         self, variable: Variable, attributes: Mapping[Any, Any], given: frozenset[Any]
     ) -> str | None:
-        """What of the attributes, those `given` and those of the encoding, is not as stored."""
+        """Say which attributes, `given` or from the encoding, differ from the stored ones."""
         different = []
         # readers that know no enums, such as netCDF-C, show the flags of one as attributes
         known = variable.attributes if variable.enum is None else as_flags(variable)
@@ -261,7 +261,7 @@ class Update:
         )
 
     def start(self, item: Item, region: Region) -> tuple[int, ...]:
-        """Return where in the variable the new values begin."""
+        """Return the position of the new values in the variable."""
         found = []
         assert isinstance(item.source, xr.Variable)
         for name, size, dimension in zip(
@@ -279,7 +279,7 @@ class Update:
     def boxes(
         self, items: list[Item], starts: list[tuple[int, ...]]
     ) -> dict[str, tuple[tuple[int, int], ...]]:
-        """Return chunks that the new values touch, by array."""
+        """Return the chunks that the new values touch, by array."""
         found = {}
         for item, start in zip(items, starts, strict=True):
             array = self.existing.array(item.variable)
@@ -294,7 +294,7 @@ class Update:
     # -- appending -------------------------------------------------------------
 
     def grown(self, name: Hashable) -> Dimension | None:
-        """Return the dimension to append along as it will be; None if it is not to be had."""
+        """Return the dimension to append along, with its new length; None if that is impossible."""
         for variable in self.group.variables.values():
             if variable.error is None:
                 names = self._dimension_names(variable)
@@ -305,7 +305,7 @@ class Update:
         return None
 
     def check_complete(self, dimension: Dimension) -> None:
-        """Note variables along a growing dimension that get no new values."""
+        """Note variables along a growing dimension for which there are no new values."""
         for group in self.existing.opened.hierarchy.root.walk():
             for variable in group.variables.values():
                 along = any(d.path == dimension.path for d in variable.dimensions)
@@ -318,7 +318,7 @@ class Update:
                     )
 
     def check_constants(self, dataset: xr.Dataset) -> None:
-        """Note variables that do not grow, and differ from those stored."""
+        """Note variables that do not grow, but differ from the stored ones."""
         for name, variable in dataset.variables.items():
             stored: xr.Variable | None = self.stored.variables.get(name)
             if stored is None:
@@ -330,7 +330,7 @@ class Update:
                 )
 
     def grow(self, items: list[Item], dimension: Dimension) -> list[tuple[Item, ChunkedArray]]:
-        """Change the documents of a dimension and its variables; the grids before."""
+        """Change the documents of a dimension and its variables; return their old grids."""
         found = []
         old = self.group_of(dimension)
         path = old.path.strip("/")
@@ -363,7 +363,7 @@ class Update:
 def _as_stored(
     source: xr.Variable, names: tuple[Hashable, ...], hidden: Dimension | None
 ) -> xr.Variable:
-    """Characters with the dimensions that are stored.
+    """Return characters with the dimensions that are stored.
 
     Parameters
     ----------
@@ -390,7 +390,7 @@ def _as_stored(
 
 
 def _rounding(variable: Variable) -> Rounding | None:
-    """Return what was done to the values that are there."""
+    """Return the rounding that was applied to the stored values."""
     for mode, name in QUANTIZE_ATTRIBUTES.items():
         if name in variable.attributes:
             digits: Any = attribute_value(variable.attributes[name])

@@ -29,7 +29,7 @@ Start = tuple[int, ...]
 
 
 def plan_values(request: Request, region: RegionLike) -> Job:
-    """What replaces a region of variables; everything of them where it names no dimension."""
+    """Plan the replacement of a region of variables; a dimension it does not name is whole."""
     existing = _must_exist(request)
     with existing.opened:
         path, dataset = _one_group(request)
@@ -71,7 +71,7 @@ def plan_values(request: Request, region: RegionLike) -> Job:
 
 
 def plan_append(request: Request, append_dim: Hashable) -> Job:
-    """Return what makes a dimension and its variables longer."""
+    """Plan the growth of a dimension and its variables."""
     existing = _must_exist(request)
     with existing.opened:
         path, dataset = _one_group(request)
@@ -137,7 +137,7 @@ def _one_group(request: Request) -> tuple[str, xr.Dataset]:
 
 
 def _refuse_outsiders(update: Update, slices: Mapping[Hashable, slice]) -> None:
-    """Note variables that no slice is about."""
+    """Note variables that no slice of the region concerns."""
     variables = update.dataset.variables
     outside = [name for name, v in variables.items() if not set(v.dims) & set(slices)]
     if outside:
@@ -148,7 +148,7 @@ def _refuse_outsiders(update: Update, slices: Mapping[Hashable, slice]) -> None:
 
 
 def _ready(update: Update, items: list[Item], starts: list[Start], request: Request) -> list[Item]:
-    """Items whose blocks fit the chunks; what does not is a problem."""
+    """Return the items, if their blocks suit the chunks; otherwise note the problem."""
     if request.wishes.align_chunks:
         items = [aligned_item(item, start) for item, start in zip(items, starts, strict=True)]
     for item, start in zip(items, starts, strict=True):
@@ -161,7 +161,7 @@ def _count(flows: Iterable[Flow]) -> int:
 
 
 def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | None) -> Existing:
-    """Return the dataset again, now that nobody else may change this part of it.
+    """Return the dataset, read again under the lock that protects this part of it.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | Non
 def _fresh(
     request: Request, existing: Existing, items: list[Item], starts: list[Start]
 ) -> dict[str, WritableStore]:
-    """Return arrays of a template, which nobody can read yet: their chunks are put at once.
+    """Return the arrays of a template: nobody reads them yet, so their chunks are put directly.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def _beyond(item: Item, old: ChunkedArray, start: Start, change: Change, reader:
 def _update_attributes(
     existing: Existing, path: str, dataset: xr.Dataset, request: Request
 ) -> None:
-    """The group takes the attributes of the new values; it keeps what else it has."""
+    """Give the group the attributes of the new values; its other attributes stay."""
     exporter = Exporter(existing.profile)
     node = Group()
     for name, value in dataset.attrs.items():

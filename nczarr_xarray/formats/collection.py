@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 class _Pauses:
-    """How many there are now. Safe in threads, for it is one switch for the whole process."""
+    """Counts the pauses in force, for the collector of the whole process. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,7 +20,7 @@ class _Pauses:
             os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """Resume in a child process, which has none of the threads that paused."""
+        """Resume the collection in a child process, which lacks the threads that paused it."""
         self._lock = threading.Lock()
         if self._count:
             self._count = 0
@@ -46,7 +46,7 @@ _pauses = _Pauses()
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Collect no garbage in this process meanwhile.
+    """Pause the garbage collection of this process within the block.
 
     Metadata become some hundred objects a variable, all of which stay. The collector looks at all
     of them again and again while they grow in number: that was half of the time of opening 10,000

@@ -9,7 +9,7 @@ from nczarr_xarray.model import Dimension, Group, Variable
 
 
 class ImpliedDimensions:
-    """Collects what the variables of one dataset say of their dimensions.
+    """Collects the dimensions that the variables of one dataset imply.
 
     Where they contradict each other, the length that most of them have is
     taken, so that one bad variable does not make the others unreadable.
@@ -20,7 +20,7 @@ class ImpliedDimensions:
         self._uses: list[tuple[Variable, list[tuple[Group, str, int]]]] = []
 
     def use(self, variable: Variable, lengths: list[tuple[Group, str, int]]) -> None:
-        """Note that `variable` has these dimensions: (group they belong to, name, length)."""
+        """Note the dimensions of `variable`, each as (group that it belongs to, name, length)."""
         self._uses.append((variable, lengths))
         for group, name, length in lengths:
             votes = self._votes.setdefault(id(group), {})

@@ -16,7 +16,7 @@ def about_strangers(
     listings: Iterable[tuple[str, frozenset[str] | StoreError | None]],
     zarr_format: int,
 ) -> Iterator[FormatError]:
-    """Say what was left out of a hierarchy because it has no metadata of a node.
+    """Yield errors that name what was left out of a hierarchy: objects that are no nodes of it.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ Parsing: TypeAlias = Coroutine[Any, Any, T]
 
 
 class Read:
-    """A wish for bytes; see `read` and `read_some`."""
+    """A request of a parser for bytes; see `read` and `read_some`."""
 
     __slots__ = ("least", "length", "start")
 
@@ -40,17 +40,17 @@ class Read:
 
 
 def read(start: int, length: int) -> Read:
-    """Await exactly `length` bytes from `start`; `FormatError` if the file ends before."""
+    """Await exactly `length` bytes from `start`; raise `FormatError` if the file ends before."""
     return Read(start, length, length)
 
 
 def read_some(start: int, length: int, least: int = 1) -> Read:
-    """Await `length` bytes from `start`, or those up to the end of the file, but `least`."""
+    """Await `length` bytes from `start`, or fewer at the end of the file, but `least` at least."""
     return Read(start, length, least)
 
 
 class _Together:
-    """A wish for the results of parts that have begun and wait."""
+    """A request of a parser for the results of parts that run already."""
 
     __slots__ = ("results", "waiting")
 
@@ -63,7 +63,7 @@ class _Together:
 
 
 async def together(parts: Iterable[Parsing[T]]) -> list[T]:
-    """Run all `parts` side by side; their results in order.
+    """Run all `parts` at the same time; return their results in order.
 
     The first error of a part ends the others and is raised.
     """
@@ -87,14 +87,14 @@ async def together(parts: Iterable[Parsing[T]]) -> list[T]:
 
 
 async def both(first: Parsing[S], second: Parsing[T]) -> tuple[S, T]:
-    """Return `together`, of two parts with different results."""
+    """Run two parts with results of different types; see `together`."""
     parts: list[Parsing[Any]] = [first, second]
     results = await together(parts)
     return results[0], results[1]
 
 
 class Once(Generic[T]):
-    """A part that many others may wait for, and that runs once.
+    """A part that runs once, whose result several parts may await.
 
     It must be awaited in one run of `waves` only.
 
@@ -147,7 +147,7 @@ _Waiting: TypeAlias = "tuple[int, Parsing[Any], Read | _Together | Once[Any]]"
 
 
 class _Task:
-    """A running coroutine, and the task or the tasks that wait for it."""
+    """A running coroutine, and the task or tasks that wait for it."""
 
     __slots__ = ("children", "coroutine", "ended", "missing", "once", "parent", "results", "slot")
 
@@ -182,7 +182,7 @@ class _Task:
 def waves(
     parsing: Parsing[T],
 ) -> Generator[list[Read], list[memoryview | NCZarrError], T]:
-    """Run `parsing`: yields what it waits for, takes the bytes (or why there are none).
+    """Run `parsing` in waves: yield the reads it awaits, receive the bytes (or the errors).
 
     Returns
     -------
@@ -232,7 +232,7 @@ class _Running:
         self.result: Any = None
 
     def run(self) -> None:
-        """Let all tasks go on until they wait for bytes; raises what the parser raises."""
+        """Run all tasks until each awaits bytes; raise the error of the parser."""
         ready = self.ready
         while ready:
             task, value = ready.popleft()
@@ -258,7 +258,7 @@ class _Running:
                 self._wait(task, wish)
 
     def _wait(self, task: _Task, wish: Read | _Together | Once[Any]) -> None:
-        """Note what a task waits for, and what that in turn waits for."""
+        """Note what a task awaits, and what that awaits in turn."""
         pending = [(task, wish)]
         while pending:
             task, wish = pending.pop()
@@ -283,7 +283,7 @@ class _Running:
                     self.ready.append((task, None))
 
     def _finish(self, task: _Task, value: Any) -> None:
-        """Hand the result of a task to those that wait for it."""
+        """Hand the result of a task to the tasks that await it."""
         parent = task.parent
         if parent is not None:
             assert parent.results is not None

@@ -44,7 +44,7 @@ _AHEAD = 16
 
 @dataclass(frozen=True, slots=True)
 class VariableEntry:
-    """What the header says of a variable; `dimensions` are positions in `Header.dimensions`."""
+    """The entry of a variable in the header; `dimensions` are positions in `Header.dimensions`."""
 
     name: str
     dimensions: tuple[int, ...]
@@ -128,7 +128,7 @@ async def read_header(url: str, size: int) -> Header:
 
 
 def parse_header(data: bytes, url: str, size: int) -> Header:
-    """Return the header that `data`, the first bytes of a file of `size` bytes, begin with.
+    """Parse the header at the beginning of `data`, the first bytes of a file of `size` bytes.
 
     Raises
     ------
@@ -176,13 +176,13 @@ class _Parser:
     # -- fields ----------------------------------------------------------------
 
     def take(self, count: int) -> bytes:
-        """Take the next `count` bytes."""
+        """Return the next `count` bytes."""
         start = self.position
         self.skip(count)
         return self.data[start : start + count]
 
     def skip(self, count: int) -> None:
-        """Pass over `count` bytes, which must be there."""
+        """Skip `count` bytes, which must be there."""
         stop = self.position + count
         if stop > len(self.data):
             if stop > self.size:
@@ -191,7 +191,7 @@ class _Parser:
         self.position = stop
 
     def uint(self, count: int) -> int:
-        """Take an unsigned number of `count` bytes."""
+        """Read an unsigned number of `count` bytes."""
         start = self.position
         stop = self.position = start + count
         if stop > len(self.data):
@@ -200,14 +200,14 @@ class _Parser:
         return int.from_bytes(self.data[start:stop], "big")
 
     def count(self) -> int:
-        """Take a number of things, or a length."""
+        """Read a number of things, or a length."""
         number = self.uint(self.wide)
         if number >> 63:
             raise self.error(f"{number - (1 << 64)} is no length")
         return number
 
     def counted(self, itemsize: int = 1) -> bytes:
-        """Take a number of elements of `itemsize` bytes each, and these.
+        """Read a number of elements of `itemsize` bytes each, and then the elements.
 
         The padding to a multiple of four bytes is skipped, whatever is in it.
         """
@@ -217,7 +217,7 @@ class _Parser:
         return self.data[start : start + size]
 
     def name(self) -> str:
-        """Take a name: UTF-8, up to a NUL if there is one, as netCDF-C has it."""
+        """Read a name: UTF-8 up to a NUL if there is one, as in netCDF-C."""
         data = self.counted()
         if b"\0" in data:
             data = data.partition(b"\0")[0]
@@ -226,7 +226,7 @@ class _Parser:
         return text_of(data)
 
     def nc_type(self, kind: str, name: str, owner: str) -> tuple[str, np.dtype[Any]]:
-        """Take the type of what is called `name`."""
+        """Read the type of the object called `name`."""
         number = self.uint(4)
         if number not in _TYPES:
             whose = f"{kind} {name!r}{owner}"
@@ -234,7 +234,7 @@ class _Parser:
         return _TYPES[number]
 
     def length(self, tag: int, least: int) -> int:
-        """Return how many elements, of `least` bytes each, the list that begins here has."""
+        """Read the length of the list that begins here; each element has `least` bytes or more."""
         found, count = self.uint(4), self.count()
         if found != tag and (found or count):
             raise self.error(f"a list has tag {found}, not {tag}")

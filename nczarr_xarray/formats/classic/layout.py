@@ -19,7 +19,7 @@ _MOST_DIMENSIONS = 64
 
 
 class Place(NamedTuple):
-    """Where the elements of a variable are.
+    """The extent and strides of the elements of a variable.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The number of records, and where the variables are, in the order of the header."""
+    """The number of records, and the layout of each variable in the order of the header."""
 
     records: int
     places: tuple[Place, ...]
@@ -53,7 +53,7 @@ class _Extent(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """A variable, or one record of it: bytes that lie one behind the other.
+    """A variable, or one record of it: contiguous bytes.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def lay_out(header: Header, url: str, size: int) -> Layout:
 
 
 def _block(variable: VariableEntry, header: Header, url: str) -> _Block:
-    """Return what the header says of a variable, checked."""
+    """Return the block that the header states for a variable, checked."""
     where = f"{url}: variable {variable.name!r}"
     if len(variable.dimensions) > _MOST_DIMENSIONS:
         raise FormatError(
@@ -141,7 +141,7 @@ def _place(block: _Block, records: int, period: int, mixed: set[str]) -> Place:
 
 
 def _overlapping(extents: Iterable[_Extent]) -> set[str]:
-    """Return the variables of extents that overlap with others."""
+    """Return the variables whose extents overlap others."""
     found: set[str] = set()
     last = _Extent(0, 0, ())
     for extent in sorted(extent for extent in extents if extent.stop > extent.start):

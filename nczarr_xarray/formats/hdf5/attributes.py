@@ -39,7 +39,7 @@ class Attributes(NamedTuple):
 
 
 async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attributes:
-    """Read the attributes of an object; what is damaged is left out and said in `problems`."""
+    """Read the attributes of an object; a damaged one is left out and named in `problems`."""
     problems: list[NCZarrError] = []
     messages = [(one.body, one.order) for one in header.all(oh.ATTRIBUTE)]
     ordered = bool(messages) and all(order is not None for _, order in messages)
@@ -78,7 +78,7 @@ def _order(message: tuple[bytes, int | None]) -> int:
 async def _read_dense(
     header: oh.Header,
 ) -> tuple[list[tuple[Body, int | None]], bool]:
-    """Attribute messages of a heap with their order, and whether that is the order of creation."""
+    """Return attribute messages of a heap with their order; tell if it is the creation order."""
     info = header.first(oh.ATTRIBUTE_INFO)
     if info is None:
         return [], False
@@ -107,7 +107,7 @@ async def _resolve(
 
 
 def _parts_elsewhere(messages: list[tuple[bytes, int | None]], header: oh.Header) -> Iterator[Body]:
-    """The datatypes and dataspaces of attribute messages that are elsewhere, if not others too."""
+    """Yield the datatypes and dataspaces of attribute messages, which may be elsewhere."""
     for body, _ in messages:
         if body[:1] > b"\1" and body[1:2] > b"\0":  # version and flags
             with suppress(NCZarrError):  # which comes again when the message is decoded
@@ -180,5 +180,5 @@ def _whole(body: Body, known: Mapping[oh.Shared, bytes | NCZarrError]) -> bytes:
 
 
 def _what(header: oh.Header, name: str) -> str:
-    """Return the name of an attribute, for messages."""
+    """Return the name of an attribute for messages."""
     return f"{header.what}, attribute {name!r}"

@@ -16,7 +16,7 @@ _UNSIGNED = {2: "H", 4: "I", 8: "Q"}
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What the superblock fixes for the rest of the file.
+    """The properties that the superblock fixes for the rest of the file.
 
     Parameters
     ----------
@@ -44,15 +44,15 @@ class Frame:
 
     @property
     def undefined(self) -> int:
-        """The address that stands for none."""
+        """The address that means "none"."""
         return (1 << (8 * self.offset_size)) - 1
 
     def known(self, address: int) -> int | None:
-        """Return `address` as stored, or None if it stands for none."""
+        """Return `address`, or None if it is the one that means "none"."""
         return None if address == self.undefined else address
 
     def layout(self, fields: str) -> Struct:
-        """The layout of `fields`: codes of `struct`, and A for an address, L for a length."""
+        """Return the layout of `fields`: codes of `struct`, A for an address, L for a length."""
         return _layout(fields, _UNSIGNED[self.offset_size], _UNSIGNED[self.length_size])
 
     def read(self, address: int, length: int) -> Read:
@@ -64,7 +64,7 @@ class Frame:
         return Read(self.base + address, length, least)
 
     def within(self, address: int | None, length: int, what: str) -> int:
-        """Return `address`, if `length` bytes from there are in the file; else `FormatError`."""
+        """Return `address`; raise `FormatError` if the file ends within `length` bytes."""
         if address is None or address + length > self.end:
             where = "nowhere" if address is None else f"at {address}"
             cut = f" (it is truncated: {self.missing} bytes are missing)" if self.missing else ""
@@ -117,7 +117,7 @@ class Cursor:
         return self.data[start:stop]
 
     def unpack(self, fields: str) -> tuple[Any, ...]:
-        """Return several fields at once, see `Frame.layout`; addresses are as stored."""
+        """Return several fields at once (see `Frame.layout`); addresses are as stored."""
         layout = self.frame.layout(fields)
         start = self.position
         self.position = stop = start + layout.size
@@ -130,7 +130,7 @@ class Cursor:
         return int.from_bytes(self.take(size), "little")
 
     def address(self) -> int | None:
-        """Return an address; None if it is the undefined one."""
+        """Return an address; None for the undefined one."""
         return self.frame.known(self.uint(self.frame.offset_size))
 
     def length(self) -> int:

@@ -23,14 +23,14 @@ _PREFIX, _CHECKSUM = 6, 4
 
 
 class Child(NamedTuple):
-    """A pointer to a node: where it is, and how many records (`size`) it has itself."""
+    """A pointer to a node: its address, and how many records (`size`) it has itself."""
 
     address: int
     size: int
 
 
 class Node(NamedTuple):
-    """A node: `records` lie one behind the other; a leaf has no `children`."""
+    """A node: its `records` in order, and its `children` (none for a leaf)."""
 
     records: memoryview
     children: list[Child]
@@ -38,7 +38,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BTree2:
-    """The header of a tree, and what follows from it for nodes.
+    """The header of a tree, and what follows for the nodes.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ def _split(node: memoryview, size: int) -> list[bytes]:
 
 
 def _between(records: list[bytes], parts: Any) -> list[bytes]:
-    """Return records of an internal node, each between those of the children beside it."""
+    """Return the records of an internal node, each between those of its children."""
     merged = list(next(parts))
     for record in records:
         merged.append(record)
@@ -196,12 +196,12 @@ def _between(records: list[bytes], parts: Any) -> list[bytes]:
 
 
 def bytes_for(number: int) -> int:
-    """Return bytes that hold numbers up to `number`."""
+    """Return how many bytes hold numbers up to `number`."""
     return max(1, (number.bit_length() + 7) // 8)
 
 
 def unsigned(fields: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Unsigned little-endian numbers of up to 8 bytes, one a row of `fields`, as uint64."""
+    """Return little-endian numbers of up to 8 bytes, one per row of `fields`, as uint64."""
     count, width = fields.shape
     wide = np.zeros((count, 8), dtype=np.uint8)
     wide[:, :width] = fields

@@ -24,7 +24,7 @@ BLOCK_BYTES = 300
 
 
 class Block(NamedTuple):
-    """Elements ``[first, first + length)`` and a checksum, behind a head (pages have none)."""
+    """The elements ``[first, first + length)`` and a checksum, behind a head (pages have none)."""
 
     address: int
     first: int
@@ -32,7 +32,7 @@ class Block(NamedTuple):
     head: bytes = b""
 
     def size(self, entry: np.dtype[Any]) -> int:
-        """Return bytes of the block, if an element is an `entry`."""
+        """Return the number of bytes of the block if an element is an `entry`."""
         return len(self.head) + self.length * entry.itemsize + 4
 
 
@@ -40,7 +40,7 @@ class ArrayIndex(HDF5ChunkIndex):
     """A chunk index whose elements have numbers."""
 
     def entry(self, size: int) -> np.dtype[Any]:
-        """Return the dtype of an element of `size` bytes, or `FormatError`."""
+        """Return the dtype of an element of `size` bytes; raise `FormatError` if there is none."""
         width = self.grid.frame.offset_size
         fields: list[Any] = [("address", "u1", (width,))]
         if self.grid.filters and 1 <= size - width - 4 <= 8:
@@ -51,20 +51,20 @@ class ArrayIndex(HDF5ChunkIndex):
         return entry
 
     def head(self, signature: bytes, owner: bool = True, offset: bytes = b"") -> bytes:
-        """What a structure of this index must begin with; all but the header name their owner."""
+        """Return the first bytes of a structure of this index; only the header names no owner."""
         head = signature + bytes((0, self.grid.filters > 0))
         if owner:
             head += self.address.to_bytes(self.grid.frame.offset_size, "little")
         return head + offset
 
     async def structure(self, address: int, size: int, head: bytes) -> Cursor:
-        """Return a cursor over a structure, verified, behind its head."""
+        """Return a cursor over a verified structure, past its head."""
         what = f"{self.grid.path}, chunk index at {address}"
         self.grid.frame.within(address, size, what)
         return self.verified(await self.grid.frame.read(address, size), what, head)
 
     def verified(self, data: memoryview, what: str, head: bytes) -> Cursor:
-        """Return a cursor over the bytes of a structure, behind its head."""
+        """Return a cursor over the verified bytes of a structure, past its head."""
         verify(data, self.grid.frame, what)
         cursor = Cursor(data, self.grid.frame, what)
         cursor.expect(head)
@@ -73,14 +73,14 @@ class ArrayIndex(HDF5ChunkIndex):
     def elements(
         self, entries: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Return entries as `CHUNK`."""
+        """Return entries in the form `CHUNK`."""
         addresses = unsigned(entries["address"])
         if "size" not in (entries.dtype.names or ()):
             return self.grid.chunks(numbers, addresses)
         return self.grid.chunks(numbers, addresses, unsigned(entries["size"]), entries["mask"])
 
     async def fetch(self, address: int, size: int) -> memoryview:
-        """The bytes of a block; none if it is not within the file, for it may not be written."""
+        """Return the bytes of a block; none outside the file, where an unwritten block may be."""
         if address + size > self.grid.frame.end:
             return memoryview(b"")
         return await self.grid.frame.read(address, size)
@@ -88,7 +88,7 @@ class ArrayIndex(HDF5ChunkIndex):
     async def blocks(
         self, blocks: Sequence[Block], entry: np.dtype[Any]
     ) -> list[np.ndarray[Any, Any]]:
-        """Return the elements of blocks, as `CHUNK`; what is not remembered is read in one wave."""
+        """Return the elements of blocks as `CHUNK`; those not in memory are read in one wave."""
         known = {block: self.memory.get(block) for block in blocks}
         unknown = [block for block in blocks if known[block] is None]
         datas = await together(self.fetch(b.address, b.size(entry)) for b in unknown)
@@ -98,7 +98,7 @@ class ArrayIndex(HDF5ChunkIndex):
     def parse(
         self, blocks: Sequence[Block], datas: Sequence[memoryview], entry: np.dtype[Any]
     ) -> list[np.ndarray[Any, Any]]:
-        """The elements of blocks, as `CHUNK`, all parsed as one array; they are remembered."""
+        """Return the elements of blocks as `CHUNK`, parsed as one array, and remember them."""
         if not blocks:
             return []
         frame, bodies = self.grid.frame, []
@@ -121,7 +121,7 @@ class ArrayIndex(HDF5ChunkIndex):
 def element_numbers(
     grid: ChunkGrid, ids: np.ndarray[Any, Any], growing: int = 0
 ) -> np.ndarray[Any, Any]:
-    """Return elements of an array that stand for chunks.
+    """Return the element numbers that stand for chunks of the array.
 
     Parameters
     ----------
@@ -147,10 +147,10 @@ def element_numbers(
 
 
 def joined(parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Return one array of `CHUNK`."""
+    """Return several arrays of `CHUNK` as one."""
     return np.concatenate([np.empty(0, dtype=CHUNK), *parts])
 
 
 def is_set(bits: bytes | memoryview, number: int) -> bool:
-    """Return a bit of a page bitmap, which begins with the highest bit of the first byte."""
+    """Return one bit of a page bitmap, which begins with the highest bit of its first byte."""
     return bool(bits[number >> 3] << (number & 7) & 0x80)

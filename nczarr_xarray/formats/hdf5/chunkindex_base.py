@@ -29,7 +29,7 @@ _HUGE = np.uint64(1 << 61)
 
 @dataclass(frozen=True, slots=True)
 class ChunkGrid:
-    """The chunks of a dataset as it is now.
+    """The chunks of a dataset with its present shape.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class ChunkGrid:
         sizes: np.ndarray[Any, Any] | None = None,
         masks: np.ndarray[Any, Any] | None = None,
     ) -> np.ndarray[Any, Any]:
-        """Chunks as `CHUNK`; addresses and sizes are uint64, unfiltered chunks need no sizes."""
+        """Return `CHUNK`s; addresses and sizes are uint64, unfiltered chunks need no sizes."""
         missing = addresses == self.frame.undefined
         chunks = np.zeros(len(numbers), dtype=CHUNK)
         chunks["number"] = numbers
@@ -137,11 +137,11 @@ class Memory:
         return Memory, ()
 
     def get(self, key: Any) -> Any:
-        """Return what was kept for `key`, or None."""
+        """Return the node that was kept for `key`, or None."""
         return self._nodes.get(key)
 
     def keep(self, key: Any, node: Any, nbytes: int) -> None:
-        """Keep `node`, of about `nbytes`."""
+        """Keep `node`, which takes about `nbytes`."""
         if key in self._nodes:
             return
         if self._size + nbytes > MEMORY:
@@ -168,7 +168,7 @@ class HDF5ChunkIndex(ABC):
 
     @abstractmethod
     async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the chunks `ids`, as `CHUNK`, one each, in order; `number` is not looked at."""
+        """Return one `CHUNK` for each of `ids`, in order; `number` is not used."""
 
     async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
         """Find chunks; see `nczarr_xarray.model.ChunkIndex`.
@@ -201,7 +201,7 @@ class HDF5ChunkIndex(ABC):
     def pick(
         self, chunks: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, Any]:
-        """Return of `chunks`, in any order, those with `numbers`; what is not there is missing.
+        """Return those of `chunks`, in any order, that have `numbers`; others are missing.
 
         Raises
         ------

@@ -145,7 +145,7 @@ class ExtensibleArrayIndex(ArrayIndex):
         return header
 
     async def _index(self, header: _Header) -> _IndexBlock | None:
-        """Return the index block; None if there is none."""
+        """Return the index block; None if it was not written."""
         known: _IndexBlock | None = self.memory.get("index")
         if known is not None or header.index is None:
             return known
@@ -164,7 +164,7 @@ class ExtensibleArrayIndex(ArrayIndex):
     async def _in_super(
         self, header: _Header, index: _IndexBlock, number: int, within: np.ndarray[Any, Any]
     ) -> list[np.ndarray[Any, Any]]:
-        """Return the elements of the blocks that hold elements `within` one super block."""
+        """Return the elements of the blocks that hold the elements `within` one super block."""
         one = header.supers[number]
         written: bytes | memoryview = b""
         if number < header.direct:
@@ -197,7 +197,7 @@ class ExtensibleArrayIndex(ArrayIndex):
     async def _super(
         self, header: _Header, one: _SuperBlock, address: int
     ) -> tuple[list[int], bytes]:
-        """Addresses of the data blocks of a super block, and which of their pages are there."""
+        """Return the addresses of a super block's data blocks, and which pages were written."""
         known: tuple[list[int], bytes] | None = self.memory.get(("super", address))
         if known is not None:
             return known

@@ -26,7 +26,7 @@ _NODE_BYTES = 500
 
 
 class _Pointer(NamedTuple):
-    """A node to read: `level` counts from the leaves, `low` and `high` bound its chunk numbers.
+    """A node to read; `level` counts from the leaves, `low` and `high` bound its chunk numbers.
 
     `size` is the number of its records, known in version 2 only; the level of a
     version 1 root is in the root itself (-1).
@@ -50,7 +50,7 @@ class _Node(NamedTuple):
     highs: np.ndarray[Any, Any]
 
     def touching(self, ids: np.ndarray[Any, Any]) -> list[_Pointer]:
-        """Return the children where some of `ids` would be."""
+        """Return the children that may hold some of `ids`."""
         if not self.addresses:
             return []
         wanted = np.searchsorted(ids, self.highs) > np.searchsorted(ids, self.lows)
@@ -70,7 +70,7 @@ _NOTHING = np.empty(0, dtype=CHUNK)
 class _TreeIndex(HDF5ChunkIndex):
     @abstractmethod
     async def root(self) -> _Pointer | None:
-        """Return the uppermost node; None if there is none."""
+        """Return the root node; None if there is none."""
 
     @abstractmethod
     async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
@@ -112,7 +112,7 @@ class _TreeIndex(HDF5ChunkIndex):
         children: tuple[list[int], list[int]],
         bounds: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]],
     ) -> _Node:
-        """An internal node, checked: chunks behind children out of order would go missing."""
+        """Return a checked internal node; children out of order would hide chunks."""
         lows, highs = bounds
         if np.any(lows > highs) or np.any(highs[:-1] > lows[1:]):
             reason = f"the node at {pointer.address} of its chunk index is out of order"
@@ -171,7 +171,7 @@ class BTree1Index(_TreeIndex):
         return nodes
 
     async def _node(self, pointer: _Pointer) -> tuple[int, bytes]:
-        """Return level of a node, and its entries with the last key as one more."""
+        """Return the level of a node, and its entries with the last key as one more entry."""
         frame, size = self.grid.frame, self._entry.itemsize
         head = 8 + 2 * frame.offset_size
         usual = head + (_USUAL_CHILDREN + 1) * size - frame.offset_size

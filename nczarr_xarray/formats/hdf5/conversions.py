@@ -58,7 +58,7 @@ class FixedText:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """`nczarr_xarray.model.Conversion` of whatever else is not a number of numpy's.
+    """`nczarr_xarray.model.Conversion` of every other type that numpy does not have.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Values:
         return _has_odd_numbers(self.type)
 
     async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Values; all that is in global heaps is read in one wave, sequences of those in more."""
+        """Return values; global heaps are read in one wave, nested sequences in more."""
         return await self._convert(stored, self.type)
 
     async def _convert(self, stored: np.ndarray[Any, Any], type_: Datatype) -> np.ndarray[Any, Any]:
@@ -143,7 +143,7 @@ class Values:
 
 
 def _has_odd_numbers(type_: Datatype) -> bool:
-    """Tell whether `convert_numbers` is needed somewhere in a type."""
+    """Tell whether a type has a part that `convert_numbers` must convert."""
     if type_.kind == "compound":
         return any(m.type is not None and _has_odd_numbers(m.type) for m in type_.members)
     if type_.base is not None and type_.kind in ("array", "vlen"):
@@ -152,7 +152,7 @@ def _has_odd_numbers(type_: Datatype) -> bool:
 
 
 def decode_texts(texts: Sequence[bytes], what: str, errors: str = "strict") -> list[str]:
-    """Return texts of a variable, each of which ends at its first NUL.
+    """Return the texts of a variable, each of which ends at its first NUL.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def _decoded(text: bytes, what: str, errors: str) -> str:
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return an array of Python objects, also if these are arrays of one length."""
+    """Return an array of Python objects, even if these are arrays of equal length."""
     objects = np.empty(len(values), dtype=object)
     for position, value in enumerate(values):
         objects[position] = value

@@ -42,7 +42,7 @@ class Fields:
         self._bodies: dict[oh.Shared, bytes | NCZarrError] = {}
 
     async def read(self) -> None:
-        """Read the messages that are elsewhere."""
+        """Read the messages that are stored elsewhere."""
         messages = self.header.messages
         wanted = {
             one.body
@@ -66,7 +66,7 @@ class Fields:
         return body
 
     def cursor(self, type_: int, name: str) -> Cursor | None:
-        """Walks over the first message of a type; None if there is none."""
+        """Return a cursor over the first message of a type; None if there is none."""
         body = self.body(type_)
         return None if body is None else Cursor(body, self.header.frame, self._what(name))
 
@@ -74,7 +74,7 @@ class Fields:
         return f"{self.header.what}, {name}"
 
     def datatype(self) -> Datatype:
-        """Return the datatype, which knows whether it is a committed one."""
+        """Return the datatype; a committed datatype keeps its address."""
         message = self.header.first(oh.DATATYPE)
         body = self.body(oh.DATATYPE)
         if message is None or body is None:
@@ -85,7 +85,7 @@ class Fields:
         return type_
 
     def dataset(self, attributes: Attributes) -> H5Dataset:
-        """Return the dataset, still without a name.
+        """Return the dataset; its name is added later.
 
         Raises
         ------

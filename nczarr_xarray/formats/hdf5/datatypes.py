@@ -26,7 +26,7 @@ _PADDINGS: tuple[_Padding, ...] = ("null-terminated", "null-padded", "space-padd
 
 
 class _Head(NamedTuple):
-    """What every datatype begins with (its class apart), and how deep this one is in others."""
+    """The fields that every datatype begins with (except its class), and the depth of nesting."""
 
     bits: int
     size: int
@@ -40,7 +40,7 @@ class _Head(NamedTuple):
 
 
 class _UnknownTypeError(Exception):
-    """A class or version that is not known: nothing is known of what follows either."""
+    """An unknown class or version: the bytes that follow cannot be parsed either."""
 
 
 def decode_datatype(cursor: Cursor) -> Datatype:
@@ -108,7 +108,7 @@ def _decode(cursor: Cursor, depth: int) -> Datatype:
 
 
 def _integer_bits(cursor: Cursor, size: int) -> bool:
-    """Tell whether all bits of an integer count, and its size is one of numpy's."""
+    """Tell whether every bit of an integer counts, and numpy has integers of its size."""
     offset, precision = cursor.uint(2), cursor.uint(2)
     if not 0 < precision <= 8 * size - offset:
         raise cursor.error(f"{precision} bits from {offset} in an integer of {size} bytes")
@@ -235,7 +235,7 @@ def _complex(cursor: Cursor, head: _Head) -> Datatype:
 
 
 def _name(cursor: Cursor, padded: bool) -> str:
-    """Return a name that ends with NUL, in older versions padded to a multiple of 8 bytes."""
+    """Return a name that ends with NUL; in older versions it is padded to a multiple of 8 bytes."""
     rest, end, length = b"", -1, 64
     while end < 0 and len(rest) < cursor.remaining:
         rest = cursor.data[cursor.position : cursor.position + length]
@@ -248,7 +248,7 @@ def _name(cursor: Cursor, padded: bool) -> str:
 
 
 def _dtype(spec: Any) -> np.dtype[Any] | None:
-    """Return the numpy type of a specification, None if numpy has none that large."""
+    """Return the numpy type of a specification; None if numpy has none of that size."""
     try:
         found: np.dtype[Any] = np.dtype(spec)
     except (TypeError, ValueError, OverflowError, MemoryError):

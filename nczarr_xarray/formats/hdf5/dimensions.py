@@ -57,7 +57,7 @@ class Scale:
     reach: int = 0
 
     def dimension(self) -> Dimension:
-        """Return the dimension, when all its variables are known."""
+        """Return the dimension, once all its variables are known."""
         size = self.reach if self.unlimited else self.length
         return Dimension(self.name, size, self.unlimited, self.group)
 
@@ -79,7 +79,7 @@ class Dimensions:
         self._next = 0
 
     def add(self, group: str, dataset: H5Dataset) -> None:
-        """Note the dimension that a dataset is, if it is one. Parents come before children."""
+        """Note the dimension of a dataset that is a scale. Parents come before children."""
         shape, maxshape = dataset.space.shape, dataset.space.maxshape
         if not shape or not is_scale(dataset):
             return
@@ -139,7 +139,7 @@ class Dimensions:
     def _phony(
         self, group: str, dataset: H5Dataset, axis: int, used: Sequence[Scale], lost: bool
     ) -> Scale:
-        """Return a dimension for what has none; a new one if the one that it has is `lost`."""
+        """Return an unnamed dimension; a new one if the present one is `lost`."""
         shape, maxshape = dataset.space.shape or (), dataset.space.maxshape
         unlimited = None in maxshape[axis : axis + 1]
         same = (group, shape[axis], unlimited)
@@ -154,7 +154,7 @@ class Dimensions:
 
 
 def _nearest(group: str, scales: Iterable[Scale]) -> Scale | None:
-    """Return the scale of the group, else of the next above it, else of any other."""
+    """Return the scale of the group, else of the next group above, else of any other."""
 
     def distance(scale: Scale) -> tuple[bool, int]:
         above = f"{group.rstrip('/')}/".startswith(f"{scale.group.rstrip('/')}/")
@@ -164,7 +164,7 @@ def _nearest(group: str, scales: Iterable[Scale]) -> Scale | None:
 
 
 async def read_classes(frame: Frame, datasets: Iterable[H5Dataset]) -> None:
-    """Give datasets their ``CLASS`` as text of fixed size where that is in the heap.
+    """Read the ``CLASS`` of datasets where it is in the heap, as text of fixed size.
 
     So netCDF-C reads it, but no other attribute of scales (``NAME``).
     """
@@ -186,13 +186,13 @@ async def read_classes(frame: Frame, datasets: Iterable[H5Dataset]) -> None:
 
 
 def is_scale(dataset: H5Dataset) -> bool:
-    """Tell whether HDF5 would call the dataset a dimension scale."""
+    """Tell whether HDF5 calls the dataset a dimension scale."""
     class_ = dataset.attributes.get("CLASS")
     return class_ is not None and _text(class_) == b"DIMENSION_SCALE"
 
 
 def is_variable(dataset: H5Dataset) -> bool:
-    """Tell whether a dataset is more than a dimension."""
+    """Tell whether a dataset is a variable, not only a dimension."""
     name = dataset.attributes.get("NAME")
     return not (
         is_scale(dataset) and name is not None and _text(name).startswith(_WITHOUT_VARIABLE)
@@ -200,7 +200,7 @@ def is_variable(dataset: H5Dataset) -> bool:
 
 
 class References:
-    """Which scale is attached where, as the scales have it (``REFERENCE_LIST``).
+    """Records which scale is attached to which dimension, by ``REFERENCE_LIST`` of the scales.
 
     That is at hand where the datasets' own ``DIMENSION_LIST`` is in the global
     heap; it does not tell the order of several scales of one dimension.
@@ -233,7 +233,7 @@ class References:
             self._scales.setdefault((address, number), []).append(scale.address)
 
     def attached(self, dataset: H5Dataset) -> Attached | None:
-        """Return the scales of each dimension; None if the dataset's own list must be asked.
+        """Return the scales of each dimension; None if ``DIMENSION_LIST`` must be read.
 
         It must if it has several scales for a dimension, or another number of them.
         """
@@ -245,14 +245,14 @@ class References:
 
 
 def reference_size(dataset: H5Dataset) -> int:
-    """Return bytes of a reference in ``DIMENSION_LIST``, which is there."""
+    """Return the number of bytes of a reference in ``DIMENSION_LIST``, which must exist."""
     base = dataset.attributes["DIMENSION_LIST"].type.base
     assert base is not None  # it is a list
     return base.size
 
 
 def list_lengths(dataset: H5Dataset) -> list[int]:
-    """How many scales ``DIMENSION_LIST`` has for each dimension; empty if it is not there."""
+    """Return how many scales ``DIMENSION_LIST`` has for each dimension; empty without that list."""
     attribute = dataset.attributes.get("DIMENSION_LIST")
     rank = len(dataset.space.shape or ())
     if attribute is None or attribute.type.kind != "vlen" or attribute.space.shape != (rank,):
@@ -265,7 +265,7 @@ def list_lengths(dataset: H5Dataset) -> list[int]:
 
 
 def decode_list(elements: Sequence[memoryview | bytes], size: int, offset_size: int) -> Attached:
-    """The addresses in the elements of a ``DIMENSION_LIST``, whose references take `size` bytes."""
+    """Return the addresses in a ``DIMENSION_LIST`` whose references take `size` bytes."""
     return [
         [
             _address(bytes(element[at : at + size]), offset_size)
@@ -276,7 +276,7 @@ def decode_list(elements: Sequence[memoryview | bytes], size: int, offset_size: 
 
 
 def _address(reference: bytes, offset_size: int) -> int:
-    """Return the address of a reference, old or revised; that of nothing if it is of anything else.
+    """Return the address of an old or revised reference to an object; of others, that of nothing.
 
     A revised one (HDF5 1.12) has its type, flags, and the bytes of the address before that.
     """
@@ -293,7 +293,7 @@ def _is_reference(type_: Datatype | None, offset_size: int) -> bool:
 
 
 def _integers(attribute: H5Attribute | None) -> list[int]:
-    """Return the values of an attribute of integers, [] if it is none."""
+    """Return the values of an attribute of integers; [] for any other."""
     if attribute is None or attribute.type.kind != "integer" or attribute.type.numpy is None:
         return []
     dtype = attribute.type.numpy
@@ -304,7 +304,7 @@ def _integers(attribute: H5Attribute | None) -> list[int]:
 
 
 def _text(attribute: H5Attribute) -> bytes:
-    """Return the bytes of an attribute of fixed text, b"" if it is none."""
+    """Return the bytes of an attribute of fixed text; b"" for any other."""
     if attribute.type.kind != "string":
         return b""
     return bytes(attribute.data).partition(b"\0")[0]

@@ -29,7 +29,7 @@ Index: TypeAlias = "int | slice | np.ndarray[Any, Any]"
 
 @dataclass(frozen=True, slots=True)
 class H5pyArray:
-    """A dataset for libhdf5.
+    """A dataset that libhdf5 reads.
 
     Parameters
     ----------
@@ -53,12 +53,12 @@ class H5pyArray:
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
-        """The array is one chunk."""
+        """The chunk shape: the array is one chunk."""
         return self.shape
 
 
 class H5pyReader:
-    """Reads selections of one dataset through h5py. Picklable; threads wait for each other.
+    """Reads selections of one dataset through h5py. Picklable; threads use libhdf5 in turn.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class H5pyReader:
             return dataset[tuple(box)]
 
     def _values(self, values: Any) -> np.ndarray[Any, Any]:
-        """Return what h5py read, as the variable's dtype says."""
+        """Return the values that h5py read, with the dtype of the variable."""
         array = np.asarray(values)
         if self._array.dtype.kind != "O":
             return array
@@ -130,7 +130,7 @@ class H5pyReader:
 
 
 def extent_of(source: ByteSource, path: str) -> tuple[int, ...]:
-    """Return the shape of a virtual dataset that follows from its sources.
+    """Return the shape of a virtual dataset as it follows from its sources.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def _need_h5py(path: str, reason: str) -> None:
 
 @contextmanager
 def _dataset(source: ByteSource, path: str) -> Iterator[Any]:
-    """A dataset in h5py, while nobody else uses libhdf5; what fails is one of our errors."""
+    """Open a dataset in h5py under the lock of libhdf5, and turn its errors into ours."""
     try:
         with _opened(source) as file:
             dataset = _follow(file, path)
@@ -174,7 +174,7 @@ def _dataset(source: ByteSource, path: str) -> Iterator[Any]:
 
 
 def _refuse_other_files(source: ByteSource, path: str, file: Any, dataset: Any) -> None:
-    """Data of other files are read for local files only.
+    """Raise `UnsupportedError` for a remote dataset whose data are in other files.
 
     A file from elsewhere must not make us read files of this machine, and
     for files that it does not find libhdf5 makes up fill values. Sources in
@@ -219,7 +219,7 @@ def _text(value: Any, path: str, errors: str) -> str:
 
 
 def _bounds(index: Index, size: int) -> tuple[slice, Index]:
-    """Return the least slice that holds what an index selects, and the index counted from there."""
+    """Return the smallest slice that holds what an index selects, and the index relative to it."""
     if isinstance(index, slice):
         steps = range(*index.indices(size))
         if not steps:
@@ -248,7 +248,7 @@ def _take_points(values: np.ndarray[Any, Any], within: Sequence[Index]) -> np.nd
 
 
 def _follow(file: Any, path: str) -> Any:
-    """Return the dataset at a path, as libhdf5 finds it, but never one of another file.
+    """Return the dataset at a path as libhdf5 finds it, but never one of another file.
 
     Raises
     ------
@@ -278,7 +278,7 @@ def _follow(file: Any, path: str) -> Any:
 
 @contextmanager
 def _opened(source: ByteSource) -> Iterator[Any]:
-    """The file, in h5py, while nobody else uses libhdf5."""
+    """Open the file in h5py, under the lock of libhdf5."""
     import h5py
 
     if isinstance(source, LocalFileBytes):

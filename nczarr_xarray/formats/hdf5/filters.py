@@ -53,7 +53,7 @@ def codecs_of(
 
 
 def missing(codecs: tuple[CodecConfig, ...]) -> list[str]:
-    """Say why chunks may be out of reach: what is not installed, one sentence for each filter."""
+    """Say why chunks may be unreadable: what is not installed, one sentence for each filter."""
     return [config["reason"] for config in codecs if config["id"] == "hdf5-missing"]
 
 
@@ -77,7 +77,7 @@ def _refused(id_: str, one: Filter, reason: str) -> CodecConfig:
 
 
 def name_of(one: Filter) -> str:
-    """Return number and name of a filter, for messages: ``"32026 (Blosc2)"``."""
+    """Return number and name of a filter for messages: ``"32026 (Blosc2)"``."""
     name = one.name or _NAMES.get(one.id, "")
     return f"{one.id} ({name:.60})" if name else str(one.id)
 

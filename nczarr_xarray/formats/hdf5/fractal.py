@@ -58,11 +58,11 @@ class _Table:
         return self.bits - (self.start * self.width).bit_length() + 2
 
     def block_size(self, row: int) -> int:
-        """Return bytes of heap in a block of a row."""
+        """Return the size of the blocks of a row, in bytes of heap."""
         return self.start << max(0, row - 1)
 
     def rows_of(self, size: int) -> int:
-        """Return rows of an indirect block that spans `size` bytes."""
+        """Return the number of rows of an indirect block that spans `size` bytes."""
         return size.bit_length() - (self.start * self.width).bit_length() + 1
 
 
@@ -89,7 +89,7 @@ class FractalHeap:
         return (min(largest, self.most_managed.bit_length()) + 7) // 8
 
     async def objects(self, ids: Sequence[bytes]) -> list[bytes]:
-        """Return the objects that have these heap identifiers, huge ones in some more waves.
+        """Return the objects with these heap identifiers; huge ones take some more waves.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class FractalHeap:
         return bytes(await self.frame.read(*extent))
 
     def _near(self, id_: bytes, middle: int, end: int) -> bytes | None:
-        """Return an object of a block, or of the identifier itself; None for a huge one.
+        """Return an object from a block, or from its identifier; None for a huge one.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class FractalHeap:
         raise self.frame.error(f"{self.what}, object {id_.hex()}", reason)
 
     async def _huge(self, ids: Sequence[bytes]) -> list[tuple[int, int]]:
-        """Return address and length of huge objects."""
+        """Return address and length of each huge object."""
         frame = self.frame
         if frame.offset_size + frame.length_size < self.id_size:
             cursors = [Cursor(id_[1:], frame, self.what) for id_ in ids]
@@ -159,7 +159,7 @@ class FractalHeap:
             raise frame.error(self.what, f"no huge object {error}") from None
 
     async def _read_extents(self) -> dict[int, tuple[int, int]]:
-        """Return address and length of all huge objects, by their keys."""
+        """Return address and length of all huge objects by their keys."""
         frame = self.frame
         if self.huge_index is None:
             raise frame.error(self.what, "no index of its huge objects")
@@ -281,7 +281,7 @@ async def read_heap(frame: Frame, address: int, what: str) -> FractalHeap:
 async def read_dense(
     frame: Frame, heap: int, index: int, types: Container[int], what: str
 ) -> tuple[FractalHeap, int, list[bytes]]:
-    """Read a heap and the B-tree that lists its objects, side by side.
+    """Read a heap and the B-tree that lists its objects at the same time.
 
     Parameters
     ----------

@@ -54,7 +54,7 @@ async def read_links(header: oh.Header) -> tuple[list[Link], bool]:
 
 
 async def _old_links(frame: Frame, tree: int, heap: int, what: str) -> list[Link]:
-    """The links of a group that is a B-tree of symbol table nodes, with names in a local heap."""
+    """Return the links of an old group: a B-tree of symbol table nodes, and a heap of names."""
     names, entries = await both(read_local_heap(frame, heap, what), _entries(frame, tree, what))
     return [_old_link(Cursor(entry, frame, what), names) for entry in entries]
 
@@ -68,7 +68,7 @@ def _old_link(cursor: Cursor, names: LocalHeap) -> Link:
 
 
 async def _entries(frame: Frame, address: int, what: str) -> list[bytes]:
-    """The entries of all symbol tables of a B-tree, in order, a level of the tree in a wave."""
+    """Return the entries of all symbol tables of a B-tree in order; each level is one wave."""
     level, wanted = await _node(frame, address, None, f"{what}, B-tree at {address}")
     seen = {address, *wanted}
     count = 1 + len(wanted)
@@ -89,7 +89,7 @@ async def _entries(frame: Frame, address: int, what: str) -> list[bytes]:
 
 
 async def _node(frame: Frame, address: int, level: int | None, what: str) -> tuple[int, list[int]]:
-    """Return level and children of a node, which is to be of `level` if that is known."""
+    """Return level and children of a node; it must be of `level` if that is known."""
     frame.within(address, 8, what)
     data = await frame.read_some(address, _FIRST_READ)
     cursor = Cursor(data, frame, what)
@@ -120,7 +120,7 @@ async def _table(frame: Frame, address: int, what: str) -> list[bytes]:
 
 
 async def _whole(frame: Frame, address: int, size: int, cursor: Cursor) -> Cursor:
-    """Return `cursor` over all `size` bytes of its structure, of which it may have fewer."""
+    """Return a cursor over all `size` bytes of a structure; `cursor` may have fewer."""
     frame.within(address, size, cursor.what)
     if size <= len(cursor.data):
         return cursor

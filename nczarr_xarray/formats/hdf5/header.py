@@ -91,7 +91,7 @@ class Header:
         return None
 
     def cursor(self, message: Message, name: str) -> Cursor:
-        """Walks over the fields of a message that is not shared."""
+        """Return a cursor over the fields of a message that is not shared."""
         what = f"{self.what}, {name}"
         if isinstance(message.body, Shared):
             raise self.frame.error(what, "is a shared message, and must not be")
@@ -222,7 +222,7 @@ class _Messages:
 
 
 def shared_location(cursor: Cursor, type_: int) -> Shared:
-    """Decode where a shared message of a type is."""
+    """Decode the location of a shared message of a type."""
     version, kind = cursor.unpack("BB")
     if version == 1:
         cursor.take(6)

@@ -135,7 +135,7 @@ def _objects(data: bytes, frame: Frame, what: str) -> GlobalHeap:
 
 
 def _find(data: bytes, length_size: int) -> GlobalHeap | str:
-    """Return the objects of a collection, or why it has none."""
+    """Return the objects of a collection, or the reason why it has none."""
     unpack_from = struct.Struct("<H6x" + _UNSIGNED[length_size]).unpack_from
     indexes, starts, sizes = [], [], []
     at, last = _OBJECT, len(data) - _OBJECT
@@ -219,5 +219,5 @@ async def resolve_vlen(
 
 
 def _total(stored: np.ndarray[Any, Any], size: int) -> int:
-    """Return bytes of all elements, of base elements of `size`."""
+    """Return the number of bytes of all elements, of base elements of `size` bytes."""
     return int(stored["length"].sum(dtype=np.int64)) * size

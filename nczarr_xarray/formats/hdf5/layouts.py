@@ -99,7 +99,7 @@ def _compact(cursor: Cursor, stored: int, size: int) -> CompactLayout:
 
 
 def _decode_chunked(cursor: Cursor, space: Dataspace, type_: Datatype, version: int) -> Layout:
-    """Return a chunked layout since version 4, with an index of its own choice."""
+    """Return a chunked layout of version 4 or later, which states its kind of index."""
     flags, rank, width = cursor.uint(1), cursor.uint(1), cursor.uint(1)
     shape = tuple(cursor.uint(width) for _ in range(rank))
     code = cursor.uint(1)
@@ -131,7 +131,7 @@ def _chunked(
     type_: Datatype,
     layout: ChunkedLayout,
 ) -> ChunkedLayout:
-    """Return `layout` with a chunk shape; that has the size of an element as its last number."""
+    """Return `layout` with a chunk shape, whose last number is the size of an element."""
     if space.shape is None or len(shape) != len(space.shape) + 1:
         raise cursor.error(f"chunks {shape[:-1]} for a dataset of shape {space.shape}")
     if not all(shape) or shape[-1] != type_.size:

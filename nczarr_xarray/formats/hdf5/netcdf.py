@@ -141,7 +141,7 @@ def _walk(root: H5Group) -> Iterator[_Node]:
 
 
 def _children_first(nodes: list[_Node]) -> Iterator[_Node]:
-    """Yield the groups of a walk in the order in which netCDF-C looks for dimensions."""
+    """Yield the groups in the order in which netCDF-C looks for dimensions: children first."""
     pending: list[_Node] = []
     for node in nodes:
         while pending and not node.path.startswith(f"{pending[-1].path.rstrip('/')}/"):
@@ -151,7 +151,7 @@ def _children_first(nodes: list[_Node]) -> Iterator[_Node]:
 
 
 def _depends_on_all(nodes: list[_Node]) -> bool:
-    """Tell whether groups that have not been read may matter for the dimensions of those that have.
+    """Tell whether groups that were not read may change the dimensions of those that were.
 
     The longest variable, wherever it is, makes the length of an unlimited
     dimension, and phony dimensions are numbered through the file. And the
@@ -171,7 +171,7 @@ def _depends_on_all(nodes: list[_Node]) -> bool:
 
 
 def _odd(type_: Datatype) -> str:
-    """Say why numbers of an attribute cannot be shown."""
+    """Say why numbers of an attribute cannot be shown; None if they can."""
     return f"netCDF has no {type_.kind} type of {type_.size} bytes in such a format"
 
 
@@ -201,7 +201,7 @@ class _Builder:
     attached: dict[int, Attached] = field(default_factory=dict)
 
     async def read_heap(self) -> None:
-        """Read all that is in global heaps and needed to open the file, in one wave."""
+        """Read everything in global heaps that is needed to open the file, in one wave."""
         attributes: list[tuple[H5Attribute, str]] = []
         lists: list[H5Dataset] = []
         references = References()
@@ -232,7 +232,7 @@ class _Builder:
         )
 
     async def _check_virtual(self) -> None:
-        """Look at the descriptions of virtual datasets, for which libhdf5 does the reading."""
+        """Check the descriptions of virtual datasets before libhdf5 reads them."""
         datasets = [(join(node.path, d.name), d) for node in self.nodes for d in node.datasets]
         root = self.nodes[0].group
         virtual = [one for one in datasets if isinstance(one[1].layout, OtherLayout)]
@@ -246,7 +246,7 @@ class _Builder:
                 self._stretch(dataset, path)
 
     def _stretch(self, dataset: H5Dataset, path: str) -> None:
-        """Give a virtual dataset the extent that follows from its sources."""
+        """Give a virtual dataset the extent that its sources have."""
         if self.extent is None:
             self.broken[dataset.address] = UnsupportedError(path, _FAR_SOURCES)
             return
@@ -258,7 +258,7 @@ class _Builder:
             dataset.space = Dataspace(shape, dataset.space.maxshape)
 
     def _with_fill_text(self) -> list[H5Dataset]:
-        """Datasets whose fill value may be seen where a dimension is longer than they are."""
+        """Return datasets of text whose fill value is visible where a dimension is longer."""
         return [
             dataset
             for node in self.nodes
@@ -301,7 +301,7 @@ class _Builder:
                 self.fill_texts[dataset.address] = c_text(elements[0])
 
     def hierarchy(self) -> Hierarchy:
-        """Return the model of all that has been read."""
+        """Return the model of everything that was read."""
         types = self.value_types()
         dimensions, scales = self.dimensions(types)
         made: dict[int, Dimension] = {}
@@ -340,7 +340,7 @@ class _Builder:
         )
 
     def value_types(self) -> dict[tuple[str, str], ValueType]:
-        """By group and name: how the datasets are read that netCDF shows."""
+        """Return how to read the datasets that netCDF shows, by group and name."""
         for node in self.nodes:
             for member in node.group.members.values():
                 if isinstance(member, H5NamedType):
@@ -359,14 +359,14 @@ class _Builder:
         return types
 
     def hide(self, path: str, kind: str) -> None:
-        """Leave something out that netCDF does not show."""
+        """Leave out an object that netCDF does not show."""
         self.hidden.append(FormatError(path, f"netCDF has no type for its {kind}"))
         _log.debug("%s: %s is left out", self.frame.url, self.hidden[-1])
 
     def dimensions(
         self, types: Mapping[tuple[str, str], ValueType]
     ) -> tuple[Dimensions, dict[tuple[str, str], list[Scale]]]:
-        """Return all dimensions, and by group and name those of each variable."""
+        """Return all dimensions, and those of each variable by group and name."""
         dimensions = Dimensions()
         for node in self.nodes:
             for dataset in node.datasets:
@@ -387,7 +387,7 @@ class _Builder:
         value: ValueType,
         dimensions: tuple[Dimension, ...],
     ) -> Variable:
-        """Return one variable; what is wrong with it is its `Variable.error`."""
+        """Return one variable; a problem with it becomes its `Variable.error`."""
         name = dataset.name
         if len(name) > len(_NON_COORDINATE):
             name = name.removeprefix(_NON_COORDINATE)
@@ -416,7 +416,7 @@ class _Builder:
         return variable
 
     def attributes(self, attributes: Mapping[str, H5Attribute], path: str) -> dict[str, Attribute]:
-        """Return the attributes of one object that netCDF shows."""
+        """Return those attributes of one object that netCDF shows."""
         listed = list(attributes.values())
         if all(attribute.order is not None for attribute in listed):
             listed.sort(key=lambda attribute: attribute.order or 0)

@@ -100,7 +100,7 @@ def _start(frame: Frame, layout: ContiguousLayout, size: int, path: str) -> int 
 
 
 def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Return of C order, in bytes."""
+    """Return the strides of C order, in bytes."""
     lengths = itertools.accumulate(shape[:0:-1], lambda a, b: a * max(1, b), initial=itemsize)
     return tuple(lengths)[::-1] if shape else ()
 
@@ -123,7 +123,7 @@ def _conversion(type_: Datatype, value: ValueType, frame: Frame, path: str) -> C
 
 
 def padding_of(dataset: H5Dataset, value: ValueType, fill_text: str | None, path: str) -> Any:
-    """Return what netCDF-C reads where an unlimited dimension is longer than a dataset.
+    """Return the padding that netCDF-C reads where an unlimited dimension is longer.
 
     Parameters
     ----------

@@ -76,7 +76,10 @@ def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | Non
 
 
 def stored_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
-    """dtype of the stored elements, in which what numpy has not is bytes; None if there is none."""
+    """Return the dtype of stored elements; None if there is none.
+
+    Parts that numpy does not have are bytes in it.
+    """
     if depth > _DEEPEST:
         return None
     try:
@@ -103,7 +106,7 @@ def stored_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
 
 
 def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
-    """dtype of values within structures and sequences, native; None if there are none.
+    """Return the native dtype of values in structures and sequences; None if there is none.
 
     Text of fixed size remains bytes there, as netCDF has it.
     """
@@ -132,7 +135,7 @@ def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
 
 
 def _structure(type_: Datatype, formats: list[np.dtype[Any] | None]) -> np.dtype[Any] | None:
-    """Return a structure as C lays it out on this machine; None if there is none."""
+    """Return a structure with the layout of C on this machine; None if there is none."""
     names = [member.name for member in type_.members]
     if any(one is None for one in formats) or not all(names):  # not `in`: float64 == None
         return None
@@ -143,7 +146,7 @@ def _structure(type_: Datatype, formats: list[np.dtype[Any] | None]) -> np.dtype
 
 
 def is_plain(type_: Datatype) -> bool:
-    """Tell whether elements need nothing but a change of layout."""
+    """Tell whether elements need no conversion, apart from a change of layout."""
     if type_.kind == "compound":
         return all(member.type is not None and is_plain(member.type) for member in type_.members)
     if type_.kind == "array" and type_.base is not None:
@@ -165,13 +168,13 @@ class TypeNames:
         self._anonymous = 0
 
     def add(self, type_: Datatype, name: str, group: str) -> EnumType | None:
-        """Note a type that has a name, in the group at a path; return it if it is an enum."""
+        """Add a named type of the group at a path; return it if it is an enum."""
         enum = _enum(type_, name, group)
         self._types.setdefault(_in_memory(type_), enum)
         return enum
 
     def note(self, type_: Datatype) -> EnumType | None:
-        """Note the type of a dataset; return it if it is an enum.
+        """Add the type of a dataset; return it if it is an enum.
 
         Datasets must come in netCDF-C's order, after all named types.
         """
@@ -184,16 +187,16 @@ class TypeNames:
         return self._types[key]
 
     def knows(self, type_: Datatype) -> bool:
-        """Tell whether there is such a type."""
+        """Tell whether the type is among the named ones."""
         return _in_memory(type_) in self._types
 
     def enum(self, type_: Datatype) -> EnumType | None:
-        """Return the enum that a type is, if there is such an enum."""
+        """Return the enum of netCDF for a type; None if there is none."""
         return self._types.get(_in_memory(type_)) if type_.kind == "enum" else None
 
 
 def _enum(type_: Datatype, name: str, group: str) -> EnumType | None:
-    """Return an enum of netCDF; None if the type is none."""
+    """Return the enum of netCDF for a type; None if the type is no enum."""
     stored = stored_dtype(type_) if type_.kind == "enum" else None
     if stored is None or stored.kind not in "iu":
         return None

@@ -214,7 +214,7 @@ class H5NamedType:
 
 @dataclass(slots=True)
 class H5Broken:
-    """A member of a group that cannot be read, or that is elsewhere (a link that leads nowhere)."""
+    """A member of a group that cannot be read, or a link that leads nowhere."""
 
     name: str
     error: NCZarrError

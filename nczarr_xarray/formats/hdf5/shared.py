@@ -38,7 +38,7 @@ class SharedMessages:
         self._table: Once[dict[int, int]] | None = None
 
     async def find(self, wanted: Iterable[oh.Shared]) -> dict[oh.Shared, bytes | NCZarrError]:
-        """Return the messages, or why there are none; all in the same waves."""
+        """Return the messages, or why there are none; all are read in the same waves."""
         missing = {one for one in wanted if one not in self._found}
         by_type: dict[int, list[oh.Shared]] = {}
         for one in missing:
@@ -85,7 +85,7 @@ class SharedMessages:
         return await heap.objects([one.heap_id for one in wanted])
 
     async def _read_table(self) -> dict[int, int]:
-        """Return addresses of the heaps, by type of message."""
+        """Return the addresses of the heaps by type of message."""
         frame = self.frame
         what = "table of shared messages"
         if frame.extension is None:

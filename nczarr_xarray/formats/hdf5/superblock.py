@@ -78,7 +78,7 @@ class _Stated(NamedTuple):
 
 
 async def _check_old_driver(frame: Frame, address: int) -> None:
-    """Refuse a file of which a driver information block says that it has other parts."""
+    """Refuse a file whose driver information block says that the data are in other files."""
     what = "driver information"
     block = await frame.read(frame.within(address, 16, what), 16)
     cursor = Cursor(block, frame, what)
@@ -87,7 +87,7 @@ async def _check_old_driver(frame: Frame, address: int) -> None:
 
 
 async def _check_extension(frame: Frame, address: int) -> None:
-    """Refuse a file of which the extension says that it has other parts, or an image."""
+    """Refuse a file whose extension says that the data are in other files, or in an image."""
     header = await caught(oh.read_header(frame, address, "superblock extension"))
     if isinstance(header, NCZarrError):
         return  # what needs it will say so
@@ -104,7 +104,7 @@ async def _check_extension(frame: Frame, address: int) -> None:
 
 
 def _refuse(frame: Frame, driver: bytes) -> None:
-    """Refuse a file of a driver that has put bytes elsewhere; others libhdf5 ignores, too."""
+    """Refuse a driver that puts bytes elsewhere; other drivers are ignored, as in libhdf5."""
     if driver == b"NCSAmult":
         reason = (
             "is of HDF5's multi (or split) driver, and has its data in other files: make one of "

@@ -109,7 +109,7 @@ class _Reading:
     async def visit(
         self, address: int, path: str, ahead: tuple[str, ...] | None, tree: bool, depth: int
     ) -> None:
-        """Read an object, and what is wanted below it, into `objects`.
+        """Read an object, and what is wanted below it; add them to `objects`.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class _Reading:
         await self.visit(child.found, path, further, tree, depth + 1)
 
     async def _read_links(self, header: oh.Header) -> bool:
-        """Read the links of a group; whether it keeps the order of their creation."""
+        """Read the links of a group; return whether it keeps the order of their creation."""
         self._links[header.address], ordered = await read_links(header)
         return ordered
 
@@ -231,7 +231,7 @@ class _Reading:
             link = await self._link(address, name, path)
 
     async def _link(self, group: int, name: bytes, path: str) -> Link:
-        """Return the link of a name in a group."""
+        """Return the link of a group that has a name."""
         if group not in self._links:
             if group not in self._coming:
                 self._coming[group] = Once(partial(self._bring_links, group, path))
@@ -308,7 +308,7 @@ def _children(links: list[Link], header: oh.Header) -> list[_Child]:
 
 
 def _in_order(group: _Group) -> Iterator[tuple[_Child, int | None]]:
-    """The members in the order of netCDF-C: of creation if the group keeps it, else of name."""
+    """Return the members in netCDF-C's order: of creation if the group keeps it, else by name."""
     children = group.children or []
     if group.tracks_order and all(child.link.order is not None for child in children):
         for child in sorted(children, key=lambda child: child.link.order or 0):

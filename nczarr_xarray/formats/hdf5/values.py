@@ -34,7 +34,7 @@ def in_heap(attribute: H5Attribute) -> bool:
 
 
 def count_of(attribute: H5Attribute) -> int:
-    """Return elements of an attribute, 0 for a null dataspace.
+    """Return the number of elements of an attribute, 0 for a null dataspace.
 
     Raises
     ------
@@ -63,7 +63,7 @@ class Sequences:
 async def read_heap_values(
     frame: Frame, wanted: list[Sequences]
 ) -> list[list[bytes] | FormatError]:
-    """Return elements of variable length of many attributes, all in one wave.
+    """Return the elements of variable length of many attributes, all read in one wave.
 
     Returns
     -------
@@ -81,7 +81,7 @@ async def read_heap_values(
 
 
 async def _read_group(frame: Frame, wanted: list[Sequences]) -> list[list[bytes] | FormatError]:
-    """Return `read_heap_values` of elements of one size."""
+    """Return the elements of variable length of attributes whose elements have one size."""
     parts = [bytes(one.data[: one.count * (frame.offset_size + 8)]) for one in wanted]
     size, count = wanted[0].size, sum(one.count for one in wanted)
     everything = await caught(resolve_vlen(frame, b"".join(parts), count, size))
@@ -99,7 +99,7 @@ async def _read_group(frame: Frame, wanted: list[Sequences]) -> list[list[bytes]
 def decode_attribute(
     attribute: H5Attribute, heap: list[bytes] | None, types: TypeNames
 ) -> Attribute | None:
-    """Return an attribute as netCDF shows it; None if it has no type for it and shows nothing.
+    """Return an attribute as netCDF shows it; None if netCDF has no such type and hides it.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def decode_attribute(
 
 
 def _with_strings(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """`dtype` with strings in the place of arrays of characters, as netCDF4-python has them."""
+    """Return `dtype` with strings in place of arrays of characters, as netCDF4-python has them."""
     if dtype.fields is not None:
         fields = [dtype.fields[name] for name in dtype.names or ()]
         layout: Any = {
@@ -165,5 +165,5 @@ def _with_strings(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def c_text(data: bytes) -> str:
-    """Return text of type string, which ends at the first NUL."""
+    """Return text of type string, which ends at its first NUL."""
     return text_of(data.partition(b"\0")[0])

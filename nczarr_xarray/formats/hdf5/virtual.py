@@ -30,7 +30,7 @@ _HERE = b"."
 
 
 async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: str) -> bool:
-    """See whether the mappings of a virtual dataset, if it is one, are fit for libhdf5.
+    """Check that libhdf5 can follow the mappings of a dataset, if it is a virtual one.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: 
 
 
 def _mappings(cursor: Cursor, shape: tuple[int, ...]) -> tuple[list[bytes], bool]:
-    """Check the mappings: the paths of sources in the same file, and whether one has no limit."""
+    """Check the mappings; return the source paths in this file, and whether one has no limit."""
     version, count = cursor.uint(1), cursor.length()
     if version not in _VERSIONS:
         raise cursor.error(f"has version {version}, known are 0 and 1")
@@ -104,7 +104,7 @@ def _mappings(cursor: Cursor, shape: tuple[int, ...]) -> tuple[list[bytes], bool
 
 
 def _check_source(frame: Frame, root: H5Group, name: bytes, path: str) -> None:
-    """See whether a source in the same file has data of its own there."""
+    """Check that a source in the same file has data of its own there."""
     source = f"its source {name.decode('utf-8', 'backslashreplace')!r}"
     if b"%" in name:
         raise UnsupportedError(path, f"{source} is named by a pattern")
@@ -122,7 +122,7 @@ def _check_source(frame: Frame, root: H5Group, name: bytes, path: str) -> None:
 
 
 def _name(cursor: Cursor, before: list[bytes], shared: int) -> bytes:
-    """Return a name, or one of those `before` if it is `shared`."""
+    """Return a name, or one of the names `before` if it is `shared`."""
     if shared:
         number = cursor.length()
         if number >= len(before):
@@ -136,7 +136,9 @@ def _name(cursor: Cursor, before: list[bytes], shared: int) -> bytes:
 
 
 def _selection(cursor: Cursor, shape: tuple[int, ...] | None = None) -> float | None:
-    """Return elements of a selection, infinity if it has no limit; None if they are not told by it.
+    """Return the number of elements of a selection.
+
+    It is infinite without a limit, and None if the selection does not tell.
 
     Parameters
     ----------

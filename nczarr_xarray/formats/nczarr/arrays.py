@@ -118,7 +118,7 @@ def _separator(metadata: Mapping[str, JSON], key: str) -> str:
 
 
 def _codecs(metadata: Mapping[str, JSON], key: str) -> tuple[CodecConfig, ...]:
-    """Return filters, then the compressor: the order of encoding (section 7)."""
+    """Return the filters, then the compressor: the order of encoding (section 7)."""
     filters = metadata.get("filters") or []
     if not isinstance(filters, list):
         raise FormatError(key, "'filters' is not an array")
@@ -131,7 +131,7 @@ def _codecs(metadata: Mapping[str, JSON], key: str) -> tuple[CodecConfig, ...]:
 
 
 def _plain(value: JSON, *, inside: bool = False) -> Any:
-    """Codec parameters as numcodecs wants them: 4.9.0-4.9.3 write numbers as strings.
+    """Return codec parameters as numcodecs wants them: 4.9.0-4.9.3 write numbers as strings.
 
     Strings `inside` lists are strings, such as the labels of ``categorize``.
     """
@@ -195,7 +195,7 @@ def _fill_element(value: JSON, nc_type: str | None, dtype: np.dtype[Any], netcdf
 
 
 def _bytes_fill(value: str, nc_type: str | None, dtype: np.dtype[Any], netcdf: bool) -> bytes:
-    """netCDF-C writes the text itself, zarr-python base64 of the bytes."""
+    """Return a fill value of bytes: netCDF-C writes the text itself, zarr-python base64."""
     if not netcdf and nc_type == "string":
         try:
             decoded = base64.b64decode(value, validate=True)

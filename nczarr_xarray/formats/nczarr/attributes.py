@@ -114,7 +114,7 @@ def convert(value: JSON, nc_type: str) -> str | tuple[str, ...] | np.ndarray[Any
 
 
 def numbers(elements: Iterable[JSON], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return a 1-D array of numeric `dtype`, exact (ValueError if an element does not fit)."""
+    """Return an exact 1-D array of numeric `dtype` (ValueError if an element does not fit in)."""
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
             return np.array([as_float(e) for e in elements], dtype=dtype)
@@ -136,7 +136,7 @@ def as_float(element: JSON) -> float:
 
 
 def as_integer(element: JSON) -> int:
-    """Return a JSON number or bool as int; fractions are cut off, as netCDF-C does."""
+    """Return a JSON number or bool as int; fractions are cut off, as by netCDF-C."""
     if isinstance(element, bool):
         return int(element)
     if isinstance(element, str):
@@ -176,7 +176,7 @@ def infer(name: str, value: JSON, *, netcdf: bool) -> Attribute:
 
 
 def _smallest(elements: list[JSON]) -> str | None:
-    """netCDF type that holds all `elements`, or None if they are not all numbers."""
+    """Return the smallest netCDF type for all `elements`; None if they are not all numbers."""
     if not isinstance(elements[0], (bool, Number)):
         return None
     if all(isinstance(e, bool) for e in elements):

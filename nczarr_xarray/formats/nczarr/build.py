@@ -110,7 +110,7 @@ class _Builder:
         )
 
     def parent(self, path: str) -> Group:
-        """Return the group above `path`; one that was only passed through is made empty."""
+        """Return the group above `path`; a group of which nothing was read is made empty."""
         above, _, _ = path.rpartition("/")
         if above not in self.groups:
             group = self.groups[above] = Group(f"/{above}")
@@ -167,7 +167,7 @@ class _Builder:
         return variable
 
     def restore_enum(self, variable: Variable) -> None:
-        """Make an enum of the flags that were made of one, unless its name means another."""
+        """Restore the enum that was stored as flags, unless its name now means another one."""
         restored = enums.restored(variable)
         if restored is None or restored.enum is None:
             return
@@ -180,7 +180,7 @@ class _Builder:
         variable.enum, variable.attributes = restored.enum, restored.attributes
 
     def defaulted(self, array: ChunkedArray, nc_type: str | None) -> ChunkedArray:
-        """4.8.x wrote no fill value for "no fill", yet filled with the default (observed)."""
+        """Return the array with a default fill, which 4.8.x used but did not write (observed)."""
         release = spellings.release(self.nodes.writer)
         if array.fill is None and nc_type in NC_DEFAULT_FILL and release and release < (4, 9, 0):
             default = np.array([NC_DEFAULT_FILL[nc_type]], dtype=array.dtype)[0]
@@ -188,7 +188,7 @@ class _Builder:
         return array
 
     def doubt_byte_order(self, array: ChunkedArray) -> None:
-        """Some wheels of one development snapshot swapped, others did not; nothing tells which."""
+        """Note that the byte order is doubtful: only some wheels of one snapshot swapped bytes."""
         if array.dtype.byteorder == ">" and "4.9.3-development" in (self.nodes.writer or ""):
             self.problems.append(
                 FormatError(
@@ -199,7 +199,7 @@ class _Builder:
             )
 
     def value_dtype(self, nc_type: str | None, array: ChunkedArray) -> np.dtype[Any]:
-        """dtype of what a reader gets: NC_STRING is str; Zarr's own bytes stay bytes."""
+        """Return the dtype of what a reader gets: NC_STRING is str, Zarr's own bytes stay bytes."""
         if nc_type == "string" and array.dtype.kind == "S" and self.netcdf:
             return np.dtype(object)
         return array.dtype
@@ -207,7 +207,7 @@ class _Builder:
     def referenced(
         self, structure: spellings.ArrayStructure, array: ChunkedArray
     ) -> tuple[Dimension, ...]:
-        """Return dimensions by fully qualified name; the names rule, the shape must agree."""
+        """Return dimensions by fully qualified name; their lengths must agree with the shape."""
         references = structure.references
         if not references and array.shape in ((), (1,)):
             return ()  # a scalar, marked or not
@@ -234,7 +234,7 @@ class _Builder:
     def named(
         self, group: Group, documents: Mapping[str, JSON], array: ChunkedArray
     ) -> list[tuple[Group, str, int]]:
-        """Dimensions of pure Zarr: ``_ARRAY_DIMENSIONS``, else one per length (section 2.5)."""
+        """Return the dimensions of pure Zarr: ``_ARRAY_DIMENSIONS``, else one per length (2.5)."""
         names: JSON = documents.get(".zattrs", {}).get("_ARRAY_DIMENSIONS")
         if array.shape == () or (array.shape == (1,) and names in SCALAR_MARKS):
             return []

@@ -31,7 +31,7 @@ class Consolidated:
 
     @classmethod
     def parse(cls, document: JSON) -> Consolidated:
-        """Take ``.zmetadata`` apart.
+        """Parse ``.zmetadata``.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class Consolidated:
         *,
         trusted: bool,
     ) -> None:
-        """Compare with the root objects themselves.
+        """Compare the document with the root objects themselves.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Consolidated:
 
 
 def same(one: JSON, other: JSON) -> bool:
-    """Tell whether two documents say the same, however their numbers are spelt."""
+    """Tell whether two documents have the same content, however their numbers are spelt."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(v, other[k]) for k, v in one.items())
     if isinstance(one, list) and isinstance(other, list):

@@ -46,7 +46,7 @@ MAX_ITEM = 1 << 24
 
 
 def attribute_type(code: JSON) -> str | None:
-    """netCDF type name of one entry of ``types``; None if the code means no netCDF type.
+    """Return the netCDF type name of an entry of ``types``; None if netCDF has no such type.
 
     ``"|J0"`` marks NCZarr's own keys and gives None.
     """
@@ -66,7 +66,7 @@ def attribute_type(code: JSON) -> str | None:
 
 
 def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np.dtype[Any]]:
-    """netCDF type name (or None) and stored numpy dtype of ``.zarray``'s ``dtype``.
+    """Return the netCDF type name (or None) and the stored numpy dtype of a ``dtype``.
 
     Parameters
     ----------

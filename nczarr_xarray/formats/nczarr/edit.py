@@ -21,7 +21,7 @@ _COPY = "copy the dataset first (nczarr copy) and change the copy"
 
 
 def generation_profile(documents_of_root: Mapping[str, bytes]) -> Profile:
-    """Return what an existing dataset is written as.
+    """Return the profile in which an existing dataset is written.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def add_children(
     arrays: Iterable[str] = (),
     groups: Iterable[str] = (),
 ) -> dict[str, bytes]:
-    """Add names to the lists of the group at `path`; those that are there already stay.
+    """Add names to the lists of the group at `path`; names that are there stay.
 
     Returns
     -------
@@ -146,7 +146,7 @@ def remove_children(
     arrays: Iterable[str] = (),
     groups: Iterable[str] = (),
 ) -> dict[str, bytes]:
-    """Take names off the lists of the group at `path`; those that are not there do not matter.
+    """Remove names from the lists of the group at `path`; missing ones are no error.
 
     Returns
     -------
@@ -199,7 +199,7 @@ def set_attributes(
 
 
 def standard(data: bytes, key: str) -> bytes:
-    """Return a document of pure Zarr as JSON's standard has it; the same bytes if it is so already.
+    """Return a document of pure Zarr as standard JSON; unchanged bytes if it is that already.
 
     Other writers leave bare NaN and infinities in theirs, which browsers refuse.
     """
@@ -235,7 +235,7 @@ class _Node:
         return f"{self.path}/{file}" if self.path else file
 
     def structure(self, places: Iterable[spellings.Place]) -> dict[str, JSON] | None:
-        """Return the first of NCZarr's structures at `places`, itself; None if there is none."""
+        """Return the first of NCZarr's structures at `places`, uncopied; None if there is none."""
         for file, name in places:
             document = self.files.get(file)
             found = document.get(name) if isinstance(document, dict) else None
@@ -244,7 +244,7 @@ class _Node:
         return None
 
     def types(self, profile: Profile) -> dict[str, JSON] | None:
-        """Return the map of attribute types, made if NCZarr has none yet; None in pure Zarr."""
+        """Return the map of attribute types, made if NCZarr has none; None in pure Zarr."""
         structure = self.structure(spellings.ATTRIBUTES)
         if structure is None and profile.spelling is not None:
             structure = self.files[".zattrs"].setdefault(profile.spelling.attributes, {})
@@ -262,7 +262,7 @@ class _Node:
 
 
 def _parse(key: str, data: bytes) -> JSON:
-    """Return a document that can be written again without loss."""
+    """Return a parsed document that can be written again without loss."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -277,7 +277,7 @@ def _object(value: JSON, key: str) -> dict[str, JSON]:
 
 
 def _member(structure: dict[str, JSON], name: str, old_name: str, empty: JSON) -> JSON:
-    """The member of either spelling, in place; made in the spelling of the others if missing."""
+    """Return the member of either spelling; make a missing one in the spelling of the others."""
     for spelt in (name, old_name):
         if spelt in structure:
             if not isinstance(structure[spelt], type(empty)):
@@ -288,7 +288,7 @@ def _member(structure: dict[str, JSON], name: str, old_name: str, empty: JSON) -
 
 
 def _put(members: dict[str, JSON], name: str, value: JSON) -> None:
-    """Replace in place, or insert before NCZarr's own members."""
+    """Replace a member, or insert it before NCZarr's own members."""
     if name in members:
         members[name] = value
         return

@@ -33,7 +33,7 @@ _INTERNAL = "|J0"
 
 
 def documents(root: Group, profile: Profile, writer: str) -> dict[str, bytes]:
-    """Return every metadata object of a hierarchy, in the order in which to write them.
+    """Return every metadata document of a hierarchy, in the order in which to write them.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def array_documents(variable: Variable, profile: Profile) -> dict[str, bytes]:
 
 
 def group_documents(group: Group, profile: Profile, writer: str | None) -> dict[str, bytes]:
-    """Return ``.zattrs`` and ``.zgroup`` of a group, by key; the one that holds the structure last.
+    """Return ``.zattrs`` and ``.zgroup`` of a group by key; the one with the structure is last.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def group_documents(group: Group, profile: Profile, writer: str | None) -> dict[
 
 
 def consolidate(documents: Mapping[str, bytes]) -> bytes:
-    """Return ``.zmetadata`` of these documents (section 9.5).
+    """Return the ``.zmetadata`` of these documents (section 9.5).
 
     Raises
     ------
@@ -143,13 +143,13 @@ def consolidate(documents: Mapping[str, bytes]) -> bytes:
 
 
 def dimension_value(dimension: Dimension) -> JSON:
-    """Return what NCZarr's list of dimensions says of one (section 2.1)."""
+    """Return the entry of a dimension in NCZarr's list (section 2.1)."""
     size = values.integer(dimension.size)
     return {"size": size, "unlimited": values.integer(1)} if dimension.unlimited else size
 
 
 def _attributes(variable: Variable) -> Mapping[str, Attribute]:
-    """Return attributes of a variable, as it is stored.
+    """Return the attributes of a variable as they are stored.
 
     ``_nczarr_maxstrlen`` says what the dtype says, for else netCDF-C cuts text. Enums become
     flags, for there are none.
@@ -187,7 +187,7 @@ def _put_attributes(
 def _put_types(
     zattrs: dict[str, JSON], attributes: Mapping[str, Attribute], profile: Profile
 ) -> None:
-    """Close a ``.zattrs`` of NCZarr with the types of `attributes` and of NCZarr's own keys."""
+    """Complete a ``.zattrs`` of NCZarr with the types of `attributes` and of NCZarr's own keys."""
     spelling = profile.spelling
     if spelling is None:
         return

@@ -26,7 +26,7 @@ _NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_.+@-]")
 
 
 def as_flags(variable: Variable) -> dict[str, Attribute]:
-    """Return the attributes of a variable of an enum, with flags and the mark."""
+    """Return the attributes of a variable of an enum, with CF's flags and our mark."""
     enum = variable.enum
     assert enum is not None
     attributes = dict(variable.attributes)
@@ -45,7 +45,7 @@ def as_flags(variable: Variable) -> dict[str, Attribute]:
 
 
 def restored(variable: Variable) -> Variable | None:
-    """A variable that `as_flags` changed, as it was; None if it is no such variable (any more)."""
+    """Return a variable as it was before `as_flags`; None if it does not come from there."""
     mark = variable.attributes.get(MARK)
     if mark is None or not isinstance(mark.value, str) or variable.dtype.kind not in "iu":
         return None

@@ -71,7 +71,7 @@ _NOT_PORTABLE = "with portable=True there is only what every reader of Zarr 2 ha
 
 
 def problems(root: Group, profile: Profile) -> list[str]:
-    """Return everything in a hierarchy that the readers of `profile` would not get back.
+    """Return everything in a hierarchy that the readers of `profile` would not read back.
 
     What pure Zarr loses by its nature (attribute types, unlimited and unused
     dimensions) is no problem there.
@@ -85,12 +85,12 @@ def problems(root: Group, profile: Profile) -> list[str]:
 
 
 def codec_problems(config: CodecConfig, array: ChunkedArray, profile: Profile) -> list[str]:
-    """Why the readers of `profile` would not undo a codec of this array, as `problems` says it."""
+    """Say why the readers of `profile` would not undo a codec of this array; see `problems`."""
     return list(_Check(Group(), profile).codec(config, array))
 
 
 def consistently_named(group: Group) -> set[str]:
-    """Return names of the variables whose ``_ARRAY_DIMENSIONS`` contradict none before them.
+    """Return the variables whose ``_ARRAY_DIMENSIONS`` contradict none before them, by name.
 
     The short names leave out the group of a dimension, so that one name may
     come to mean two lengths, which no reader of ``_ARRAY_DIMENSIONS`` accepts.
@@ -147,7 +147,7 @@ class _Check:
                 yield f"{where}: {self.reader} has no dimensions of length 0 in NCZarr"
 
     def key(self, name: str) -> Iterator[str]:
-        """Yield a name that becomes part of a key."""
+        """Check a name that becomes part of a key; yield problems."""
         if not is_safe_name(name) or name.startswith("."):
             yield f"{name!r} cannot be the name of a group or variable"
         elif self.netcdf:
@@ -282,7 +282,7 @@ class _Check:
             yield from self.settings(config, array)
 
     def settings(self, config: CodecConfig, array: ChunkedArray) -> Iterator[str]:
-        """Yield what is wrong with the parameters of a codec that netCDF-C has."""
+        """Check the parameters of a codec that netCDF-C has; yield problems."""
         name = config["id"]
         for setting in _CODECS[name]:
             if not isinstance(config.get(setting), int) or config[setting] < 0:

@@ -13,7 +13,7 @@ from nczarr_xarray.formats.nczarr.spellings import GroupLists
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Objects to read and prefixes to list, in one go."""
+    """A read round: objects to read and prefixes to list, all in one go."""
 
     keys: tuple[str, ...]
     prefixes: tuple[str, ...] = ()
@@ -21,7 +21,7 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the store holds, in the order of the `Wave`: None for nothing there.
+    """The answers of the store in the order of the `Wave`: None where there is nothing.
 
     A listing of None means that the store cannot list.
     """
@@ -64,7 +64,7 @@ class Options:
 
 @dataclass(slots=True)
 class GroupNode:
-    """A group as found: its documents, its lists if NCZarr's structure rules, its children."""
+    """A group as found: its documents, NCZarr's lists if they count, and its children."""
 
     path: str
     documents: dict[str, JSON]

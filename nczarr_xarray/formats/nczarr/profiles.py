@@ -16,7 +16,7 @@ Generation = Literal["G2A", "G2L", "G2U", "v2"]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a dataset is written as.
+    """The format in which a dataset is written.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """Where one generation keeps its metadata, and under which names.
+    """The places where one generation keeps its metadata, and their names.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ Documents = Mapping[str, JSON]
 
 @dataclass(frozen=True, slots=True)
 class GroupLists:
-    """What a group says of its children: NCZarr's group structure.
+    """The children of a group as NCZarr's group structure lists them.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class ArrayStructure:
 
 
 def detect(root: Documents) -> str | None:
-    """Generation of a dataset by its superblock; None for pure Zarr.
+    """Return the generation of a dataset, by its superblock; None for pure Zarr.
 
     Raises
     ------
@@ -104,14 +104,14 @@ def detect(root: Documents) -> str | None:
 
 
 def writer(root: Documents) -> str | None:
-    """Return ``_NCProperties`` of a dataset that netCDF-C wrote as NCZarr or Zarr, else None."""
+    """Return ``_NCProperties`` of a dataset that netCDF-C wrote, as NCZarr or Zarr; else None."""
     properties = _at(root, ".zattrs", "_NCProperties")
     return properties if isinstance(properties, str) and "nczarr=" in properties else None
 
 
 @lru_cache  # asked for with every variable
 def release(writer: str | None) -> tuple[int, ...] | None:
-    """netCDF-C's release in ``_NCProperties``: ``(4, 9, 2)``; None if it is not told."""
+    """Return netCDF-C's release in ``_NCProperties``: ``(4, 9, 2)``; None if there is none."""
     match = re.search(r"netcdf=(\d+)\.(\d+)\.(\d+)", writer or "")
     return tuple(map(int, match.groups())) if match else None
 
@@ -140,7 +140,10 @@ def group_lists(documents: Documents, path: str) -> GroupLists | None:
 
 
 def array_structure(documents: Documents, path: str) -> ArrayStructure | None:
-    """NCZarr's description of the array at `path`; None if it has none (FormatError if bad)."""
+    """Return NCZarr's description of the array at `path`; None if there is none.
+
+    FormatError if it is malformed.
+    """
     structure, key = _first(documents, ARRAY, path)
     if structure is None:
         return None
@@ -172,7 +175,7 @@ def _at(documents: Documents, file: str, key: str | None) -> JSON:
 
 
 def _first(documents: Documents, places: tuple[Place, ...], path: str) -> tuple[JSON, str]:
-    """Return the first of `places` that holds something, and its name for errors."""
+    """Return the first of `places` that is not empty, and its name for errors."""
     for file, key in places:
         found = _at(documents, file, key)
         if found is not None:
@@ -196,7 +199,10 @@ def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _dimension(name: str, value: JSON, key: str) -> tuple[int, bool]:
-    """Return ``3`` or ``{"size": 5, "unlimited": 1}`` (section 2.1); length 0 means unlimited."""
+    """Return the dimension of ``3`` or ``{"size": 5, "unlimited": 1}`` (section 2.1).
+
+    Length 0 means unlimited.
+    """
     unlimited: JSON = Number(0)
     if isinstance(value, dict):
         unlimited = value.get("unlimited", unlimited)

@@ -40,12 +40,12 @@ _CODES: dict[str, str] = {
 
 
 def integer(value: int) -> Number:
-    """Return an integer, exact."""
+    """Return an exact integer."""
     return Number(int(value))
 
 
 def number(value: Any, *, bare: bool = False) -> JSON:
-    """Return a numpy integer, or a numpy float by the shortest text that gives the same bits back.
+    """Return a numpy integer, or a float by the shortest text that reads back with the same bits.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def number(value: Any, *, bare: bool = False) -> JSON:
 
 
 def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
-    """The JSON value of an attribute (section 4.1): length one is bare, other lengths arrays.
+    """Return the JSON value of an attribute (section 4.1): length one is bare, others are arrays.
 
     In pure Zarr no type tells that ``"NaN"`` is a number: there, it is an array, ``["NaN"]``. A
     ``_FillValue`` has the type of its variable.
@@ -82,7 +82,7 @@ def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
 
 
 def standard(value: JSON) -> JSON:
-    """A JSON value without what only dialects of JSON have: NaN and infinities are quoted."""
+    """Return a JSON value in standard JSON: NaN and infinities are quoted."""
     if isinstance(value, Number):
         try:
             json.loads(value, parse_constant=_refuse)
@@ -101,7 +101,7 @@ def _refuse(word: str) -> None:
 
 
 def standard_attribute(name: str, value: JSON) -> JSON:
-    """The same of a value in ``.zattrs``, where a number stays one (see `attribute_value`)."""
+    """Return the standard value of a member of ``.zattrs``, where a number stays one."""
     found = standard(value)
     if isinstance(value, Number) and not isinstance(found, Number) and name != "_FillValue":
         return [found]
@@ -109,12 +109,12 @@ def standard_attribute(name: str, value: JSON) -> JSON:
 
 
 def attribute_code(nc_type: str, char: str) -> str:
-    """Return the entry for an attribute in the map of types; `char` is the generation's char."""
+    """Return the entry of an attribute in the map of types; `char` is the generation's word."""
     return char if nc_type == "char" else _CODES[nc_type]
 
 
 def dtype_code(array: ChunkedArray, nc_type: str | None, profile: Profile) -> JSON:
-    """Return ``dtype`` of ``.zarray``; single bytes have ``|``, which zarr-python needs.
+    """Return the ``dtype`` of ``.zarray``; single bytes have ``|``, which zarr-python needs.
 
     Not so with szip, which zarr-python lacks: netCDF-C 4.10.1 asks for an order there
     ("bad datatype endianness order") and writes ``<u1`` itself.
@@ -138,7 +138,7 @@ def _fields(descr: list[Any]) -> JSON:
 
 
 def fill_value(array: ChunkedArray, profile: Profile) -> JSON:
-    """Return ``fill_value`` of ``.zarray``.
+    """Return the ``fill_value`` of ``.zarray``.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def fill_value(array: ChunkedArray, profile: Profile) -> JSON:
 
 
 def _bytes_fill(fill: bytes, size: int, profile: Profile) -> str:
-    """netCDF-C reads the text itself, zarr-python base64 of the bytes."""
+    """Return a fill value of bytes: netCDF-C reads the text itself, zarr-python base64."""
     if len(fill) > size:
         raise ValueError(f"is longer than {size} bytes")
     if profile.spelling is None:
@@ -176,7 +176,7 @@ def _bytes_fill(fill: bytes, size: int, profile: Profile) -> str:
 
 
 def codecs(array: ChunkedArray, profile: Profile) -> tuple[JSON, JSON]:
-    """Return ``filters`` and ``compressor``; empty filters are null, for ``[]`` crashes netCDF-C.
+    """Return ``filters`` and ``compressor``; no filters are null, because ``[]`` crashes netCDF-C.
 
     In NCZarr the last codec is the compressor, whatever it is (section 7).
     """
@@ -195,7 +195,7 @@ def _codec(config: CodecConfig, array: ChunkedArray) -> dict[str, JSON]:
 
 
 def shuffle_size(array: ChunkedArray) -> int:
-    """Element size by which netCDF-C shuffles: its own, a pointer's for strings (section 3.3).
+    """Return netCDF-C's element size for shuffle: for strings, that of a pointer (section 3.3).
 
     It writes 0, which numcodecs takes for "do not shuffle".
     """

@@ -73,7 +73,7 @@ class _Walk:
     def load(
         self, keys: Iterable[str], prefixes: Iterable[str] = ()
     ) -> Generator[Wave, Answer, None]:
-        """Make `files` and `listed` hold what is asked for, by I/O only where it must be."""
+        """Read what is asked for into `files` and `listed`, except what they hold already."""
         new_keys = tuple(dict.fromkeys(k for k in keys if k not in self.files))
         new_prefixes = tuple(dict.fromkeys(p for p in prefixes if p not in self.listed))
         consolidated = self.nodes.consolidated
@@ -87,7 +87,7 @@ class _Walk:
             self.listed.update(zip(new_prefixes, answer.listings, strict=True))
 
     def documents(self, path: str, files: Iterable[str]) -> dict[str, JSON]:
-        """Return the documents of one node; the first that could not be read is raised."""
+        """Return the documents of one node; raise the error of the first that could not be read."""
         found: dict[str, JSON] = {}
         for file in files:
             document = self.files.get(_key(path, file))
@@ -143,7 +143,7 @@ class _Walk:
         return self.nodes
 
     def follow(self, root: dict[str, JSON], ancestors: list[str]) -> Generator[Wave, Answer, None]:
-        """Go from the root to the wanted group, and below it for a tree."""
+        """Walk from the root to the wanted group, and for a tree to everything below."""
         self.nodes.writer = spellings.writer(root)
         generation = spellings.detect(root)
         self.structured = generation is not None and not self.options.pure
@@ -156,12 +156,12 @@ class _Walk:
         yield from self.load_referenced_groups()
 
     def is_empty(self) -> bool:
-        """Tell whether nothing was found in the wanted group, which has no lists either."""
+        """Tell whether the wanted group is empty, and has no lists either."""
         wanted = self.nodes.groups[self.wanted]
         return wanted.lists is None and not (wanted.arrays or wanted.groups)
 
     def only_consolidated(self) -> Consolidated | None:
-        """Consolidated metadata that name something where nothing else does."""
+        """Return the consolidated metadata, if they name something where nothing else exists."""
         document = self.files.get(".zmetadata")
         if document is None or isinstance(document, NCZarrError):
             return None
@@ -198,7 +198,7 @@ class _Walk:
         return found
 
     def consolidate(self, root: dict[str, JSON]) -> dict[str, JSON]:
-        """Switch to ``.zmetadata`` if it may be used; return the root documents to go on with."""
+        """Use ``.zmetadata`` if that is allowed; return the root documents to continue with."""
         required = self.options.consolidated is True
         document = self.files.get(".zmetadata")
         if document is None or isinstance(document, StoreError):
@@ -227,7 +227,7 @@ class _Walk:
         return self.use(consolidated)
 
     def use(self, consolidated: Consolidated) -> dict[str, JSON]:
-        """Read documents and listings from `consolidated`; return those of the root."""
+        """Take documents and listings from `consolidated`; return those of the root."""
         self.nodes.consolidated = consolidated
         self.listed.clear()
         self.files = {
@@ -261,7 +261,7 @@ class _Walk:
         return [_key(path, file) for file in files]
 
     def enter(self, path: str, documents: dict[str, JSON]) -> None:
-        """Record a group whose documents are there, and what it says of its children."""
+        """Record a group whose documents are there, with its lists of children."""
         node = GroupNode(path, documents)
         if self.structured:
             node.lists = spellings.group_lists(documents, path)
@@ -271,7 +271,7 @@ class _Walk:
         self.nodes.groups[path] = node
 
     def safe(self, path: str, names: Iterable[str]) -> tuple[str, ...]:
-        """Leave out names that could point outside the dataset, and say so."""
+        """Leave out names that could lead outside the dataset, with a warning."""
         kept = []
         for name in names:
             if is_safe_name(name):
@@ -317,7 +317,7 @@ class _Walk:
                     paths += self.take_groups(group)
 
     def children(self, group: GroupNode) -> tuple[str, ...]:
-        """Return names below a group that has no lists, sorted as netCDF-C sorts them."""
+        """Return the names below a group without lists, sorted as netCDF-C sorts them."""
         listing = self.listed[group.path]
         if isinstance(listing, StoreError):
             raise listing
@@ -334,7 +334,7 @@ class _Walk:
         return tuple(sorted(names, key=lambda name: name.encode("utf-8", "surrogatepass")))
 
     def classify(self, group: GroupNode, names: tuple[str, ...]) -> list[str]:
-        """Decide by their documents which children are arrays and which are groups.
+        """Find out from their documents which children are arrays and which are groups.
 
         Returns
         -------
@@ -353,7 +353,7 @@ class _Walk:
         return [p for n, p in there if n not in group.arrays and n not in group.groups]
 
     def is_version_3(self, groups: list[GroupNode], strangers: list[str]) -> bool:
-        """Tell whether all that is there is of Zarr 3, in a root that has no metadata.
+        """Tell whether everything is Zarr 3, in a root without metadata.
 
         Raises
         ------
@@ -414,7 +414,7 @@ class _Walk:
 
 
 def single_array(where: str) -> FormatError:
-    """Return the error where an array was found in place of a group."""
+    """Return the error for an array that was found in place of a group."""
     return FormatError(
         where,
         "is a single Zarr array, not a group: open the group or the folder that holds it, in "
@@ -427,7 +427,7 @@ def _key(path: str, name: str) -> str:
 
 
 def _ancestors(path: str) -> list[str]:
-    """Return ``"a/b/c"`` -> ``["a", "a/b", "a/b/c"]``."""
+    """Return the ancestors of a path and itself: ``"a/b/c"`` -> ``["a", "a/b", "a/b/c"]``."""
     parts = path.split("/") if path else []
     return ["/".join(parts[: i + 1]) for i in range(len(parts))]
 
