@@ -8,13 +8,10 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.backend._compat import TO_ZARR_IGNORES_COMPRESSOR
-from nczarr_xarray.formats.hdf5.fallback import H5pyArray
+from nczarr_xarray.codecs.registry import TABLE, as_zarr
 from nczarr_xarray.model import (
     Attribute,
-    ChunkedArray,
     CodecConfig,
-    FileChunks,
-    FileStrides,
     Variable,
     element_of,
     readable,
@@ -24,12 +21,6 @@ from nczarr_xarray.model import (
 #: several chunks.
 _MOST_BLOCKS = 1_000_000
 _JOINED_BLOCKS = 100_000
-#: Number of the filter.
-_HDF5_SZIP = 4
-#: Filters of HDF5 by number, as Zarr calls them.
-_NUMBERED = {1: "zlib", 2: "shuffle", 307: "bz2", 32015: "zstd"}
-#: Codecs that netCDF's keys, or the dtype, tell of.
-_TOLD = {"shuffle", "fletcher32", "zlib", "szip", "zstd", "bz2", "blosc", "vlen-utf8"}
 
 
 def attribute_value(attribute: Attribute) -> Any:
@@ -81,7 +72,7 @@ def variable_encoding(
         return encoding
     if array is None:
         return encoding
-    if variable.shape and not isinstance(array, (FileStrides, H5pyArray)):
+    if variable.shape and array.is_chunked:
         chunks = array.chunk_shape
         encoding["contiguous"] = False
         encoding["chunksizes"] = chunks
@@ -91,10 +82,9 @@ def variable_encoding(
     else:
         encoding["contiguous"] = True
         encoding["chunksizes"] = None
-    if isinstance(array, (FileChunks, FileStrides, H5pyArray)):
-        codecs = array.codecs if isinstance(array, FileChunks) else ()
-        encoding.update(_netcdf_filters(codecs))
-    elif isinstance(array, ChunkedArray):
+    if array.codec_words == "hdf5":
+        encoding.update(_netcdf_filters(array.codecs))
+    elif array.codec_words == "zarr2":
         encoding.update(_filters(array.codecs))
         if array.dtype.itemsize > 1 and array.dtype.kind in "iuf":
             order = array.dtype.newbyteorder("=").byteorder
@@ -139,54 +129,35 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     # writing v3, its default: it gets to see that there is nothing else, or it sees nothing.
     if TO_ZARR_IGNORES_COMPRESSOR or not codecs:
         filters["compressor"] = dict(codecs[-1]) if codecs else None
-    if all(config["id"] in _TOLD for config in codecs[:-1]):
+    if all(config["id"] in _told() for config in codecs[:-1]):
         filters["filters"] = None
     return filters
 
 
+def _told() -> frozenset[str]:
+    """Codecs that netCDF's keys, or the dtype, tell of."""
+    return frozenset(row.id for row in TABLE if row.netcdf) | {"vlen-utf8"}
+
+
 def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     """What ``netCDF4.Variable.filters()`` says."""
-    by_id = {_name(config): config for config in codecs}
-    level = 0
-    for name, key in (("zlib", "level"), ("zstd", "level"), ("bz2", "level"), ("blosc", "clevel")):
-        if name in by_id:
-            level = _number(by_id[name], key)
+    by_id = {config["id"]: config for config in map(as_zarr, codecs)}
+    filters: dict[str, Any] = {"complevel": 0}
+    for row in TABLE:
+        words, config = row.netcdf, by_id.get(row.id)
+        if words is None:
+            continue
+        filters[words.name] = config is not None and words.told(config)
+        if config is not None and words.level:
+            level = _number(config, words.level)
             # netCDF has none below 0: -1 is zlib's default, the others are fast ones of zstd
-            level = level if level >= 0 else {"zlib": 6}.get(name, 1)
-    filters: dict[str, Any] = {
-        "zlib": "zlib" in by_id,
-        "szip": next((found for found in map(_szip, codecs) if found), False),
-        "zstd": "zstd" in by_id,
-        "bzip2": "bz2" in by_id,
-        "shuffle": "shuffle" in by_id,
-        "complevel": level,
-        "fletcher32": "fletcher32" in by_id,
-    }
-    if "blosc" not in by_id:
-        # else `to_netcdf` would fail: xarray asks netCDF4 for "blosc", which takes "blosc_lz4" ...
-        filters["blosc"] = False
-    else:
+            filters["complevel"] = level if level >= 0 else words.told_below
+    if filters["blosc"]:
+        # `to_netcdf` would fail: xarray asks netCDF4 for "blosc", which takes "blosc_lz4" ...
+        del filters["blosc"]
         # a word of h5netcdf, which otherwise hands the level to h5py without a compressor
         filters["compression_opts"] = None
     return filters
-
-
-def _name(config: CodecConfig) -> str:
-    """What Zarr calls a codec, or would if it could be undone."""
-    name: str = config["id"]
-    refused = name in ("hdf5-wrong", "hdf5-missing")
-    return _NUMBERED.get(config["filter"], name) if refused else name
-
-
-def _szip(config: CodecConfig) -> dict[str, Any] | None:
-    """netCDF's parameters of szip, if a codec is that."""
-    if config["id"] == "szip":
-        mask, pixels = _number(config, "mask"), config.get("pixels-per-block")
-    elif config["id"] == "hdf5" and config["filter"] == _HDF5_SZIP:
-        mask, pixels = (*config["values"], 0, 0)[:2]
-    else:
-        return None
-    return {"coding": "nn" if mask & 32 else "ec", "pixels_per_block": pixels}
 
 
 def _number(config: CodecConfig, key: str) -> int:

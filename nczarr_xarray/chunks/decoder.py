@@ -15,13 +15,10 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.plan import ChunkTask, Segment, segments_of
-from nczarr_xarray.codecs.decompress import DECOMPRESSORS, Buffer, Size, Step, packed
-from nczarr_xarray.codecs.filters import UNKNOWN, filter_step
-from nczarr_xarray.codecs.hdf5 import HDF5_CODECS
-from nczarr_xarray.codecs.libhdf5 import need_libhdf5
-from nczarr_xarray.codecs.shuffle import WIDEST, unshuffle, unshuffle_into
-from nczarr_xarray.codecs.szip import szip_parameters, szip_step
-from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks
+from nczarr_xarray.codecs.codec import UNKNOWN, Buffer, Size, Step
+from nczarr_xarray.codecs.registry import need_libhdf5, step_of
+from nczarr_xarray.codecs.shuffle import WIDEST, element_size, unshuffle, unshuffle_into
+from nczarr_xarray.model import Array
 
 #: Chunks up to this many bytes are put into the result several at a time: each by itself costs
 #: more in calls of numpy than in copying.
@@ -77,10 +74,10 @@ class Decoder:
         "needs_libhdf5",
     )
 
-    def __init__(self, array: ChunkedArray | FileChunks, mask: int = 0) -> None:
+    def __init__(self, array: Array, mask: int = 0) -> None:
         self._array = array
         self._codecs = [config for i, config in enumerate(array.codecs) if not mask >> i & 1]
-        self._order = array.order if isinstance(array, ChunkedArray) else "C"
+        self._order = array.order
         self._count = math.prod(array.chunk_shape)
         self._objects = array.dtype.kind == "O"
         self.nbytes = self._count * array.dtype.itemsize
@@ -103,19 +100,19 @@ class Decoder:
         array = self._array
         if self._objects and not self._codecs:
             reason = "dtype '|O' needs an object codec in 'filters'"
-            raise FormatError(_described(array), reason)
+            raise FormatError(array.described, reason)
         steps: list[Step] = []
         size = UNKNOWN if self._objects else Size(self.nbytes)
         self.most = size.most + _SLACK
         for config in self._codecs:
             try:
-                step, size = _step(config, array, size)
+                step, size = step_of(config, array, size)
             except FormatError as error:
-                found = error if error.object else type(error)(_described(array), error.reason)
+                found = error if error.object else type(error)(array.described, error.reason)
                 step, size = _refusal(found, array), UNKNOWN
             except Exception as error:  # noqa: BLE001  (codec libraries raise whatever they like)
                 reason = f"codec {config['id']!r:.80} cannot be used ({error})"
-                step, size = _refusal(FormatError(_described(array), reason), array), UNKNOWN
+                step, size = _refusal(FormatError(array.described, reason), array), UNKNOWN
             # what a compressor makes of noise is longer than that: by a fourth, with the worst
             self.most = size.most + _SLACK if size.exact else self.most * 3 // 2
             steps.insert(0, step)
@@ -369,54 +366,16 @@ def _is_bytes(chunk: Buffer) -> bool:
     return kind is bytes or kind is bytearray or (kind is np.ndarray and chunk.dtype == np.uint8)
 
 
-def _described(array: ChunkedArray | FileChunks) -> str:
-    """What describes an array, for messages: the key of its metadata, or the variable."""
-    return f"{array.path}/.zarray" if isinstance(array, ChunkedArray) else array.path
-
-
-def _refusal(error: FormatError, array: ChunkedArray | FileChunks) -> Step:
+def _refusal(error: FormatError, array: Array) -> Step:
     """Raise what keeps a codec from being undone; in a file, not before a chunk needs that.
 
     libhdf5 leaves an optional filter out, chunk by chunk, if that fails: so it does with
     parameters that no filter can have, and with filters that it does not have itself.
     """
-    if isinstance(array, ChunkedArray):
+    if array.codec_words != "hdf5":
         raise error
 
     def refuse(_: Buffer) -> Buffer:
         raise error.with_traceback(None)
 
     return refuse
-
-
-def _step(config: CodecConfig, array: ChunkedArray | FileChunks, size: Size) -> tuple[Step, Size]:
-    """How to undo one codec that has to return `size`, and the size it takes."""
-    name = config["id"]
-    if name in DECOMPRESSORS:
-        return DECOMPRESSORS[name](config, size), packed(size)
-    if name == "shuffle":
-        return _unshuffle(element_size(config, array)), size
-    if name == "szip" and isinstance(array, ChunkedArray):
-        return szip_step(szip_parameters(config, array), size)
-    if name in HDF5_CODECS and isinstance(array, FileChunks):
-        return HDF5_CODECS[name](config, size)
-    return filter_step(config, array, size)
-
-
-def element_size(config: CodecConfig, array: ChunkedArray | FileChunks) -> int:
-    """netCDF-C writes 0 and means its own type size, a pointer for strings (section 7)."""
-    size = config.get("elementsize") or 0
-    if not isinstance(size, int) or size < 0:
-        raise FormatError(_described(array), f"shuffle elementsize is {size!r}")
-    if size:
-        return size
-    return 8 if array.dtype.kind == "S" and array.dtype.itemsize > 1 else array.dtype.itemsize
-
-
-def _unshuffle(size: int) -> Step:
-    return (lambda data: unshuffle([data], size)) if size > 1 else bytes_as_they_are
-
-
-def bytes_as_they_are(data: Buffer) -> Buffer:
-    """Shuffling bytes one by one changes nothing."""
-    return data

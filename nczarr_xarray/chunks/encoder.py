@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.chunks.decoder import element_size
-from nczarr_xarray.codecs.compress import COMPRESSORS
-from nczarr_xarray.codecs.decompress import Buffer, Step
+from nczarr_xarray.codecs import registry, shuffle
+from nczarr_xarray.codecs.codec import Buffer, Step
 from nczarr_xarray.codecs.filters import UNSAFE
-from nczarr_xarray.codecs.szip import szip_encoder
 from nczarr_xarray.model import ChunkedArray, CodecConfig, bytes_of
 
 #: Kinds of elements that are one number each: reversing their bytes swaps the byte order.
@@ -101,21 +99,20 @@ class Encoder:
         self.nbytes = math.prod(array.chunk_shape) * dtype.itemsize
         if dtype.hasobject and not array.codecs:
             reason = f"dtype {dtype.str!r} needs an object codec in 'filters'"
-            raise FormatError(f"{array.path}/.zarray", reason)
+            raise FormatError(array.described, reason)
         self._fill = self._fill_element(array.fill)
         # compressors return bytes of their own; filters may return what they were given
-        compressed = bool(array.codecs) and array.codecs[-1]["id"] in COMPRESSORS
+        last = registry.codec(array.codecs[-1]["id"]) if array.codecs else None
+        compressed = last is not None and last.compressor and last.encode is not None
         self.scratch = Scratch(useful=compressed and not dtype.hasobject)
         steps = [(config["id"], _step(config, array)) for config in array.codecs]
+        self._shuffled_first = False
         if steps and steps[0][0] == "shuffle":
-            size = element_size(array.codecs[0], array)
-            steps[0] = ("shuffle", _shuffle(size, self.scratch))
+            first = shuffle.encode(array.codecs[0], array, self.scratch.empty)
+            steps[0] = ("shuffle", lambda data: first(_plain(data)))
+            size = shuffle.element_size(array.codecs[0], array)
+            self._shuffled_first = size == dtype.itemsize
         self._steps = tuple(steps)
-        self._shuffled_first = bool(
-            steps
-            and steps[0][0] == "shuffle"
-            and element_size(array.codecs[0], array) == dtype.itemsize
-        )
 
     def __reduce__(self) -> tuple[type[Encoder], tuple[ChunkedArray]]:
         return type(self), (self._array,)
@@ -184,7 +181,8 @@ class Encoder:
         data = chunks.view(np.uint8)
         steps = self._steps
         if self._shuffled_first:
-            data, steps = _shuffled(data, dtype.itemsize, self.scratch), steps[1:]
+            data = shuffle.shuffled(data, dtype.itemsize, self.scratch.empty)
+            steps = steps[1:]
         for row, nothing in zip(data, empty.tolist(), strict=True):
             yield None if nothing else self._encoded(row, steps)
 
@@ -285,21 +283,17 @@ def _corner(elements: np.ndarray[Any, Any]) -> tuple[slice, ...]:
 def _step(config: CodecConfig, array: ChunkedArray) -> Step:
     """How to apply one codec."""
     name = config["id"]
+    row = registry.codec(name)
     try:
-        if name == "shuffle":
-            return _shuffle(element_size(config, array), Scratch())
-        if name == "szip":
-            return _of_bytes(szip_encoder(config, array))
-        if name in COMPRESSORS:
-            # (objects have become bytes of no known structure)
-            size = 1 if array.dtype.hasobject else array.dtype.itemsize
-            return _of_bytes(COMPRESSORS[name](config, size))
+        if row.encode is not None and row.zarr:
+            step = row.encode(config, array)
+            return lambda data: step(_plain(data))
         return _of_numcodecs(config)
     except FormatError as error:
-        raise type(error)(error.object or f"{array.path}/.zarray", error.reason) from None
+        raise type(error)(error.object or array.described, error.reason) from None
     except Exception as error:
         reason = f"codec {name!r:.80} cannot be used ({error})"
-        raise FormatError(f"{array.path}/.zarray", reason) from error
+        raise FormatError(array.described, reason) from error
 
 
 def _of_numcodecs(config: CodecConfig) -> Step:
@@ -315,10 +309,6 @@ def _of_numcodecs(config: CodecConfig) -> Step:
     return encode
 
 
-def _of_bytes(compress: Step) -> Step:
-    return lambda data: compress(_plain(data))
-
-
 def _plain(data: Buffer) -> Buffer:
     """Arrays as flat bytes, everything else as it is."""
     if not isinstance(data, np.ndarray):
@@ -326,31 +316,6 @@ def _plain(data: Buffer) -> Buffer:
     if data.dtype.hasobject:
         raise ValueError("Python objects need an object codec, such as 'vlen-utf8', first")
     return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-
-
-def _shuffle(size: int, scratch: Scratch) -> Step:
-    def shuffle(data: Buffer) -> Buffer:
-        plain = np.frombuffer(_plain(data), np.uint8)
-        count = plain.size // size
-        whole = count * size
-        shuffled = _shuffled(plain[None, :whole], size, scratch).reshape(-1)
-        return shuffled if whole == plain.size else np.concatenate([shuffled, plain[whole:]])
-
-    return shuffle if size > 1 else _plain
-
-
-def _shuffled(rows: np.ndarray[Any, Any], size: int, scratch: Scratch) -> np.ndarray[Any, Any]:
-    """Bytes of elements of `size`, in rows, as byte planes in rows."""
-    count = rows.shape[1] // size
-    planes = scratch.empty("planes", (len(rows), size, count), np.dtype(np.uint8))
-    if size in (2, 4):
-        # as integers, which numpy shifts many at a time: twice to six times as fast as a copy
-        numbers = rows.view(f"<u{size}")
-        for i in range(size):
-            np.right_shift(numbers, 8 * i, out=planes[:, i], casting="unsafe")
-    else:
-        planes[...] = rows.reshape(len(rows), count, size).transpose(0, 2, 1)
-    return planes.reshape(rows.shape)
 
 
 def _rows_equal(rows: np.ndarray[Any, Any], element: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

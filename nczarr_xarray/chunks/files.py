@@ -125,7 +125,7 @@ class FileChunkReader:
             ids = np.array([number], dtype=np.int64)
             table = file.parse(self._array.index.locate(ids))
             self._check_sizes(ids, table.size)
-            self._place_segment(source, segment, _Chunks(ids, *table), known, plan, result)
+            self._place_segment(source, segment, _Chunks(ids, *table[:3]), known, plan, result)
             return plan.finish(result)
         most = chunks_at_a_time(plan.count, self._nbytes) if self._decoders[0].in_rows else 1
         for segments, first, ids in self._windows(plan, most, LOCAL_WINDOW):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from nczarr_xarray.model import CodecConfig
 
 _NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
-_LEVELS = {"zlib": (0, 9), "zstd": (0, 22), "bz2": (1, 9)}
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -183,11 +182,15 @@ def _chunks(text: str) -> dict[str, int]:
 def _codecs(text: str) -> tuple[CodecConfig, ...]:
     if text == "none":
         return ()
+    from nczarr_xarray.codecs.registry import TABLE
+
+    words = {row.id: row.netcdf for row in TABLE if row.netcdf and row.netcdf.level == "level"}
     name, _, level = text.partition(":")
-    name = {"bzip2": "bz2"}.get(name, name)
-    if name not in _LEVELS:
-        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(_LEVELS)}, none")
-    low, high = _LEVELS[name]
-    if not (level or "4").isdecimal() or not low <= int(level or 4) <= high:
-        raise argparse.ArgumentTypeError(f"the level of {name} is from {low} to {high}")
+    name = next((id_ for id_, word in words.items() if word.name == name), name)
+    if name not in words:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(words)}, none")
+    levels = words[name].levels
+    if not (level or "4").isdecimal() or int(level or 4) not in levels:
+        reason = f"the level of {name} is from {levels[0]} to {levels[-1]}"
+        raise argparse.ArgumentTypeError(reason)
     return ({"id": "shuffle", "elementsize": 0}, {"id": name, "level": int(level or 4)})

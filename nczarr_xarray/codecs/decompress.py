@@ -15,17 +15,13 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.codecs.codec import Buffer, Size, Step
 from nczarr_xarray.model import CodecConfig
-
-Buffer: TypeAlias = Any
-#: Takes stored bytes; returns decoded bytes (anything with the buffer protocol).
-Step: TypeAlias = Callable[[Buffer], Buffer]
 
 #: Of deflate (libdeflate), by codec: takes stored bytes, and how many they become at most.
 _libdeflate: dict[str, Callable[[Buffer, int], Buffer]] = {}
@@ -51,26 +47,17 @@ _BLOSC_HEADER = struct.Struct("<4xI4xI")
 _LZMA_MEMORY = 1 << 28
 
 
-class Size(NamedTuple):
-    """How many bytes a step has to return, or may at most."""
-
-    most: int
-    exact: bool = True
-
-    def check(self, size: int) -> None:
-        """Raise `FormatError` if `size` is not what is expected."""
-        if size > self.most:
-            raise FormatError("", f"decodes to {size} bytes, not {self.most}")
-        if self.exact and size < self.most:
-            raise FormatError("", f"decodes to {size} bytes, not {self.most} (truncated?)")
+def inflate(_: CodecConfig, size: Size) -> Step:
+    """``zlib``: a zlib stream."""
+    return _inflate("zlib", 15, size)
 
 
-def packed(size: Size) -> Size:
-    """What a compressor may have made of so many bytes: hardly more than they were."""
-    return Size(size.most + size.most // 4 + 4096, exact=False)
+def gunzip(_: CodecConfig, size: Size) -> Step:
+    """``gzip``: a gzip member."""
+    return _inflate("gzip", 31, size)
 
 
-def _inflate(name: str, bits: int, _: CodecConfig, size: Size) -> Step:
+def _inflate(name: str, bits: int, size: Size) -> Step:
     fast, most = _libdeflate.get(name), size.most
     # deflate counts in 32 bits, and takes all of the memory beforehand
     if fast is not None and size.exact and most < 1 << 31:
@@ -78,11 +65,13 @@ def _inflate(name: str, bits: int, _: CodecConfig, size: Size) -> Step:
     return _stream(lambda: zlib.decompressobj(wbits=bits), size)
 
 
-def _bunzip2(_: CodecConfig, size: Size) -> Step:
+def bunzip2(_: CodecConfig, size: Size) -> Step:
+    """``bz2``: a bzip2 stream."""
     return _stream(bz2.BZ2Decompressor, size)
 
 
-def _unlzma(config: CodecConfig, size: Size) -> Step:
+def unlzma(config: CodecConfig, size: Size) -> Step:
+    """``lzma``: a stream of xz, or what its settings say."""
     kind, filters = config.get("format", lzma.FORMAT_XZ), config.get("filters")
     if kind == lzma.FORMAT_RAW:
         return _stream(lambda: lzma.LZMADecompressor(kind, filters=filters), size)
@@ -102,7 +91,8 @@ def _stream(new: Callable[[], Any], size: Size) -> Step:
     return decompress
 
 
-def _unblosc(_: CodecConfig, size: Size) -> Step:
+def unblosc(_: CodecConfig, size: Size) -> Step:
+    """``blosc``: a blosc 1 container."""
     from numcodecs import blosc
 
     def decompress(data: Buffer) -> Buffer:
@@ -119,7 +109,8 @@ def _unblosc(_: CodecConfig, size: Size) -> Step:
     return decompress
 
 
-def _unlz4(_: CodecConfig, size: Size) -> Step:
+def unlz4(_: CodecConfig, size: Size) -> Step:
+    """``lz4`` of numcodecs: the decoded size, then a block."""
     from numcodecs import lz4
 
     def decompress(data: Buffer) -> Buffer:
@@ -129,7 +120,8 @@ def _unlz4(_: CodecConfig, size: Size) -> Step:
     return decompress
 
 
-def _unzstd(_: CodecConfig, size: Size) -> Step:
+def unzstd(_: CodecConfig, size: Size) -> Step:
+    """``zstd``: a frame."""
     if _zstandard is None:
         return _unzstd_by_numcodecs(size)
     content_size, new = _zstandard.frame_content_size, _zstandard.ZstdDecompressor
@@ -201,15 +193,3 @@ class _ZstdFrame(NamedTuple):
             last, kind, length = bool(header & 1), header >> 1 & 3, header >> 3
             position += 3 + (1 if kind == 1 else length)  # kind 1: one byte, repeated
         return position + 4 * self.checksum if last else len(data) + 1
-
-
-#: By codec id: makes the step of a codec, given the size it has to return.
-DECOMPRESSORS: dict[str, Callable[[CodecConfig, Size], Step]] = {
-    "zlib": partial(_inflate, "zlib", 15),
-    "gzip": partial(_inflate, "gzip", 31),
-    "bz2": _bunzip2,
-    "lzma": _unlzma,
-    "blosc": _unblosc,
-    "zstd": _unzstd,
-    "lz4": _unlz4,
-}

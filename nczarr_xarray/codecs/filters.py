@@ -13,11 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.codecs.decompress import Buffer, Size, Step
+from nczarr_xarray.codecs.codec import UNKNOWN, Buffer, Size, Step
 from nczarr_xarray.model import Array, CodecConfig
 
-#: What a compressor may return where nothing tells how much it has to, as with text.
-UNKNOWN = Size(1 << 30, exact=False)
 #: Codecs that would run code found in the data.
 UNSAFE = frozenset({"pickle"})
 _CHECKSUMS = frozenset({"fletcher32", "crc32", "crc32c", "adler32", "jenkins_lookup3"})

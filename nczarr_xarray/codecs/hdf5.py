@@ -7,25 +7,23 @@ parameters only).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, UnsupportedError
-from nczarr_xarray.codecs.decompress import Buffer, Size, Step, packed
+from nczarr_xarray.codecs.codec import Buffer, Size, Step, packed
 from nczarr_xarray.codecs.libhdf5 import filter_decoder
-from nczarr_xarray.codecs.nbit import nbit_step
 from nczarr_xarray.codecs.szip import SZIP, szip_step
-from nczarr_xarray.model import CodecConfig
+from nczarr_xarray.model import Array, CodecConfig
 
 
-def _identity(_: CodecConfig, size: Size) -> tuple[Step, Size]:
+def identity(_: CodecConfig, __: Array, size: Size) -> tuple[Step, Size]:
     """A filter that changes values when they are written, and nothing afterwards."""
     return (lambda data: data), size
 
 
-def _unlz4(_: CodecConfig, size: Size) -> tuple[Step, Size]:
+def unlz4(_: CodecConfig, __: Array, size: Size) -> tuple[Step, Size]:
     """Blocks behind a head: decoded bytes (8) and bytes of a block (4), both big-endian.
 
     A block has its stored size (4) before it; one that is as long as it is when
@@ -64,7 +62,7 @@ def _big(data: memoryview, start: int, size: int) -> int:
     return int.from_bytes(data[start : start + size], "big")
 
 
-def _unlzf(_: CodecConfig, size: Size) -> tuple[Step, Size]:
+def unlzf(_: CodecConfig, __: Array, size: Size) -> tuple[Step, Size]:
     """Runs of up to 32 bytes, and copies of up to 264 from the last 8 KiB."""
 
     def decompress(data: Buffer) -> Buffer:
@@ -102,7 +100,7 @@ def _unlzf(_: CodecConfig, size: Size) -> tuple[Step, Size]:
     return decompress, packed(size)
 
 
-def _unscale(config: CodecConfig, size: Size) -> tuple[Step, Size]:
+def unscale(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
     """Differences to the least value in as few bits as they need, behind a head of 21 bytes.
 
     The largest number of those bits stands for the fill value, if there is one.
@@ -119,7 +117,7 @@ def _unscale(config: CodecConfig, size: Size) -> tuple[Step, Size]:
         raise FormatError("", "scale-offset lacks its fill value")
     digits -= (digits >> 31) << 32
     if kind == 2 and digits == 8 * width:
-        return _identity(config, size)  # asked to keep all bits, it does nothing
+        return identity(config, array, size)  # asked to keep all bits, it does nothing
 
     def restore(data: Buffer) -> Buffer:
         packed = np.frombuffer(data, dtype=np.uint8)
@@ -156,7 +154,8 @@ def _unpack(packed: np.ndarray[Any, Any], count: int, bits: int, width: int) -> 
     return np.packbits(wide, axis=1).view(f">u{width}").reshape(-1).astype(f"<u{width}")
 
 
-def _by_libhdf5(config: CodecConfig, size: Size) -> tuple[Step, Size]:
+def by_libhdf5(config: CodecConfig, _: Array, size: Size) -> tuple[Step, Size]:
+    """Any filter that h5py can undo."""
     number, values = config["filter"], config["values"]
     if number == SZIP:
         return szip_step(values, size)
@@ -165,20 +164,7 @@ def _by_libhdf5(config: CodecConfig, size: Size) -> tuple[Step, Size]:
     return filter_decoder(number, values, size.most), packed(size)
 
 
-def _refuse(config: CodecConfig, _: Size) -> tuple[Step, Size]:
+def refuse(config: CodecConfig, _: Array, __: Size) -> tuple[Step, Size]:
     """A filter that cannot be undone, for a reason that is known already."""
     error = UnsupportedError if config["id"] == "hdf5-missing" else FormatError
     raise error("", config["reason"])
-
-
-#: By codec id: makes the step of a codec, given the size it has to return, and says what it takes.
-HDF5_CODECS: dict[str, Callable[[CodecConfig, Size], tuple[Step, Size]]] = {
-    "hdf5-identity": _identity,
-    "hdf5-lz4": _unlz4,
-    "hdf5-lzf": _unlzf,
-    "hdf5-nbit": nbit_step,
-    "hdf5-scaleoffset": _unscale,
-    "hdf5": _by_libhdf5,
-    "hdf5-missing": _refuse,
-    "hdf5-wrong": _refuse,
-}

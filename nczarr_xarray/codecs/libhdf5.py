@@ -16,10 +16,6 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, UnsupportedError
-from nczarr_xarray.model import CodecConfig
-
-#: Codecs that it decodes.
-_CODECS = ("hdf5", "szip")
 
 #: Stands in while a file is made, as it keeps whatever parameters it is given.
 _DEFLATE = 1
@@ -61,11 +57,6 @@ def _leave_dead_lock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_dead_lock)
-
-
-def need_libhdf5(codecs: Sequence[CodecConfig]) -> bool:
-    """Whether libhdf5 is used to decode, and to prepare that: see `only_user`."""
-    return any(config["id"] in _CODECS for config in codecs)
 
 
 @contextmanager

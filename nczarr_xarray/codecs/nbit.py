@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.codecs.decompress import Buffer, Size, Step, packed
-from nczarr_xarray.model import CodecConfig
+from nczarr_xarray.codecs.codec import Buffer, Size, Step, packed
+from nczarr_xarray.model import Array, CodecConfig
 
 _Bits: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -72,7 +72,7 @@ class _Structure:
 _Element: TypeAlias = _Number | _Array | _Structure
 
 
-def nbit_step(config: CodecConfig, size: Size) -> tuple[Step, Size]:
+def nbit_step(config: CodecConfig, _: Array, size: Size) -> tuple[Step, Size]:
     """How to undo n-bit that has to return `size`, and the size it takes.
 
     Raises

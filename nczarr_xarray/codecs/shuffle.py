@@ -1,4 +1,4 @@
-"""Undo the shuffle of HDF5 and netCDF: from planes of bytes to elements, many chunks at a time.
+"""The shuffle of HDF5 and netCDF: planes of bytes instead of elements, for many chunks at a time.
 
 A shuffled chunk holds the first bytes of all elements, then their second bytes, and so on. What
 brings them together four to six times faster than numpy is blosc's code for SSE2 and AVX2. It has
@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-Buffer = Any
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.codecs.codec import Buffer, Size, Step
+from nczarr_xarray.model import Array, CodecConfig
 
 #: Elements up to this many bytes are brought together plane by plane, if by numpy.
 WIDEST = 16
@@ -36,6 +38,72 @@ if platform.machine().lower() in {"x86_64", "amd64"}:
         _blosc = blosc.decompress
     except ImportError:  # numcodecs can be built without
         pass
+
+
+def element_size(config: CodecConfig, array: Array) -> int:
+    """Bytes that are shuffled. netCDF-C writes 0 for its own type size, a pointer for strings.
+
+    (nczarr-format.md, section 7)
+    """
+    size = config.get("elementsize") or 0
+    if not isinstance(size, int) or size < 0:
+        raise FormatError(array.described, f"shuffle elementsize is {size!r}")
+    if size:
+        return size
+    return 8 if array.dtype.kind == "S" and array.dtype.itemsize > 1 else array.dtype.itemsize
+
+
+def decode(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
+    """How to undo the shuffle of an array."""
+    width = element_size(config, array)
+    return (lambda data: unshuffle([data], width)) if width > 1 else _as_it_is, size
+
+
+def encode(
+    config: CodecConfig,
+    array: Array,
+    empty: Callable[[str, Any, np.dtype[Any]], np.ndarray[Any, Any]] | None = None,
+) -> Step:
+    """How to shuffle chunks of an array; see `shuffled` for `empty`."""
+    width = element_size(config, array)
+
+    def step(data: Buffer) -> Buffer:
+        plain = np.frombuffer(data, np.uint8)
+        whole = plain.size // width * width
+        planes = shuffled(plain[None, :whole], width, empty).reshape(-1)
+        return planes if whole == plain.size else np.concatenate([planes, plain[whole:]])
+
+    return step if width > 1 else _as_it_is
+
+
+def shuffled(
+    rows: np.ndarray[Any, Any],
+    size: int,
+    empty: Callable[[str, Any, np.dtype[Any]], np.ndarray[Any, Any]] | None = None,
+) -> np.ndarray[Any, Any]:
+    """Bytes of elements of `size`, in rows, as byte planes in rows.
+
+    Parameters
+    ----------
+    empty
+        Makes an array of any content for a use, of a shape and a dtype; None for new ones.
+    """
+    count = rows.shape[1] // size
+    shape, dtype = (len(rows), size, count), np.dtype(np.uint8)
+    planes = np.empty(shape, dtype) if empty is None else empty("planes", shape, dtype)
+    if size in (2, 4):
+        # as integers, which numpy shifts many at a time: twice to six times as fast as a copy
+        numbers = rows.view(f"<u{size}")
+        for i in range(size):
+            np.right_shift(numbers, 8 * i, out=planes[:, i], casting="unsafe")
+    else:
+        planes[...] = rows.reshape(len(rows), count, size).transpose(0, 2, 1)
+    return planes.reshape(rows.shape)
+
+
+def _as_it_is(data: Buffer) -> Buffer:
+    """Shuffling bytes one by one changes nothing."""
+    return data
 
 
 def unshuffle(chunks: Sequence[Buffer], size: int) -> np.ndarray[Any, Any]:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.codecs.decompress import Buffer, Size, Step, packed
+from nczarr_xarray.codecs.codec import Buffer, Size, Step, packed
 from nczarr_xarray.codecs.libhdf5 import filter_decoder, filter_encoder
-from nczarr_xarray.model import ChunkedArray, CodecConfig
+from nczarr_xarray.model import Array, ChunkedArray, CodecConfig
 
 #: Number of the filter.
 SZIP = 4
@@ -28,6 +28,11 @@ _PIXELS_PER_SCANLINE = 4096
 _PIXELS_PER_BLOCK = range(2, 33, 2)
 #: Bytes of a pixel of up to so many bits.
 _WIDTHS = {8: 1, 16: 2, 32: 4, 64: 8}
+
+
+def decode(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
+    """Undo the szip of NCZarr; as `szip_step`."""
+    return szip_step(szip_parameters(config, array), size)
 
 
 def szip_step(values: Sequence[int], size: Size) -> tuple[Step, Size]:
@@ -46,7 +51,7 @@ def szip_step(values: Sequence[int], size: Size) -> tuple[Step, Size]:
     width = _width(values)
     known = filter_decoder(SZIP, values, size.most) if size.exact else None
 
-    def decode(data: Buffer) -> Buffer:
+    def undo(data: Buffer) -> Buffer:
         stated = int.from_bytes(bytes(data[:4]), "little")  # libhdf5 believes it
         if size.exact and stated != size.most:
             raise FormatError("", f"the szip size is not {size.most}, but {stated}")
@@ -54,7 +59,7 @@ def szip_step(values: Sequence[int], size: Size) -> tuple[Step, Size]:
         _check_whole(stated, width)
         return (known or filter_decoder(SZIP, values, stated))(data) if stated else b""
 
-    return decode, packed(size)
+    return undo, packed(size)
 
 
 def szip_encoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], Any]:
@@ -88,7 +93,7 @@ def szip_encoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
     return encode
 
 
-def szip_parameters(config: CodecConfig, array: ChunkedArray) -> tuple[int, int, int, int]:
+def szip_parameters(config: CodecConfig, array: Array) -> tuple[int, int, int, int]:
     """HDF5's parameters of the szip of an NCZarr array.
 
     Raises
@@ -98,14 +103,13 @@ def szip_parameters(config: CodecConfig, array: ChunkedArray) -> tuple[int, int,
     """
     mask, pixels = config.get("mask"), config.get("pixels-per-block")
     if not (isinstance(mask, int) and isinstance(pixels, int)):
-        where = f"{array.path}/.zarray"
-        raise FormatError(where, "codec 'szip' lacks 'mask' or 'pixels-per-block'")
+        raise FormatError(array.described, "codec 'szip' lacks 'mask' or 'pixels-per-block'")
     order = _LITTLE if array.dtype.newbyteorder("<") == array.dtype else _BIG
     options = (_NEAREST if mask & _NEAREST else _ENTROPY) | _RAW | _ALLOW_K13 | order
     return options, pixels, 8 * array.dtype.itemsize, _scanline(array, pixels)
 
 
-def _scanline(array: ChunkedArray, pixels: int) -> int:
+def _scanline(array: Array, pixels: int) -> int:
     """Elements of one scanline: HDF5's rule, applied to the variable's last dimension."""
     most = _BLOCKS_PER_SCANLINE * pixels
     last = array.shape[-1] if array.shape else 1

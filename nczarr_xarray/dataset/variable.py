@@ -18,7 +18,7 @@ from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_poin
 from nczarr_xarray.chunks.files import FileChunkReader, FileStridesReader
 from nczarr_xarray.chunks.padding import Fitted, fit
 from nczarr_xarray.chunks.threads import gather_or_cancel, in_pool
-from nczarr_xarray.codecs.libhdf5 import need_libhdf5
+from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.formats.hdf5.fallback import H5pyArray, H5pyReader
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated, same

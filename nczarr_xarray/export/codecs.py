@@ -11,6 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.encoder import Encoder
+from nczarr_xarray.codecs import registry
 from nczarr_xarray.formats.nczarr.limits import codec_problems
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.formats.nczarr.values import shuffle_size
@@ -18,24 +19,8 @@ from nczarr_xarray.model import ChunkedArray, CodecConfig
 
 _log = logging.getLogger("nczarr_xarray.export")
 
-_BLOSC = {
-    "blosc_lz": "blosclz",
-    "blosc_lz4": "lz4",
-    "blosc_lz4hc": "lz4hc",
-    "blosc_snappy": "snappy",
-    "blosc_zlib": "zlib",
-    "blosc_zstd": "zstd",
-}
-_NAMES = ("zlib", "szip", "zstd", "bzip2", "blosc", *_BLOSC)
-#: Byte shuffling comes with these unless it is turned off, as in netCDF4-python.
-_SHUFFLED = frozenset({"zlib", "zstd", "bzip2"})
 #: How Zarr 3 calls blosc's 0, 1 and 2.
 _BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
-#: What returns the values that it was given, of any type.
-_LOSSLESS = frozenset(
-    {"shuffle", "fletcher32", "crc32", "adler32", "jenkins_lookup3"}
-    | {"zlib", "gzip", "bz2", "lzma", "lz4", "zstd", "blosc", "szip"}
-)
 
 
 def asked_codecs(
@@ -123,14 +108,15 @@ def _adapted(config: CodecConfig, array: ChunkedArray, profile: Profile) -> Code
         return {"id": "shuffle", "elementsize": shuffle_size(array)}
     if name == "szip":  # it fails on what it cannot make smaller
         config, name = {"id": "zlib", "level": 4}, "zlib"
-    if name in ("zlib", "gzip", "zstd") and not _is_level(config.get("level", 0)):
+    words = registry.codec("zlib" if name == "gzip" else name).netcdf
+    if words and words.level and not registry.is_level(config.get(words.level, 0)):
         # -1 is zlib's default, and below that come the fast ones of zstd
-        return {**config, "level": 4 if name != "zstd" else 1}
+        return {**config, words.level: words.below}
     if name == "delta":
         same = {np.dtype(config[key]) for key in ("dtype", "astype") if config.get(key)}
         if same != {array.dtype} or array.dtype.kind not in "iu":
             raise ValueError("it may change values")
-    elif name not in _LOSSLESS:
+    elif not registry.codec(name).lossless:
         raise ValueError("it may change values")
     return config
 
@@ -147,10 +133,6 @@ def _problem(config: CodecConfig, array: ChunkedArray, profile: Profile) -> str 
     return None
 
 
-def _is_level(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and bool(value >= 0)
-
-
 def _in_words_of_netcdf(encoding: Mapping[str, Any], compression: str | None) -> bool:
     return bool(compression or encoding.get("shuffle") or encoding.get("fletcher32"))
 
@@ -161,7 +143,8 @@ def _netcdf_codecs(
     """Return shuffle, the compressor called `name` and the checksum, in netCDF-C's order."""
     shuffle = encoding.get("shuffle")
     codecs: list[CodecConfig] = []
-    if shuffle or (shuffle is None and name in _SHUFFLED):
+    row = None if name is None else registry.compression(name)
+    if shuffle or (shuffle is None and row and row.netcdf and row.netcdf.shuffled):
         text = dtype.kind == "S" and dtype.itemsize > 1
         codecs.append({"id": "shuffle", "elementsize": 8 if text else dtype.itemsize})
     if name is not None:
@@ -175,13 +158,12 @@ def _compression(encoding: Mapping[str, Any]) -> str | None:
     """Return the name of the compressor that netCDF's keys ask for."""
     name = encoding.get("compression")
     if name is None:
-        asked = [flag for flag in ("zlib", "szip", "zstd", "bzip2", "blosc") if encoding.get(flag)]
-        name = asked[-1] if asked else None
-    elif name == "gzip":
-        name = "zlib"
-    if name is not None and name not in _NAMES:
-        raise ValueError(f"compression {name!r} is not known; there are {', '.join(_NAMES)}")
-    return name
+        return registry.asked(encoding)
+    name = "zlib" if name == "gzip" else name
+    if registry.compression(name) is None:
+        known = ", ".join(registry.compressions())
+        raise ValueError(f"compression {name!r} is not known; there are {known}")
+    return str(name)
 
 
 def _compressor(name: str, encoding: Mapping[str, Any]) -> CodecConfig:
@@ -189,36 +171,11 @@ def _compressor(name: str, encoding: Mapping[str, Any]) -> CodecConfig:
     options = encoding.get("compression_opts")  # h5netcdf's: a level, or else of other codecs
     if level is None and isinstance(options, (int, np.integer)):
         level = options
-    level = 4 if level is None else int(level)
-    if name == "zlib":
-        return {"id": "zlib", "level": _in_range(level, 0, 9)}
-    if name == "zstd":
-        return {"id": "zstd", "level": _in_range(level, 0, 22)}
-    if name == "bzip2":
-        return {"id": "bz2", "level": _in_range(level, 1, 9)}
-    if name == "szip":
-        options = encoding["szip"] if isinstance(encoding.get("szip"), Mapping) else {}
-        coding = encoding.get("szip_coding", options.get("coding", "nn"))
-        pixels = encoding.get("szip_pixels_per_block", options.get("pixels_per_block", 8))
-        if coding not in ("nn", "ec") or pixels not in range(2, 33, 2):
-            raise ValueError("szip: coding is 'nn' or 'ec', pixels_per_block even and at most 32")
-        return {"id": "szip", "mask": 32 if coding == "nn" else 4, "pixels-per-block": int(pixels)}
-    options = encoding["blosc"] if isinstance(encoding.get("blosc"), Mapping) else {}
-    name = _BLOSC.get(str(options.get("compressor", name)), "lz4")
-    shuffle = encoding.get("blosc_shuffle", options.get("shuffle", 1))
-    return {
-        "id": "blosc",
-        "cname": name,
-        "clevel": _in_range(level, 0, 9),
-        "shuffle": _in_range(int(shuffle), 0, 2),
-        "blocksize": 0,
-    }
-
-
-def _in_range(value: int, low: int, high: int) -> int:
-    if not low <= value <= high:
-        raise ValueError(f"{value} is not between {low} and {high}")
-    return value
+    row = registry.compression(name)
+    assert row is not None
+    assert row.netcdf is not None
+    assert row.netcdf.config is not None
+    return row.netcdf.config(name, encoding, 4 if level is None else int(level))
 
 
 def _zarr_codecs(encoding: Mapping[str, Any]) -> list[Any]:
@@ -257,4 +214,4 @@ def _of_zarr3(stated: Mapping[str, Any]) -> CodecConfig | None:
         shuffle = str(settings.pop("shuffle", "shuffle"))
         settings.pop("typesize", None)
         settings["shuffle"] = _BLOSC_SHUFFLES.index(shuffle)
-    return {"id": name, **settings} if name in _LOSSLESS else None
+    return {"id": name, **settings} if registry.codec(name).lossless else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, FormatError
+from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import Opened
 from nczarr_xarray.export.api import plan_target
@@ -270,7 +271,7 @@ def _as_stored(dataset: xr.Dataset, layout: Layout) -> xr.Dataset:
 def _set_codecs(
     encoding: dict[str, Any], codecs: tuple[CodecConfig, ...], dtype: np.dtype[Any]
 ) -> None:
-    for key in ("zlib", "szip", "zstd", "bzip2", "blosc", "shuffle", "fletcher32", "compression"):
+    for key in encoding_keys():
         encoding.pop(key, None)
     encoding["filters"] = _fitted(codecs, np.dtype("S8") if dtype.kind == "O" else dtype)
     encoding["compressor"] = None
@@ -283,7 +284,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
     source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
     dtype, codecs, chunks = stored.dtype, stored.codecs, stored.chunk_shape
     array = variable.array
-    fill = array.fill if isinstance(array, ChunkedArray) else None
+    fill = array.fill if array is not None else None
     if variable.nc_type == "string" and dtype.kind in "OU":
         # of any length in the source: only the texts themselves tell how long they are
         dtype = text_dtype(source.longest_text(), _room(variable), profile)

@@ -14,6 +14,7 @@ import numpy as np
 
 from nczarr_fsspec.changes.create import partial_path, remove_leftovers, remove_partial
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
+from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.open import Opened
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
@@ -152,22 +153,9 @@ def _filters(codecs: Iterable[CodecConfig]) -> dict[str, Any]:
     """Return the options of `createVariable` for codecs; others are left out."""
     options: dict[str, Any] = {"shuffle": False}
     for config in codecs:
-        match config["id"]:
-            case "shuffle" | "fletcher32" as name:
-                options[name] = True
-            case "zlib" | "gzip" | "zstd" | "bz2" as name:
-                level = config.get("level", 4)
-                options["compression"] = {"bz2": "bzip2", "gzip": "zlib"}.get(name, name)
-                # -1 is zlib's default, and below that come the fast ones of zstd
-                options["complevel"] = level if level >= 0 else 1 if name == "zstd" else 4
-            case "blosc":  # as a filter of HDF5, it fails on what it cannot make smaller
-                options["compression"] = "zlib"
-                options["complevel"] = 4
-                options["shuffle"] |= config["shuffle"] != 0
-            case "szip":
-                options["compression"] = "szip"
-                options["szip_coding"] = "nn" if config["mask"] & 32 else "ec"
-                options["szip_pixels_per_block"] = config["pixels-per-block"]
+        row = codec(config["id"])
+        said = row.options(config) if row.options else {}
+        options |= {**said, "shuffle": options["shuffle"] or said.get("shuffle", False)}
     return options
 
 

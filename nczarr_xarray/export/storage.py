@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.export.attributes import NC_TYPES
 from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs
 from nczarr_xarray.export.grid import default_chunk_shape, misfit, uniform_chunks
@@ -23,32 +24,12 @@ _INFORMATION = frozenset(
     {"source", "original_shape", "preferred_chunks", "unlimited_dims", "shards", "serializer"}
     | {"endian", "object_codec"}
 )
-_NETCDF_KEYS = frozenset(
-    {
-        "compression",
-        "compression_opts",
-        "zlib",
-        "szip",
-        "zstd",
-        "bzip2",
-        "blosc",
-        "complevel",
-        "shuffle",
-        "fletcher32",
-    }
-    | {"blosc_shuffle", "szip_coding", "szip_pixels_per_block"}
-)
 _ZARR_KEYS = frozenset({"compressor", "compressors", "filters"})
 _CHUNK_KEYS = frozenset({"chunks", "chunksizes", "contiguous"})
 #: By one of these, data come from somewhere, and were not made with blocks of the user's choice.
 _TOLD = _CHUNK_KEYS | {"original_shape"}
 QUANTIZE_KEYS = frozenset({"quantize_mode", "significant_digits", "least_significant_digit"})
 _VALUE_KEYS = QUANTIZE_KEYS | {"_nczarr_maxstrlen"}
-#: Everything that `encoding` may hold.
-VALID_KEYS = (
-    CF_KEYS | _NETCDF_KEYS | _ZARR_KEYS | _CHUNK_KEYS | _VALUE_KEYS | {"endian", "preferred_chunks"}
-)
-
 QUANTIZE_ATTRIBUTES = {
     "BitGroom": "_QuantizeBitGroomNumberOfSignificantDigits",
     "GranularBitRound": "_QuantizeGranularBitRoundNumberOfSignificantDigits",
@@ -162,12 +143,19 @@ def storage(request: Request, profile: Profile) -> ChunkedArray:
     return replace(array, codecs=inherited_codecs(encoding, array, profile))
 
 
+def valid_keys() -> frozenset[str]:
+    """Everything that `encoding` may hold."""
+    used = CF_KEYS | encoding_keys() | _ZARR_KEYS | _CHUNK_KEYS | _VALUE_KEYS
+    return used | {"endian", "preferred_chunks"}
+
+
 def check_keys(encoding: Mapping[str, Any]) -> None:
     """Raise `ValueError` for keys that have no meaning here."""
-    unknown = sorted(str(key) for key in encoding if key not in VALID_KEYS | _INFORMATION)
+    valid = valid_keys()
+    unknown = sorted(str(key) for key in encoding if key not in valid | _INFORMATION)
     if unknown:
         raise ValueError(
-            f"unexpected encoding parameters {unknown}; valid ones are {sorted(VALID_KEYS)}"
+            f"unexpected encoding parameters {unknown}; valid ones are {sorted(valid)}"
         )
     compressor = encoding.get("compressor")
     if isinstance(compressor, str) and compressor != "auto":

@@ -7,16 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_xarray.codecs.registry import as_zarr, codec
 from nczarr_xarray.dataset.open import Opened
 from nczarr_xarray.export.grid import default_chunk_shape
-from nczarr_xarray.formats.zarr3.array import ZarrArray
-from nczarr_xarray.model import ChunkedArray, CodecConfig, FileChunks, Variable
-
-#: What netCDF and NCZarr both have.
-_SHARED = frozenset({"shuffle", "fletcher32", "zlib", "szip", "zstd", "bz2", "blosc"})
-#: Number of HDF5's filter, and the bit of its mask for one of its two ways of coding.
-_HDF5_SZIP = 4
-_NEAREST_NEIGHBOUR = 32
+from nczarr_xarray.model import CodecConfig, Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +43,16 @@ def stored_as(opened: Opened, variable: Variable) -> Stored:
     default.
     """
     array = variable.array
-    if isinstance(array, ChunkedArray):
+    assert array is not None
+    if array.codec_words == "zarr2":
         return Stored(array.dtype, array.chunk_shape, array.codecs)
     classic = opened.hierarchy.generation.startswith("CDF-")
     dtype = variable.dtype.newbyteorder("=") if classic else variable.dtype
-    if isinstance(array, FileChunks):
-        codecs = tuple(map(_as_netcdf, array.codecs))
-        kept = all(config["id"] in _SHARED for config in codecs)
+    if array.is_chunked and len(array.chunk_shape) == len(variable.shape):
+        codecs = tuple(map(as_zarr, array.codecs)) if array.codec_words == "hdf5" else ()
+        kept = all(codec(config["id"]).netcdf for config in codecs)
         chunks = tuple(max(1, length) for length in array.chunk_shape)
         return Stored(dtype, chunks, codecs if kept else ())
-    if isinstance(array, ZarrArray) and len(array.chunk_shape) == len(variable.shape):
-        return Stored(dtype, array.chunk_shape)
     unlimited = [dimension.unlimited for dimension in variable.dimensions]
     itemsize = 8 if dtype.kind == "O" else dtype.itemsize
     chunks = default_chunk_shape(variable.shape, unlimited, itemsize)
@@ -77,11 +70,3 @@ def netcdf_text(variable: Variable) -> Variable:
     if attributes.pop("_Encoding", None) is None and variable.dtype.itemsize == 1:
         return replace(variable, nc_type="char")
     return replace(variable, attributes=attributes)
-
-
-def _as_netcdf(config: CodecConfig) -> CodecConfig:
-    """Return a codec of HDF5 by its name in netCDF and NCZarr; None if they have none."""
-    if config["id"] != "hdf5" or config["filter"] != _HDF5_SZIP:
-        return config
-    mask, pixels = config["values"][:2]
-    return {"id": "szip", "mask": mask & _NEAREST_NEIGHBOUR or 4, "pixels-per-block": pixels}

@@ -12,6 +12,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.engine import fill_element
+from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.model import (
     Array,
     ChunkedArray,
@@ -26,8 +27,6 @@ from nczarr_xarray.model import (
 )
 from nczarr_xarray.views.rows import rows
 
-#: Codecs of files that numcodecs has under the same name and with the same bytes.
-_SHARED = frozenset({"shuffle", "zlib", "zstd", "bz2", "blosc", "fletcher32"})
 _TEXT = ({"id": "vlen-utf8"},)
 #: Bytes that one text is taken for, to find out how many make a chunk.
 _TEXT_BYTES = 64
@@ -102,8 +101,8 @@ class ArrayView:
             table = await self.index.locate(ids)
             there = table.start >= 0
             numbers.append(ids[there])
-            tables.append(ChunkTable(*(column[there] for column in table)))
-        columns = zip(*tables, strict=True)
+            tables.append(table.of(there))
+        columns = zip(*(table[:3] for table in tables), strict=True)
         return np.concatenate(numbers), ChunkTable(*map(np.concatenate, columns))
 
     def name(self, number: int) -> str:
@@ -175,7 +174,8 @@ def _view_of_chunks(variable: Variable, array: FileChunks) -> ArrayView:
     kept = tuple(config for config in array.codecs if config["id"] != "hdf5-quantize")
     names = [config["id"] for config in kept]
     # numcodecs refuses to shuffle what is not a whole number of elements, such as encoded bytes
-    shared = _SHARED.issuperset(names) and "shuffle" not in names[1:] and not array.conversion
+    of_zarr = all(codec(name).zarr for name in names)
+    shared = of_zarr and "shuffle" not in names[1:] and not array.conversion
     dtype, codecs = (array.dtype, kept) if shared else _type_of_values(variable)
     chunks = tuple(max(1, length) for length in array.chunk_shape)
     shown = _shown(variable, dtype, chunks, codecs)
@@ -312,7 +312,7 @@ class _FileIndex:
     async def _stored(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
         array = self.array
         if array.shape == self.shape:
-            table = await array.index.locate(ids)
+            table = await array.locate(ids)
             return table._replace(mask=table.mask.copy())
         # positions in C order are in C order in any grid
         position = np.unravel_index(ids, grid_of(self.shape, array.chunk_shape))
@@ -328,7 +328,8 @@ class _FileIndex:
         table.start[:] = -1
         if inside.any():
             stored = np.ravel_multi_index([at[inside] for at in position], grid)
-            for column, found in zip(table, await array.index.locate(stored), strict=True):
+            there = await array.locate(stored)
+            for column, found in zip(table[:3], there[:3], strict=True):
                 column[inside] = found
         table.start[cut], table.mask[cut] = 0, 1
         return table

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_xarray.codecs.libhdf5 import only_user
 from nczarr_xarray.formats.collection import collection_paused
+from nczarr_xarray.model import Array
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
 
@@ -28,15 +29,13 @@ Index: TypeAlias = "int | slice | np.ndarray[Any, Any]"
 
 
 @dataclass(frozen=True, slots=True)
-class H5pyArray:
+class H5pyArray(Array):
     """A dataset that libhdf5 reads.
 
     Parameters
     ----------
     path
         Of the dataset in its file.
-    shape
-        As of any array.
     dtype
         Of the values; objects are text.
     reason
@@ -45,16 +44,27 @@ class H5pyArray:
         What to do with text that is not UTF-8, in the words of `bytes.decode`.
     """
 
-    path: str
-    shape: tuple[int, ...]
     dtype: np.dtype[Any]
     reason: str
     errors: str = "strict"
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
-        """The chunk shape: the array is one chunk."""
         return self.shape
+
+    @property
+    def is_chunked(self) -> bool:
+        return False
+
+    @property
+    def reads_itself(self) -> bool:
+        return True
+
+    def exact(self) -> H5pyArray:
+        return replace(self, errors="surrogateescape")
+
+    def selections(self, store: Any) -> H5pyReader:
+        return H5pyReader(store.source, self)
 
 
 class H5pyReader:

@@ -6,12 +6,12 @@ Each filter becomes one codec, so that bit i of a chunk's filter mask is about c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from nczarr_xarray.codecs.libhdf5 import lacks
+from nczarr_xarray.codecs.registry import codec_of_filter
 from nczarr_xarray.formats.hdf5.objects import Filter
 from nczarr_xarray.model import CodecConfig
 
@@ -29,7 +29,6 @@ _NAMES = {
     32026: "Blosc2",
     32028: "FLAC/SPERR",
 }
-_BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 
 
 def codecs_of(
@@ -58,10 +57,10 @@ def missing(codecs: tuple[CodecConfig, ...]) -> list[str]:
 
 
 def _codec(one: Filter, nbytes: int) -> CodecConfig:
-    known = _CODECS.get(one.id)
-    if known is not None:
+    known = codec_of_filter(one.id)
+    if known is not None and known.hdf5 is not None and known.hdf5.decodes:
         try:
-            return known(one.values)
+            return {"id": known.id, **known.hdf5.settings(one.values)}
         except (IndexError, ValueError):
             reason = f"cannot have the parameters {one.values!r:.80}"
             return _refused("hdf5-wrong", one, reason)
@@ -80,38 +79,3 @@ def name_of(one: Filter) -> str:
     """Return number and name of a filter for messages: ``"32026 (Blosc2)"``."""
     name = one.name or _NAMES.get(one.id, "")
     return f"{one.id} ({name:.60})" if name else str(one.id)
-
-
-def _shuffle(values: tuple[int, ...]) -> CodecConfig:
-    (size,) = values
-    if not size:
-        raise ValueError
-    return {"id": "shuffle", "elementsize": size}
-
-
-def _blosc(values: tuple[int, ...]) -> CodecConfig:
-    given = dict(enumerate(values))
-    return {
-        "id": "blosc",
-        "cname": _BLOSC_COMPRESSORS[given.get(6, 0)],
-        "clevel": given.get(4, 5),
-        "shuffle": given.get(5, 1),
-        "blocksize": 0,
-    }
-
-
-_CODECS: dict[int, Callable[[tuple[int, ...]], CodecConfig]] = {
-    1: lambda values: {"id": "zlib", "level": values[0]},
-    2: _shuffle,
-    3: lambda _: {"id": "fletcher32"},
-    5: lambda values: {"id": "hdf5-nbit", "values": list(values)},
-    6: lambda values: {"id": "hdf5-scaleoffset", "values": list(values)},
-    307: lambda values: {"id": "bz2", "level": values[0] if values else 9},
-    32000: lambda _: {"id": "hdf5-lzf"},
-    32001: _blosc,
-    32004: lambda _: {"id": "hdf5-lz4"},
-    32015: lambda values: {"id": "zstd", "level": values[0] if values else 3},
-    # BitGroom and granular bit rounding: what they took away is gone
-    32022: lambda _: {"id": "hdf5-identity"},
-    32023: lambda _: {"id": "hdf5-identity"},
-}

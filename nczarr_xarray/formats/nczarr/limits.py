@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from nczarr_fsspec.keystore import is_safe_name
+from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.formats.nczarr import values
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN
 from nczarr_xarray.formats.nczarr.profiles import Profile
@@ -53,20 +54,6 @@ _RESERVED = HIDDEN | {
 }
 #: Must be written as \u escapes, which netCDF-C does not know (observed).
 _CONTROL = re.compile(r"[\x01-\x07\x0b\x0e-\x1f]")
-#: netCDF-C's codecs, and the settings that it refuses to do without.
-_CODECS: dict[str, tuple[str, ...]] = {
-    "shuffle": (),
-    "fletcher32": (),
-    "zlib": ("level",),
-    "bz2": ("level",),
-    "zstd": ("level",),
-    "szip": ("mask", "pixels-per-block"),
-    "blosc": (),
-}
-
-
-#: Compressors that every reader of Zarr 2 has.
-PORTABLE = frozenset({"zlib", "blosc"})
 _NOT_PORTABLE = "with portable=True there is only what every reader of Zarr 2 has"
 
 
@@ -271,20 +258,22 @@ class _Check:
     def codec(self, config: CodecConfig, array: ChunkedArray) -> Iterator[str]:
         name = config["id"]
         if not self.netcdf:
-            if self.profile.portable and name not in PORTABLE:
+            if self.profile.portable and not codec(name).portable:
                 yield f"{_NOT_PORTABLE}: use zlib or blosc"
             return
         if self.profile.generation == "G2U":
             yield f"{self.reader} has no compression or filters in NCZarr"
-        elif name not in _CODECS:
+        elif (words := codec(name).netcdf) is None:
             yield "netCDF-C does not have it: use zlib, zstd, bz2, blosc or szip"
         else:
-            yield from self.settings(config, array)
+            yield from self.settings(config, words.needs, array)
 
-    def settings(self, config: CodecConfig, array: ChunkedArray) -> Iterator[str]:
+    def settings(
+        self, config: CodecConfig, needs: Iterable[str], array: ChunkedArray
+    ) -> Iterator[str]:
         """Check the parameters of a codec that netCDF-C has; yield problems."""
         name = config["id"]
-        for setting in _CODECS[name]:
+        for setting in needs:
             if not isinstance(config.get(setting), int) or config[setting] < 0:
                 yield f"netCDF-C needs {setting!r}, and not a negative one"
                 return

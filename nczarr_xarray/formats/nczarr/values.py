@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
 from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.model import Attribute, ChunkedArray, CodecConfig
 
-#: What Zarr 2 knows as compressors; in pure Zarr any other codec is a filter.
-_COMPRESSORS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
 #: ``nanf`` and ``inff`` are netCDF-C's as well.
 _LITERAL = re.compile(r"(?i)(nan|inf|infinity)f$")
 #: Type codes of attributes; that of char depends on the generation.
@@ -178,11 +177,12 @@ def _bytes_fill(fill: bytes, size: int, profile: Profile) -> str:
 def codecs(array: ChunkedArray, profile: Profile) -> tuple[JSON, JSON]:
     """Return ``filters`` and ``compressor``; no filters are null, because ``[]`` crashes netCDF-C.
 
-    In NCZarr the last codec is the compressor, whatever it is (section 7).
+    In NCZarr the last codec is the compressor, whatever it is (section 7); in pure Zarr what is no
+    compressor is a filter.
     """
     configs: list[JSON] = [_codec(config, array) for config in array.codecs]
     compressor = None
-    if configs and (profile.spelling is not None or configs[-1]["id"] in _COMPRESSORS):
+    if configs and (profile.spelling is not None or codec(array.codecs[-1]["id"]).compressor):
         compressor = configs.pop()
     return configs or None, compressor
 

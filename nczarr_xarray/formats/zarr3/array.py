@@ -7,18 +7,18 @@ import json
 import math
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_xarray.chunks import plan_outer
-from nczarr_xarray.codecs.filters import UNKNOWN
+from nczarr_xarray.codecs.codec import UNKNOWN
 from nczarr_xarray.formats.nczarr.arrays import MAX_SIZE
 from nczarr_xarray.formats.nczarr.attributes import as_float
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
-from nczarr_xarray.model import CodecConfig
+from nczarr_xarray.model import Array, CodecConfig
 
 FILE = "zarr.json"
 #: Codecs that need another one before or behind them, which makes bytes of elements.
@@ -31,15 +31,15 @@ _EACH_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class ZarrArray:
+class ZarrArray(Array):
     """A Zarr v3 array.
 
     Parameters
     ----------
     path
         Key prefix of the array.
-    shape, dtype
-        As a reader gets them; variable-length text is object.
+    dtype
+        Of the values; variable-length text is object.
     chunk_shape
         Smallest unit of reading (inside shards too).
     metadata
@@ -48,12 +48,21 @@ class ZarrArray:
         As the metadata state them, for display.
     """
 
-    path: str
-    shape: tuple[int, ...]
     chunk_shape: tuple[int, ...]
     dtype: np.dtype[Any]
     metadata: str
     codecs: tuple[CodecConfig, ...] = ()
+
+    @property
+    def codec_words(self) -> Literal["zarr2", "zarr3", "hdf5"]:
+        return "zarr3"
+
+    @property
+    def reads_itself(self) -> bool:
+        return True
+
+    def selections(self, store: KeyStore) -> ZarrReader:
+        return ZarrReader(store, self)
 
 
 class ZarrReader:
@@ -128,14 +137,14 @@ def _with_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
     """Make zarr-python's array of `metadata`."""
-    from zarr import Array, AsyncArray
+    import zarr
     from zarr.storage import StorePath
 
     from nczarr_xarray.zarr._adopted import ZarrKeyStore
     from nczarr_xarray.zarr._offered import StoreView
 
     zarr_store = store.store if isinstance(store, ZarrKeyStore) else StoreView(store)
-    array = Array(AsyncArray.from_dict(StorePath(zarr_store, path), metadata))
+    array = zarr.Array(zarr.AsyncArray.from_dict(StorePath(zarr_store, path), metadata))
     if isinstance(zarr_store, StoreView):
         zarr_store.most = _most_stored(array)
     return array

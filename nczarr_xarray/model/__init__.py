@@ -8,13 +8,53 @@ typed attributes.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.model.arrays import (
+    Array,
+    ChunkedArray,
+    ChunkIndex,
+    ChunkTable,
+    CodecConfig,
+    Conversion,
+    FileChunks,
+    FileStrides,
+    Selections,
+    grid_of,
+)
+
+__all__ = [
+    "NC_DEFAULT_FILL",
+    "NC_DTYPES",
+    "Array",
+    "Attribute",
+    "ChunkIndex",
+    "ChunkTable",
+    "ChunkedArray",
+    "CodecConfig",
+    "Conversion",
+    "Dimension",
+    "EnumType",
+    "FileChunks",
+    "FileStrides",
+    "Group",
+    "Hierarchy",
+    "Selections",
+    "Variable",
+    "bytes_of",
+    "described",
+    "element_of",
+    "grid_of",
+    "join",
+    "readable",
+    "sequence_of",
+    "text_of",
+]
 
 #: netCDF type name -> numpy type; ``char`` is one byte, ``string`` has no fixed size.
 NC_DTYPES: dict[str, np.dtype[Any]] = {
@@ -47,9 +87,6 @@ NC_DEFAULT_FILL: dict[str, int | float | str | bytes] = {
     "char": b"\0",
     "string": "",
 }
-
-#: One codec as Zarr v2 metadata states it: ``{"id": "zlib", "level": 5}``.
-CodecConfig: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,149 +150,6 @@ class Attribute:
     type: str
     value: str | tuple[str, ...] | np.ndarray[Any, Any]
     enum: EnumType | None = None
-
-
-class Array(Protocol):
-    """What a variable's data must offer, whatever the format behind it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    @property
-    def chunk_shape(self) -> tuple[int, ...]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkedArray:
-    """A regular chunk grid whose chunks are objects of a key/value store.
-
-    Parameters
-    ----------
-    path
-        Key prefix of the array, ``"g1/v"``.
-    shape, chunk_shape
-        Lengths per dimension. Chunks are stored full size, also at the edges.
-        A scalar has ``()`` for both and one chunk, ``<path>/0``.
-    dtype
-        Of the stored elements, with their byte order.
-    fill
-        Element of chunks that do not exist; None means zero bytes.
-    codecs
-        In the order of encoding.
-    order
-        Element order inside a chunk.
-    separator
-        Between chunk indices in a key.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    chunk_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fill: Any = None
-    codecs: tuple[CodecConfig, ...] = ()
-    order: Literal["C", "F"] = "C"
-    separator: str = "."
-
-
-class ChunkIndex(Protocol):
-    """Where the chunks of a `FileChunks` are. Picklable and safe in threads."""
-
-    def locate(self, ids: np.ndarray[Any, Any]) -> Coroutine[Any, Any, ChunkTable]:
-        """Find chunks; awaits `nczarr_xarray.formats.waves.read` only.
-
-        Parameters
-        ----------
-        ids
-            Ascending int64 numbers of chunks, in C order over the chunk grid of
-            the array's current shape; each once.
-        """
-
-
-class ChunkTable(NamedTuple):
-    """Where chunks are in a file, one element of each array for each chunk asked for.
-
-    `start` (int64, from the beginning of the file) is -1 for a chunk that does
-    not exist. `size` (int64) is in bytes as stored. Bit i of `mask` (uint32) is
-    set if codec i of `FileChunks.codecs` was not applied to that chunk.
-    """
-
-    start: np.ndarray[Any, Any]
-    size: np.ndarray[Any, Any]
-    mask: np.ndarray[Any, Any]
-
-
-class Conversion(Protocol):
-    """Makes values of stored elements where that takes more of the file (a heap of strings)."""
-
-    def __call__(self, stored: np.ndarray[Any, Any]) -> Coroutine[Any, Any, np.ndarray[Any, Any]]:
-        """Values in the shape of `stored`; awaits `nczarr_xarray.formats.waves.read` only."""
-
-    @property
-    def needs_libhdf5(self) -> bool:
-        """Whether it must not run in the thread of an event loop."""
-
-    def exact(self) -> Conversion:
-        """The same conversion, to which text that is not UTF-8 is no error: see `text_of`."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileChunks:
-    """A regular chunk grid whose chunks are byte ranges of one file.
-
-    Parameters
-    ----------
-    path
-        Of the variable, for messages.
-    shape, chunk_shape, dtype, fill, codecs
-        As of `ChunkedArray`; chunks are stored full size, in C order.
-    index
-        Where the chunks are.
-    conversion
-        Makes values of the elements, if they are not values themselves.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    chunk_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    index: ChunkIndex
-    fill: Any = None
-    codecs: tuple[CodecConfig, ...] = ()
-    conversion: Conversion | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FileStrides:
-    """Plain elements at regular distances in one file: contiguous data, records of a classic file.
-
-    Parameters
-    ----------
-    path
-        Of the variable, for messages.
-    start
-        Of the first element in the file; None if nothing is stored, and all is `fill`.
-    strides
-        Bytes from an element to the next, per dimension. The elements of all
-        dimensions but the first lie one behind the other.
-    inline
-        The bytes themselves, for data that came with the metadata; then `start` is 0.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    start: int | None
-    strides: tuple[int, ...]
-    fill: Any = None
-    inline: bytes | None = None
-    conversion: Conversion | None = None
-
-    @property
-    def chunk_shape(self) -> tuple[int, ...]:
-        """The array is one chunk."""
-        return self.shape
 
 
 @dataclass(slots=True)

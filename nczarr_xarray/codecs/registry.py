@@ -1,0 +1,342 @@
+"""The table of codecs: all that is known of each of them is one row.
+
+A new codec is a row here (and a module beside this one, if it needs code), or a row of another
+package, found by its entry point. Whoever needs to know something of codecs asks this module; no
+other has a list of them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import NCZarrWarning
+from nczarr_xarray.codecs import compress, decompress, hdf5, nbit, shuffle, szip
+from nczarr_xarray.codecs.codec import (
+    Codec,
+    HDF5Filter,
+    Keyword,
+    Size,
+    Step,
+    checked,
+    compressor,
+    with_level,
+)
+from nczarr_xarray.codecs.filters import filter_step
+from nczarr_xarray.model import Array, CodecConfig
+
+#: Entry points of this group are rows (`Codec`).
+GROUP = "nczarr_xarray.codecs"
+
+_BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+#: netCDF's words for them.
+_BLOSC_NAMES = {f"blosc_{name.removeprefix('blosc')}": name for name in _BLOSC_COMPRESSORS}
+#: The bit of szip's mask for one of its two ways of coding, and what stands for the other.
+_NEAREST, _ENTROPY = 32, 4
+
+
+def _level(position: int, default: int) -> Callable[[tuple[int, ...]], dict[str, Any]]:
+    """The level of a filter, among its parameters."""
+    return lambda values: {"level": values[position] if values else default}
+
+
+def _compression(name: str, below: int = 4) -> Callable[[CodecConfig], dict[str, Any]]:
+    """Arguments of `createVariable` for a compressor with a level."""
+
+    def options(config: CodecConfig) -> dict[str, Any]:
+        level = config.get("level", 4)
+        return {"compression": name, "complevel": level if level >= 0 else below}
+
+    return options
+
+
+def _flag(name: str) -> Callable[[CodecConfig], dict[str, Any]]:
+    return lambda _: {name: True}
+
+
+def _shuffle_settings(values: tuple[int, ...]) -> dict[str, Any]:
+    (size,) = values
+    if not size:
+        raise ValueError
+    return {"elementsize": size}
+
+
+def _blosc_settings(values: tuple[int, ...]) -> dict[str, Any]:
+    given = dict(enumerate(values))
+    return {
+        "cname": _BLOSC_COMPRESSORS[given.get(6, 0)],
+        "clevel": given.get(4, 5),
+        "shuffle": given.get(5, 1),
+        "blocksize": 0,
+    }
+
+
+def _blosc_asked(name: str, encoding: Mapping[str, Any], level: int) -> CodecConfig:
+    options = encoding["blosc"] if isinstance(encoding.get("blosc"), Mapping) else {}
+    name = _BLOSC_NAMES.get(str(options.get("compressor", name)), "lz4")
+    shuffled = encoding.get("blosc_shuffle", options.get("shuffle", 1))
+    return {
+        "id": "blosc",
+        "cname": name,
+        "clevel": checked(level, range(10)),
+        "shuffle": checked(int(shuffled), range(3)),
+        "blocksize": 0,
+    }
+
+
+def _szip_settings(values: tuple[int, ...]) -> dict[str, Any]:
+    mask, pixels = (*values, 0, 0)[:2]
+    return {"mask": mask & _NEAREST or _ENTROPY, "pixels-per-block": pixels}
+
+
+def _szip_asked(_: str, encoding: Mapping[str, Any], __: int) -> CodecConfig:
+    options = encoding["szip"] if isinstance(encoding.get("szip"), Mapping) else {}
+    coding = encoding.get("szip_coding", options.get("coding", "nn"))
+    pixels = encoding.get("szip_pixels_per_block", options.get("pixels_per_block", 8))
+    if coding not in ("nn", "ec") or pixels not in range(2, 33, 2):
+        raise ValueError("szip: coding is 'nn' or 'ec', pixels_per_block even and at most 32")
+    mask = _NEAREST if coding == "nn" else _ENTROPY
+    return {"id": "szip", "mask": mask, "pixels-per-block": int(pixels)}
+
+
+def _szip_told(config: CodecConfig) -> Any:
+    if "mask" not in config:  # a filter that nothing here can undo
+        return False
+    mask = config["mask"] if isinstance(config["mask"], int) else 0
+    coding = "nn" if mask & _NEAREST else "ec"
+    return {"coding": coding, "pixels_per_block": config.get("pixels-per-block")}
+
+
+def _szip_options(config: CodecConfig) -> dict[str, Any]:
+    return {
+        "compression": "szip",
+        "szip_coding": "nn" if config["mask"] & _NEAREST else "ec",
+        "szip_pixels_per_block": config["pixels-per-block"],
+    }
+
+
+def _blosc_options(config: CodecConfig) -> dict[str, Any]:
+    """As a filter of HDF5, blosc fails on what it cannot make smaller: zlib instead."""
+    return {"compression": "zlib", "complevel": 4, "shuffle": config["shuffle"] != 0}
+
+
+def _values(values: tuple[int, ...]) -> dict[str, Any]:
+    return {"values": list(values)}
+
+
+def _none(_: tuple[int, ...]) -> dict[str, Any]:
+    return {}
+
+
+#: What this package knows. Of netCDF's compressors that are asked for, the last one counts.
+TABLE: tuple[Codec, ...] = (
+    Codec(
+        id="shuffle",
+        decode=shuffle.decode,
+        encode=shuffle.encode,
+        hdf5=HDF5Filter(2, _shuffle_settings),
+        netcdf=Keyword(name="shuffle"),
+        options=_flag("shuffle"),
+        lossless=True,
+    ),
+    Codec(
+        id="fletcher32",
+        hdf5=HDF5Filter(3, _none),
+        netcdf=Keyword(name="fletcher32"),
+        options=_flag("fletcher32"),
+        lossless=True,
+    ),
+    Codec(
+        id="zlib",
+        decode=compressor(decompress.inflate),
+        encode=compress.of_elements(compress.deflate),
+        hdf5=HDF5Filter(1, lambda values: {"level": values[0]}),
+        netcdf=with_level("zlib", "zlib", range(10), shuffled=True, told_below=6),
+        options=_compression("zlib"),
+        compressor=True,
+        lossless=True,
+        portable=True,
+    ),
+    Codec(
+        id="szip",
+        decode=szip.decode,
+        encode=szip.szip_encoder,
+        hdf5=HDF5Filter(szip.SZIP, _szip_settings, decodes=False),
+        netcdf=Keyword(
+            name="szip",
+            config=_szip_asked,
+            told=_szip_told,
+            needs=("mask", "pixels-per-block"),
+            keys=("szip_coding", "szip_pixels_per_block"),
+        ),
+        options=_szip_options,
+        lossless=True,
+        needs_libhdf5=True,
+    ),
+    Codec(
+        id="zstd",
+        decode=compressor(decompress.unzstd),
+        hdf5=HDF5Filter(32015, _level(0, 3)),
+        netcdf=with_level("zstd", "zstd", range(23), shuffled=True, below=1),
+        options=_compression("zstd", below=1),
+        compressor=True,
+        lossless=True,
+    ),
+    Codec(
+        id="bz2",
+        decode=compressor(decompress.bunzip2),
+        hdf5=HDF5Filter(307, _level(0, 9)),
+        netcdf=with_level("bz2", "bzip2", range(1, 10), shuffled=True),
+        options=_compression("bzip2"),
+        compressor=True,
+        lossless=True,
+    ),
+    Codec(
+        id="blosc",
+        decode=compressor(decompress.unblosc),
+        encode=compress.of_elements(compress.blosc),
+        hdf5=HDF5Filter(32001, _blosc_settings),
+        netcdf=Keyword(
+            name="blosc",
+            config=_blosc_asked,
+            level="clevel",
+            also=tuple(_BLOSC_NAMES),
+            keys=("blosc_shuffle",),
+        ),
+        options=_blosc_options,
+        compressor=True,
+        lossless=True,
+        portable=True,
+    ),
+    Codec(
+        id="gzip",
+        decode=compressor(decompress.gunzip),
+        encode=compress.of_elements(compress.gzip),
+        options=_compression("zlib"),
+        compressor=True,
+        lossless=True,
+    ),
+    Codec(id="lzma", decode=compressor(decompress.unlzma), compressor=True, lossless=True),
+    Codec(id="lz4", decode=compressor(decompress.unlz4), compressor=True, lossless=True),
+    Codec(id="crc32", lossless=True),
+    Codec(id="adler32", lossless=True),
+    Codec(id="jenkins_lookup3", lossless=True),
+    Codec(id="vlen-utf8"),
+    # of HDF5 only
+    Codec(id="hdf5-nbit", decode=nbit.nbit_step, hdf5=HDF5Filter(5, _values), zarr=False),
+    Codec(id="hdf5-scaleoffset", decode=hdf5.unscale, hdf5=HDF5Filter(6, _values), zarr=False),
+    Codec(id="hdf5-lzf", decode=hdf5.unlzf, hdf5=HDF5Filter(32000, _none), zarr=False),
+    Codec(id="hdf5-lz4", decode=hdf5.unlz4, hdf5=HDF5Filter(32004, _none), zarr=False),
+    # BitGroom and granular bit rounding: what they took away is gone
+    Codec(id="hdf5-identity", decode=hdf5.identity, hdf5=HDF5Filter(32022, _none), zarr=False),
+    Codec(id="hdf5-identity", decode=hdf5.identity, hdf5=HDF5Filter(32023, _none), zarr=False),
+    Codec(id="hdf5", decode=hdf5.by_libhdf5, zarr=False, needs_libhdf5=True),
+    Codec(id="hdf5-missing", decode=hdf5.refuse, zarr=False),
+    Codec(id="hdf5-wrong", decode=hdf5.refuse, zarr=False),
+)
+_BY_ID = {row.id: row for row in TABLE}
+_BY_NUMBER = {row.hdf5.number: row for row in TABLE if row.hdf5 is not None}
+#: What is known of a codec that is in no table: numcodecs may have it.
+_NOTHING = Codec(id="")
+
+
+@cache
+def _added() -> tuple[Codec, ...]:
+    """The rows of other packages; looked for when something is asked that is not in the table."""
+    rows = []
+    for entry in entry_points(group=GROUP):
+        try:
+            row = entry.load()
+        except Exception as error:  # noqa: BLE001 - another package's
+            reason = f"codec {entry.name!r} of {entry.value!r} cannot be loaded ({error})"
+            warnings.warn(reason, NCZarrWarning, stacklevel=2)
+            continue
+        if isinstance(row, Codec):
+            rows.append(row)
+        else:
+            reason = f"codec {entry.name!r} of {entry.value!r} is no `Codec`"
+            warnings.warn(reason, NCZarrWarning, stacklevel=2)
+    return tuple(rows)
+
+
+def codec(id_: str) -> Codec:
+    """What is known of a codec by its id: nothing, if it is in no table."""
+    row = _BY_ID.get(id_)
+    return row or next((row for row in _added() if row.id == id_), _NOTHING)
+
+
+def codec_of_filter(number: int) -> Codec | None:
+    """The codec that is a filter of HDF5; None if there is none."""
+    row = _BY_NUMBER.get(number)
+    if row is not None:
+        return row
+    return next((row for row in _added() if row.hdf5 and row.hdf5.number == number), None)
+
+
+def compression(name: str) -> Codec | None:
+    """The codec that netCDF's ``compression`` means by `name`; None if there is none."""
+    for row in _every():
+        if row.netcdf and row.netcdf.config and name in (row.netcdf.name, *row.netcdf.also):
+            return row
+    return None
+
+
+def compressions() -> list[str]:
+    """All values of netCDF's ``compression``."""
+    words = [row.netcdf for row in _every() if row.netcdf and row.netcdf.config]
+    return [name for word in words for name in (word.name, *word.also)]
+
+
+def asked(encoding: Mapping[str, Any]) -> str | None:
+    """The name of the compressor that the flags of an `encoding` ask for."""
+    known = {row.netcdf.name for row in _every() if row.netcdf and row.netcdf.config}
+    names = [name for name in map(str, encoding) if name in known and encoding[name]]
+    order = compressions()
+    return max(names, key=order.index, default=None)
+
+
+def encoding_keys() -> frozenset[str]:
+    """The keys of `encoding` that are about codecs, in the words of netCDF."""
+    words = [row.netcdf for row in _every() if row.netcdf]
+    return frozenset(key for word in words for key in (word.name, *word.keys)) | {
+        "compression",
+        "compression_opts",
+        "complevel",
+    }
+
+
+def _every() -> Iterator[Codec]:
+    yield from TABLE
+    yield from _added()
+
+
+def step_of(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
+    """How to undo a codec of an array that has to return `size`, and the size it takes."""
+    row = codec(config["id"])
+    if row.decode is not None and (row.zarr or array.codec_words == "hdf5"):
+        return row.decode(config, array, size)
+    return filter_step(config, array, size)
+
+
+def as_zarr(config: CodecConfig) -> CodecConfig:
+    """A codec as Zarr calls it, or would if it could be undone; unchanged if Zarr has none."""
+    row = codec_of_filter(config["filter"]) if "filter" in config else None
+    if row is None or row.hdf5 is None or not row.zarr:
+        return config
+    values = config.get("values")
+    return {"id": row.id, **({} if values is None else row.hdf5.settings(tuple(values)))}
+
+
+def need_libhdf5(codecs: Iterable[CodecConfig]) -> bool:
+    """Whether libhdf5 is used to decode, and to prepare that: see `libhdf5.only_user`."""
+    return any(codec(config["id"]).needs_libhdf5 for config in codecs)
+
+
+def is_level(value: Any) -> bool:
+    """Whether a level is one that netCDF knows."""
+    return isinstance(value, (int, np.integer)) and bool(value >= 0)

@@ -1,0 +1,312 @@
+"""The data of variables: the kinds of array that the chunk engine reads.
+
+Nothing here does I/O or knows the metadata of a format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, replace
+from operator import add
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+#: One codec as Zarr v2 metadata states it: ``{"id": "zlib", "level": 5}``.
+CodecConfig: TypeAlias = Mapping[str, Any]
+
+
+class ChunkTable(NamedTuple):
+    """Where chunks are stored: one element of each column for each chunk asked for.
+
+    Attributes
+    ----------
+    start
+        int64, in bytes from the beginning of the source; -1 if a chunk does not exist.
+    size
+        int64, in bytes as stored; -1 is all that the source has.
+    mask
+        uint32. Bit i is set if codec i of the array was not applied to the chunk.
+    source
+        Objects, what holds the bytes: the key of a store (``str``), the bytes themselves, or,
+        None, the file that the array is in. None instead of the column: that file, for all.
+        What else it may be, such as a place in another dataset, is between a kind of array
+        and the `nczarr_xarray.chunks.sources.Source` that is made for it.
+    """
+
+    start: np.ndarray[Any, Any]
+    size: np.ndarray[Any, Any]
+    mask: np.ndarray[Any, Any]
+    source: np.ndarray[Any, Any] | None = None
+
+    def of(self, which: Any) -> ChunkTable:
+        """Some of the chunks: `which` is a key of numpy."""
+        source = None if self.source is None else self.source[which]
+        return ChunkTable(self.start[which], self.size[which], self.mask[which], source)
+
+
+class Conversion(Protocol):
+    """Makes values of stored elements where that takes more of the file (a heap of strings)."""
+
+    def __call__(self, stored: np.ndarray[Any, Any]) -> Coroutine[Any, Any, np.ndarray[Any, Any]]:
+        """Values in the shape of `stored`; awaits `nczarr_xarray.formats.waves.read` only."""
+
+    @property
+    def needs_libhdf5(self) -> bool:
+        """Whether it must not run in the thread of an event loop."""
+
+    def exact(self) -> Conversion:
+        """The same conversion, to which text that is not UTF-8 is no error: see `text_of`."""
+
+
+class Selections(Protocol):
+    """Reads selections of one array. Picklable is not needed; threads may share it."""
+
+    def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray[Any, Any]:
+        """Read a selection.
+
+        Parameters
+        ----------
+        key
+            One index per dimension: an integer, a slice or an array of integers.
+        points
+            Whether arrays select single points together, which then run along the first
+            dimensions of the result (numpy's ``vindex``).
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """The data of a variable: a regular chunk grid, whatever the format behind it.
+
+    Each format has its kinds. A kind overrides what differs; the chunk engine asks for what is
+    here, and for nothing else. Arrays are pure (they do no I/O) and picklable.
+
+    Parameters
+    ----------
+    path
+        Of the array, for messages; the key prefix if it is in a store of keys.
+    shape
+        Lengths per dimension.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+
+    if TYPE_CHECKING:
+
+        @property
+        def dtype(self) -> np.dtype[Any]:
+            """Of the stored elements, with their byte order."""
+
+        @property
+        def chunk_shape(self) -> tuple[int, ...]:
+            """Lengths per dimension. Chunks are stored full size, also at the edges."""
+
+    @property
+    def fill(self) -> Any:
+        """Element of chunks that do not exist; None means zero bytes."""
+        return None
+
+    @property
+    def codecs(self) -> tuple[CodecConfig, ...]:
+        """In the order of encoding."""
+        return ()
+
+    @property
+    def codec_words(self) -> Literal["zarr2", "zarr3", "hdf5"]:
+        """Whose names the codecs have.
+
+        Those of HDF5 may be left out, chunk by chunk: one that cannot be undone is an error of
+        the chunks that it was applied to.
+        """
+        return "hdf5"
+
+    @property
+    def order(self) -> Literal["C", "F"]:
+        """Element order inside a chunk."""
+        return "C"
+
+    @property
+    def conversion(self) -> Conversion | None:
+        """Makes values of the elements, if they are not values themselves."""
+        return None
+
+    @property
+    def strides(self) -> tuple[int, ...] | None:
+        """Bytes from an element to the next per dimension, if the only chunk is plain elements.
+
+        The elements of all dimensions but the first lie one behind the other. Of such a chunk
+        the engine reads what is wanted.
+        """
+        return None
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether the chunk grid is that of the storage."""
+        return True
+
+    @property
+    def reads_itself(self) -> bool:
+        """Whether `selections` are read by the kind itself, and chunks cannot be located."""
+        return False
+
+    @property
+    def described(self) -> str:
+        """Name what describes the array, for messages."""
+        return self.path
+
+    def chunk_name(self, position: tuple[int, ...]) -> str:
+        """Name the chunk at a position of the grid, for messages."""
+        return f"{self.path} chunk {position}"
+
+    def exact(self) -> Array:
+        """The same array, whose text keeps bytes that are not UTF-8: see `text_of`."""
+        changes: dict[str, Any] = {"conversion": self.conversion and self.conversion.exact()}
+        return replace(self, **changes) if self.conversion else self
+
+    def locate(self, ids: np.ndarray[Any, Any]) -> Coroutine[Any, Any, ChunkTable]:
+        """Find chunks; awaits `nczarr_xarray.formats.waves.read` only.
+
+        Parameters
+        ----------
+        ids
+            Ascending numbers of chunks (int64, Python's in grids of more than 2**63 chunks), in C
+            order over the chunk grid of the array's current shape; each once.
+        """
+        raise NotImplementedError
+
+    def selections(self, store: Any) -> Selections:
+        """What reads selections of the array in an open dataset, if it `reads_itself`.
+
+        Parameters
+        ----------
+        store
+            The keys of the dataset, or its file.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedArray(Array):
+    """A regular chunk grid whose chunks are objects of a key/value store.
+
+    Parameters
+    ----------
+    path
+        Key prefix of the array, ``"g1/v"``.
+    shape, chunk_shape
+        A scalar has ``()`` for both and one chunk, ``<path>/0``.
+    dtype, fill, codecs, order
+        As of `Array`.
+    separator
+        Between chunk indices in a key.
+    """
+
+    chunk_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fill: Any = None
+    codecs: tuple[CodecConfig, ...] = ()
+    order: Literal["C", "F"] = "C"
+    separator: str = "."
+
+    @property
+    def codec_words(self) -> Literal["zarr2", "zarr3", "hdf5"]:
+        return "zarr2"
+
+    @property
+    def described(self) -> str:
+        return f"{self.path}/.zarray"
+
+    def chunk_name(self, position: tuple[int, ...]) -> str:
+        return f"{self.path}/{self.separator.join(map(str, position)) or '0'}"
+
+    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+        keys = self._keys(ids, grid_of(self.shape, self.chunk_shape))
+        start, size = np.zeros(len(ids), np.int64), np.full(len(ids), -1, np.int64)
+        return ChunkTable(start, size, np.zeros(len(ids), np.uint32), np.array(keys, object))
+
+    def _keys(self, ids: np.ndarray[Any, Any], grid: tuple[int, ...]) -> list[str]:
+        if not grid:
+            return [f"{self.path}/0"] * len(ids)
+        *outer, inner = grid
+        last = map(str, (ids % inner).tolist())
+        if not outer:
+            return [f"{self.path}/{number}" for number in last]
+        # what many keys begin with is made once
+        rest, where = np.unique(ids // inner, return_inverse=True)
+        before = [key + self.separator for key in self._keys(rest, tuple(outer))]
+        return list(map(add, map(before.__getitem__, where.tolist()), last))
+
+
+class ChunkIndex(Protocol):
+    """Where the chunks of a `FileChunks` are. Picklable and safe in threads."""
+
+    def locate(self, ids: np.ndarray[Any, Any]) -> Coroutine[Any, Any, ChunkTable]:
+        """As `Array.locate`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileChunks(Array):
+    """A regular chunk grid whose chunks are byte ranges of one file.
+
+    Parameters
+    ----------
+    path, shape, chunk_shape, dtype, fill, codecs, conversion
+        As of `Array`.
+    index
+        Where the chunks are.
+    """
+
+    chunk_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    index: ChunkIndex
+    fill: Any = None
+    codecs: tuple[CodecConfig, ...] = ()
+    conversion: Conversion | None = None
+
+    def locate(self, ids: np.ndarray[Any, Any]) -> Coroutine[Any, Any, ChunkTable]:
+        return self.index.locate(ids)
+
+
+@dataclass(frozen=True, slots=True)
+class FileStrides(Array):
+    """Plain elements at regular distances in one file: contiguous data, records of a classic file.
+
+    Parameters
+    ----------
+    path, shape, dtype, strides, fill, conversion
+        As of `Array`.
+    start
+        Of the first element in the file; None if nothing is stored, and all is `fill`.
+    inline
+        The bytes themselves, for data that came with the metadata; then `start` is 0.
+    """
+
+    dtype: np.dtype[Any]
+    start: int | None
+    strides: tuple[int, ...]
+    fill: Any = None
+    inline: bytes | None = None
+    conversion: Conversion | None = None
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...]:
+        return self.shape
+
+    @property
+    def is_chunked(self) -> bool:
+        return False
+
+    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+        size = self.dtype.itemsize if 0 not in self.shape else 0
+        for length, stride in zip(self.shape, self.strides, strict=True):
+            size += max(0, length - 1) * stride
+        start = np.array([-1 if self.start is None else self.start])
+        inline = None if self.inline is None else np.array([self.inline], dtype=object)
+        return ChunkTable(start, np.array([size]), np.zeros(1, np.uint32), inline)
+
+
+def grid_of(shape: tuple[int, ...], chunk_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Chunks along each dimension."""
+    return tuple(-(-n // c) for n, c in zip(shape, chunk_shape, strict=True))
