@@ -43,8 +43,8 @@ from numcodecs import blosc, lz4, zstd
 
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask
-from nczarr_xarray.codecs.decompress import DECOMPRESSORS, Size
-from nczarr_xarray.codecs.filters import filter_step
+from nczarr_xarray.codecs.codec import Size
+from nczarr_xarray.codecs.registry import step_of
 from nczarr_xarray.codecs.shuffle import unshuffle
 from nczarr_xarray.model import ChunkedArray
 
@@ -114,7 +114,11 @@ def library(path: str, *arguments: Any, **options: Any) -> Make:
 
 
 def ours(name: str, **config: Any) -> Make:
-    return lambda shape: DECOMPRESSORS[name]({"id": name, **config}, Size(nbytes(shape)))
+    def make(shape: tuple[int, int]) -> Decode:
+        array = ChunkedArray("v", shape, shape, np.dtype("<f4"))
+        return step_of({"id": name, **config}, array, Size(nbytes(shape)))[0]
+
+    return make
 
 
 def codec(name: str, **config: Any) -> Make:
@@ -259,14 +263,6 @@ def shuffles(width: int, row: int = 1) -> Codec:
 
 
 # ---- checksums -------------------------------------------------------------------------------
-
-
-def our_filter(name: str) -> Make:
-    def make(shape: tuple[int, int]) -> Decode:
-        array = ChunkedArray("v", shape, shape, np.dtype("<f4"), codecs=({"id": name},))
-        return filter_step({"id": name}, array, Size(nbytes(shape)))[0]
-
-    return make
 
 
 def checked(path: str) -> Make:
@@ -420,7 +416,7 @@ CODECS: dict[str, Codec] = {
     "fletcher32": Codec(
         filtered("fletcher32"),
         {
-            OURS: our_filter("fletcher32"),
+            OURS: ours("fletcher32"),
             "numcodecs": codec("fletcher32"),
             "numpy, sums of a table": checked("fletcher32"),
             "imagecodecs": checked("imagecodecs:h5checksum_fletcher32"),
@@ -429,7 +425,7 @@ CODECS: dict[str, Codec] = {
     "crc32c": Codec(
         filtered("crc32c"),
         {
-            OURS: our_filter("crc32c"),
+            OURS: ours("crc32c"),
             "numcodecs": codec("crc32c"),
             "crc32c": checked("crc32c:crc32c"),
         },

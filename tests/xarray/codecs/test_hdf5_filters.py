@@ -421,7 +421,10 @@ def test_n_bit_that_contradicts_itself(values: tuple[int, ...]) -> None:
 
 def test_plugins_of_h5py_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     # deflate stands for a filter that only h5py has
-    monkeypatch.delitem(module._CODECS, 1)
+    find = module.codec_of_filter
+    monkeypatch.setattr(
+        module, "codec_of_filter", lambda number: find(number) if number > 1 else None
+    )
     array = array_of(SHUFFLE, DEFLATE, FLETCHER)
     assert [codec["id"] for codec in array.codecs] == ["shuffle", "hdf5", "fletcher32"]
     values = np.arange(10, dtype="<i4") * 77
