@@ -215,7 +215,7 @@ class Group:
         return self.path.rsplit("/", 1)[-1] or "/"
 
     def walk(self) -> Iterator[Group]:
-        """This group and all below it, parents first."""
+        """Yield this group and all below it, parents first."""
         pending = [self]
         while pending:  # not recursive: groups may be nested deeper than Python calls
             group = pending.pop()
