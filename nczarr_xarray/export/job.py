@@ -1,4 +1,4 @@
-"""Carrying out an export: eager and dask's data through sinks, then metadata, then the commit."""
+"""Carrying out an export: data through chunk writers, then the metadata, then the commit."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from nczarr_fsspec.changes.recovery import settle
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.cache import CACHE
+from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Item
 from nczarr_xarray.export.parallel import Written, compute, optimized, write_blocks
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.sink import Sink
 from nczarr_xarray.export.source import StoredSource
 
 #: A variable, and where its data go.
-Flow = tuple[Item, Sink]
+Flow = tuple[Item, ChunkWriter]
 
 
 @dataclass(slots=True)
@@ -90,12 +90,14 @@ class Job:
             self.write_eager(progress)
             if self.template is None:
                 return self.rest()
-            lazy = [(item, sink) for item, sink in self.flows if is_lazy(item)]
-            counts = {sink.array.path: chunk_count(sink, sink.array.shape) for _, sink in lazy}
+            lazy = [(item, writer) for item, writer in self.flows if is_lazy(item)]
+            counts = {
+                writer.array.path: chunk_count(writer, writer.array.shape) for _, writer in lazy
+            }
             pending = {path: count for path, count in counts.items() if count}
             mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex)
             self.finish(mark if pending else None)
-        later = [(item, sink.for_template(self.template, mark.name)) for item, sink in lazy]
+        later = [(item, writer.for_template(self.template, mark.name)) for item, writer in lazy]
         return Job(self.change, later, after=partial(settle, self.template)).rest(done=True)
 
     def rest(self, *, done: bool = False) -> Any:
@@ -148,8 +150,8 @@ class Job:
             yield
         except BaseException:
             # dask's threads go on with what they have begun
-            for _, sink in self.flows:
-                sink.shut()
+            for _, writer in self.flows:
+                writer.shut()
             self.change.abort()
             raise
 
@@ -157,12 +159,12 @@ class Job:
         """Write the metadata of arrays, and the data that are in memory or in a file."""
         # first: by them the chunks of an export that died are told from what others have there
         put_all(self.change.staged, documents_of_arrays(self.documents))
-        eager = [(item, sink) for item, sink in self.flows if not is_lazy(item)]
-        for item, sink in eager:
-            progress.expect(chunk_count(sink, item.source.shape))
-        for item, sink in eager:
-            for first, values in _pieces(item, sink):
-                sink.write(values, first, done=progress.advance)
+        eager = [(item, writer) for item, writer in self.flows if not is_lazy(item)]
+        for item, writer in eager:
+            progress.expect(chunk_count(writer, item.source.shape))
+        for item, writer in eager:
+            for first, values in _pieces(item, writer):
+                writer.write(values, first, done=progress.advance)
 
     def write_lazy(self, progress: Progress) -> list[Written]:
         """Write dask's arrays block by block, with the scheduler in use."""
@@ -173,21 +175,23 @@ class Job:
         """Return dask's arrays whose blocks write one of the data each; nothing is computed yet."""
         here = self.change.staged.url
         found = []
-        for item, sink in self.flows:
+        for item, writer in self.flows:
             data = lazy_data(item)
             if data is not None:
                 # blocks that share chunks come from one process, and put some several times
-                counted = not sink.shared and sink.store.url == here
-                found.append((sink.array.path, write_blocks(data, sink, counted=counted)))
+                counted = not writer.shared and writer.store.url == here
+                found.append((writer.array.path, write_blocks(data, writer, counted=counted)))
         return found
 
 
-def _pieces(item: Item, sink: Sink) -> Iterator[tuple[tuple[int, ...], np.ndarray[Any, Any]]]:
+def _pieces(
+    item: Item, writer: ChunkWriter
+) -> Iterator[tuple[tuple[int, ...], np.ndarray[Any, Any]]]:
     """Yield the parts of the data of an item, each with its position."""
     if not isinstance(item.source, StoredSource):
         yield (0,) * item.source.ndim, np.asarray(item.source.data)
         return
-    for part in item.source.slabs(sink.array.chunk_shape):
+    for part in item.source.slabs(writer.array.chunk_shape):
         yield tuple(p.start for p in part), item.source.read(part)
 
 
@@ -209,13 +213,13 @@ def is_lazy(item: Item) -> bool:
     return item.source.chunks is not None
 
 
-def chunk_count(sink: Sink, shape: tuple[int, ...]) -> int:
+def chunk_count(writer: ChunkWriter, shape: tuple[int, ...]) -> int:
     """Return the number of chunks that data of this shape touch."""
     if 0 in shape:
         return 0
     return math.prod(
         -(-(start + size) // chunk) - start // chunk
-        for start, size, chunk in zip(sink.start, shape, sink.array.chunk_shape, strict=True)
+        for start, size, chunk in zip(writer.start, shape, writer.array.chunk_shape, strict=True)
     )
 
 

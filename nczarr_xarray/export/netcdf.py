@@ -11,9 +11,9 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.api import plan
+from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.job import Job, lazy_data
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.sink import Sink
 
 
 class NetCDFTarget:
@@ -48,7 +48,7 @@ class NetCDFTarget:
         self._autoclose = autoclose
         self._group: str | None = None
         self._job: Job | None = None
-        self._sinks: list[Sink] = []
+        self._chunk_writers: list[ChunkWriter] = []
 
     def get_child_store(self, group: str) -> NetCDFTarget:
         """Return a target of the same kind for a group."""
@@ -81,11 +81,11 @@ class NetCDFTarget:
                 return
             with job.or_nothing():
                 job.write_eager(progress)
-        for item, sink in job.flows:
+        for item, chunk_writer in job.flows:
             data = lazy_data(item)
             if data is not None:
-                writer.add(data, sink)
-                self._sinks.append(sink)
+                writer.add(data, chunk_writer)
+                self._chunk_writers.append(chunk_writer)
         self._job = job.without_data()
 
     def sync(self) -> None:
@@ -97,8 +97,8 @@ class NetCDFTarget:
         if job is None:
             return
         if sys.exc_info()[0] is not None:
-            for sink in self._sinks:
-                sink.shut()
+            for chunk_writer in self._chunk_writers:
+                chunk_writer.shut()
             job.change.abort()
             return
         with job.or_nothing():

@@ -15,6 +15,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray._version import __version__
+from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Contents, Exporter
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.job import Flow, Job, is_lazy
@@ -27,7 +28,6 @@ from nczarr_xarray.export.request import (
     misfits,
     shares_chunks,
 )
-from nczarr_xarray.export.sink import Sink
 from nczarr_xarray.formats.nczarr import edit
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import (
@@ -131,7 +131,7 @@ def _collect(exporter: Exporter, request: Request) -> None:
 def _flows(
     contents: Contents, change: Change, *, skip_fill: bool, but_lazy: bool = False
 ) -> list[Flow]:
-    """Sinks for new arrays.
+    """Return items with the chunk writers of their new arrays.
 
     Parameters
     ----------
@@ -146,10 +146,10 @@ def _flows(
         # netCDF-C 4.10.1 swaps the bytes of the fill value that it gives for missing chunks
         swapped = array_of(item).dtype.byteorder == ">"
         skip = skip_fill and not shared and not swapped and not (but_lazy and is_lazy(item))
-        sink = Sink(
+        writer = ChunkWriter(
             array_of(item), change.staged, rounding=item.rounding, skip_fill=skip, shared=shared
         )
-        flows.append((item, sink))
+        flows.append((item, writer))
     return flows
 
 

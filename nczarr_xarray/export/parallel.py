@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.sink import Sink
 
 #: The path of an array, and how many of its chunks were put by each block where they are counted:
 #: an array, or dask's array that does it when it is computed.
 Written = tuple[str, Any]
 
 
-def write_blocks(data: Any, sink: Sink, *, counted: bool) -> Any:
+def write_blocks(data: Any, writer: ChunkWriter, *, counted: bool) -> Any:
     """Return dask's array whose blocks write those of `data`, and give the number of chunks put.
 
     A block of the result is computed by writing one block of the data.
@@ -32,7 +32,7 @@ def write_blocks(data: Any, sink: Sink, *, counted: bool) -> Any:
     """
     write = partial(
         _write_block,
-        sink=sink,
+        writer=writer,
         starts=[np.cumsum([0, *lengths[:-1]]).tolist() for lengths in data.chunks],
         counted=counted,
     )
@@ -75,14 +75,14 @@ def optimized(writes: list[Written]) -> list[Written]:
 
 def _write_block(
     values: Any,
-    sink: Sink,
+    writer: ChunkWriter,
     starts: list[list[int]],
     counted: bool,
     block_id: tuple[int, ...] = (),
 ) -> np.ndarray[Any, Any]:
     """Write one of dask's blocks; return the number of chunks put, if it is asked for."""
     first = tuple(axis[i] for axis, i in zip(starts, block_id, strict=True))
-    number = sink.write(np.asarray(values), first, threads=1)
+    number = writer.write(np.asarray(values), first, threads=1)
     return np.full((1,) * len(first), number if counted else 0, np.intp)
 
 

@@ -10,6 +10,7 @@ from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.writable import WritableStore
+from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
 from nczarr_xarray.export.dataset import Exporter, Item
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.job import Flow, Job, chunk_count
@@ -20,7 +21,6 @@ from nczarr_xarray.export.request import (
     misfits,
     shares_chunks,
 )
-from nczarr_xarray.export.sink import Old, Sink
 from nczarr_xarray.export.update import RegionLike, Update
 from nczarr_xarray.formats.nczarr import edit
 from nczarr_xarray.model import ChunkedArray, Group
@@ -52,15 +52,15 @@ def plan_values(request: Request, region: RegionLike) -> Job:
                 array = array_of(item)
                 store = direct.get(array.path, change.staged)
                 shared = shares_chunks(item, start)
-                sink = Sink(
+                writer = ChunkWriter(
                     array,
                     store,
                     start,
-                    old=Old(reader, array),
+                    old=OldChunks(reader, array),
                     rounding=item.rounding,
                     shared=shared,
                 )
-                flows.append((item, sink))
+                flows.append((item, writer))
             staged = _count(flow for flow in flows if flow[1].array.path not in direct)
             final = existing.final_documents((), consolidated=False) if staged else {}
             counted = None if request.place.writer is None else staged
@@ -157,7 +157,7 @@ def _ready(update: Update, items: list[Item], starts: list[Start], request: Requ
 
 
 def _count(flows: Iterable[Flow]) -> int:
-    return sum(chunk_count(sink, item.source.shape) for item, sink in flows)
+    return sum(chunk_count(writer, item.source.shape) for item, writer in flows)
 
 
 def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | None) -> Existing:
@@ -216,12 +216,14 @@ def _fresh(
     return found
 
 
-def _beyond(item: Item, old: ChunkedArray, start: Start, change: Change, reader: KeyStore) -> Sink:
-    return Sink(
+def _beyond(
+    item: Item, old: ChunkedArray, start: Start, change: Change, reader: KeyStore
+) -> ChunkWriter:
+    return ChunkWriter(
         array_of(item),
         change.staged,
         start,
-        old=Old(reader, old),
+        old=OldChunks(reader, old),
         rounding=item.rounding,
         shared=shares_chunks(item, start),
     )

@@ -27,8 +27,8 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_xarray import register, to_nczarr
 from nczarr_xarray.chunks.encoder import Encoder
+from nczarr_xarray.export.chunk_writer import Gate
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.sink import Gate
 from tests.support.s3server import S3Server
 from tests.xarray.export.test_export_region import by_netcdf, opened, tree
 

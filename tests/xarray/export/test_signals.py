@@ -21,13 +21,13 @@ import signal, sys
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.netcdf_file import _write_variable
 from nczarr_xarray.export import netcdf_file
-from nczarr_xarray.export.sink import Sink
+from nczarr_xarray.export.chunk_writer import ChunkWriter
 
 def wait(*args, **options):
     print("writing", flush=True)
     signal.pause()
 
-Sink.write = netcdf_file._write_variable = wait
+ChunkWriter.write = netcdf_file._write_variable = wait
 exec(sys.argv[1])
 """
 

@@ -1,4 +1,4 @@
-"""Where the data of one array go: blocks of values in, encoded chunks out."""
+"""Writing the data of one array: blocks of values in, encoded chunks out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RUN_BYTES = 1 << 18
 RUNS_PER_THREAD = 4
 
 
-class Old:
+class OldChunks:
     """The existing chunks of an array, for those of which only a part is replaced.
 
     Parameters
@@ -50,7 +50,7 @@ class Old:
         self.array = array
         self._reader = ChunkReader(array)
 
-    def __reduce__(self) -> tuple[type[Old], tuple[KeyStore, ChunkedArray]]:
+    def __reduce__(self) -> tuple[type[OldChunks], tuple[KeyStore, ChunkedArray]]:
         return type(self), (self.store, self.array)
 
     def read(self, part: tuple[slice, ...]) -> np.ndarray[Any, Any]:
@@ -166,7 +166,7 @@ class Run(NamedTuple):
     last: list[Position]
 
 
-class Sink:
+class ChunkWriter:
     """Writes blocks of one array. Picklable; blocks that share no chunk may be written in parallel.
 
     Parameters
@@ -193,7 +193,7 @@ class Sink:
         store: WritableStore,
         start: tuple[int, ...] | None = None,
         *,
-        old: Old | None = None,
+        old: OldChunks | None = None,
         rounding: Rounding | None = None,
         skip_fill: bool = False,
         shared: bool = False,
@@ -211,11 +211,13 @@ class Sink:
         self._template = ""
         self._gate = Gate.called(self._name)
 
-    def for_template(self, store: WritableStore, name: str) -> Sink:
+    def for_template(self, store: WritableStore, name: str) -> ChunkWriter:
         """Return a writer for a template in place; it writes while the mark has this name."""
-        sink = Sink(self.array, store, self.start, rounding=self.rounding, shared=self.shared)
-        sink._template = name
-        return sink
+        writer = ChunkWriter(
+            self.array, store, self.start, rounding=self.rounding, shared=self.shared
+        )
+        writer._template = name
+        return writer
 
     def _check_template(self) -> None:
         """Raise `StoreError` if the template has been completed or replaced."""
@@ -400,7 +402,7 @@ class Sink:
         return True
 
     def _merged(
-        self, position: Position, part: np.ndarray[Any, Any], seen: Old | None
+        self, position: Position, part: np.ndarray[Any, Any], seen: OldChunks | None
     ) -> np.ndarray[Any, Any]:
         """Return the whole chunk: its old elements, with `part` copied into it."""
         array = self.array
@@ -418,10 +420,10 @@ class Sink:
         chunk[tuple(span.inside for span in position)] = self.encoder.as_stored(part)
         return chunk
 
-    def _seen(self, key: str) -> Old | None:
+    def _seen(self, key: str) -> OldChunks | None:
         """Return where a chunk is now: put by an earlier block, stored before, or nowhere."""
         written = self.store.reader()
         found = written.get_many([key], sys.maxsize)[0]  # a chunk of our own
         if isinstance(found, StoreError):
             raise found
-        return self.old if found is None else Old(written, self.array)
+        return self.old if found is None else OldChunks(written, self.array)
