@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from nczarr_xarray.export.job import Job
+from nczarr_xarray.export.write_task import WriteTask
 from tests.support.remotefiles import files_root, files_server  # noqa: F401
 from tests.support.s3server import s3_server  # noqa: F401
 from tests.support.strictjson import check_pure
@@ -30,12 +30,12 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def strict_json() -> Iterator[None]:
     """Whatever the tests export as pure Zarr, any parser of JSON reads."""
-    finish = Job.finish
+    finish = WriteTask.finish
 
-    def checked(self: Job, *arguments: Any) -> None:
+    def checked(self: WriteTask, *arguments: Any) -> None:
         check_pure(self.documents)
         finish(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Job, "finish", checked)
+        patch.setattr(WriteTask, "finish", checked)
         yield

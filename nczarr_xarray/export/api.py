@@ -1,4 +1,4 @@
-"""``to_nczarr``: from what the user asks for to the job that does it."""
+"""``to_nczarr``: from what the user asks for to the write task that does it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend._compat import dataarray_to_dataset
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.dataset import Options
-from nczarr_xarray.export.job import Job
 from nczarr_xarray.export.new import plan_new
 from nczarr_xarray.export.place import Place
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.request import Mode, Request, Wishes
 from nczarr_xarray.export.update import RegionLike
 from nczarr_xarray.export.values import plan_append, plan_values
+from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile
 
 Exportable: TypeAlias = "xr.Dataset | xr.DataArray | xr.DataTree"
@@ -128,7 +128,7 @@ def to_nczarr(
     StoreError
         If the store fails; what was there can still be read.
     """
-    job = plan(
+    task = plan(
         obj,
         target,
         mode,
@@ -148,7 +148,7 @@ def to_nczarr(
         write_inherited_coords=write_inherited_coords,
     )
     with Progress("export", shown=bool(progress)) as shown:
-        return job.run(shown) if compute else job.start(shown)
+        return task.run(shown) if compute else task.start(shown)
 
 
 def plan(
@@ -170,7 +170,7 @@ def plan(
     portable: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     write_inherited_coords: bool = False,
-) -> Job:
+) -> WriteTask:
     """Check a call of `to_nczarr` and plan its writing (the parameters are documented there)."""
     path = "/" + (group or "").strip("/")
     groups = _groups(obj, path, write_inherited_coords=write_inherited_coords)
@@ -218,7 +218,7 @@ def plan_groups(
     compat: str = "4.9.3",
     portable: bool = False,
     storage_options: Mapping[str, Any] | None = None,
-) -> Job:
+) -> WriteTask:
     """Plan the writing of several datasets, given by the absolute path of their group; see `plan`.
 
     Parameters

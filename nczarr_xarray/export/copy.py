@@ -17,7 +17,6 @@ from nczarr_xarray.dataset.open import Opened
 from nczarr_xarray.export.api import plan_target
 from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
-from nczarr_xarray.export.job import Job
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.new import plan_contents
 from nczarr_xarray.export.place import Place
@@ -25,6 +24,7 @@ from nczarr_xarray.export.request import aligned_item
 from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.storage import fill_element, note_text, text_dtype
 from nczarr_xarray.export.stored import netcdf_text, stored_as
+from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.formats.nczarr.limits import problems
@@ -66,7 +66,7 @@ def plan_copy(
     layout: Layout = Layout(),
     consolidated: bool = False,
     storage_options: Mapping[str, Any] | None = None,
-) -> Job:
+) -> WriteTask:
     """Plan the copy of an open dataset: every dimension, attribute and value stays as it is.
 
     What NCZarr has no form for gets the nearest one, with a warning (see `Lacking`).
@@ -74,7 +74,7 @@ def plan_copy(
     Parameters
     ----------
     opened
-        The source; it must stay open until the job is done.
+        The source; it must stay open until the write task has ended.
     target, mode, compat, portable, consolidated, storage_options
         As for `to_nczarr`; mode is ``"w-"`` or ``"w"``.
     layout
@@ -114,10 +114,10 @@ def plan_copy(
     if found:
         raise ExportError(place.url, "cannot hold this dataset; nothing was written", found)
     wanted = consolidated or "consolidated" in destination.mode
-    job = plan_contents(contents, place, profile, replace_old=mode == "w", consolidated=wanted)
-    with job.or_nothing():
+    task = plan_contents(contents, place, profile, replace_old=mode == "w", consolidated=wanted)
+    with task.or_nothing():
         lacking.tell(place.url)
-    return job
+    return task
 
 
 def with_fixed_dimensions(opened: Opened) -> Opened:
@@ -192,7 +192,7 @@ def plan_import(
     consolidated: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     fixed: bool = False,
-) -> Job:
+) -> WriteTask:
     """Plan the copy of a dataset of `open_other` (parameters as `plan_copy`).
 
     `fixed` makes unlimited dimensions fixed ones.

@@ -12,8 +12,8 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.api import plan
 from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.job import Job, lazy_data
 from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.write_task import WriteTask, lazy_data
 
 
 class NetCDFTarget:
@@ -47,7 +47,7 @@ class NetCDFTarget:
         self._mode = {"r+": "a"}.get(mode, mode)
         self._autoclose = autoclose
         self._group: str | None = None
-        self._job: Job | None = None
+        self._task: WriteTask | None = None
         self._chunk_writers: list[ChunkWriter] = []
 
     def get_child_store(self, group: str) -> NetCDFTarget:
@@ -66,7 +66,7 @@ class NetCDFTarget:
         """Write what is in memory; leave dask's arrays to `writer`."""
         dataset = xr.Dataset(dict(variables), attrs=dict(attributes))
         explicit = {name: variables[name].encoding for name in check_encoding_set}
-        job = plan(
+        task = plan(
             dataset,
             self._target,
             self._mode,
@@ -77,29 +77,29 @@ class NetCDFTarget:
         )
         with Progress("export", shown=False) as progress:
             if self._autoclose:
-                job.run(progress)
+                task.run(progress)
                 return
-            with job.or_nothing():
-                job.write_eager(progress)
-        for item, chunk_writer in job.flows:
+            with task.or_nothing():
+                task.write_eager(progress)
+        for item, chunk_writer in task.flows:
             data = lazy_data(item)
             if data is not None:
                 writer.add(data, chunk_writer)
                 self._chunk_writers.append(chunk_writer)
-        self._job = job.without_data()
+        self._task = task.without_data()
 
     def sync(self) -> None:
         """Do nothing: a dataset is valid only once it is closed."""
 
     def close(self) -> None:
         """Make the dataset valid, or remove it if `to_netcdf` is ending with an error."""
-        job, self._job = self._job, None
-        if job is None:
+        task, self._task = self._task, None
+        if task is None:
             return
         if sys.exc_info()[0] is not None:
             for chunk_writer in self._chunk_writers:
                 chunk_writer.shut()
-            job.change.abort()
+            task.change.abort()
             return
-        with job.or_nothing():
-            job.complete()
+        with task.or_nothing():
+            task.complete()

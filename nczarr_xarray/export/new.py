@@ -18,7 +18,6 @@ from nczarr_xarray._version import __version__
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Contents, Exporter
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.job import Flow, Job, is_lazy
 from nczarr_xarray.export.place import Place, check_clashes
 from nczarr_xarray.export.request import (
     Mode,
@@ -28,6 +27,7 @@ from nczarr_xarray.export.request import (
     misfits,
     shares_chunks,
 )
+from nczarr_xarray.export.write_task import Flow, WriteTask, is_lazy
 from nczarr_xarray.formats.nczarr import edit
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import (
@@ -44,7 +44,7 @@ from nczarr_xarray.model import Attribute, Group
 WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"
 
 
-def plan_new(request: Request, mode: Mode) -> Job:
+def plan_new(request: Request, mode: Mode) -> WriteTask:
     """Plan the writing of groups: as a dataset of their own, or into an existing one."""
     existing = None
     if mode != "w" or request.path != "/":
@@ -61,7 +61,7 @@ def plan_new(request: Request, mode: Mode) -> Job:
     return _merge(request, replaced=None if mode == "a" else request.path)
 
 
-def _new_dataset(request: Request, mode: Mode) -> Job:
+def _new_dataset(request: Request, mode: Mode) -> WriteTask:
     exporter = Exporter(request.profile, align=request.wishes.align_chunks)
     _collect(exporter, request)
     return plan_contents(
@@ -85,7 +85,7 @@ def plan_contents(
     consolidated: bool,
     skip_fill: bool = True,
     template: WritableStore | None = None,
-) -> Job:
+) -> WriteTask:
     """Plan the writing of a whole dataset that has been checked.
 
     Parameters
@@ -108,7 +108,7 @@ def plan_contents(
         arrays = [array_of(item).path for item in items]
         check_clashes(place.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
         flows = _flows(contents, change, skip_fill=skip_fill, but_lazy=template is not None)
-        return Job(change, flows, found, removed, template=template)
+        return WriteTask(change, flows, found, removed, template=template)
     except BaseException:
         change.abort()
         raise
@@ -153,7 +153,7 @@ def _flows(
     return flows
 
 
-def _merge(request: Request, replaced: str | None) -> Job:
+def _merge(request: Request, replaced: str | None) -> WriteTask:
     """Add groups and variables to a dataset; the group `replaced` is written anew."""
     change = request.place.edit()
     try:
@@ -167,7 +167,7 @@ def _merge(request: Request, replaced: str | None) -> Job:
             _note_changes(exporter, existing, profile, replaced)
             final = existing.final_documents(removed, consolidated=request.wishes.consolidated)
             flows = _flows(exporter.contents, change, skip_fill=False)
-            return Job(change, flows, final, removed)
+            return WriteTask(change, flows, final, removed)
     except BaseException:
         change.abort()
         raise

@@ -1,4 +1,4 @@
-"""Writing dask's arrays: one task a block, in whatever threads, processes or cluster are in use."""
+"""Writing dask's arrays: one task of dask per block, with whatever scheduler is in use."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
 from nczarr_xarray.export.dataset import Exporter, Item
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.job import Flow, Job, chunk_count
 from nczarr_xarray.export.request import (
     Request,
     aligned_item,
@@ -22,13 +21,14 @@ from nczarr_xarray.export.request import (
     shares_chunks,
 )
 from nczarr_xarray.export.update import RegionLike, Update
+from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
 from nczarr_xarray.formats.nczarr import edit
 from nczarr_xarray.model import ChunkedArray, Group
 
 Start = tuple[int, ...]
 
 
-def plan_values(request: Request, region: RegionLike) -> Job:
+def plan_values(request: Request, region: RegionLike) -> WriteTask:
     """Plan the replacement of a region of variables; a dimension it does not name is whole."""
     existing = _must_exist(request)
     with existing.opened:
@@ -64,13 +64,13 @@ def plan_values(request: Request, region: RegionLike) -> Job:
             staged = _count(flow for flow in flows if flow[1].array.path not in direct)
             final = existing.final_documents((), consolidated=False) if staged else {}
             counted = None if request.place.writer is None else staged
-            return Job(change, flows, final, staged_chunks=counted)
+            return WriteTask(change, flows, final, staged_chunks=counted)
         except BaseException:
             change.abort()
             raise
 
 
-def plan_append(request: Request, append_dim: Hashable) -> Job:
+def plan_append(request: Request, append_dim: Hashable) -> WriteTask:
     """Plan the growth of a dimension and its variables."""
     existing = _must_exist(request)
     with existing.opened:
@@ -105,7 +105,7 @@ def plan_append(request: Request, append_dim: Hashable) -> Job:
             _update_attributes(existing, path, dataset, request)
             final = existing.final_documents((), consolidated=request.wishes.consolidated)
             staged = None if request.place.writer is None else _count(flows)
-            return Job(change, flows, final, staged_chunks=staged)
+            return WriteTask(change, flows, final, staged_chunks=staged)
         except BaseException:
             change.abort()
             raise

@@ -29,30 +29,30 @@ from nczarr_xarray.export.parallel import Written, compute, optimized, write_blo
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.source import StoredSource
 
-#: A variable, and where its data go.
+#: A variable to write, and the chunk writer for its data.
 Flow = tuple[Item, ChunkWriter]
 
 
 @dataclass(slots=True)
-class Job:
-    """One export, under way.
+class WriteTask:
+    """An export: the data to write, and the change that makes them valid.
 
     Attributes
     ----------
     change
-        What makes it valid at the end.
+        The change that makes the data valid at the end.
     flows
-        The data.
+        Each variable to write, with its chunk writer.
     documents
-        Metadata objects, in the order in which they are put.
+        Metadata documents by key, in the order in which they are put.
     removed
-        Keys that go.
+        Keys to remove.
     staged_chunks
-        How many chunks are staged, where that is to be checked.
+        The number of chunks to stage; None if it is not checked.
     template
-        Where dask's arrays go after everything else has been put into place.
+        The store for dask's arrays, if they are written after all else is in place.
     after
-        What is done at the very end.
+        A function to call at the very end.
     """
 
     change: Change
@@ -98,17 +98,17 @@ class Job:
             mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex)
             self.finish(mark if pending else None)
         later = [(item, writer.for_template(self.template, mark.name)) for item, writer in lazy]
-        return Job(self.change, later, after=partial(settle, self.template)).rest(done=True)
+        return WriteTask(self.change, later, after=partial(settle, self.template)).rest(done=True)
 
     def rest(self, *, done: bool = False) -> Any:
-        """Return the writing of dask's arrays and the end of the task as one ``dask.delayed``."""
+        """Return the writing of dask's arrays and the end of the write task as one ``dask.delayed``."""
         from dask.delayed import delayed
 
         light = self.without_data()  # they are in the blocks
         end = light.settled if done else light.complete
         return delayed(end, pure=False)(optimized(self.writes()))
 
-    def without_data(self) -> Job:
+    def without_data(self) -> WriteTask:
         """Return a copy without the data, which is cheap to send to a worker."""
         return replace(self, flows=[])
 
