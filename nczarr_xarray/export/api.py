@@ -15,11 +15,11 @@ from nczarr_xarray.backend._compat import dataarray_to_dataset
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.dataset import Options
 from nczarr_xarray.export.new import plan_new
-from nczarr_xarray.export.place import Place
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.request import Mode, Request, Wishes
 from nczarr_xarray.export.update import RegionLike
 from nczarr_xarray.export.values import plan_append, plan_values
+from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile
 
@@ -229,9 +229,9 @@ def plan_groups(
         What is asked for the group at a path.
     """
     destination, profile = plan_target(target, storage_options, compat, portable=portable)
-    place = Place(destination)
+    write_target = WriteTarget(destination)
     request = Request(
-        place=place,
+        target=write_target,
         profile=profile,
         groups=groups,
         path=path,
@@ -244,7 +244,7 @@ def plan_groups(
             write_empty_chunks=write_empty_chunks,
         ),
     )
-    how = _mode(mode, append_dim, region, place.url)
+    how = _mode(mode, append_dim, region, write_target.url)
     if append_dim is not None:
         return plan_append(request, append_dim)
     if region is not None or how == "r+":

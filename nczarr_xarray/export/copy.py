@@ -19,11 +19,11 @@ from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.new import plan_contents
-from nczarr_xarray.export.place import Place
 from nczarr_xarray.export.request import aligned_item
 from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.storage import fill_element, note_text, text_dtype
 from nczarr_xarray.export.stored import netcdf_text, stored_as
+from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
 from nczarr_xarray.formats.nczarr.emit import Profile
@@ -91,7 +91,7 @@ def plan_copy(
         Of what the copy lacks, and of what it holds in another form.
     """
     destination, profile = plan_target(target, storage_options, compat, portable=portable)
-    place = Place(destination)
+    write_target = WriteTarget(destination)
     opened = replace(opened, exact=True)
     lacking = Lacking(netcdf4=False)
     lacking.note_hidden(opened.hierarchy)
@@ -112,11 +112,13 @@ def plan_copy(
             contents.items.append(item)
     found += problems(contents.root, profile)
     if found:
-        raise ExportError(place.url, "cannot hold this dataset; nothing was written", found)
+        raise ExportError(write_target.url, "cannot hold this dataset; nothing was written", found)
     wanted = consolidated or "consolidated" in destination.mode
-    task = plan_contents(contents, place, profile, replace_old=mode == "w", consolidated=wanted)
+    task = plan_contents(
+        contents, write_target, profile, replace_old=mode == "w", consolidated=wanted
+    )
     with task.or_nothing():
-        lacking.tell(place.url)
+        lacking.tell(write_target.url)
     return task
 
 
@@ -202,7 +204,7 @@ def plan_import(
     reads `source`.
     """
     destination, profile = plan_target(target, storage_options, compat, portable=portable)
-    place = Place(destination)
+    write_target = WriteTarget(destination)
     root, order = _declared(source, fixed=fixed)
     exporter = Exporter(profile, root, align=True)
     for path, dataset in groups.items():
@@ -214,9 +216,11 @@ def plan_import(
     contents = exporter.contents
     contents.items[:] = [aligned_item(i, (0,) * i.source.ndim) for i in contents.items]
     exporter.problems += problems(contents.root, profile)
-    exporter.check(place.url)
+    exporter.check(write_target.url)
     wanted = consolidated or "consolidated" in destination.mode
-    return plan_contents(contents, place, profile, replace_old=mode == "w", consolidated=wanted)
+    return plan_contents(
+        contents, write_target, profile, replace_old=mode == "w", consolidated=wanted
+    )
 
 
 def _declared(source: Any, *, fixed: bool) -> tuple[Group, dict[str, list[str]]]:

@@ -16,7 +16,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_xarray.backend.datasets import open_group
 from nczarr_xarray.dataset.open import Opened, open_keys
-from nczarr_xarray.export.place import Place
+from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import edit, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import Profile, consolidate
@@ -41,8 +41,8 @@ class Existing:
         Documents as they will be.
     """
 
-    def __init__(self, place: Place, opened: Opened) -> None:
-        self.place = place
+    def __init__(self, target: WriteTarget, opened: Opened) -> None:
+        self.target = target
         self.opened = opened
         self.pending = _release(opened)
         self.changed: dict[str, bytes] = {}
@@ -59,7 +59,7 @@ class Existing:
         self.profile: Profile = edit.generation_profile(root)
 
     @classmethod
-    def open(cls, place: Place) -> Existing | None:
+    def open(cls, target: WriteTarget) -> Existing | None:
         """Open the dataset at a target; return None if there is none.
 
         Raises
@@ -67,14 +67,14 @@ class Existing:
         NCZarrError
             If there is one that cannot be read or changed.
         """
-        store = place.reader()
+        store = target.reader()
         if store is None:
             return None
         try:
             opened = open_keys(store, consolidated=False)
         except DatasetNotFoundError:
             return None
-        return cls(place, opened)
+        return cls(target, opened)
 
     def group(self, path: str) -> Group | None:
         """Return the group at `path`, unchanged."""
@@ -102,7 +102,7 @@ class Existing:
         """Return the group at `path` for xarray."""
         group = self.group(path)
         if group is None:
-            raise DatasetNotFoundError(self.place.url, f"no group {path!r}")
+            raise DatasetNotFoundError(self.target.url, f"no group {path!r}")
         return open_group(self.opened, group)
 
     def agrees(self, before: Existing, arrays: Iterable[str] | None) -> bool:

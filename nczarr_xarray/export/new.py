@@ -18,7 +18,6 @@ from nczarr_xarray._version import __version__
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Contents, Exporter
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.place import Place, check_clashes
 from nczarr_xarray.export.request import (
     Mode,
     Request,
@@ -27,6 +26,7 @@ from nczarr_xarray.export.request import (
     misfits,
     shares_chunks,
 )
+from nczarr_xarray.export.write_target import WriteTarget, check_clashes
 from nczarr_xarray.export.write_task import Flow, WriteTask, is_lazy
 from nczarr_xarray.formats.nczarr import edit
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
@@ -49,7 +49,7 @@ def plan_new(request: Request, mode: Mode) -> WriteTask:
     existing = None
     if mode != "w" or request.path != "/":
         with suppress(IncompleteExportError):  # a new dataset that was never complete is nothing
-            existing = Existing.open(request.place)
+            existing = Existing.open(request.target)
     if existing is None:
         return _new_dataset(request, mode)
     with existing.opened:
@@ -66,19 +66,19 @@ def _new_dataset(request: Request, mode: Mode) -> WriteTask:
     _collect(exporter, request)
     return plan_contents(
         exporter.contents,
-        request.place,
+        request.target,
         request.profile,
         replace_old=mode == "w",
         consolidated=request.wishes.consolidated,
         skip_fill=request.wishes.write_empty_chunks is not True,
         # others may write parts of it before it is complete
-        template=None if request.wishes.compute else request.place.writer,
+        template=None if request.wishes.compute else request.target.store,
     )
 
 
 def plan_contents(
     contents: Contents,
-    place: Place,
+    target: WriteTarget,
     profile: Profile,
     *,
     replace_old: bool,
@@ -95,18 +95,18 @@ def plan_contents(
     skip_fill
         Whether chunks of nothing but the fill value are left out.
     template
-        Where dask's arrays go when everything else is in place, if they do so later.
+        The store for dask's arrays, if they are written after all else is in place.
     """
     root, items = contents.root, contents.items
     found = documents(root, profile, WRITER)
     if consolidated:
         found[CONSOLIDATED] = consolidate(found)
-    if replace_old and place.holds_dataset():
+    if replace_old and target.holds_dataset():
         template = None  # what is there stays until everything that replaces it has been written
-    change, removed, foreign = place.create(replace=replace_old, template=template is not None)
+    change, removed, foreign = target.create(replace=replace_old, template=template is not None)
     try:
         arrays = [array_of(item).path for item in items]
-        check_clashes(place.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
+        check_clashes(target.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
         flows = _flows(contents, change, skip_fill=skip_fill, but_lazy=template is not None)
         return WriteTask(change, flows, found, removed, template=template)
     except BaseException:
@@ -155,7 +155,7 @@ def _flows(
 
 def _merge(request: Request, replaced: str | None) -> WriteTask:
     """Add groups and variables to a dataset; the group `replaced` is written anew."""
-    change = request.place.edit()
+    change = request.target.edit()
     try:
         existing = _still_there(request)  # as it is now that nobody else may change it
         with existing.opened:
@@ -184,7 +184,7 @@ def _profile_there(existing: Existing, request: Request) -> Profile:
 
 
 def _still_there(request: Request) -> Existing:
-    existing = Existing.open(request.place)
+    existing = Existing.open(request.target)
     if existing is None:
         raise DatasetNotFoundError(request.url, "was removed just now; write it anew")
     return existing
@@ -196,7 +196,7 @@ def _outdated(
     """Return the keys that are removed because their group or variable is replaced."""
 
     def below(path: str) -> list[str]:
-        return dataset_keys(request.place.keys(path), path)
+        return dataset_keys(request.target.keys(path), path)
 
     if replaced is not None:
         return below(replaced.strip("/"))

@@ -9,7 +9,7 @@ from typing import Any
 from nczarr_fsspec.changes.create import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_xarray.dataset.targets import find_destination
-from nczarr_xarray.export.place import Place
+from nczarr_xarray.export.write_target import WriteTarget
 
 
 def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -30,8 +30,8 @@ def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> No
     StoreError
         If the store cannot be changed.
     """
-    place = Place(find_destination(target, storage_options))
-    if place.destination.path is not None:
-        remove_leftovers(os.path.realpath(place.destination.path), alive=True)
-    if place.writer is not None:
-        recover_store(place.writer)
+    write_target = WriteTarget(find_destination(target, storage_options))
+    if write_target.destination.path is not None:
+        remove_leftovers(os.path.realpath(write_target.destination.path), alive=True)
+    if write_target.store is not None:
+        recover_store(write_target.store)

@@ -10,7 +10,7 @@ import xarray as xr
 
 from nczarr_xarray.export.dataset import Item, Options
 from nczarr_xarray.export.grid import aligned, misfit
-from nczarr_xarray.export.place import Place
+from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import ChunkedArray
 
@@ -40,7 +40,7 @@ class Request:
         The group that the call is about.
     """
 
-    place: Place
+    target: WriteTarget
     profile: Profile
     groups: Mapping[str, xr.Dataset]
     path: str
@@ -50,7 +50,7 @@ class Request:
     @property
     def url(self) -> str:
         """How messages name the target."""
-        return self.place.url
+        return self.target.url
 
 
 def array_of(item: Item) -> ChunkedArray:

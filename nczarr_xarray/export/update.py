@@ -58,7 +58,7 @@ class Update:
         if self.problems:
             found = "".join(f"\n  {problem}" for problem in dict.fromkeys(self.problems))
             raise ExportError(
-                self.existing.place.url,
+                self.existing.target.url,
                 f"does not take these values; nothing was written:{found}",
             )
 

@@ -42,7 +42,7 @@ def plan_values(request: Request, region: RegionLike) -> WriteTask:
         starts = [update.start(item, slices) for item in items]
         items = _ready(update, items, starts, request)
         update.check()
-        change = request.place.edit(update.boxes(items, starts))
+        change = request.target.edit(update.boxes(items, starts))
         try:
             existing = _unchanged(request, existing, [array_of(item).path for item in items])
             reader = existing.opened.keys
@@ -63,7 +63,7 @@ def plan_values(request: Request, region: RegionLike) -> WriteTask:
                 flows.append((item, writer))
             staged = _count(flow for flow in flows if flow[1].array.path not in direct)
             final = existing.final_documents((), consolidated=False) if staged else {}
-            counted = None if request.place.writer is None else staged
+            counted = None if request.target.store is None else staged
             return WriteTask(change, flows, final, staged_chunks=counted)
         except BaseException:
             change.abort()
@@ -95,7 +95,7 @@ def plan_append(request: Request, append_dim: Hashable) -> WriteTask:
         if existing.pending:
             update.problems.append("the dataset is not complete yet; nothing is appended to it")
         update.check()
-        change = request.place.edit()
+        change = request.target.edit()
         try:
             reader = _unchanged(request, existing, None).opened.keys
             flows = [
@@ -104,7 +104,7 @@ def plan_append(request: Request, append_dim: Hashable) -> WriteTask:
             ]
             _update_attributes(existing, path, dataset, request)
             final = existing.final_documents((), consolidated=request.wishes.consolidated)
-            staged = None if request.place.writer is None else _count(flows)
+            staged = None if request.target.store is None else _count(flows)
             return WriteTask(change, flows, final, staged_chunks=staged)
         except BaseException:
             change.abort()
@@ -112,7 +112,7 @@ def plan_append(request: Request, append_dim: Hashable) -> WriteTask:
 
 
 def _must_exist(request: Request) -> Existing:
-    existing = Existing.open(request.place)
+    existing = Existing.open(request.target)
     if existing is None:
         raise DatasetNotFoundError(request.url, "there is no dataset to change; write it first")
     return existing
@@ -176,7 +176,7 @@ def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | Non
     ExportError
         If they are not.
     """
-    again = Existing.open(request.place)
+    again = Existing.open(request.target)
     if again is None or not again.agrees(existing, arrays):
         raise ExportError(
             request.url, "was changed by another writer just now; look at it and try again"
@@ -195,11 +195,11 @@ def _fresh(
         If a region has only a part of some chunk: that the chunk is there would
         not show that it is complete.
     """
-    writer = request.place.writer
+    store = request.target.store
     found: dict[str, WritableStore] = {}
     for item, start in zip(items, starts, strict=True):
         array = array_of(item)
-        if array.path not in existing.pending or writer is None:
+        if array.path not in existing.pending or store is None:
             continue
         ends = tuple(a + n for a, n in zip(start, item.source.shape, strict=True))
         whole = all(
@@ -212,7 +212,7 @@ def _fresh(
                 f"/{array.path}: the region does not begin and end at borders of chunks "
                 f"{array.chunk_shape}, and the dataset is not complete yet: write whole chunks",
             )
-        found[array.path] = writer
+        found[array.path] = store
     return found
 
 

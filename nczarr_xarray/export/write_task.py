@@ -101,7 +101,7 @@ class WriteTask:
         return WriteTask(self.change, later, after=partial(settle, self.template)).rest(done=True)
 
     def rest(self, *, done: bool = False) -> Any:
-        """Return the writing of dask's arrays and the end of the write task as one ``dask.delayed``."""
+        """Return the writing of dask's arrays, and what follows, as one ``dask.delayed``."""
         from dask.delayed import delayed
 
         light = self.without_data()  # they are in the blocks

@@ -1,4 +1,4 @@
-"""What is at a destination, and which way of changing it keeps it safe."""
+"""Write targets: what exists at a destination, and which kind of change suits it."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from nczarr_fsspec.writable import WritableStore
 _ROOTS = frozenset({*OTHER_ROOTS, ".zgroup", ".zattrs", ".zarray", JOURNAL})
 
 
-class Place:
-    """A destination, and what exists there.
+class WriteTarget:
+    """The target of a write task: a destination, and what exists there.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ class Place:
     def __init__(self, destination: Destination) -> None:
         self.destination = destination
         self.url = destination.url
-        self.writer = self._writer()
+        self.store = self._store()
 
-    def _writer(self) -> WritableStore | None:
+    def _store(self) -> WritableStore | None:
         destination = self.destination
         if destination.kind == "directory":
             assert destination.path is not None
@@ -60,14 +60,14 @@ class Place:
 
     def reader(self) -> KeyStore | None:
         """Return a store that reads the target as it is now; None if there is no archive."""
-        if self.writer is not None:
-            return self.writer.reader()
+        if self.store is not None:
+            return self.store.reader()
         return self.destination.open_archive()
 
     def keys(self, below: str = "") -> list[str]:
         """Return all keys that exist."""
-        if self.writer is not None:
-            return self.writer.keys_below(below)
+        if self.store is not None:
+            return self.store.keys_below(below)
         archive = self.reader()
         if archive is None:
             return []
@@ -84,20 +84,20 @@ class Place:
         Parameters
         ----------
         replace
-            Whether a dataset that is there may go.
+            Whether an existing dataset may be replaced.
         template
-            Whether it is put into place before all of its chunks are there.
+            Whether the dataset is put into place before all its chunks are written.
 
         Returns
         -------
         change, removed, foreign
-            Keys of what is there: those that go with the old dataset, and those
-            that do not belong to one and stay.
+            The change; keys to remove with the old dataset; keys that belong to
+            no dataset and stay.
 
         Raises
         ------
         DatasetExistsError
-            If something is there and must not be replaced.
+            If something exists that must not be replaced.
         """
         if self.destination.kind == "zip":
             archive = self._archive(base=False)
@@ -108,20 +108,20 @@ class Place:
         keys = self.keys()
         owned = dataset_keys(keys)
         foreign = sorted(set(keys) - set(owned))
-        nobodys = self._is_nobodys(keys)
+        abandoned = self._is_abandoned(keys)
         if not replace:
-            if not nobodys and _ROOTS & set(owned):
+            if not abandoned and _ROOTS & set(owned):
                 raise DatasetExistsError(self.url, _exists())
-            refuse_foreign(self.url, foreign or (() if nobodys else removable(owned)))
+            refuse_foreign(self.url, foreign or (() if abandoned else removable(owned)))
         path = self.destination.path
         if self.destination.kind == "directory" and path is not None and not foreign:
             path = os.path.realpath(path)
             if can_be_renamed(path):
                 return NewTree.begin(path, follow_symlinks=self.destination.follow_symlinks), [], []
-        assert self.writer is not None
-        if not template and (nobodys or not (_ROOTS & set(owned) or foreign)):
-            return NewObjects.begin(self.writer), [], foreign
-        change = Edit.begin(self.writer)
+        assert self.store is not None
+        if not template and (abandoned or not (_ROOTS & set(owned) or foreign)):
+            return NewObjects.begin(self.store), [], foreign
+        change = Edit.begin(self.store)
         return change, removable(dataset_keys(self.keys())), foreign
 
     def holds_dataset(self) -> bool:
@@ -129,19 +129,19 @@ class Place:
         keys = self.keys()
         return INCOMPLETE not in keys and bool(_ROOTS & set(dataset_keys(keys)))
 
-    def _is_nobodys(self, keys: list[str]) -> bool:
+    def _is_abandoned(self, keys: list[str]) -> bool:
         """Tell whether the target holds only an abandoned dataset, which was never complete."""
-        if INCOMPLETE not in keys or JOURNAL in keys or self.writer is None:
+        if INCOMPLETE not in keys or JOURNAL in keys or self.store is None:
             return False
-        mark = pending_in(self.writer)
+        mark = pending_in(self.store)
         return mark is not None and mark.pending is None
 
     def edit(self, boxes: Boxes = None) -> Change:
         """Begin a change of the existing dataset: of everything, or of the chunks in `boxes`."""
-        if self.writer is not None:
+        if self.store is not None:
             if self.destination.path is not None:
                 remove_leftovers(os.path.realpath(self.destination.path))
-            return Edit.begin(self.writer, boxes)
+            return Edit.begin(self.store, boxes)
         return self._archive(base=True)
 
     def _archive(self, *, base: bool) -> NewArchive:
