@@ -6,8 +6,8 @@ variable's group, name, dimensions, shape, type and attributes. Over HTTP a turn
 connections.
 
 The limit over HTTP is the network's alone (bench/latency.py), without a microsecond for making 500
-variables of what has arrived: three waves of requests without .zmetadata (the root's objects, then
-those of its groups, then those of their variables: NCZarr's lists name the children), and one wave
+variables of what has arrived: three rounds of requests without .zmetadata (the root's objects, then
+those of its groups, then those of their variables: NCZarr's lists name the children), and one round
 with it. So ours shows at most four rounds that depend on each other, with the connection, and two.
 
 Peers: netCDF-C opens no tree over HTTP. Engine zarr needs a listing where there is no .zmetadata,
@@ -66,11 +66,11 @@ def local(folder: Path) -> Work:
 def over_http(folder: Path, server: Server) -> Work:
     url, tree = server.url(TREE), folder / TREE
     found = metadata(tree)
-    waves = Counter(len(file.relative_to(tree).parts) for file in found)
+    rounds = Counter(len(file.relative_to(tree).parts) for file in found)
     programs: dict[str, Program | float] = {
         OURS: lambda: opened(url, engine="nczarr"),
         **peers(url, consolidated=False),
-        LIMIT: least(waves.values(), sum(file.stat().st_size for file in found)),
+        LIMIT: least(rounds.values(), sum(file.stat().st_size for file in found)),
     }
     return Work(SINGLE, programs, (Goal(LIMIT, 1 / 1.5),), right=same)
 

@@ -107,7 +107,7 @@ class Reading:
     Attributes
     ----------
     state
-        The store as it is to be read, once the first wave has been answered.
+        The store as it is to be read, once the first round has been answered.
     mark
         Of the state that was found then.
     objects

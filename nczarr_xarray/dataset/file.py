@@ -18,7 +18,7 @@ from nczarr_xarray.formats.classic import hierarchy as classic
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.hdf5 import netcdf as hdf5
 from nczarr_xarray.formats.hdf5.fallback import extent_of
-from nczarr_xarray.formats.waves import Parsing, Read, read_some, waves
+from nczarr_xarray.formats.rounds import Parsing, Read, read_rounds, read_some
 from nczarr_xarray.model import Hierarchy
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class DataFile:
             What the parser raises, or why bytes it needs cannot be read.
         """
         source, ranges = self.source, self.ranges
-        running = waves(parsing)
+        running = read_rounds(parsing)
         try:
             wishes = next(running)
             while True:
@@ -136,7 +136,7 @@ class DataFile:
     async def parse_remote(self, parsing: Parsing[T], *, around: bool = False) -> T:
         """`parse` a remote file, on its loop: for parsers that are short."""
         assert self.ranges is not None
-        running = waves(parsing)
+        running = read_rounds(parsing)
         try:
             wishes = next(running)
             while True:

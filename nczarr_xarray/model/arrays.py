@@ -49,7 +49,7 @@ class Conversion(Protocol):
     """Makes values of stored elements where that takes more of the file (a heap of strings)."""
 
     def __call__(self, stored: np.ndarray[Any, Any]) -> Coroutine[Any, Any, np.ndarray[Any, Any]]:
-        """Values in the shape of `stored`; awaits `nczarr_xarray.formats.waves.read` only."""
+        """Values in the shape of `stored`; awaits `nczarr_xarray.formats.rounds.read` only."""
 
     @property
     def needs_libhdf5(self) -> bool:
@@ -166,7 +166,7 @@ class Array:
         return replace(self, **changes) if self.conversion else self
 
     def locate(self, ids: np.ndarray[Any, Any]) -> Coroutine[Any, Any, ChunkTable]:
-        """Find chunks; awaits `nczarr_xarray.formats.waves.read` only.
+        """Find chunks; awaits `nczarr_xarray.formats.rounds.read` only.
 
         Parameters
         ----------

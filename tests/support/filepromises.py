@@ -27,7 +27,7 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import Opened, open_hierarchy
 from nczarr_xarray.formats.hdf5 import checksum
 from nczarr_xarray.formats.hdf5.fallback import H5pyArray
-from nczarr_xarray.formats.waves import Read, waves
+from nczarr_xarray.formats.rounds import Read, read_rounds
 from nczarr_xarray.model import FileChunks, FileStrides, Variable
 from tests.support import classic_corpus, hdf5_corpus
 from tests.support.filedamage import Anatomy, Damage, Span
@@ -172,8 +172,8 @@ def good(path: Path) -> Good:
     sealed: set[bytes] = set()
     find = DataFile._extent  # what all metadata are read by
 
-    def noted(self: DataFile, wish: Read) -> Any:
-        extent = find(self, wish)
+    def noted(self: DataFile, read: Read) -> Any:
+        extent = find(self, read)
         if isinstance(extent, Extent) and extent.stop > extent.start:
             structures.add((extent.start, extent.stop))
         return extent
@@ -238,12 +238,12 @@ def _extents(data: bytes) -> tuple[dict[str, list[Span]], frozenset[str]]:
 
 
 def _drive(parsing: Any, data: bytes) -> Any:
-    running = waves(parsing)
+    running = read_rounds(parsing)
     try:
-        wishes = next(running)
+        reads = next(running)
         while True:
-            wishes = running.send(
-                [memoryview(data)[wish.start : wish.start + wish.length] for wish in wishes]
+            reads = running.send(
+                [memoryview(data)[read.start : read.start + read.length] for read in reads]
             )
     except StopIteration as stop:
         return stop.value

@@ -184,7 +184,7 @@ class ChangingDirectory(DirectoryStore):
 
 
 class ChangingFarAway(RemoteStore):
-    """Objects behind a network, which change between two waves of requests (see `Steps`)."""
+    """Objects behind a network, which change between two rounds of requests (see `Steps`)."""
 
     url = "far"
 

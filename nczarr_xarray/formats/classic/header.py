@@ -14,7 +14,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.ranges.source import HEAD_BYTES
-from nczarr_xarray.formats.waves import read
+from nczarr_xarray.formats.rounds import read
 from nczarr_xarray.model import NC_DTYPES, Attribute, text_of
 
 #: Types by their number in the file. Those from 7 on came with CDF-5, but netCDF-C takes

@@ -9,7 +9,7 @@ from nczarr_xarray.model import Dimension, FileStrides, Group, Hierarchy, Variab
 
 
 async def read_hierarchy(url: str, size: int, group: str = "") -> Hierarchy:
-    """Read the header of a classic file; a driver of `nczarr_xarray.formats.waves` runs it.
+    """Read the header of a classic file; a driver of `nczarr_xarray.formats.rounds` runs it.
 
     Parameters
     ----------

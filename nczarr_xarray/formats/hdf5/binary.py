@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Any
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.waves import Read
+from nczarr_xarray.formats.rounds import Read
 
 #: Codes of `struct` for unsigned numbers, by their size.
 _UNSIGNED = {2: "H", 4: "I", 8: "Q"}

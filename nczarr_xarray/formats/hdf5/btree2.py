@@ -1,4 +1,4 @@
-"""Version 2 B-trees (specification III.A.2), level by level: one wave of reads for each.
+"""Version 2 B-trees (specification III.A.2), level by level: one round of reads for each.
 
 A node is read as long as its parent says it is used, not as long as it is
 allocated, and verified against its checksum.
@@ -14,7 +14,7 @@ import numpy as np
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
-from nczarr_xarray.formats.waves import together
+from nczarr_xarray.formats.rounds import together
 
 #: Levels of internal nodes at most; eight hold more records than a file has bytes.
 _DEEPEST = 16
@@ -69,7 +69,7 @@ class BTree2:
     count_size: int
 
     async def nodes(self, children: Sequence[Child], level: int) -> list[Node]:
-        """Read nodes of one level (0: leaves), all in one wave."""
+        """Read nodes of one level (0: leaves), all in one round."""
         return await together(self._node(child, level) for child in children)
 
     async def _node(self, child: Child, level: int) -> Node:

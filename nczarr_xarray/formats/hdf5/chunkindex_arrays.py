@@ -17,7 +17,7 @@ from nczarr_xarray.formats.hdf5.binary import Cursor
 from nczarr_xarray.formats.hdf5.btree2 import unsigned
 from nczarr_xarray.formats.hdf5.checksum import verify
 from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
-from nczarr_xarray.formats.waves import together
+from nczarr_xarray.formats.rounds import together
 
 #: A block that is remembered takes this much more than its arrays.
 BLOCK_BYTES = 300
@@ -88,7 +88,7 @@ class ArrayIndex(HDF5ChunkIndex):
     async def blocks(
         self, blocks: Sequence[Block], entry: np.dtype[Any]
     ) -> list[np.ndarray[Any, Any]]:
-        """Return the elements of blocks as `CHUNK`; those not in memory are read in one wave."""
+        """Return the elements of blocks as `CHUNK`; those not in memory are read in one round."""
         known = {block: self.memory.get(block) for block in blocks}
         unknown = [block for block in blocks if known[block] is None]
         datas = await together(self.fetch(b.address, b.size(entry)) for b in unknown)

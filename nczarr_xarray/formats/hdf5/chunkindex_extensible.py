@@ -17,7 +17,7 @@ from nczarr_xarray.formats.hdf5.chunkindex_arrays import (
     joined,
 )
 from nczarr_xarray.formats.hdf5.chunkindex_base import ChunkGrid
-from nczarr_xarray.formats.waves import together
+from nczarr_xarray.formats.rounds import together
 
 
 class _SuperBlock(NamedTuple):

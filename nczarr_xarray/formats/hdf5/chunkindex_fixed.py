@@ -15,7 +15,7 @@ from nczarr_xarray.formats.hdf5.chunkindex_arrays import (
     is_set,
     joined,
 )
-from nczarr_xarray.formats.waves import together
+from nczarr_xarray.formats.rounds import together
 
 
 @dataclass(frozen=True, slots=True)

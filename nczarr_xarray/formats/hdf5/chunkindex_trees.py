@@ -1,8 +1,8 @@
 """Chunk indexes that are B-trees: version 1 (III.A.1) and version 2 (III.A.2, types 10 and 11).
 
 Both order chunks by position, which is C order over any grid. Only nodes whose
-range holds a chunk that is asked for are read, all nodes of a level in one wave;
-what a wave brings is parsed as one array.
+range holds a chunk that is asked for are read, all nodes of a level in one round;
+what a round brings is parsed as one array.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from nczarr_xarray.formats.hdf5.binary import Cursor
 from nczarr_xarray.formats.hdf5.btree2 import BTree2, Child, read_tree2, unsigned
 from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
-from nczarr_xarray.formats.waves import together
+from nczarr_xarray.formats.rounds import together
 
 #: Children of a version 1 node, unless the superblock says otherwise: what a node is read for.
 _USUAL_CHILDREN = 64
@@ -74,7 +74,7 @@ class _TreeIndex(HDF5ChunkIndex):
 
     @abstractmethod
     async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
-        """Read nodes, all in one wave."""
+        """Read nodes, all in one round."""
 
     async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         found: list[np.ndarray[Any, Any]] = []

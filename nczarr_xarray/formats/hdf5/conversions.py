@@ -19,7 +19,7 @@ from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.hdf5.netcdf_types import is_plain, stored_dtype, value_dtype
 from nczarr_xarray.formats.hdf5.objects import Datatype
-from nczarr_xarray.formats.waves import together
+from nczarr_xarray.formats.rounds import together
 
 #: The first two bits of what continues a character in UTF-8.
 _CONTINUES, _MASK = 0x80, 0xC0
@@ -92,7 +92,7 @@ class Values:
         return _has_odd_numbers(self.type)
 
     async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return values; global heaps are read in one wave, nested sequences in more."""
+        """Return values; global heaps are read in one round, nested sequences in more."""
         return await self._convert(stored, self.type)
 
     async def _convert(self, stored: np.ndarray[Any, Any], type_: Datatype) -> np.ndarray[Any, Any]:

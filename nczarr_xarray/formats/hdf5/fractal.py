@@ -1,6 +1,6 @@
 """Fractal heaps (specification III.G): many links, many attributes, shared messages.
 
-All objects are wanted, so that all blocks are read, a level of them in a wave.
+All objects are wanted, so that all blocks are read, a level of them in a round.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nczarr_fsspec.errors import UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.btree2 import read_records
 from nczarr_xarray.formats.hdf5.checksum import lookup3, verify
-from nczarr_xarray.formats.waves import Once, both, together
+from nczarr_xarray.formats.rounds import Once, both, together
 
 #: Longer than the header of any heap without filters.
 _FIRST_READ = 256
@@ -89,7 +89,7 @@ class FractalHeap:
         return (min(largest, self.most_managed.bit_length()) + 7) // 8
 
     async def objects(self, ids: Sequence[bytes]) -> list[bytes]:
-        """Return the objects with these heap identifiers; huge ones take some more waves.
+        """Return the objects with these heap identifiers; huge ones take some more rounds.
 
         Raises
         ------

@@ -12,7 +12,7 @@ from nczarr_xarray.formats.hdf5.messages import (
     decode_link_info,
     decode_symbol_table,
 )
-from nczarr_xarray.formats.waves import both, together
+from nczarr_xarray.formats.rounds import both, together
 
 #: B-tree nodes and symbol table nodes of the usual widths.
 _FIRST_READ = 1024
@@ -68,7 +68,7 @@ def _old_link(cursor: Cursor, names: LocalHeap) -> Link:
 
 
 async def _entries(frame: Frame, address: int, what: str) -> list[bytes]:
-    """Return the entries of all symbol tables of a B-tree in order; each level is one wave."""
+    """Return the entries of all symbol tables of a B-tree in order; each level is one round."""
     level, wanted = await _node(frame, address, None, f"{what}, B-tree at {address}")
     seen = {address, *wanted}
     count = 1 + len(wanted)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
-from nczarr_xarray.formats.waves import together
+from nczarr_xarray.formats.rounds import together
 
 # Types of messages.
 NIL = 0x00
@@ -40,7 +40,7 @@ _OLD_HEAD = Struct("<HHB3x")
 _NEW_HEAD = Struct("<BHB")
 _ORDERED_HEAD = Struct("<BHBH")
 
-#: Most headers are not longer; the rest of one that is takes another wave.
+#: Most headers are not longer; the rest of one that is takes another round.
 _FIRST_READ = 2048
 
 

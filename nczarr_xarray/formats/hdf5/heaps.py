@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.waves import together
+from nczarr_xarray.formats.rounds import together
 
 #: Formats of `struct`, by size.
 _UNSIGNED = {2: "H", 4: "I", 8: "Q"}
@@ -93,7 +93,7 @@ class GlobalHeap:
 
 
 async def read_global_heap(frame: Frame, addresses: Iterable[int]) -> dict[int, GlobalHeap]:
-    """Read collections of global heaps, in one wave unless they are large.
+    """Read collections of global heaps, in one round unless they are large.
 
     Returns
     -------

@@ -48,7 +48,7 @@ from nczarr_xarray.formats.hdf5.values import (
     read_heap_values,
 )
 from nczarr_xarray.formats.hdf5.virtual import check_mappings
-from nczarr_xarray.formats.waves import caught, together
+from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import (
     Attribute,
     Dimension,
@@ -201,7 +201,7 @@ class _Builder:
     attached: dict[int, Attached] = field(default_factory=dict)
 
     async def read_heap(self) -> None:
-        """Read everything in global heaps that is needed to open the file, in one wave."""
+        """Read everything in global heaps that is needed to open the file, in one round."""
         attributes: list[tuple[H5Attribute, str]] = []
         lists: list[H5Dataset] = []
         references = References()

@@ -14,7 +14,7 @@ from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
 from nczarr_xarray.formats.hdf5.decoded import Decoded
 from nczarr_xarray.formats.hdf5.fractal import FractalHeap, read_heap
-from nczarr_xarray.formats.waves import Once, caught, together
+from nczarr_xarray.formats.rounds import Once, caught, together
 
 #: The table has a line for each combination of types at most.
 _MOST_INDEXES = 8
@@ -38,7 +38,7 @@ class SharedMessages:
         self._table: Once[dict[int, int]] | None = None
 
     async def find(self, wanted: Iterable[oh.Shared]) -> dict[oh.Shared, bytes | NCZarrError]:
-        """Return the messages, or why there are none; all are read in the same waves."""
+        """Return the messages, or why there are none; all are read in the same rounds."""
         missing = {one for one in wanted if one not in self._found}
         by_type: dict[int, list[oh.Shared]] = {}
         for one in missing:

@@ -9,7 +9,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
-from nczarr_xarray.formats.waves import caught, read_some, together
+from nczarr_xarray.formats.rounds import caught, read_some, together
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: Longer than any superblock.

@@ -14,7 +14,7 @@ from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
 from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, is_plain, value_type
 from nczarr_xarray.formats.hdf5.objects import H5Attribute
-from nczarr_xarray.formats.waves import caught, together
+from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import Attribute, text_of
 
 #: Attributes by which HDF5 and netCDF-C keep structure; `_NCProperties` is told apart.
@@ -63,7 +63,7 @@ class Sequences:
 async def read_heap_values(
     frame: Frame, wanted: list[Sequences]
 ) -> list[list[bytes] | FormatError]:
-    """Return the elements of variable length of many attributes, all read in one wave.
+    """Return the elements of variable length of many attributes, all read in one round.
 
     Returns
     -------

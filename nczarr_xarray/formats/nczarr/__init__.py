@@ -7,7 +7,7 @@ No I/O happens here. `walk` says which objects it needs and is sent their bytes,
 from __future__ import annotations
 
 from nczarr_xarray.formats.nczarr.build import Naming, build
-from nczarr_xarray.formats.nczarr.nodes import Answer, Nodes, Options, Wave
+from nczarr_xarray.formats.nczarr.nodes import Answer, Nodes, Options, ReadRound
 from nczarr_xarray.formats.nczarr.walk import Walking, single_array, walk
 
 __all__ = [
@@ -15,8 +15,8 @@ __all__ = [
     "Naming",
     "Nodes",
     "Options",
+    "ReadRound",
     "Walking",
-    "Wave",
     "build",
     "single_array",
     "walk",

@@ -1,4 +1,4 @@
-"""What a walk over the metadata asks for, is answered, and finds."""
+"""The read rounds of a walk over the metadata, their answers, and the nodes found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nczarr_xarray.formats.nczarr.spellings import GroupLists
 
 
 @dataclass(frozen=True, slots=True)
-class Wave:
+class ReadRound:
     """A read round: objects to read and prefixes to list, all in one go."""
 
     keys: tuple[str, ...]
@@ -21,7 +21,7 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answers of the store in the order of the `Wave`: None where there is nothing.
+    """The answers of the store in the order of the `ReadRound`: None where there is nothing.
 
     A listing of None means that the store cannot list.
     """
@@ -47,11 +47,11 @@ class Options:
         used if it agrees with the root objects, or if no group and no array has
         metadata of its own.
     required
-        Whether it is an error if ``.zmetadata`` is not there, for True; else it is a problem,
-        and the single objects are read (netCDF-C's ``mode=consolidated``).
+        For True: whether a missing ``.zmetadata`` is an error. If not, it is a problem,
+        and the separate objects are read (netCDF-C's ``mode=consolidated``).
     remote
-        Whether waiting for an answer is dear. If so ``.zmetadata`` is tried
-        for None, and listings are asked for before it is sure they are needed.
+        Whether each round takes long. If so, ``.zmetadata`` is tried
+        for None, and listings are requested before it is known that they are needed.
     """
 
     group: str = ""
@@ -90,7 +90,7 @@ class Nodes:
         Documents by path without leading slash, parents first. An array
         whose documents cannot be read has the error in their place.
     problems
-        Groups that were left out, and why.
+        The reasons why groups were left out.
     """
 
     generation: str = "v2"

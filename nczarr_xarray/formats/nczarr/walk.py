@@ -1,14 +1,14 @@
 """Which metadata objects to read: a walk over the hierarchy without any I/O.
 
-`walk` is a generator. It yields a `Wave` (keys to read and prefixes to list,
-all independent of each other), is sent the `Answer`, and returns the `Nodes`
-it found. A local caller answers from files, a remote caller reads each wave
-concurrently, a test answers from a dict: the walk is the same.
+`walk` is a generator. It yields a `ReadRound` (keys to read and prefixes to list,
+all independent of each other), receives the `Answer`, and returns the `Nodes`
+it found. A local caller answers from files, a remote caller sends the requests
+of a round at the same time, a test answers from a dict.
 
-The route through the hierarchy, best first: consolidated metadata if allowed
-and trustworthy, NCZarr's own lists (one wave per depth), listing the store. Where
-none of them leads to anything, and the choice was left to us, there may yet be a
-dataset that has nothing but consolidated metadata.
+The walk tries these ways in turn: consolidated metadata if they are allowed and
+trustworthy, NCZarr's own lists (one round per depth), listing the store. If all
+of them fail, and the caller left the choice open, the walk looks for a dataset
+that has nothing but consolidated metadata.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nczarr_fsspec.keystore import is_safe_name
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
-from nczarr_xarray.formats.nczarr.nodes import Answer, GroupNode, Nodes, Options, Wave
+from nczarr_xarray.formats.nczarr.nodes import Answer, GroupNode, Nodes, Options, ReadRound
 from nczarr_xarray.formats.strangers import about_strangers
 
 #: Some programs write metadata of both versions: then those of Zarr 3 count, as in zarr-python,
@@ -37,7 +37,7 @@ _NOTHING = "no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.
 #: Objects that most datasets do not have. Some servers answer 200 and a page for such.
 _OPTIONAL = frozenset({*spellings.ROOT_FILES, ".zmetadata"}) - {".zgroup", ".zattrs"}
 
-Walking = Generator[Wave, Answer, Nodes]
+Walking = Generator[ReadRound, Answer, Nodes]
 
 
 def walk(options: Options, where: str) -> Walking:
@@ -66,13 +66,13 @@ class _Walk:
         self.files: dict[str, JSON | NCZarrError] = {}
         self.listed: dict[str, frozenset[str] | StoreError | None] = {}
         self.wanted = options.group.strip("/")
-        self.structured = False  # whether NCZarr's lists rule
+        self.structured = False  # whether NCZarr's lists count
 
     # -- reading ---------------------------------------------------------------
 
     def load(
         self, keys: Iterable[str], prefixes: Iterable[str] = ()
-    ) -> Generator[Wave, Answer, None]:
+    ) -> Generator[ReadRound, Answer, None]:
         """Read what is asked for into `files` and `listed`, except what they hold already."""
         new_keys = tuple(dict.fromkeys(k for k in keys if k not in self.files))
         new_prefixes = tuple(dict.fromkeys(p for p in prefixes if p not in self.listed))
@@ -81,7 +81,7 @@ class _Walk:
             self.files.update((key, consolidated.documents.get(key)) for key in new_keys)
             self.listed.update((p, consolidated.children(p)) for p in new_prefixes)
         elif new_keys or new_prefixes:
-            answer = yield Wave(new_keys, new_prefixes)
+            answer = yield ReadRound(new_keys, new_prefixes)
             for key, data in zip(new_keys, answer.objects, strict=True):
                 self.files[key] = _parse(key, data)
             self.listed.update(zip(new_prefixes, answer.listings, strict=True))
@@ -142,7 +142,9 @@ class _Walk:
                 raise missing
         return self.nodes
 
-    def follow(self, root: dict[str, JSON], ancestors: list[str]) -> Generator[Wave, Answer, None]:
+    def follow(
+        self, root: dict[str, JSON], ancestors: list[str]
+    ) -> Generator[ReadRound, Answer, None]:
         """Walk from the root to the wanted group, and for a tree to everything below."""
         self.nodes.writer = spellings.writer(root)
         generation = spellings.detect(root)
@@ -282,7 +284,7 @@ class _Walk:
                 )
         return tuple(kept)
 
-    def descend(self, paths: list[str]) -> Generator[Wave, Answer, None]:
+    def descend(self, paths: list[str]) -> Generator[ReadRound, Answer, None]:
         """Load the arrays of the groups at `paths` and, for a tree, everything below."""
         while paths:
             groups = [self.nodes.groups[path] for path in paths]
@@ -391,7 +393,7 @@ class _Walk:
                 taken.append(path)
         return taken
 
-    def load_referenced_groups(self) -> Generator[Wave, Answer, None]:
+    def load_referenced_groups(self) -> Generator[ReadRound, Answer, None]:
         """Load groups outside the wanted part whose dimensions its arrays use."""
         paths: dict[str, None] = {}
         for array, documents in self.nodes.arrays.items():

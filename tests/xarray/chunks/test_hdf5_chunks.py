@@ -231,7 +231,7 @@ def test_no_elements(tmp_path: Path) -> None:
         with h5py.File(path, "w", libver=libver) as file:
             file.create_dataset("v", (0, 4), "i4", chunks=(2, 2), maxshape=(None, 4))
         loaded = check(path)
-        assert drive(loaded.index.locate(np.empty(0, np.int64)), loaded.data).waves == 0
+        assert drive(loaded.index.locate(np.empty(0, np.int64)), loaded.data).rounds == 0
 
 
 # -- many chunks ---------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def values(loaded: Loaded, ids: np.ndarray[Any, Any]) -> tuple[Driven, list[int 
 
 
 @pytest.mark.parametrize(
-    ("index", "waves", "most"),
+    ("index", "rounds", "most"),
     # bytes for all chunks, for a series, for a step, in thousands
     [
         ("btree1", 3, (1000, 600, 20)),
@@ -296,7 +296,7 @@ def values(loaded: Loaded, ids: np.ndarray[Any, Any]) -> tuple[Driven, list[int 
     ],
 )
 def test_lookups_read_what_they_need(
-    many: Callable[[str], Loaded], index: str, waves: int, most: tuple[int, ...]
+    many: Callable[[str], Loaded], index: str, rounds: int, most: tuple[int, ...]
 ) -> None:
     loaded = many(index)
     everything = np.arange(math.prod(GRID))
@@ -304,7 +304,7 @@ def test_lookups_read_what_they_need(
     for ids, limit in zip((everything, series, step), most, strict=True):
         driven, held = values(loaded, ids)
         assert held == [number if number % 97 else None for number in ids.tolist()]
-        assert driven.waves <= waves
+        assert driven.rounds <= rounds
         assert sum(length for _, length in driven.flat) <= limit * 1000
         assert len(set(driven.flat)) == len(driven.flat)
 
@@ -326,10 +326,10 @@ def test_nodes_are_read_once(many: Callable[[str], Loaded], index: str) -> None:
     first = drive(one.locate(everything[:5000]), loaded.data)
     second = drive(one.locate(everything), loaded.data)
     assert not set(first.flat) & set(second.flat)
-    assert drive(one.locate(everything), loaded.data).waves == 0
+    assert drive(one.locate(everything), loaded.data).rounds == 0
     copy = pickle.loads(pickle.dumps(one))
     assert len(pickle.dumps(one)) < 2000
-    assert drive(copy.locate(everything), loaded.data).waves > 0
+    assert drive(copy.locate(everything), loaded.data).rounds > 0
 
 
 @pytest.mark.parametrize("index", SIGNATURES)
@@ -379,7 +379,7 @@ def test_pages_of_an_extensible_array(compression: str | None, tmp_path: Path) -
         start = int(table.start[number])
         assert int.from_bytes(loaded.data[start : start + 4], "little") == number
     driven = drive(loaded.index.locate(np.array([132085])), loaded.data)
-    assert driven.waves == 4
+    assert driven.rounds == 4
     entry = 8 if compression is None else 8 + (8 if loaded.layout.wide else 1) + 4
     assert driven.reads[3][0][1] == 1024 * entry + 4
 
@@ -394,10 +394,10 @@ def test_pages_of_a_fixed_array(tmp_path: Path) -> None:
     loaded = load(path)
     assert np.flatnonzero(loaded.locate().start >= 0).tolist() == written
     one = loaded.index
-    assert drive(one.locate(np.array([0])), loaded.data).waves == 2
+    assert drive(one.locate(np.array([0])), loaded.data).rounds == 2
     # an index remembers which pages were ever written
-    assert drive(one.locate(np.array([5001])), loaded.data).waves == 1
-    assert drive(one.locate(np.array([1, 5002])), loaded.data).waves == 0
+    assert drive(one.locate(np.array([5001])), loaded.data).rounds == 1
+    assert drive(one.locate(np.array([1, 5002])), loaded.data).rounds == 0
 
 
 def test_more_chunks_than_memory_holds(tmp_path: Path) -> None:

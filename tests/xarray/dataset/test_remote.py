@@ -63,7 +63,7 @@ def test_http_consolidated_needs_few_requests(local: xr.Dataset) -> None:
             ".zmetadata", ".zgroup", ".zattrs", ".zarray", ".nczarr", ".nczgroup", ".nczattr",
             "zarr.json", "incomplete", "journal",
         }  # fmt: skip
-        assert metadata <= 10  # all in one wave but those of the arrays
+        assert metadata <= 10  # all in one round but those of the arrays
         # what each variable's own metadata say was compared when it was read
         assert sum(r.path.endswith("/tx/.zarray") for r in server.requests) == 1
 

@@ -502,19 +502,19 @@ def large(attribute: int, variables: int) -> Classic:
         (60_000, 10_000, 6),  # 9 MiB
     ],
 )
-def test_waves_of_a_large_header(attribute: int, variables: int, most: int) -> None:
+def test_rounds_of_a_large_header(attribute: int, variables: int, most: int) -> None:
     data = write(large(attribute, variables))
     found = run(data)
     assert len(found.result.root.variables) == variables
-    assert found.waves <= most
+    assert found.rounds <= most
     check_reads(found, len(data))
 
 
 def check_reads(found: Driven, size: int) -> None:
-    """Each wave goes on where the last ended."""
+    """Each round goes on where the last ended."""
     at = 0
-    for wave in found.reads:
-        ((start, length),) = wave
+    for reads in found.reads:
+        ((start, length),) = reads
         assert start == at
         at += length
     assert found.reads[0] == [(0, min(size, HEAD_BYTES))]
@@ -541,7 +541,7 @@ def test_a_wave_per_doubling_if_nothing_tells_the_end() -> None:
     data = write(file)
     found = run(data)
     check_reads(found, len(data))
-    assert found.waves <= 5
+    assert found.rounds <= 5
     assert sum(length for _, length in found.flat) <= 2 * 1024 * 1024
 
 

@@ -328,7 +328,7 @@ def test_selections_of_what_libhdf5_reads(directory: Path) -> None:
     "corpus", ["nc_types", "nc_coordinates", "h5_scales", "h5_layouts"], indirect=True
 )
 def test_a_small_file_opens_with_its_first_bytes(corpus: Path) -> None:
-    assert _drive(corpus).waves == 0
+    assert _drive(corpus).rounds == 0
 
 
 @pytest.mark.parametrize(

@@ -206,7 +206,7 @@ def test_many_members(libver: str, track_order: bool) -> None:
 
     data = made(fill, libver=libver, track_order=track_order)
     check(data)
-    assert read(data).waves <= 5
+    assert read(data).rounds <= 5
 
 
 @pytest.mark.parametrize("libver", LIBVERS)
@@ -386,7 +386,7 @@ def test_netcdf_rounds(tmp_path: Any) -> None:
             nc.sync()
     data = path.read_bytes()
     found = read(data)
-    assert found.waves <= 7
+    assert found.rounds <= 7
     root: H5Group = found.result
     assert [name for name in root.members if name.startswith("var")] == [
         f"var{i:03d}" for i in range(120)

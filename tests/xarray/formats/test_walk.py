@@ -1,4 +1,4 @@
-"""Which objects an open reads, in how many waves, and when ``.zmetadata`` is believed."""
+"""Which objects an open reads, in how many rounds, and when ``.zmetadata`` is believed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import netCDF4
 import pytest
 
 from nczarr_xarray import DatasetNotFoundError, FormatError, StoreError
-from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, Options, Wave, build, walk
+from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, Options, ReadRound, build, walk
 from nczarr_xarray.model import Hierarchy
 
 VECTORS = Path(__file__).parents[2] / "data" / "vectors"
@@ -25,18 +25,18 @@ def vector(name: str) -> dict[str, bytes]:
 
 def drive(
     objects: dict[str, bytes], *, listable: bool = True, **options: Any
-) -> tuple[Nodes, list[Wave]]:
-    """Run a walk over `objects`; return what it found and the waves it asked for."""
+) -> tuple[Nodes, list[ReadRound]]:
+    """Run a walk over `objects`; return what it found and the read rounds it asked for."""
     walking = walk(Options(**options), "test")
-    waves: list[Wave] = []
+    rounds: list[ReadRound] = []
     try:
-        wave = next(walking)
+        asked = next(walking)
         while True:
-            waves.append(wave)
-            listings = [children(objects, p) if listable else None for p in wave.prefixes]
-            wave = walking.send(Answer([objects.get(key) for key in wave.keys], listings))
+            rounds.append(asked)
+            listings = [children(objects, p) if listable else None for p in asked.prefixes]
+            asked = walking.send(Answer([objects.get(key) for key in asked.keys], listings))
     except StopIteration as stop:
-        return stop.value, waves
+        return stop.value, rounds
 
 
 def children(objects: dict[str, bytes], prefix: str) -> frozenset[str]:
@@ -60,8 +60,8 @@ PURE = vector("dims-zarr+file-4.9.0")
 
 @pytest.mark.parametrize("remote", [True, False])
 def test_group_lists_need_one_wave_per_depth(remote: bool) -> None:
-    nodes, waves = drive(NCZARR, tree=True, remote=remote)
-    assert len(waves) == 4  # root; its arrays and groups; those of /g1; those of /g1/sub
+    nodes, rounds = drive(NCZARR, tree=True, remote=remote)
+    assert len(rounds) == 4  # root; its arrays and groups; those of /g1; those of /g1/sub
     assert set(nodes.groups) == {"", "g1", "g1/sub", "emptygrp"}
 
 
@@ -79,35 +79,35 @@ def test_500_variables_in_20_groups_need_no_more_waves(
     files = (path for path in tree.rglob("*") if path.is_file())
     objects = {path.relative_to(tree).as_posix(): path.read_bytes() for path in files}
     for listable in (True, False):
-        nodes, waves = drive(objects, listable=listable, tree=True, remote=True)
-        assert len(waves) <= most
+        nodes, rounds = drive(objects, listable=listable, tree=True, remote=True)
+        assert len(rounds) <= most
         assert len(variables(build(nodes, Naming(), pure=False))) == 500
 
 
-def test_one_group_needs_two_waves_at_any_depth() -> None:
-    nodes, waves = drive(NCZARR, group="g1/sub", remote=True)
-    assert len(waves) == 2
+def test_one_group_needs_two_rounds_at_any_depth() -> None:
+    nodes, rounds = drive(NCZARR, group="g1/sub", remote=True)
+    assert len(rounds) == 2
     assert set(nodes.arrays) == {"g1/sub/deep", "g1/sub/tsub"}
 
 
 def test_chunks_are_never_read() -> None:
     for objects in (NCZARR, PURE, CONSOLIDATED):
-        _, waves = drive(objects, tree=True, remote=True)
-        files = {key.rpartition("/")[2] for wave in waves for key in wave.keys}
+        _, rounds = drive(objects, tree=True, remote=True)
+        files = {key.rpartition("/")[2] for one in rounds for key in one.keys}
         assert all(file.startswith(".") or file == "zarr.json" for file in files)
 
 
 def test_lists_make_listing_unnecessary() -> None:
     whole = variables(hierarchy(NCZARR, tree=True))
     assert variables(hierarchy(NCZARR, tree=True, listable=False)) == whole
-    _, waves = drive(NCZARR, tree=True)
-    assert all(not wave.prefixes for wave in waves)
+    _, rounds = drive(NCZARR, tree=True)
+    assert all(not one.prefixes for one in rounds)
 
 
 def test_trusted_metadata_make_listing_unnecessary() -> None:
     for consolidated, listed in ((True, ()), (None, ("",))):
-        _, waves = drive(CONSOLIDATED, tree=True, remote=True, consolidated=consolidated)
-        assert [wave.prefixes for wave in waves] == [listed]
+        _, rounds = drive(CONSOLIDATED, tree=True, remote=True, consolidated=consolidated)
+        assert [one.prefixes for one in rounds] == [listed]
 
 
 def test_pure_zarr_is_listed() -> None:
@@ -189,8 +189,8 @@ def test_stale_backup_files_are_ignored() -> None:
 
 
 def test_consolidated_saves_waves() -> None:
-    nodes, waves = drive(CONSOLIDATED, tree=True, remote=True)
-    assert len(waves) == 1
+    nodes, rounds = drive(CONSOLIDATED, tree=True, remote=True)
+    assert len(rounds) == 1
     assert nodes.consolidated is not None
     assert variables(hierarchy(CONSOLIDATED, tree=True, remote=True)) == variables(
         hierarchy(CONSOLIDATED, tree=True, consolidated=False)
@@ -199,9 +199,9 @@ def test_consolidated_saves_waves() -> None:
 
 def test_consolidated_is_not_read_where_it_saves_nothing() -> None:
     for options in ({"remote": False}, {"remote": True, "consolidated": False}):
-        nodes, waves = drive(CONSOLIDATED, tree=True, **options)
+        nodes, rounds = drive(CONSOLIDATED, tree=True, **options)
         assert nodes.consolidated is None
-        assert all(".zmetadata" not in wave.keys for wave in waves)
+        assert all(".zmetadata" not in one.keys for one in rounds)
 
 
 def test_consolidated_alone_is_enough() -> None:

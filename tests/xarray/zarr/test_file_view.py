@@ -36,7 +36,7 @@ from nczarr_fsspec.ranges.source import Extent, Limits, LocalBytes, RemoteBytes
 from nczarr_xarray import NCZarrWarning, open_store
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.formats.waves import read
+from nczarr_xarray.formats.rounds import read
 from nczarr_xarray.model import (
     ChunkTable,
     Dimension,

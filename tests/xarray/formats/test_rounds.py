@@ -1,4 +1,4 @@
-"""Coroutines that wait for bytes together, and the waves in which they are answered."""
+"""Coroutines that wait for bytes together, and the rounds in which they are answered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.waves import Once, Parsing, both, caught, read, together
+from nczarr_xarray.formats.rounds import Once, Parsing, both, caught, read, together
 from tests.support.h5drive import drive
 
 DATA = bytes(range(256))
@@ -41,18 +41,18 @@ def leaves(tree: Tree) -> list[int]:
 
 
 @given(st.recursive(st.integers(0, 4), lambda below: st.lists(below, max_size=4), max_leaves=30))
-def test_as_many_waves_as_the_longest_part_takes(tree: Tree) -> None:
+def test_as_many_rounds_as_the_longest_part_takes(tree: Tree) -> None:
     found = drive(sum_of(tree), DATA)
     listed = leaves(tree)
     assert found.result == len(listed)
-    assert found.waves == max(listed, default=0)
+    assert found.rounds == max(listed, default=0)
     assert len(found.flat) == sum(listed)
 
 
 def test_results_are_in_order() -> None:
     found = drive(together(byte(i, i % 3) for i in range(20)), DATA)
     assert found.result == list(range(20))
-    # the reads of a wave, too
+    # the reads of a round, too
     assert found.reads[0] == [(i, 1) for i in range(20) if i % 3]
 
 
@@ -113,7 +113,7 @@ def test_once(rounds: int) -> None:
     found = drive(parse(), DATA)
     assert found.result == [9] * 50
     assert len(begun) == 1
-    assert found.waves == max(rounds, 4)
+    assert found.rounds == max(rounds, 4)
 
 
 @pytest.mark.parametrize("rounds", [0, 2])

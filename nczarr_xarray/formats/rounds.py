@@ -1,11 +1,11 @@
-"""Formats as coroutines that wait for bytes, all that can be waited for together in one wave.
+"""Read rounds: parsers of file formats as coroutines that await bytes.
 
-A parser of a file format is written as coroutines that ``await read(...)`` and,
-where several things can be read independently, ``await together(...)``. It does
-no I/O and knows no event loop: `waves` runs it and says, wave by wave, which
-bytes all of its branches are waiting for. Whoever drives it answers from a
-file, from a network, or, in the tests, from memory. The number of waves is the
-number of dependent round trips.
+A parser awaits ``read(...)``, and ``together(...)`` where several parts can be
+read independently. A parser does no I/O and knows no event loop: `read_rounds`
+runs it until all its parts await bytes, and yields what they await. That is one
+read round. The driver answers all of it at once, from a file, from a network
+or, in the tests, from memory. So the number of rounds is the number of
+dependent round trips.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Together:
     __slots__ = ("results", "waiting")
 
     def __init__(self, results: list[Any], waiting: list[_Waiting]) -> None:
-        self.results = results  # of which those of the waiting parts are missing
+        self.results = results  # those of the waiting parts are still missing
         self.waiting = waiting
 
     def __await__(self) -> Generator[_Together, None, None]:
@@ -81,7 +81,7 @@ async def together(parts: Iterable[Parsing[T]]) -> list[T]:
             part.close()
         raise
     if waiting:
-        del listed  # there may be thousands of these at a time
+        del listed  # thousands of such lists may exist at a time
         await _Together(results, waiting)
     return results
 
@@ -96,12 +96,12 @@ async def both(first: Parsing[S], second: Parsing[T]) -> tuple[S, T]:
 class Once(Generic[T]):
     """A part that runs once, whose result several parts may await.
 
-    It must be awaited in one run of `waves` only.
+    Await it within one run of `read_rounds` only.
 
     Parameters
     ----------
     part
-        Begins it. An error that it raises is raised for all that wait.
+        Begins the part. An error of the part is raised in all that await it.
     """
 
     __slots__ = ("begun", "part", "result", "waiting")
@@ -122,12 +122,12 @@ class Once(Generic[T]):
         if isinstance(self.result, tuple):
             return self.result[0]
         assert self.result is not None
-        raise self.result.with_traceback(None)  # which else would grow with each that waits
+        raise self.result.with_traceback(None)  # the traceback would grow with each await
 
     async def run(self) -> None:
         """Run the part."""
         assert self.part is not None
-        part, self.part = self.part(), None  # which often refers to whoever has this
+        part, self.part = self.part(), None  # the function often refers to the owner of this
         try:
             self.result = (await part,)
         except NCZarrError as error:
@@ -142,7 +142,7 @@ async def caught(part: Parsing[T]) -> T | NCZarrError:
         return error
 
 
-#: A part of several, by its place among them, and what it waits for.
+#: A part of `together`: its position, its coroutine, and what it awaits.
 _Waiting: TypeAlias = "tuple[int, Parsing[Any], Read | _Together | Once[Any]]"
 
 
@@ -179,10 +179,10 @@ class _Task:
             task.children = ()
 
 
-def waves(
+def read_rounds(
     parsing: Parsing[T],
 ) -> Generator[list[Read], list[memoryview | NCZarrError], T]:
-    """Run `parsing` in waves: yield the reads it awaits, receive the bytes (or the errors).
+    """Run `parsing` in read rounds: yield the reads it awaits, receive bytes or errors.
 
     Returns
     -------
@@ -197,10 +197,10 @@ def waves(
             if root.ended:
                 result: T = running.result
                 return result
-            waiting = [(task, wish) for task, wish in running.blocked if not task.ended]
+            waiting = [(task, awaited) for task, awaited in running.blocked if not task.ended]
             running.blocked = []
-            assert waiting, "parts that wait for each other"
-            answers = yield [wish for _, wish in waiting]
+            assert waiting, "parts that await each other"
+            answers = yield [awaited for _, awaited in waiting]
             running.ready.extend(
                 (task, answer) for (task, _), answer in zip(waiting, answers, strict=True)
             )
@@ -216,13 +216,13 @@ class _Running:
     Attributes
     ----------
     ready : deque
-        Tasks that can go on, with what they waited for.
+        Tasks that can go on, each with the result it awaited.
     blocked : list
         Tasks that wait for bytes.
     shared : list
-        Tasks of which each runs for a `Once`.
+        The tasks that run the parts of `Once`.
     result
-        Of the parser.
+        The result of the parser.
     """
 
     def __init__(self) -> None:
@@ -240,9 +240,9 @@ class _Running:
                 continue
             try:
                 if isinstance(value, BaseException):
-                    wish = task.coroutine.throw(value)
+                    awaited = task.coroutine.throw(value)
                 else:
-                    wish = task.coroutine.send(value)
+                    awaited = task.coroutine.send(value)
             except StopIteration as stop:
                 task.ended = True
                 self._finish(task, stop.value)
@@ -255,30 +255,30 @@ class _Running:
                 task.parent.children = ()
                 ready.append((task.parent, error))
             else:
-                self._wait(task, wish)
+                self._wait(task, awaited)
 
-    def _wait(self, task: _Task, wish: Read | _Together | Once[Any]) -> None:
+    def _wait(self, task: _Task, awaited: Read | _Together | Once[Any]) -> None:
         """Note what a task awaits, and what that awaits in turn."""
-        pending = [(task, wish)]
+        pending = [(task, awaited)]
         while pending:
-            task, wish = pending.pop()
-            if isinstance(wish, Read):
-                self.blocked.append((task, wish))
-            elif isinstance(wish, _Together):
-                task.results = wish.results
-                task.missing = len(wish.waiting)
-                task.children = [_Task(part, task, slot) for slot, part, _ in wish.waiting]
+            task, awaited = pending.pop()
+            if isinstance(awaited, Read):
+                self.blocked.append((task, awaited))
+            elif isinstance(awaited, _Together):
+                task.results = awaited.results
+                task.missing = len(awaited.waiting)
+                task.children = [_Task(part, task, slot) for slot, part, _ in awaited.waiting]
                 pending += [
                     (child, one[2])
-                    for child, one in zip(task.children[::-1], wish.waiting[::-1], strict=True)
+                    for child, one in zip(task.children[::-1], awaited.waiting[::-1], strict=True)
                 ]
-            elif wish.result is not None:  # meanwhile
+            elif awaited.result is not None:  # it has ended meanwhile
                 self.ready.append((task, None))
             else:
-                wish.waiting.append(task)
-                if not wish.begun:
-                    wish.begun = True
-                    task = _Task(wish.run(), once=wish)
+                awaited.waiting.append(task)
+                if not awaited.begun:
+                    awaited.begun = True
+                    task = _Task(awaited.run(), once=awaited)
                     self.shared.append(task)
                     self.ready.append((task, None))
 
