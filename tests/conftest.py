@@ -16,6 +16,7 @@ from tests.support.strictjson import check_pure
 pytest.register_assert_rewrite("tests.support.ncpair")
 # how long an example takes depends on what else the machine does
 settings.register_profile("any machine", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=12)
 settings.load_profile("any machine")
 
 

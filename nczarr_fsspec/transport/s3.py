@@ -33,8 +33,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
-from aiobotocore.httpsession import AIOHTTPSession  # type: ignore[import-untyped]
-from aiobotocore.session import AioSession  # type: ignore[import-untyped]
+from aiobotocore.httpsession import AIOHTTPSession
+from aiobotocore.session import AioSession
 from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
 from botocore.loaders import create_loader
 from fsspec import AbstractFileSystem

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]
+import pandas as pd
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, FormatError
@@ -25,9 +25,9 @@ from nczarr_xarray.formats.nczarr import edit
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
-Region = Mapping[Hashable, slice]
+Region = Mapping[Any, slice]
 #: What a user may give: slices, or "auto" for some dimension or for all.
-RegionLike = Mapping[Hashable, slice | Literal["auto"]] | Literal["auto"]
+RegionLike = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
 
 
 class Update:

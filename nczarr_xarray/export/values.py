@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable
 
 import xarray as xr
 
@@ -20,7 +20,7 @@ from nczarr_xarray.export.request import (
     misfits,
     shares_chunks,
 )
-from nczarr_xarray.export.update import RegionLike, Update
+from nczarr_xarray.export.update import Region, RegionLike, Update
 from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
 from nczarr_xarray.formats.nczarr import edit
 from nczarr_xarray.model import ChunkedArray, Group
@@ -136,7 +136,7 @@ def _one_group(request: Request) -> tuple[str, xr.Dataset]:
     return path, dataset
 
 
-def _refuse_outsiders(update: Update, slices: Mapping[Hashable, slice]) -> None:
+def _refuse_outsiders(update: Update, slices: Region) -> None:
     """Note variables that no slice of the region concerns."""
     variables = update.dataset.variables
     outside = [name for name, v in variables.items() if not set(v.dims) & set(slices)]

@@ -75,7 +75,7 @@ def elements(nc_type: str) -> st.SearchStrategy[Any]:
         return small | st.integers(int(info.min), int(info.max))
     if dtype.kind == "f":
         short = st.integers(-10000, 10000).map(lambda i: i / 8)
-        return short | st.floats(width=dtype.itemsize * 8)
+        return short | st.floats(width=32 if dtype.itemsize == 4 else 64)
     if nc_type == "char":
         common = st.sampled_from([b"a", b" ", b"\0", b"\n", b'"'])
         return common | st.binary(min_size=1, max_size=1)
@@ -115,7 +115,7 @@ def trees(draw: st.DrawFn, path: str = "/", above: tuple[Dimension, ...] = ()) -
     group = Group(path, attributes=draw(attributes(3)))
     names = draw(st.lists(NAMES, max_size=8, unique_by=str.lower))
     for name in names[:3]:
-        if above and draw(st.booleans()):
+        if len(above) > 0 and draw(st.booleans()):
             name = draw(st.sampled_from(above)).name  # hides one of a group above
         size = draw(st.integers(1, 4) | st.integers(10, 40))
         group.dimensions[name] = Dimension(name, size, draw(st.booleans()), path)
@@ -163,7 +163,7 @@ def models(draw: st.DrawFn) -> tuple[Group, Data]:
     for variable in written:
         some = draw(st.lists(elements(str(variable.nc_type)), min_size=1, max_size=20))
         data[variable.path] = np.empty(variable.shape, variable.dtype)
-        data[variable.path].flat = some
+        data[variable.path].flat[:] = some
     return root, data
 
 

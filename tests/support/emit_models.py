@@ -43,7 +43,9 @@ def elements(dtype: np.dtype[Any]) -> st.SearchStrategy[Any]:
     if dtype.kind == "f":
         special = st.sampled_from([np.nan, np.inf, -np.inf, -0.0, 7.038530691851209e-26, 1e22])
         # a NaN is stored as such, not with its bits
-        return special | st.floats(width=dtype.itemsize * 8).filter(lambda x: not np.isnan(x))
+        return special | st.floats(width=32 if dtype.itemsize == 4 else 64).filter(
+            lambda x: not np.isnan(x)
+        )
     limits = np.iinfo(dtype)
     return st.integers(int(limits.min), int(limits.max))
 
@@ -82,7 +84,7 @@ def variables(draw: st.DrawFn, profile: Profile, path: str, visible: list[Dimens
     if nc_type == "string":
         dtype, fill = np.dtype("S9"), draw(st.sampled_from([None, b"", b"2020", "é".encode()]))
     elif nc_type != "char":
-        order = draw(st.sampled_from("<>")) if profile.generation in ("G2A", "v2") else "<"
+        order: Any = draw(st.sampled_from("<>")) if profile.generation in ("G2A", "v2") else "<"
         dtype = NC_DTYPES[nc_type].newbyteorder(order)
         value = draw(elements(dtype) | st.none())
         fill = None if value is None else np.array([value], dtype)[0]
@@ -110,7 +112,7 @@ def models(
     usable = NAMES.filter(lambda name: profile != PROFILES["v2"] or "\\" not in name)
     names = draw(st.lists(usable, max_size=7, unique=True))
     for name in names[:2]:
-        if above and draw(st.booleans()):
+        if len(above) > 0 and draw(st.booleans()):
             name = draw(st.sampled_from(above)).name  # hides one of a group above
         unlimited = profile == PROFILES["G2A"] and draw(st.booleans())
         size = draw(st.integers(0 if unlimited else 1, 4))

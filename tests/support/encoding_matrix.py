@@ -99,7 +99,7 @@ def hdf5(**storage: Any) -> Callable[[Path], Path]:
 
 def classic(folder: Path) -> Path:
     path = folder / "x.nc"
-    encoding = {"packed": PACKED, "time": TIME}
+    encoding: Any = {"packed": PACKED, "time": TIME}
     ds = dataset()
     ds.to_netcdf(
         path, engine="netcdf4", format="NETCDF3_64BIT", encoding=encoding, unlimited_dims=["time"]

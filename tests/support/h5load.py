@@ -38,11 +38,13 @@ class Loaded(NamedTuple):
         return self.dataset.layout
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        assert self.dataset.space.shape is not None
+        return self.dataset.space.shape
+
+    @property
     def grid(self) -> tuple[int, ...]:
-        return tuple(
-            -(-n // c)
-            for n, c in zip(self.dataset.space.shape, self.layout.chunk_shape, strict=True)
-        )
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.layout.chunk_shape, strict=True))
 
     def locate(self, ids: Any = None) -> ChunkTable:
         """Where chunks are; all of them, unless some are named."""
@@ -56,7 +58,7 @@ class Loaded(NamedTuple):
         assert dtype is not None
         return FileChunks(
             path=dataset.name,
-            shape=dataset.space.shape,
+            shape=self.shape,
             chunk_shape=layout.chunk_shape,
             dtype=dtype,
             index=self.index,

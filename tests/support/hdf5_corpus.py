@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,14 @@ def nc(path: Path, **options: Any) -> netCDF4.Dataset:
     return netCDF4.Dataset(path, "w", **options)
 
 
+def _swapped(function: Callable[[Path, Any], None], value: Any, path: Path) -> None:
+    function(path, value)
+
+
 def _each(prefix: str, values: Any) -> Callable[[Callable[[Path, Any], None]], None]:
     def register(function: Callable[[Path, Any], None]) -> None:
         for value in values:
-            CASES[f"{prefix}_{value}"] = lambda path, value=value: function(path, value)
+            CASES[f"{prefix}_{value}"] = partial(_swapped, function, value)
 
     return register
 
@@ -150,7 +155,8 @@ def nc_fill(path: Path) -> None:
 def nc_endian(path: Path) -> None:
     with nc(path) as ds:
         ds.createDimension("x", 3)
-        for endian, order in (("big", ">"), ("little", "<"), ("native", "=")):
+        orders: dict[str, Any] = {"big": ">", "little": "<", "native": "="}
+        for endian, order in orders.items():
             for dtype in ("i2", "i4", "u8", "f4", "f8", "i1"):
                 for chunked in (True, False):
                     name, stored = (
@@ -679,7 +685,7 @@ for _name, _data in {
     "bool": np.array([True, False]),
     "longdouble": np.array([1, 2], "g"),
 }.items():
-    CASES[f"h5_odd_{_name}"] = lambda path, data=_data: _type_of_its_own(path, data)
+    CASES[f"h5_odd_{_name}"] = partial(_swapped, _type_of_its_own, _data)
 
 
 @case
@@ -796,7 +802,7 @@ for _name in (
     "TITLE", "_NCZARR_ATTR", "_nczarr_superblock", "_Netcdf4Coordinates_",
     "_NCZARR_DEFAULT_MAXSTRLEN",
 ):  # fmt: skip
-    CASES[f"h5_reserved_{_name}"] = lambda path, name=_name: _reserved_attribute(path, name)
+    CASES[f"h5_reserved_{_name}"] = partial(_swapped, _reserved_attribute, _name)
 
 
 def _odd_attribute(path: Path, value: Any) -> None:
@@ -824,7 +830,7 @@ for _name, _data in {
     "not_utf8": np.bytes_(b"caf\xe9"),
     "nul_inside": np.bytes_(b"a\0b"),
 }.items():
-    CASES[f"h5_attribute_{_name}"] = lambda path, value=_data: _odd_attribute(path, value)
+    CASES[f"h5_attribute_{_name}"] = partial(_swapped, _odd_attribute, _data)
 
 
 @case

@@ -30,8 +30,8 @@ Step = tuple[str, bytes | None]
 class Recorder(dict[str, bytes]):
     """A mapping that notes what is done to it."""
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.steps: list[Step] = []
 
     def __setitem__(self, key: str, value: bytes) -> None:

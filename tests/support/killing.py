@@ -54,7 +54,7 @@ class Target:
     url: str
     options: Mapping[str, Any] | None = None
 
-    def write(self, obj: Any, mode: str | None = None, **options: Any) -> Any:
+    def write(self, obj: Any, mode: Any = None, **options: Any) -> Any:
         """Export to it."""
         return to_nczarr(obj, self.url, mode, storage_options=self.options, **options)
 

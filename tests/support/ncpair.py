@@ -93,7 +93,11 @@ def assert_same(ours: xr.Dataset, theirs: xr.Dataset) -> None:
     assert ours.encoding.get("unlimited_dims") == theirs.encoding.get("unlimited_dims")
     fills = cut_fills(theirs)
     expected = as_stored(theirs, fills)
-    for one, other in [(ours, expected), *((ours[n], v) for n, v in expected.variables.items())]:
+    pairs: list[tuple[Any, Any]] = [
+        (ours, expected),
+        *((ours[n], v) for n, v in expected.variables.items()),
+    ]
+    for one, other in pairs:
         assert list(one.attrs) == list(other.attrs)
         for name, value in other.attrs.items():
             assert_same_value(one.attrs[name], value, name)

@@ -98,7 +98,8 @@ def _variable(group: int, i: int, path: str, known: dict[int, Dimension]) -> Var
     call("nc_inq_vardimid", group, i, ids)
     dims = tuple(known[d] for d in ids[: integer("nc_inq_varndims", group, i)])
     dtype = np.dtype("S9") if nc_type == "string" else NC_DTYPES[nc_type]
-    dtype = dtype.newbyteorder("<=>"[[1, 0, 2].index(integer("nc_inq_var_endian", group, i))])
+    order: Any = "=<>"[integer("nc_inq_var_endian", group, i)]
+    dtype = dtype.newbyteorder(order)
     no_fill, fill, storage = ctypes.c_int(), c_type(), ctypes.c_int()
     chunks = (ctypes.c_size_t * 1000)()
     call("nc_inq_var_fill", group, i, ctypes.byref(no_fill), ctypes.byref(fill))

@@ -122,8 +122,9 @@ def open_with_xarray(objects: Mapping[str, bytes], **options: Any) -> dict[str, 
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        store: Any = dict(objects)
         try:
-            groups = xr.open_groups(dict(objects), engine="nczarr", **options)
+            groups = xr.open_groups(store, engine="nczarr", **options)
         except NCZarrError:
             return None
     warned = "\n".join(str(w.message) for w in caught if w.category is NCZarrWarning)

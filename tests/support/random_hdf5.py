@@ -138,7 +138,7 @@ class _Maker:
         """A kind of type, and a dtype."""
         choose = self.choose
         kind = choose.choice(KINDS) if self.maybe(0.93) else choose.choice(H5PY_ONLY[:-1])
-        order = choose.choice("<<>")
+        order: Any = choose.choice("<<>")
         if kind == "number":
             return kind, np.dtype(choose.choice(values.NUMBERS)).newbyteorder(order)
         if kind == "f2":
@@ -204,7 +204,7 @@ class _Maker:
             found = values.texts(choose, shape)
             if h5py.check_string_dtype(dtype).encoding == "ascii":
                 for at in np.ndindex(shape):
-                    found[at] = found[at].encode("ascii", "replace").decode()
+                    found[at] = str(found[at]).encode("ascii", "replace").decode()
             return found
         array = np.empty(shape, object)
         for at in np.ndindex(shape):
@@ -402,7 +402,8 @@ class _Maker:
         for _ in range(count):
             name = values.name(choose, taken)
             kind = choose.choice(["one", "many", "text", "fixed", "texts", "long", "none"])
-            dtype = np.dtype(choose.choice(values.NUMBERS)).newbyteorder(choose.choice("<>")).str
+            order: Any = choose.choice("<>")
+            dtype = np.dtype(choose.choice(values.NUMBERS)).newbyteorder(order).str
             value: Any
             if kind == "one":
                 value = values.number(choose, dtype)

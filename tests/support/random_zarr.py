@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numcodecs
 import numpy as np
@@ -43,7 +43,8 @@ class _Maker:
     def __init__(self, choose: random.Random, path: Path) -> None:
         self.choose = choose
         self.path = path
-        self.format = choose.choice([2, 2, 3])
+        formats: list[Literal[2, 3]] = [2, 2, 3]
+        self.format = choose.choice(formats)
         self.steps = [f"format {self.format}"]
 
     def maybe(self, chance: float) -> bool:
@@ -93,7 +94,8 @@ class _Maker:
         kind = choose.choice(
             values.NUMBERS if self.maybe(0.85) else ("?", "f2", "c8", "S3", "text")
         )
-        dtype: Any = kind if kind == "text" else np.dtype(kind).newbyteorder(choose.choice("<>"))
+        order: Any = choose.choice("<>")
+        dtype: Any = kind if kind == "text" else np.dtype(kind).newbyteorder(order)
         options: dict[str, Any] = {
             "chunks": tuple(choose.choice([1, max(1, n // 2), n, min(5, n)]) for n in shape),
         }
@@ -149,8 +151,10 @@ class _Maker:
         self.steps.append(f"  writes {written}")
         if written != "nothing":
             key = values.part(choose, shape) if written == "part" else tuple(map(slice, shape))
-            size = tuple(len(range(*k.indices(n))) for k, n in zip(key, shape, strict=True))
-            array[key or ...] = self.data(kind, size)
+            written_shape = tuple(
+                len(range(*k.indices(n))) for k, n in zip(key, shape, strict=True)
+            )
+            array[key or ...] = self.data(kind, written_shape)
 
     def data(self, kind: str, shape: tuple[int, ...]) -> Any:
         size = int(np.prod(shape))

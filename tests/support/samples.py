@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 
 DATA = Path(__file__).parents[1] / "data" / "vectors"
-METADATA = (".zgroup", ".zattrs", ".zarray", ".zmetadata", ".nczarr", ".nczgroup", ".nczvar")
-METADATA += (".nczattr", "zarr.json")
+METADATA = (
+    *(".zgroup", ".zattrs", ".zarray", ".zmetadata"),
+    *(".nczarr", ".nczgroup", ".nczvar", ".nczattr"),
+    "zarr.json",
+)
 
 Objects = dict[str, bytes]
 
@@ -143,7 +146,12 @@ def zarr3() -> Objects:
         group = root.create_group("g", attributes={"a": [1, 2]})
         for name, compressor in (("blosc", BloscCodec()), ("gzip", GzipCodec()), ("raw", None)):
             made = root.create_array(
-                name, shape=4, dtype="i4", chunks=2, compressors=compressor, dimension_names=["x"]
+                name,
+                shape=4,
+                dtype="i4",
+                chunks=(2,),
+                compressors=compressor,
+                dimension_names=["x"],
             )
             made[:] = I4
         made = root.create_array(
@@ -151,9 +159,9 @@ def zarr3() -> Objects:
             dimension_names=["y"], attributes={"units": "m"},
         )  # fmt: skip
         made[:] = np.arange(8)
-        x = root.create_array("x", shape=4, dtype="f8", chunks=4, dimension_names=["x"])
+        x = root.create_array("x", shape=4, dtype="f8", chunks=(4,), dimension_names=["x"])
         x[:] = np.arange(4)
-        text = group.create_array("text", shape=4, dtype=str, chunks=4)
+        text = group.create_array("text", shape=4, dtype=str, chunks=(4,))
         text[:] = np.array(["a", "b", "cc", "d"])
         group.create_array("s", shape=(), dtype="i2", attributes={"_FillValue": "AAAAAAAA8D8="})
     return {key: buffer.to_bytes() for key, buffer in store._store_dict.items()}

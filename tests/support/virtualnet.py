@@ -36,7 +36,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[valid-type, misc]
+class _Selector(selectors.DefaultSelector):
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self.owner = loop

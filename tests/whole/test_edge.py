@@ -206,4 +206,4 @@ def test_untyped_arrays_keep_all_their_values() -> None:
     with open_hierarchy(dataset("atts")) as opened:
         values = {n: a.value for n, a in opened.hierarchy.root.variables["v"].attributes.items()}
     assert values["ss"] == ("a", "b")
-    assert values["mix"].tolist() == [1.0, 2.5]
+    assert np.asarray(values["mix"]).tolist() == [1.0, 2.5]

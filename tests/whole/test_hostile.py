@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,8 +108,8 @@ def test_hostile_references_read_nothing_outside() -> None:
 
 @pytest.mark.parametrize("chunks", [None, {}])
 @pytest.mark.parametrize("victim", ["x/.zarray", "x/.zattrs", "x/0"])
-def test_bad_coordinate_warns_now_and_raises_when_touched(victim: str, chunks: object) -> None:
-    objects = {**NAMED, victim: b"{"}
+def test_bad_coordinate_warns_now_and_raises_when_touched(victim: str, chunks: Any) -> None:
+    objects: Any = {**NAMED, victim: b"{"}
     with pytest.warns(NCZarrWarning, match="'/x' cannot be read"):
         ds = xr.open_dataset(objects, engine="nczarr", chunks=chunks)
     assert "x" in repr(ds)
@@ -118,7 +119,7 @@ def test_bad_coordinate_warns_now_and_raises_when_touched(victim: str, chunks: o
 
 
 def test_bad_text_variable_does_not_keep_a_dataset_from_opening() -> None:
-    objects = dict(samples.vector("strings-nczarr+file-4.10.1"))
+    objects: Any = dict(samples.vector("strings-nczarr+file-4.10.1"))
     with open_hierarchy(objects) as opened:
         variables = opened.hierarchy.root.variables.values()
         name = next(v.name for v in variables if v.nc_type == "string" and f"{v.name}/0" in objects)

@@ -16,12 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
+from tests.support.examples import examples
 from tests.support.ncpair import assert_same, write_pair
 from tests.support.ncwriter import JSON_LIKE, NUMERIC, ramp
 from tests.support.selections import indexers
 
 slow = settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -75,7 +76,7 @@ def values(shape: tuple[int, ...], var: Var) -> Any:
         return np.array([chr(97 + n % 26).encode() for n in numbers.flat], "S1").reshape(shape)
     if var.kind == "str":
         texts = np.empty(shape, dtype=object)
-        texts.flat = ["é" * (n % 5) + str(n) for n in numbers.flat]
+        texts.flat[:] = ["é" * (n % 5) + str(n) for n in numbers.flat]
         return texts if shape else texts[()]
     return numbers.astype(var.kind)
 
@@ -188,13 +189,14 @@ def selectable(d: netCDF4.Dataset) -> None:
     for name, size in SIZES.items():
         d.createDimension(name, None if name == "x" else size)
     cube = np.arange(11 * 7 * 4).reshape(11, 7, 4)
-    for name, kind, options in [
+    cases: list[tuple[str, str, dict[str, Any]]] = [
         ("plain", "i2", {}),
         ("packed", "f8", {"compression": "zlib"}),
         ("big", ">i4", {"endian": "big", "compression": "zlib"}),
         ("whole", "u1", {"chunksizes": (11, 7, 4)}),
         ("single", "i8", {"chunksizes": (1, 1, 1)}),
-    ]:
+    ]
+    for name, kind, options in cases:
         options = {"chunksizes": (4, 3, 3)} | options
         v = d.createVariable(name, kind, ("x", "y", "z"), **options)
         v[:] = cube % 250
@@ -217,7 +219,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> tuple[xr.Dataset, xr.Dat
         return lazy, theirs.load()
 
 
-@settings(parent=slow, max_examples=300)
+@settings(parent=slow, max_examples=examples(300))
 @given(st.randoms(use_true_random=False))
 def test_any_selection_equals_the_loaded(
     opened: tuple[xr.Dataset, xr.Dataset], choose: random.Random

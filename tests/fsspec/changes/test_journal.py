@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from nczarr_fsspec.changes.journal import (
     PRIVATE,
     ROOT,
     STATE_KEYS,
+    WRITERS,
     Incomplete,
     Journal,
     State,
@@ -37,6 +38,7 @@ from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_xarray.dataset.open import open_keys
+from tests.support.examples import examples
 from tests.xarray.formats.test_walk import CONSOLIDATED
 
 Objects = dict[str, bytes]
@@ -79,12 +81,12 @@ class Mortal(dict[str, bytes]):
         super().__delitem__(key)
 
 
-def state_of(objects: Objects) -> State:
+def state_of(objects: MutableMapping[str, Any]) -> State:
     store = MappingStore(objects)
     return with_changes(store, *store.get_many(STATE_KEYS))
 
 
-def seen(objects: Objects) -> Objects:
+def seen(objects: MutableMapping[str, Any]) -> Objects:
     store = state_of(objects).store
     found = zip(KEYS, store.get_many(KEYS), strict=True)
     return {key: data for key, data in found if isinstance(data, bytes)}
@@ -143,7 +145,7 @@ def dead_owner_once() -> Owner:
     return _dead[0]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(change=changes(), lives=st.lists(st.integers(0, 25), max_size=4))
 def test_a_valid_change_reads_as_new_wherever_it_was_cut(
     change: tuple[Mortal, Objects, Objects], lives: list[int]
@@ -175,7 +177,7 @@ def release_all() -> None:
     AT_WORK.clear()
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(change=changes(), life=st.integers(0, 25), again=st.integers(0, 25))
 def test_recovery_may_be_repeated(
     change: tuple[Mortal, Objects, Objects], life: int, again: int
@@ -191,7 +193,7 @@ def test_recovery_may_be_repeated(
     assert objects == after
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(life=st.integers(0, 25))
 def test_a_template_stays_covered_until_it_is_complete(life: int) -> None:
     pending = Incomplete(dead_owner_once(), {"v": 2})
@@ -224,7 +226,7 @@ def test_a_template_stays_covered_until_it_is_complete(life: int) -> None:
     assert objects == {ROOT: b"new", "v/.zarray": b"new", "v/0.0": b"1", "v/0.1": b"2"}
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     data=st.binary(max_size=20)
     | st.fixed_dictionaries(
@@ -302,7 +304,8 @@ class TestOwner:
     @pytest.mark.parametrize("field", ["host", "system"])
     def test_only_its_own_machine_can_tell(self, field: str) -> None:
         """Containers may share a name, and so may the machine before and after a restart."""
-        assert not replace(dead_owner(), **{field: "other"}).is_dead()
+        other: dict[str, Any] = {field: "other"}
+        assert not replace(dead_owner(), **other).is_dead()
         assert not Owner.parse({"pid": "x"}).is_dead()
 
     def test_what_it_has_left(self) -> None:
@@ -356,7 +359,7 @@ class TestLocks:
         class Late(MappingWriter):
             def keys_below(self, prefix: str) -> list[str]:
                 found = super().keys_below(prefix)
-                if prefix == recovery.WRITERS:
+                if prefix == WRITERS:
                     objects.setdefault(JOURNAL, journal.dump())
                 return found
 
@@ -387,7 +390,8 @@ class TestEdit:
         edit = Edit.begin(store)
         for key in ("v/0", "v/.zarray", ROOT):
             edit.staged.put(key, b"new")
-        move, moved = store.move, []
+        move = store.move
+        moved: list[str] = []
 
         def seen_moving(pairs: Iterable[tuple[str, str]]) -> None:
             pairs = list(pairs)
@@ -419,7 +423,7 @@ class TestEdit:
         edit.abort()
         assert store.mapping == self.store().mapping
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(life=st.integers(0, 40))
     def test_commit_and_again(self, life: int) -> None:
         """A cluster runs a task again whose worker has died; nothing may be removed twice."""

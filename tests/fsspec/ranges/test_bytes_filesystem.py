@@ -67,23 +67,23 @@ class Prepared(ByteRangeFileSystem):
 
     protocol = "bytes-prepared"
 
-    def mkdir(self, path: str, *args: Any, **options: Any) -> Any:
-        return self.fs.mkdir(path, *args, **options)
+    def mkdir(self, *args: Any, **options: Any) -> Any:
+        return self.fs.mkdir(*args, **options)
 
-    def makedirs(self, path: str, *args: Any, **options: Any) -> Any:
-        return self.fs.makedirs(path, *args, **options)
+    def makedirs(self, *args: Any, **options: Any) -> Any:
+        return self.fs.makedirs(*args, **options)
 
-    def touch(self, path: str, *args: Any, **options: Any) -> Any:
-        return self.fs.touch(path, *args, **options)
+    def touch(self, *args: Any, **options: Any) -> Any:
+        return self.fs.touch(*args, **options)
 
-    def pipe(self, path: str, *args: Any, **options: Any) -> Any:
-        return self.fs.pipe(path, *args, **options)
+    def pipe(self, *args: Any, **options: Any) -> Any:
+        return self.fs.pipe(*args, **options)
 
-    def rm(self, path: str, *args: Any, **options: Any) -> Any:
-        return self.fs.rm(path, *args, **options)
+    def rm(self, *args: Any, **options: Any) -> Any:
+        return self.fs.rm(*args, **options)
 
 
-class Get(AbstractFixtures, AbstractGetTests):  # type: ignore[misc]
+class Get(AbstractFixtures, AbstractGetTests):
     @pytest.fixture
     def local_fs(self) -> LocalFileSystem:  # that of fsspec before 2026 has a scope of its own
         return LocalFileSystem(auto_mkdir=True)
@@ -389,7 +389,7 @@ class TestFile:
             assert "here" in repr(file)
 
 
-class ChunksInMemory(fsspec.AbstractFileSystem):  # type: ignore[misc]
+class ChunksInMemory(fsspec.AbstractFileSystem):
     """Content behind `FsspecBytes`, without a server."""
 
     cachable = False

@@ -694,7 +694,7 @@ class TestOtherFilesystems:
         fs.rm("/ranges", recursive=True)
 
     def test_a_filesystem_of_anybody(self, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        class Flaky(fsspec.AbstractFileSystem):  # type: ignore[misc]
+        class Flaky(fsspec.AbstractFileSystem):
             protocol = "flaky"
             cachable = False
             calls = 0
@@ -900,7 +900,7 @@ class TestBodies:
         def refused(*_: object, **__: object) -> mmap.mmap:
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-        monkeypatch.setattr(_buffer.mmap, "mmap", refused)
+        monkeypatch.setattr(mmap, "mmap", refused)
         body = asyncio.run(_answers.exactly(in_pieces(CONTENT, 10_007), len(CONTENT)))
         assert body == CONTENT  # there is some elsewhere
         with pytest.raises(MemoryError):
@@ -1039,7 +1039,7 @@ class TestThrottle:
             for _ in range(count):
                 await throttle.retried(answered, "u")
 
-        async def go(times: int, count: int) -> str:
+        async def go(times: int, count: int) -> str | None:
             nonlocal tries
             tries = 0
             served, *_ = await asyncio.gather(

@@ -432,11 +432,12 @@ class TestNginx:
 
 class TestManyAtATime:
     def test_connections_are_as_many_as_requests(self, server: Server) -> None:
-        for options, limit in [
+        cases: list[tuple[dict[str, Any], int]] = [
             ({}, RemoteStore.concurrency),
             ({"client_kwargs": {"trust_env": True}}, RemoteStore.concurrency),
             ({"get_client": few_connections}, 7),
-        ]:
+        ]
+        for options, limit in cases:
             store = open_keystore(f"{server.url}/d", options)
             assert store.get_many(["v/0"]) == [CONTENT]
             assert isinstance(store, FsspecStore)
@@ -465,7 +466,7 @@ class TestManyAtATime:
             keys = [str(number) for number in range(400)]
             assert store.get_many(keys) == [b"x" * number for number in range(400)]
             assert isinstance(store, FsspecStore)
-            assert store._files._throttle.limit < 24  # type: ignore[attr-defined]
+            assert store._files._throttle.limit < 24
             store.close()
 
 

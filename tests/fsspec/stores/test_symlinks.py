@@ -197,7 +197,12 @@ class TestDirectoryStore:
         looked: list[str] = []
         lstat = os.lstat
         store = DirectoryStore(tree)
-        monkeypatch.setattr(os, "lstat", lambda path: looked.append(path) or lstat(path))
+
+        def noted(path: str) -> os.stat_result:
+            looked.append(path)
+            return lstat(path)
+
+        monkeypatch.setattr(os, "lstat", noted)
         for _ in range(3):
             store.get_many(["v/0", "v/1", "w/0", ".zgroup", "v/.zarray"])
         assert looked == [f"{tree}/v", f"{tree}/w"]

@@ -43,6 +43,7 @@ from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.zarr._adopted import ZarrWriter
 from tests.fsspec.stores.test_stores import DATASET, HOSTILE, write_zip
+from tests.support.examples import examples
 from tests.support.s3server import S3Server
 
 #: SeaweedFS takes a backslash for a slash
@@ -144,7 +145,7 @@ class TestContract:
 
     def test_any_buffer_is_bytes(self, store: WritableStore) -> None:
         values = np.arange(12, dtype="<i2").reshape(3, 4)
-        buffers = {
+        buffers: dict[str, Any] = {
             "a": bytearray(b"12"),
             "b": memoryview(b"1234")[1:3],
             "c": values,
@@ -332,7 +333,7 @@ def _actions(draw: st.DrawFn) -> list[tuple[str, Any]]:
 
 
 @given(_actions())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 def test_every_store_is_a_dict(tmp_path_factory: pytest.TempPathFactory, actions: Any) -> None:
     folder = tmp_path_factory.mktemp("model")
     fs = MemoryFileSystem(global_store=False, skip_instance_cache=True)
@@ -994,7 +995,8 @@ class TestDestination:
             open_destination(path)
 
     def test_options_that_cannot_be_used_are_an_error(self, tmp_path: Path) -> None:
-        for target in (tmp_path / "d", f"file://{tmp_path}/d", {}):
+        targets: list[Any] = [tmp_path / "d", f"file://{tmp_path}/d", {}]
+        for target in targets:
             with pytest.raises(URLError, match="storage_options"):
                 open_destination(target, {"anon": True})
 

@@ -34,6 +34,7 @@ from nczarr_fsspec import (
 )
 from nczarr_fsspec.stores.fsspec import remote_files
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
+from tests.support.examples import examples
 from tests.support.httpserver import Server
 
 VECTORS = Path(__file__).parents[2] / "data" / "vectors"
@@ -110,7 +111,7 @@ class TestMembers:
         assert store.list("v") == {".zarray", "0", "1", "2"}
 
     @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=examples(30), deadline=None)
     @given(st.none() | st.integers(0, 12000), st.none() | st.integers(0, 12000))
     def test_ranges_are_slices(self, method: int, start: int | None, stop: int | None) -> None:
         store = ZipStore(make_zip(MEMBERS, method))
@@ -289,7 +290,7 @@ class TestDamage:
                     wrong += isinstance(result, StoreError)
         assert wrong > len(archive) // 2
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(st.data())
     def test_random_damage_to_the_directory(self, data: st.DataObject) -> None:
         archive = make_zip({".zgroup": b"{}", "v/0": NOISE[:100]}, zipfile.ZIP_DEFLATED)

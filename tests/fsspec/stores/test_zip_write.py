@@ -12,6 +12,7 @@ import tracemalloc
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import netCDF4
 import numpy as np
@@ -28,6 +29,7 @@ from nczarr_fsspec.stores.zipwrite import pack
 from tests.fsspec.stores.test_stores import DATASET
 from tests.fsspec.stores.test_writable import tiny_disk
 from tests.fsspec.stores.test_zip_store import METHODS, NOISE, make_zip, patched
+from tests.support.examples import examples
 from tests.support.httpserver import Server
 
 VECTORS = Path(__file__).parents[2] / "data" / "vectors"
@@ -189,8 +191,8 @@ class TestBase:
             def flush(self) -> None:
                 pass
 
-        pipe = Pipe()
-        with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[arg-type]
+        pipe: Any = Pipe()
+        with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED) as archive:
             for key, data in DATASET.items():
                 archive.writestr(key, data)
         path = packed(tmp_path, {}, b"".join(pipe.parts))
@@ -237,7 +239,7 @@ class TestBase:
         base=st.dictionaries(st.sampled_from("abcdef"), st.binary(max_size=50), min_size=1),
         removed=st.frozensets(st.sampled_from("abcdef")),
     )
-    @settings(max_examples=50)
+    @settings(max_examples=examples(50))
     def test_what_is_packed(
         self,
         tmp_path_factory: pytest.TempPathFactory,

@@ -238,7 +238,7 @@ def test_objects_of_s3_are_bounded(number: int) -> None:
 def test_objects_of_any_store_are_bounded(store: str, tmp_path: Path) -> None:
     content = b"x" * 1000
 
-    class Plain(LocalFileSystem):  # type: ignore[misc]
+    class Plain(LocalFileSystem):
         """A filesystem of which nothing is known."""
 
         protocol = "plain"

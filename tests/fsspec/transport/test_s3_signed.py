@@ -439,7 +439,7 @@ class TestLeftToS3fs:
         assert all("versionId=7" in request.target for request in server.requests)
 
     def test_classes_of_others(self, server: Server, through: list[str]) -> None:
-        class Other(s3fs.S3FileSystem):  # type: ignore[misc]  # s3fs has no types
+        class Other(s3fs.S3FileSystem):
             async def _call_s3(self, *args: Any, **options: Any) -> Any:
                 return await super()._call_s3(*args, **options)
 

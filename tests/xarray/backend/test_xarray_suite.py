@@ -141,7 +141,8 @@ def reading_with(function: Any) -> Any:
 def netcdf_writes_nczarr(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let netCDF-C write NCZarr wherever xarray's tests let it write."""
     monkeypatch.setattr(netCDF4, "Dataset", NCZarrDataset)
-    monkeypatch.setitem(WRITEABLE_STORES, "nczarr", WRITEABLE_STORES["netcdf4"])
+    writers: dict[str, Any] = WRITEABLE_STORES  # type: ignore[assignment]
+    monkeypatch.setitem(writers, "nczarr", writers["netcdf4"])
 
 
 @pytest.mark.usefixtures("netcdf_writes_nczarr")

@@ -14,6 +14,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.ranges import local
+from nczarr_fsspec.stores.directory import read_at
 from nczarr_xarray.chunks import records
 
 VARIABLES, RECORDS = 40, 500
@@ -36,7 +37,6 @@ def write(path: Path, first: int = 0) -> Path:
 
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
-    read_at = local.read_at
 
     def counted(number: int, start: int, stop: int) -> bytes:
         sizes.append(stop - start)

@@ -190,7 +190,7 @@ def test_rows_out_of_order(order: list[int], size: int) -> None:
     for at in range(0, len(arrival), size):
         numbers = arrival[at : at + size]
         data = [stored[int(s) : int(s) + runs.length] for s in runs.starts[numbers]]
-        runs.place(numbers, data, result)
+        runs.place(numbers.tolist(), data, result)
     np.testing.assert_array_equal(plan.finish(result), values[order])
 
 

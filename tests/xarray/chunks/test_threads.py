@@ -161,7 +161,8 @@ def test_what_a_late_helper_has_begun_is_waited_for(
     work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if it could only be queued, and another thread of the pool came to it."""
-    begun, done = threading.Event(), []
+    begun = threading.Event()
+    done: list[int] = []
     go_on = threading.Event()
 
     class Executor:

@@ -46,12 +46,13 @@ from tests.support.cdl_models import (
     models,
     printed,
 )
+from tests.support.examples import examples
 from tests.support.nc_adapter import ncdump, run_ncdump, run_ncgen, write_netcdf
 
 VECTORS = Path(__file__).parents[2] / "data" / "vectors"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[*HealthCheck])
 @given(models())
 def test_any_model_is_printed_as_ncdump_prints_it(model: tuple[Group, Data]) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -175,7 +176,7 @@ def named_models(draw: st.DrawFn) -> tuple[Group, Data]:
     return root, data
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[*HealthCheck])
 @given(named_models())
 def test_what_is_printed_is_what_ncgen_reads(model: tuple[Group, Data]) -> None:
     text = printed(*model)

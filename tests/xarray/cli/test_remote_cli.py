@@ -113,7 +113,8 @@ def test_copy_for_old_releases(root: Path, tmp_path: Path, compat: str) -> None:
     """Which do not know big-endian data, and the oldest neither codecs nor scalars."""
     dataset = expected(root / "h5.nc").drop_vars(["text", "scalar"])
     dataset.encoding.clear()  # nor are there unlimited dimensions
-    for kind in ("NETCDF4", "NETCDF3_64BIT_DATA"):
+    kinds: tuple[Any, ...] = ("NETCDF4", "NETCDF3_64BIT_DATA")
+    for kind in kinds:
         path = tmp_path / f"{kind}.nc"
         encoding: Any = {"v3": {"zlib": True, "shuffle": True}} if kind == "NETCDF4" else None
         dataset.to_netcdf(path, format=kind, engine="netcdf4", encoding=encoding)

@@ -19,10 +19,12 @@ from hypothesis.extra import numpy as hnp
 from nczarr_fsspec.errors import FormatError, UnsupportedError
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask
+from nczarr_xarray.codecs.registry import codec_of_filter
 from nczarr_xarray.formats.hdf5 import filters as module
 from nczarr_xarray.formats.hdf5.filters import codecs_of
 from nczarr_xarray.formats.hdf5.objects import Filter
 from nczarr_xarray.model import ChunkedArray, FileChunks
+from tests.support.examples import examples
 from tests.support.h5load import load
 
 NUMBERS = ["i1", "u1", "<i2", ">i2", "<u2", "<i4", ">i4", "u4", "<i8", ">i8", "u8"]
@@ -116,7 +118,7 @@ def test_filters_of_netcdf4(
     np.testing.assert_array_equal(loaded.read(), values)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_scale_offset(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "scale.h5"
@@ -127,7 +129,8 @@ def test_scale_offset(data: st.DataObject, tmp_path_factory: pytest.TempPathFact
         elements = st.floats(-1e4, 1e4, width=32)
     else:
         options["scaleoffset"] = data.draw(st.integers(0, 8 * dtype.itemsize))
-        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        info = np.iinfo(str(dtype))
+        low, high = int(info.min), int(info.max)
         middle = data.draw(st.integers(low, high))
         span = data.draw(st.sampled_from([0, 1, 100, high - low]))
         elements = st.integers(max(low, middle - span), min(high, middle + span))
@@ -139,7 +142,7 @@ def test_scale_offset(data: st.DataObject, tmp_path_factory: pytest.TempPathFact
     assert_reads_as_h5py(path)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     parts=st.lists(
         st.one_of(
@@ -244,7 +247,7 @@ def lz4_of_hdf5(data: bytes, block: int) -> bytes:
     return out
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     values=hnp.arrays(
         "<i4", st.integers(1, 300), elements=st.integers(0, 3) | st.integers(0, 2**31 - 1)
@@ -384,7 +387,7 @@ def odd_types(draw: Any, depth: int = 0) -> Any:
     return kind
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(kind=odd_types(), seed=st.integers(0, 99))
 def test_n_bit_of_anything(kind: Any, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.getbasetemp() / "nbit.h5"
@@ -421,10 +424,10 @@ def test_n_bit_that_contradicts_itself(values: tuple[int, ...]) -> None:
 
 def test_plugins_of_h5py_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     # deflate stands for a filter that only h5py has
-    find = module.codec_of_filter
-    monkeypatch.setattr(
-        module, "codec_of_filter", lambda number: find(number) if number > 1 else None
-    )
+    def find(number: int) -> Any:
+        return codec_of_filter(number) if number > 1 else None
+
+    monkeypatch.setattr(module, "codec_of_filter", find)
     array = array_of(SHUFFLE, DEFLATE, FLETCHER)
     assert [codec["id"] for codec in array.codecs] == ["shuffle", "hdf5", "fletcher32"]
     values = np.arange(10, dtype="<i4") * 77

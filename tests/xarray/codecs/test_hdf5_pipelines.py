@@ -12,6 +12,7 @@ import bz2
 import json
 import warnings
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +274,8 @@ def test_a_filter_that_the_chunk_needs_and_cannot_have(tmp_path: Path) -> None:
 def test_szip_of_what_another_filter_made(
     kind: str, first: tuple[int, int, tuple[int, ...]], tmp_path: Path
 ) -> None:
-    compress = {1: zlib.compress, 307: bz2.compress}[first[0]]
+    compressors: dict[int, Callable[[bytes], bytes]] = {1: zlib.compress, 307: bz2.compress}
+    compress = compressors[first[0]]
     path = tmp_path / "v.h5"
     data = np.random.default_rng(1).integers(0, 9, (20, 1000)).astype(kind)
     data[0] = 0  # few bytes: fewer pixels than a block has

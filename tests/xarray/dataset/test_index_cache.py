@@ -21,6 +21,7 @@ from nczarr_fsspec.ranges import memory as memory_module
 from nczarr_fsspec.ranges.memory import Remembered, memory
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known
 from nczarr_xarray import NCZarrWarning
+from tests.support.examples import examples
 from tests.support.httpserver import Server
 from tests.support.realservers import RangeServer, python_server
 from tests.support.remotefiles import FORMATS, check, expected, write_chunks, write_file
@@ -118,7 +119,7 @@ class TestMemory:
         write_chunks(root / "chunks.nc")
         counts = []
         for _ in range(2):
-            options = {} if folder is None else {"index_cache": tmp_path / folder}
+            options: Any = {} if folder is None else {"index_cache": tmp_path / folder}
             with xr.open_dataset(f"{server.url}/chunks.nc", engine="nczarr", **options) as ds:
                 statuses(server)
                 ds.v.isel(time=1234).load()
@@ -307,7 +308,7 @@ class TestDisk:
     def test_damage(self, server: RangeServer, root: Path, entry: Path) -> None:
         good = entry.read_bytes()
 
-        @settings(max_examples=25)
+        @settings(max_examples=examples(25))
         @given(st.integers(0, len(good) - 1), st.integers(1, 255), st.booleans())
         def damaged(at: int, mask: int, cut: bool) -> None:
             data = bytearray(good)

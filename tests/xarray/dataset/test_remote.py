@@ -204,14 +204,14 @@ def test_memory(url: str, local: xr.Dataset) -> None:
 
 def test_zarr_stores_and_mappings(tmp_path: Path, local: xr.Dataset) -> None:
     archive = tmp_path / "d.zip"
-    with zipfile.ZipFile(archive, "w") as target:
+    with zipfile.ZipFile(archive, "w") as packed:
         for key, data in NCZARR.items():
-            target.writestr(f"d/{key}", data)
+            packed.writestr(f"d/{key}", data)
     fs = fsspec.filesystem("memory")
     for key, data in NCZARR.items():
         fs.pipe(f"/z/{key}", data)
-    buffers = {k: zarr.core.buffer.cpu.Buffer.from_bytes(v) for k, v in NCZARR.items()}
-    targets = [
+    buffers: Any = {k: zarr.core.buffer.cpu.Buffer.from_bytes(v) for k, v in NCZARR.items()}
+    targets: list[Any] = [
         NCZARR,
         zarr.storage.LocalStore(tmp_path),
         zarr.storage.MemoryStore(buffers),

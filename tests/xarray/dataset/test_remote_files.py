@@ -373,7 +373,7 @@ class TestOptions:
     def test_drop_variables(self, server: RangeServer, root: Path) -> None:
         for url in (f"{server.url}/h5.nc", f"{server.url}/c2.nc"):
             path = root / url.rpartition("/")[2]
-            options = {"drop_variables": ["v0", "time"], "decode_times": False}
+            options: Any = {"drop_variables": ["v0", "time"], "decode_times": False}
             with xr.open_dataset(url, engine="nczarr", **options) as ds:
                 xr.testing.assert_identical(ds.load(), expected(path, **options))
 
@@ -430,7 +430,7 @@ class TestServers:
             assert "AWS_PROFILE" in str(error)
         # a version is one version here, too
         url = f"{private}/h5.nc"
-        options = {"engine": "nczarr", "storage_options": signed, "cache": False}
+        options: Any = {"engine": "nczarr", "storage_options": signed, "cache": False}
         with xr.open_dataset(url, **options) as ds:
             fs.pipe_file(f"{s3_server.private}/files/h5.nc", (root / "c5.nc").read_bytes())
             for name in ("v3", "v2"):

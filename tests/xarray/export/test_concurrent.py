@@ -243,7 +243,8 @@ class TestConsistentLoads:
             load_dataset(target, lambda dataset: dataset["nothing"])
 
     def test_errors_name_a_change_of_the_dataset(self, tmp_path: Path) -> None:
-        for target in ({}, tmp_path / "d"):
+        targets: list[Any] = [{}, tmp_path / "d"]
+        for target in targets:
             to_nczarr(sample(8), target, encoding=CHUNKS)
             with xr.open_dataset(target, engine="nczarr") as dataset:
                 other_variables(3)(target)

@@ -93,7 +93,7 @@ def written(folder: Path, kind: str) -> Path:
     if kind == "netcdf":
         TEXTS.to_netcdf(path, engine="netcdf4")
     elif kind in ("zarr2", "zarr3"):
-        TEXTS.to_zarr(path, zarr_format=int(kind[-1]), consolidated=False)  # type: ignore[call-overload]
+        TEXTS.to_zarr(path, zarr_format=int(kind[-1]), consolidated=False)
     else:
         to_nczarr(TEXTS, f"file://{path}#mode={kind}")
     return path

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 
 from nczarr_fsspec.errors import ConflictError, DatasetNotFoundError, ExportError
 from nczarr_xarray import to_nczarr
+from tests.support.examples import examples
 from tests.support.nc_adapter import ncdump
 from tests.xarray.export.test_export_region import by_netcdf, opened, problems, tree
 
@@ -260,7 +261,8 @@ def grouped(first: int, count: int) -> xr.DataTree:
 def test_groups(tmp_path: Path) -> None:
     path = tmp_path / "d"
     to_nczarr(grouped(0, 3), path)
-    to_nczarr(grouped(3, 2)["own"].to_dataset(inherit=False), path, append_dim="hour", group="own")
+    own = grouped(3, 2).children["own"].to_dataset(inherit=False)
+    to_nczarr(own, path, append_dim="hour", group="own")
     to_nczarr(days(3, 1), path, append_dim="day")
     xr.testing.assert_identical(opened(path), days(0, 4))
     assert opened(path, group="own")["count"].data.tolist() == [0, 1, 2, 3, 4]
@@ -293,7 +295,7 @@ def test_a_dimension_that_other_groups_use(tmp_path: Path) -> None:
     found = refused(path, inherited(3, 1)["/"].to_dataset())
     (reason,) = found
     assert reason.startswith("/inside/other: lies along /day as well and would be left with fill")
-    new = inherited(3, 1)["inside"].to_dataset(inherit=False)
+    new = inherited(3, 1).children["inside"].to_dataset(inherit=False)
     assert any(f.startswith("/day: lies along /day") for f in refused(path, new, group="inside"))
 
 
@@ -362,7 +364,7 @@ def test_the_same_as_to_zarr(tmp_path: Path) -> None:
 # -- any sequence --------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     rows=st.lists(st.integers(0, 5), min_size=1, max_size=5),
     others=st.integers(1, 3),

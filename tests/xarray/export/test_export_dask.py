@@ -29,6 +29,7 @@ from nczarr_xarray import register, to_nczarr
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.export.chunk_writer import Gate
 from nczarr_xarray.export.progress import Progress
+from tests.support.examples import examples
 from tests.support.s3server import S3Server
 from tests.xarray.export.test_export_region import by_netcdf, opened, tree
 
@@ -253,8 +254,8 @@ def test_threads_may_share_chunks(change: str, tmp_path: Path) -> None:
             part = {"x": slice(3, 43)}
             to_nczarr(-blocks, path, region=part, safe_chunks=False)
     values = np.arange(1, size + 1)
-    first = [] if change == "new" else np.arange(1, 6)
-    values = np.concatenate([first, values]).astype(int)
+    if change != "new":
+        values = np.concatenate([np.arange(1, 6), values])
     if change == "region":
         values[3:43] = -np.arange(1, size + 1)
     np.testing.assert_array_equal(by_netcdf(path, "v"), values)
@@ -287,7 +288,7 @@ def test_threads_of_a_cluster_in_this_process_may(tmp_path: Path) -> None:
     np.testing.assert_array_equal(opened(tmp_path / "d").v, np.arange(1, 41))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     blocks=st.lists(st.integers(1, 6), min_size=1, max_size=5),
     chunk=st.integers(1, 7),
@@ -468,9 +469,9 @@ def test_an_error_in_a_block(scheduler: str, target: Target, tmp_path: Path) -> 
         opened(url, **options)
     assert [p for p in tmp_path.iterdir() if p != folder] == []
     to_nczarr(expected(), url, **options)
-    for change in ({"mode": "w"}, {"mode": "a"}):
+    for mode in ("w", "a"):
         with pytest.raises(ZeroDivisionError, match="block 2"):
-            to_nczarr(failing(folder / "change").rename(x="z"), url, **change, **options)
+            to_nczarr(failing(folder / "change").rename(x="z"), url, mode, **options)
         xr.testing.assert_identical(opened(url, **options), expected())
     left = [p for p in tmp_path.rglob("*") if "nczarr_export" in str(p) or "partial" in p.name]
     assert left == []
@@ -587,7 +588,7 @@ def test_save_mfdataset(compute: bool, tmp_path: Path) -> None:
     whole = dataset(tmp_path / "counts")
     parts = [whole.isel(y=slice(0, 4)), whole.isel(y=slice(4, 10))]
     paths = [tmp_path / "a", tmp_path / "b"]
-    later = xr.save_mfdataset(parts, paths, engine="nczarr", compute=compute)  # type: ignore[arg-type]
+    later = xr.save_mfdataset(parts, paths, engine="nczarr", compute=compute)
     if later is not None:
         later.compute(scheduler="threads")
     for path, part in zip(paths, (slice(0, 4), slice(4, 10)), strict=True):

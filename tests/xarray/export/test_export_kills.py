@@ -71,10 +71,10 @@ def test_killed_at_a_random_time(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["new", "smaller"])
 def test_killed_on_s3(name: str, s3_server: S3Server) -> None:
-    options = s3_server.signed()
+    signed = s3_server.signed()
     options = {
-        "key": options["key"],
-        "secret": options["secret"],
+        "key": signed["key"],
+        "secret": signed["secret"],
         "client_kwargs": {"endpoint_url": s3_server.endpoint},
     }
     bench = Bench(name, "s3", on_s3(s3_server.private, options))

@@ -23,6 +23,8 @@ from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.api import plan_groups
 from nczarr_xarray.export.copy import open_other, plan_import
 from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.model import ChunkedArray
+from tests.support.examples import examples
 from tests.support.nc_adapter import ncdump
 from tests.support.ncwriter import JSON_LIKE, WRITERS, grid, ramp
 from tests.support.netcdf_c import netcdf_model
@@ -57,7 +59,7 @@ def described(url: str) -> dict[str, Any]:
                 found[f"{group.path}@{name}"] = attribute_bits(attribute)
             for name, variable in group.variables.items():
                 path = variable.path
-                assert variable.array is not None
+                assert isinstance(variable.array, ChunkedArray)
                 found[f"{path} type"] = variable.nc_type
                 found[f"{path} byte order"] = variable.array.dtype.byteorder
                 found[f"{path} dimensions"] = [d.path for d in variable.dimensions]
@@ -89,7 +91,7 @@ def stored(path: str, variable: netCDF4.Variable) -> dict[str, Any]:
     data = np.asarray(variable[...])
     native = data.astype(data.dtype.newbyteorder("="))
     values = data.tolist() if data.dtype.kind == "O" else bits(native)
-    found = {f"{path} data": (data.shape, values)}
+    found: dict[str, Any] = {f"{path} data": (data.shape, values)}
     if variable.shape:
         found[f"{path} chunks{' of text' if variable.dtype is str else ''}"] = variable.chunking()
         found[f"{path} filters"] = variable.filters() or {}
@@ -249,7 +251,7 @@ def test_xarray_there_and_back(files: Callable[[str], str], tmp_path: Path, name
     assert different(described(detour), described(direct)) == {}
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
 @given(content=contents())
 def test_random_contents_there_and_back(content: Callable[[netCDF4.Dataset], None]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -420,7 +422,7 @@ def test_pure_zarr_is_read_by_zarr(tmp_path: Path) -> None:
     with xr.open_dataset(tmp_path / "x", engine="zarr") as back:
         assert back["text"].values.tolist() == texts.tolist()
         xr.testing.assert_identical(back.load().astype(dataset.dtypes), dataset)
-    group = zarr.open_group(tmp_path / "x", mode="r", zarr_format=2)
+    group: Any = zarr.open_group(tmp_path / "x", mode="r", zarr_format=2)
     np.testing.assert_array_equal(group["v_u8"][...], dataset["v_u8"])
     assert dict(group.attrs)["year"] == "2020"
     assert not [path for path in tmp_path.rglob("*") if ".nc" in path.name]

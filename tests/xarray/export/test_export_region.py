@@ -20,6 +20,7 @@ from hypothesis import assume, given, settings
 
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, FormatError
 from nczarr_xarray import to_nczarr
+from tests.support.examples import examples
 from tests.support.samples import DATA
 
 RAW = {"decode_cf": False, "mask_and_scale": False}
@@ -547,7 +548,7 @@ def write_region(
     return expected
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(case=cases(), dtype=st.sampled_from(DTYPES), filters=st.sampled_from(FILTERS))
 def test_any_region_of_what_we_wrote(case: Any, dtype: str, filters: Mapping[str, Any]) -> None:
     shape, chunks, region = case
@@ -567,7 +568,7 @@ def test_any_region_of_what_we_wrote(case: Any, dtype: str, filters: Mapping[str
             np.testing.assert_array_equal(found.reshape(shape), expected)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     case=cases(),
     dtype=st.sampled_from(DTYPES[:-1]),
@@ -598,7 +599,7 @@ def test_any_region_of_what_netcdf_c_wrote(
         np.testing.assert_array_equal(opened(path, **RAW).v, expected)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     case=cases(),
     dtype=st.sampled_from([*DTYPES[:-1], "S5"]),

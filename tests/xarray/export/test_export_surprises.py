@@ -67,7 +67,7 @@ PACKED = {"a": {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -1}}
     ],
 )
 def test_packed_values_that_do_not_fit_are_refused(
-    tmp_path: Path, encoding: dict, value: float, reason: str, chunked: bool
+    tmp_path: Path, encoding: dict[str, Any], value: float, reason: str, chunked: bool
 ) -> None:
     path = tmp_path / "x.nczarr"
     to_nczarr(GRID, path, unlimited_dims=["x"], encoding=encoding)
@@ -115,7 +115,9 @@ def test_unlimited_dims_of_a_tree_need_not_be_in_every_group(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "encoding", [{"compressor": "gzip"}, {"chunks": (1, 1), "chunksizes": (2, 2)}]
 )
-def test_encoding_that_contradicts_itself_is_refused(tmp_path: Path, encoding: dict) -> None:
+def test_encoding_that_contradicts_itself_is_refused(
+    tmp_path: Path, encoding: dict[str, Any]
+) -> None:
     with pytest.raises(ExportError, match=r"compressor|chunksizes"):
         to_nczarr(GRID, tmp_path / "x.nczarr", encoding={"a": encoding})
     assert os.listdir(tmp_path) == []

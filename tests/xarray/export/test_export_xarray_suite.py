@@ -135,7 +135,8 @@ def netcdf_reads_nczarr(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """`register`, for one test."""
-    monkeypatch.setitem(WRITEABLE_STORES, "nczarr", None)
+    writers: dict[str, Any] = WRITEABLE_STORES  # type: ignore[assignment]
+    monkeypatch.setitem(writers, "nczarr", None)
     nczarr_xarray.register()
 
 

@@ -24,6 +24,7 @@ from nczarr_xarray.formats.classic.hierarchy import read_hierarchy
 from nczarr_xarray.model import FileStrides, Group, Hierarchy, Variable, bytes_of
 from tests.support import classic_corpus as corpus
 from tests.support.classic_corpus import Att, Classic, Lies, Var, write
+from tests.support.examples import examples
 from tests.support.h5drive import Driven, drive
 
 Buffer = bytes | memoryview
@@ -246,7 +247,7 @@ _lies = st.builds(
 
 
 @settings(
-    max_examples=150,
+    max_examples=examples(150),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -664,7 +665,7 @@ def test_numbers_that_lie_cost_nothing(version: int, lie: int) -> None:
         tracemalloc.stop()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_changed_bytes(data: st.DataObject) -> None:
     changed = bytearray(write(data.draw(_files())))

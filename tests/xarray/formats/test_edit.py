@@ -24,6 +24,7 @@ from nczarr_xarray.formats.nczarr.edit import (
 from nczarr_xarray.formats.nczarr.emit import Profile, array_documents, documents
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Group, Variable, join
 from tests.support.emit_models import PROFILES, attributes, differences, models
+from tests.support.examples import examples
 from tests.support.samples import Objects, vector
 from tests.xarray.formats.test_emit import NCZARR, WRITER, rewritable
 
@@ -80,8 +81,8 @@ def test_no_change_is_no_change(name: str) -> None:
         assert add_children(documents, path) == {}
         assert remove_children(documents, path, arrays=["none"], dimensions=["none"]) == {}
         assert set_attributes(documents, path, [], PROFILES[SPELT[name]]) == {}
-        names = {"arrays": [*group.variables], "groups": [*group.groups]}
-        assert add_children(documents, path, **names) == {}
+        arrays, groups = [*group.variables], [*group.groups]
+        assert add_children(documents, path, arrays=arrays, groups=groups) == {}
         for dim in group.dimensions.values() if SPELT[name] != "v2" else ():
             assert add_children(documents, path, dimensions=[dim]) == {}
             assert set_dimension(documents, path, dim.name, dim.size) == {}
@@ -111,7 +112,7 @@ def test_attributes_of_what_netcdf_c_wrote(name: str) -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=list(PROFILES))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_attributes_are_replaced(profile: Profile, data: st.DataObject) -> None:
     root = data.draw(models(profile))
@@ -136,7 +137,7 @@ def test_attributes_are_replaced(profile: Profile, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("profile", NCZARR, ids=lambda p: p.generation)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_a_variable_is_added_and_removed(profile: Profile, data: st.DataObject) -> None:
     root = data.draw(models(profile))

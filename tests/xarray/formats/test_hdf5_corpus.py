@@ -29,6 +29,7 @@ from nczarr_xarray.model import (
     Variable,
     element_of,
 )
+from tests.support.examples import examples
 from tests.support.h5drive import Driven, drive
 from tests.support.hdf5_corpus import CASES, write
 from tests.support.httpserver import Server
@@ -158,7 +159,7 @@ def _variable(case: str, ours: Variable, theirs: Any) -> Iterator[str]:
     sequence = isinstance(theirs.datatype, netCDF4.VLType) and theirs.dtype is not str
     if sequence != (element_of(ours.dtype) is not None):
         yield f"{path}: {ours.dtype} / {theirs.datatype}"
-    enum = theirs.datatype if isinstance(theirs.datatype, netCDF4.EnumType) else None
+    enum: Any = theirs.datatype if isinstance(theirs.datatype, netCDF4.EnumType) else None
     if (ours.enum is None) != (enum is None) or (
         ours.enum is not None and (ours.enum.name, ours.enum.members) != (enum.name, enum.enum_dict)
     ):
@@ -680,7 +681,7 @@ def _write_plan(path: Path, plan: dict[str, Any]) -> None:
                 v[...] = values
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=_plans())
 def test_random_files(plan: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("random") / "random.nc"
@@ -694,7 +695,7 @@ def test_random_files(plan: dict[str, Any], tmp_path_factory: pytest.TempPathFac
             assert ours[group].encoding == other.encoding
             for name in other.variables:
                 if not _uninitialised(hierarchy, group, str(name)):
-                    _compare(ours[group].variables[name], other.variables[name], name)
+                    _compare(ours[group].variables[name], other.variables[name], str(name))
     finally:
         for dataset in (*ours.values(), *theirs.values()):
             dataset.close()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.hdf5 import btree2, fractal, header, shared, superblock
+from tests.support.examples import examples
 from tests.support.h5objects import everything, made, read
 
 
@@ -48,7 +49,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("libver", SAMPLES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_damage(libver: str, data: st.DataObject) -> None:
     sample = bytearray(SAMPLES[libver])
@@ -68,7 +69,7 @@ def test_damage(libver: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("libver", SAMPLES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_cut_off(libver: str, data: st.DataObject) -> None:
     sample = SAMPLES[libver]
@@ -87,7 +88,7 @@ class Equal(int):
         return False
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_malice(data: st.DataObject) -> None:
     """Checksums do not help against those who compute them: here nobody looks at them."""

@@ -16,9 +16,10 @@ from nczarr_xarray.formats.nczarr import jsontext
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN, convert, decode_attributes, infer
 from nczarr_xarray.formats.nczarr.jsontext import JSON, MAX_DEPTH, Number, dumps, loads
 from nczarr_xarray.model import NC_DTYPES, bytes_of, readable
+from tests.support.examples import examples
 
 # the same examples every time, in bounded time
-bounded = settings(derandomize=True, deadline=None, max_examples=300)
+bounded = settings(derandomize=True, deadline=None, max_examples=examples(300))
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 numbers = st.one_of(
@@ -149,7 +150,7 @@ class TestParser:
 
 
 integer_types = sorted(name for name, dtype in NC_DTYPES.items() if dtype.kind in "iu")
-type_codes = st.sampled_from(
+type_codes: st.SearchStrategy[Any] = st.sampled_from(
     ["<i1", "|u1", ">i2", "<u2", "<i4", ">u4", "<i8", "<u8", "<f4", ">f8", ">S1", "<U1", "|S7",
      "|J0", "1", "2", "5", "11", "12", "99", "", "x", "|O", "<f2", "\0", 5, None, [], {}]
 )  # fmt: skip
@@ -170,8 +171,8 @@ class TestAttributes:
     @bounded
     @given(st.sampled_from(["float", "double"]), st.data())
     def test_floats_survive_to_the_last_bit(self, nc_type: str, data: st.DataObject) -> None:
-        width = 32 if nc_type == "float" else 64
-        elements = data.draw(st.lists(st.floats(width=width), min_size=1))
+        floats = st.floats(width=32 if nc_type == "float" else 64)
+        elements = data.draw(st.lists(floats, min_size=1))
         array = np.array(elements, dtype=NC_DTYPES[nc_type])
         names = {math.inf: "Infinity", -math.inf: "-Infinity"}
         quoted = [x if math.isfinite(x) else names.get(x, "NaN") for x in array.tolist()]

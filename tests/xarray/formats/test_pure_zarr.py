@@ -278,7 +278,9 @@ def test_structured_type(tmp_path: Path) -> None:
 def test_anonymous_dimensions(tmp_path: Path, prefix: str) -> None:
     path = write(tmp_path / "x.zarr", sample("<i4"))
     (path / "v" / ".zattrs").unlink()
-    options = {} if prefix == "_Anonymous_Dim_" else {"anonymous_dimension_prefix": prefix}
+    options: dict[str, Any] = {"anonymous_dimension_prefix": prefix}
+    if prefix == "_Anonymous_Dim_":
+        options = {}
     ds = xr.open_dataset(path, engine="nczarr", **options)
     assert ds.v.dims == (f"{prefix}5", f"{prefix}7")
     assert np.array_equal(ds.v.values, sample("<i4"))

@@ -124,8 +124,8 @@ ONLY_CONSOLIDATED = {
 
 @pytest.mark.parametrize("store", ONLY_CONSOLIDATED.values(), ids=ONLY_CONSOLIDATED)
 @pytest.mark.parametrize("consolidated", [None, True])
-def test_nothing_but_consolidated_metadata(store: Store, consolidated: bool | None) -> None:
-    options = {"consolidated": consolidated}
+def test_nothing_but_consolidated_metadata(store: Any, consolidated: bool | None) -> None:
+    options: dict[str, Any] = {"consolidated": consolidated}
     expected = DATA if len(store) > 2 else DATA * 0
     assert silently(store, **options).v.values.tolist() == expected.tolist()
     assert silently(store, group="g", **options).w.values.tolist() == expected.tolist()
@@ -240,7 +240,7 @@ def test_files_beside_the_nodes_are_nobodys_business(root: Store) -> None:
 
 def test_a_root_of_zarr_3_without_metadata() -> None:
     """Zarrita and tensorstore make arrays and no groups."""
-    store = array_3() | group_3("g") | array_3("g/w")
+    store: Any = array_3() | group_3("g") | array_3("g/w")
     assert silently(store).v.values.tolist() == DATA.tolist()
     assert silently(store, group="g").w.values.tolist() == DATA.tolist()
     assert list(xr.open_groups(store, engine="nczarr")) == ["/", "/g"]
@@ -301,14 +301,29 @@ def test_drafts_of_zarr_3_say_so() -> None:
 def test_attributes_that_are_no_object(bad: Any) -> None:
     two = {".zgroup": GROUP_2, ".zattrs": text(bad), "g/.zgroup": GROUP_2, "g/.zattrs": text(bad)}
     three = group_3(attributes=bad) | group_3("g", attributes=bad) | array_3("w", attributes=bad)
-    for store in (two | array_2() | array_2("g/w"), three | array_3() | array_3("g/w")):
+    stores: list[Any] = [two | array_2() | array_2("g/w"), three | array_3() | array_3("g/w")]
+    for store in stores:
         with pytest.warns(NCZarrWarning, match="not a JSON object"):
             groups = xr.open_groups(store, engine="nczarr")
         assert groups["/"].v.values.tolist() == groups["/g"].w.values.tolist() == DATA.tolist()
         assert "w" not in groups["/"] or groups["/"].w.values.tolist() == DATA.tolist()
 
 
-ODD_FILLS = [{"a": 1}, {}, [[1]], [{}], [], [1, 2], [1], None, True, "NaN", "no base64", "", [None]]
+ODD_FILLS: list[Any] = [
+    {"a": 1},
+    {},
+    [[1]],
+    [{}],
+    [],
+    [1, 2],
+    [1],
+    None,
+    True,
+    "NaN",
+    "no base64",
+    "",
+    [None],
+]
 TYPES = {"float32": 0.0, "int32": 0, "bool": False, "complex64": [0, 0], "string": ""}
 
 

@@ -108,10 +108,11 @@ def test_other_stores(tmp_path: Path) -> None:
     path = write(tmp_path / "x.zarr", chunks=(10, 10), shards=(30, 40))
     files = {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
     archive = tmp_path / "x.zip"
-    with zipfile.ZipFile(archive, "w") as target:
+    with zipfile.ZipFile(archive, "w") as packed:
         for key, data in files.items():
-            target.writestr(key, data)
-    for target in (archive, files, zarr.storage.LocalStore(path)):
+            packed.writestr(key, data)
+    targets: list[Any] = [archive, files, zarr.storage.LocalStore(path)]
+    for target in targets:
         xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr").load(), dataset())
     with Server({f"/x.zarr/{key}": data for key, data in files.items()}) as server:
         # not listable: the consolidated metadata inside zarr.json lead the way
