@@ -125,3 +125,17 @@ def test_links_lead_somewhere(page: str) -> None:
     here = (ROOT / page).parent
     missing = [link for link in LINK.findall(PAGES[page]) if not (here / link).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_names_of_the_code_exist(page: str) -> None:
+    text = PAGES[page]
+    paths = re.findall(r"`((?:nczarr_xarray|nczarr_fsspec|tests|bench|ci)/[\w./]+)`", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    named = re.findall(r"`(\w+)`(?: of `\w+`)? in `([\w/]+\.py)`", text)
+    missing = [
+        f"{name} in {path}"
+        for name, path in named
+        if not re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8"))
+    ]
+    assert missing == []
