@@ -6,16 +6,18 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from nczarr_fsspec.errors import (
     AccessDeniedError,
     DatasetNotFoundError,
     FormatError,
+    NCZarrError,
     StoreError,
     URLError,
 )
@@ -48,11 +50,40 @@ _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5)\Z", re.IGNORECASE)
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What is at a target.
+
+    Attributes
+    ----------
+    data
+        A `KeyStore` of a tree or an archive, the `ByteSource` of any other file.
+    mode
+        The mode words of a URL's fragment.
+    as_file
+        Opens what was taken for a tree as one file; None if it cannot be one. A file that was
+        opened already is not opened again, and why one cannot be opened is found out once.
+    """
+
+    data: KeyStore | ByteSource
+    mode: frozenset[str] = frozenset()
+    as_file: Callable[[], ByteSource] | None = None
+
+
 def open_data(
     target: object,
     storage_options: Mapping[str, Any] | None = None,
     index_cache: Path | None = None,
 ) -> KeyStore | ByteSource:
+    """`resolve`, for a caller who takes what the name of a target and its first bytes tell."""
+    return resolve(target, storage_options, index_cache).data
+
+
+def resolve(
+    target: object,
+    storage_options: Mapping[str, Any] | None = None,
+    index_cache: Path | None = None,
+) -> Resolved:
     """Open what is at `target`; what is there is found from its content.
 
     Parameters
@@ -76,10 +107,6 @@ def open_data(
         Folder in which the metadata of remote files are remembered, besides the
         memory of this process.
 
-    Returns
-    -------
-    A `KeyStore` of a tree or an archive, the `ByteSource` of any other file.
-
     Raises
     ------
     DatasetNotFoundError
@@ -95,34 +122,34 @@ def open_data(
     options = dict(storage_options or {})
     limits = {MAX_METADATA_OPTION: options.pop(MAX_METADATA_OPTION, MAX_METADATA)}
     own, _ = split_options(limits, MAX_METADATA_OPTION)
-    opened = _open(target, options, index_cache)
-    if isinstance(opened, KeyStore) and own.max_metadata != MAX_METADATA:
-        opened.max_metadata = own.max_metadata
-    return opened
+    found = _resolve(target, options, index_cache)
+    if isinstance(found.data, KeyStore) and own.max_metadata != MAX_METADATA:
+        found.data.max_metadata = own.max_metadata
+    return found
 
 
-def _open(
+def _resolve(
     target: object, storage_options: Mapping[str, Any], index_cache: Path | None
-) -> KeyStore | ByteSource:
+) -> Resolved:
     text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
     if text is not None and is_url(text) and not exists(text):
         return _open_url(parse_url(text), storage_options, index_cache)
     if text is not None:
         follow = split_local_options(storage_options, text)
-        return _open_path(text, text, frozenset(), follow=follow)
+        return Resolved(_open_path(text, text, frozenset(), follow=follow))
     if storage_options:
         raise URLError(
             f"{type(target).__name__} object",
             "storage_options apply to URLs and paths only; leave them out",
         )
     if isinstance(target, (KeyStore, ByteSource)):
-        return target
+        return Resolved(target)
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
-        return _open_fsspec(target, index_cache)
+        return Resolved(_open_fsspec(target, index_cache))
     if isinstance(target, Mapping):
-        return MappingStore(target)
+        return Resolved(MappingStore(target))
     if hasattr(target, "read") and hasattr(target, "seek"):
-        return _open_file(target)
+        return Resolved(_open_file(target))
     raise URLError(
         f"{type(target).__name__} object",
         "is not a path, URL, mapper, mapping or binary file that a dataset can be opened from",
@@ -150,34 +177,15 @@ def open_keystore(target: object, storage_options: Mapping[str, Any] | None = No
     return opened
 
 
-def open_file_at(
-    target: object,
-    storage_options: Mapping[str, Any] | None = None,
-    index_cache: Path | None = None,
-) -> ByteSource | None:
-    """The one file at a URL that `open_data` took for a tree; None if it cannot be one.
-
-    Raises
-    ------
-    StoreError
-        If there is no such file, or it cannot be read.
-    """
-    if not isinstance(target, str) or not is_url(target):
-        return None
-    url = parse_url(target)
-    if url.protocol == "file" or url.mode & _TREES or says_zip(url.path, url.mode):
-        return None
-    return _place(url, storage_options).open(url.text.partition("#")[0], index_cache)
-
-
 def _open_url(
     url: NetCDFURL, options: Mapping[str, Any] | None, index_cache: Path | None
-) -> KeyStore | ByteSource:
+) -> Resolved:
     shown = url.text.partition("#")[0]
     if url.protocol == "file":
         follow = split_local_options(options, shown)
-        return _open_path(local_path(url), shown, url.mode, follow=follow)
-    return _open_in_filesystem(_place(url, options), url.mode, shown, index_cache)
+        return Resolved(_open_path(local_path(url), shown, url.mode, follow=follow), url.mode)
+    found = _open_in_filesystem(_place(url, options), url.mode, shown, index_cache)
+    return found if not url.mode & _TREES else replace(found, as_file=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,29 +277,31 @@ def _open_fsspec(target: Any, index_cache: Path | None) -> KeyStore | ByteSource
     is_file = isinstance(target, OpenFile) or hasattr(target, "read")
     path = target.root if hasattr(target, "root") else getattr(target, "path", "")
     mode = frozenset({"bytes"} if is_file else ())
-    return _open_in_filesystem(_Place(target.fs, path), mode, None, index_cache)
+    return _open_in_filesystem(_Place(target.fs, path), mode, None, index_cache).data
 
 
 def _open_in_filesystem(
     place: _Place, mode: frozenset[str], shown: str | None, index_cache: Path | None
-) -> KeyStore | ByteSource:
+) -> Resolved:
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem
 
     from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore, remote_files
 
     fs, path = innermost(place.fs, place.path)
+    place = replace(place, fs=fs, path=path)
     if isinstance(fs, LocalFileSystem):
         follow = split_local_options(fs.storage_options, shown or path, others=True)
-        return _open_path(path, shown or path, mode, follow=follow)
+        return Resolved(_open_path(path, shown or path, mode, follow=follow), mode)
     name = urlsplit(path).path if "://" in path else path
     own = place.own
 
-    def tree() -> FsspecStore:
-        return FsspecStore(fs, path, shown, own.timeout)
+    def tree(as_file: Callable[[], ByteSource]) -> Resolved:
+        return Resolved(FsspecStore(fs, path, shown, own.timeout), mode, as_file)
 
-    def archive() -> KeyStore:
-        return _checked(RemoteZipStore(remote_files(fs, own.timeout), path, shown))
+    def archive() -> Resolved:
+        store = RemoteZipStore(remote_files(fs, own.timeout), path, shown)
+        return Resolved(_checked(store), mode)
 
     if says_zip(name, mode):
         return archive()
@@ -301,23 +311,27 @@ def _open_in_filesystem(
             raise DatasetNotFoundError(shown, "there is no such file or directory")
         if not fs.isfile(path):
             _refuse_file_modes(shown, mode)
-            return SyncFsspecStore(fs, path, shown)
+            return Resolved(SyncFsspecStore(fs, path, shown), mode)
     elif not says_file(name, mode):
-        return tree()
+        return tree(partial(place.open, shown, index_cache))
     try:
-        source = _Place(fs, path, own).open(shown, index_cache)
-    except (DatasetNotFoundError, AccessDeniedError):
+        source = place.open(shown, index_cache)
+    except (DatasetNotFoundError, AccessDeniedError) as error:
         if "bytes" in mode:
             raise
-        return tree()
+        return tree(partial(_raise, error))
     if bytes(source.head[:4]) in _ZIP:
         source.close()
         return archive()
     if source.head.lstrip().startswith(b"<") and "bytes" not in mode:
         # a tree may be called like a file, and this be what its server makes of a directory
         source.close()
-        return tree()
-    return source
+        return tree(lambda: source)
+    return Resolved(source, mode)
+
+
+def _raise(error: NCZarrError) -> NoReturn:
+    raise error.with_traceback(None)
 
 
 def split_local_options(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -26,15 +25,10 @@ from nczarr_xarray.backend._compat import (
 )
 from nczarr_xarray.backend.encoding import attribute_value, is_odd, variable_encoding
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.open import (
-    ATTEMPTS,
-    Opened,
-    always_changing,
-    check_choice,
-    open_hierarchy,
-)
+from nczarr_xarray.dataset.open import ATTEMPTS, Opened, always_changing, open_with
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.collection import collection_paused
+from nczarr_xarray.formats.options import OpenOptions
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     ChunkedArray,
@@ -49,41 +43,25 @@ from nczarr_xarray.model import (
 
 def open_groups(
     target: Any,
-    *,
-    tree: bool,
-    group: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    consolidated: bool | None = None,
-    use_zarr_fill_value_as_mask: bool | None = None,
-    anonymous_dimension_prefix: str = "_Anonymous_Dim_",
-    index_cache: str | os.PathLike[str] | None = None,
+    options: OpenOptions,
     drop_variables: str | Iterable[str] | None = None,
     **decoding: Any,
 ) -> dict[str, xr.Dataset]:
     """Open a group, and all below it for a tree, as datasets by path relative to it.
 
-    Options as `NCZarrBackendEntrypoint`; `decoding` goes to xarray.
+    `drop_variables` and `decoding` as for `xarray.open_dataset`.
     """
-    check_choice("use_zarr_fill_value_as_mask", use_zarr_fill_value_as_mask)
     dropped = {drop_variables} if isinstance(drop_variables, str) else set(drop_variables or ())
     before = None
     for _ in range(ATTEMPTS):
-        opened = open_hierarchy(
-            target,
-            group=group,
-            tree=tree,
-            storage_options=storage_options,
-            consolidated=consolidated,
-            anonymous_prefix=anonymous_dimension_prefix,
-            index_cache=index_cache,
-        )
+        opened = open_with(target, options)
         with ExitStack() as cleanup:
             cleanup.callback(opened.close)
-            top = opened.hierarchy.root.find(group or "")
-            assert top is not None  # open_hierarchy raises if there is no such group
+            top = opened.hierarchy.root.find(options.path)
+            assert top is not None  # open_with raises if there is no such group
             stores = [
-                NCZarrDataStore(opened, member, use_zarr_fill_value_as_mask, dropped)
-                for member in (top.walk() if tree else [top])
+                NCZarrDataStore(opened, member, options.use_zarr_fill_value_as_mask, dropped)
+                for member in (top.walk() if options.tree else [top])
             ]
             _load_what_opening_touches(opened, stores)
             if not (opened.holds() or (before is not None and _agree(stores, before))):

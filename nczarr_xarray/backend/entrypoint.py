@@ -100,9 +100,7 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         index_cache: str | os.PathLike[str] | None = None,
     ) -> Dataset:
         """Open one group as a Dataset (see the class)."""
-        from nczarr_xarray.backend.datasets import open_groups
-
-        (dataset,) = open_groups(
+        (dataset,) = _open(
             filename_or_obj,
             tree=False,
             group=group,
@@ -123,9 +121,7 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
 
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
         """Open a group and every group below it, by path (options as `open_dataset`)."""
-        from nczarr_xarray.backend.datasets import open_groups
-
-        return open_groups(filename_or_obj, tree=True, **options)
+        return _open(filename_or_obj, tree=True, **options)
 
     def open_datatree(self, filename_or_obj: Any, **options: Any) -> DataTree:
         """Open every group as one tree (options as `open_dataset`).
@@ -138,3 +134,11 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         from nczarr_xarray.backend.datasets import as_tree
 
         return as_tree(self.open_groups_as_dict(filename_or_obj, **options))
+
+
+def _open(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
+    from nczarr_xarray.backend.datasets import open_groups
+    from nczarr_xarray.formats.options import OpenOptions
+
+    given = {name: arguments.pop(name) for name in _OPENING if name in arguments}
+    return open_groups(target, OpenOptions(tree=tree, **given), **arguments)

@@ -7,15 +7,13 @@ other has a list of them.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import NCZarrWarning
+from nczarr_fsspec.extras import added
 from nczarr_xarray.codecs import compress, decompress, hdf5, nbit, shuffle, szip
 from nczarr_xarray.codecs.codec import (
     Codec,
@@ -248,20 +246,7 @@ _NOTHING = Codec(id="")
 @cache
 def _added() -> tuple[Codec, ...]:
     """The rows of other packages; looked for when something is asked that is not in the table."""
-    rows = []
-    for entry in entry_points(group=GROUP):
-        try:
-            row = entry.load()
-        except Exception as error:  # noqa: BLE001 - another package's
-            reason = f"codec {entry.name!r} of {entry.value!r} cannot be loaded ({error})"
-            warnings.warn(reason, NCZarrWarning, stacklevel=2)
-            continue
-        if isinstance(row, Codec):
-            rows.append(row)
-        else:
-            reason = f"codec {entry.name!r} of {entry.value!r} is no `Codec`"
-            warnings.warn(reason, NCZarrWarning, stacklevel=2)
-    return tuple(rows)
+    return added(GROUP, Codec)
 
 
 def codec(id_: str) -> Codec:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import xarray as xr
 
-from nczarr_fsspec.changes.moment import look
+from nczarr_fsspec.changes.journal import STATE_KEYS
+from nczarr_fsspec.changes.moment import Mark, look
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_xarray.dataset.open import ATTEMPTS, always_changing
 from nczarr_xarray.dataset.targets import open_target
+
+#: The mark of what has no objects of a tree.
+NOTHING = Mark(None, (None,) * len(STATE_KEYS))
 
 T = TypeVar("T", xr.Dataset, xr.DataArray)
 
@@ -83,13 +88,17 @@ def load_dataset(
 
 def _look(target: Any, storage_options: Mapping[str, Any] | None) -> tuple[str, str]:
     """How messages name a dataset, and the text for its state."""
-    source, _ = open_target(target, storage_options)
+    resolved = open_target(target, storage_options)
+    source = resolved.data
     try:
         found: object
         if not isinstance(source, KeyStore):
             found = source.validator
         else:
             found = source.contents() if source.steady else look(source)
+            if found == NOTHING and resolved.as_file is not None:
+                with suppress(StoreError):  # it need not be a file either
+                    found = resolved.as_file().validator
         return source.url, hashlib.sha256(repr(found).encode()).hexdigest()[:32]
     finally:
         source.close()

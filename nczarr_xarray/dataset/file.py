@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,11 +13,11 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
 from nczarr_fsspec.ranges.memory import memory, store
 from nczarr_fsspec.ranges.reader import RangeReader, Receive
 from nczarr_fsspec.ranges.source import ByteSource, Extent, LocalBytes, RemoteBytes
-from nczarr_xarray.formats.classic import hierarchy as classic
 from nczarr_xarray.formats.collection import collection_paused
-from nczarr_xarray.formats.hdf5 import netcdf as hdf5
-from nczarr_xarray.formats.hdf5.fallback import extent_of
-from nczarr_xarray.formats.rounds import Parsing, Read, read_rounds, read_some
+from nczarr_xarray.formats.format import Source
+from nczarr_xarray.formats.options import OpenOptions
+from nczarr_xarray.formats.registry import read_hierarchy
+from nczarr_xarray.formats.rounds import Parsing, Read, read_rounds
 from nczarr_xarray.model import Hierarchy
 
 T = TypeVar("T")
@@ -48,32 +47,24 @@ class DataFile:
         if isinstance(source, RemoteBytes):
             self.ranges = RangeReader(source, memory.of(source).sparse)
 
-    def hierarchy(self, group: str, tree: bool) -> Hierarchy:
-        """The metadata; of a remote file they are remembered.
-
-        Parameters
-        ----------
-        group
-            Path of the group wanted, without outer slashes.
-        tree
-            Whether the groups below it are wanted too.
+    def hierarchy(self, options: OpenOptions) -> Hierarchy:
+        """Read the metadata; those of a remote file are remembered.
 
         Raises
         ------
         NCZarrError
-            If it is neither a classic nor an HDF5 file, or damaged.
+            If the file is of no known format, or damaged.
         """
         source = self.source
+        seen = Source(source.url, source)
         if not isinstance(source, RemoteBytes):
             with collection_paused():
-                find = partial(extent_of, source)
-                return self.parse(_read_hierarchy(source.url, source.size, group, tree, find))
+                return self.parse(read_hierarchy(seen, options))
         parsed = memory.of(source).parsed
-        hierarchy: Hierarchy | None = parsed.get((group, tree))
+        hierarchy: Hierarchy | None = parsed.get((options.path, options.tree))
         if hierarchy is None:
-            parsing = _read_hierarchy(source.url, source.size, group, tree)
-            hierarchy = self.parse(parsing, around=True)
-            parsed[group, tree] = hierarchy
+            hierarchy = self.parse(read_hierarchy(seen, options), around=True)
+            parsed[options.path, options.tree] = hierarchy
         return hierarchy
 
     def save(self) -> None:
@@ -203,16 +194,3 @@ class _Remembering(DataFile):
             await receive(numbers, pieces)
 
         await super().read_data(starts, stops, keep if short else receive)
-
-
-async def _read_hierarchy(
-    url: str,
-    size: int,
-    group: str,
-    tree: bool,
-    extent: Callable[[str], tuple[int, ...]] | None = None,
-) -> Hierarchy:
-    """The metadata of a file, whose first bytes tell its format."""
-    if bytes(await read_some(0, 3, least=0)) == b"CDF":
-        return await classic.read_hierarchy(url, size, group)
-    return await hdf5.read_hierarchy(url, size, group, tree, extent)

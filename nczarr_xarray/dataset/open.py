@@ -1,18 +1,17 @@
 """Open a dataset: where the pure formats meet a store, or one file.
 
-`open_hierarchy` drives the walk of `nczarr_xarray.formats.nczarr` over a store, or
-the parser of a file, and returns an `Opened`, of which xarray, the command line
-and tests are views.
+`open_hierarchy` answers what a format asks for from a store or a file, and returns an
+`Opened`, of which xarray, the command line and tests are views.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -26,18 +25,17 @@ from nczarr_fsspec.errors import (
     FormatError,
     NCZarrError,
     StoreError,
-    URLError,
 )
-from nczarr_fsspec.keystore import KeyStore, RemoteStore
+from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.chunks import Index
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.targets import open_file_at, open_target
+from nczarr_xarray.dataset.targets import open_target
 from nczarr_xarray.dataset.variable import VariableReader, loop_of
-from nczarr_xarray.formats.collection import collection_paused
-from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, Options, build, walk
-from nczarr_xarray.formats.nczarr.consolidated import Consolidated
-from nczarr_xarray.formats.zarr3 import read as v3
+from nczarr_xarray.formats.format import Source
+from nczarr_xarray.formats.nczarr.nodes import Answer
+from nczarr_xarray.formats.options import EVERYTHING, OpenOptions
+from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import (
     Hierarchy,
     Variable,
@@ -88,139 +86,139 @@ def open_hierarchy(
     FormatError, StoreError, URLError
         If the root or the wanted group cannot be read or understood.
     """
-    if not (group is None or isinstance(group, str)):
-        raise URLError("group", f"must be a string or None, not {group!r}")
-    check_choice("consolidated", consolidated)
-    if not isinstance(anonymous_prefix, str):
-        reason = f"must be a string, not {anonymous_prefix!r}"
-        raise URLError("anonymous_dimension_prefix", reason)
-    folder = None if index_cache is None else Path(index_cache).expanduser()
-    source, mode = open_target(target, storage_options, folder)
-    if isinstance(source, ByteSource):
-        return open_file(source, group=group, tree=tree, index_cache=folder)
-    try:
-        return open_keys(
-            source,
-            mode,
+    return open_with(
+        target,
+        OpenOptions(
             group=group,
             tree=tree,
+            storage_options=storage_options,
             consolidated=consolidated,
-            anonymous_prefix=anonymous_prefix,
-        )
+            anonymous_dimension_prefix=anonymous_prefix,
+            index_cache=index_cache,
+        ),
+    )
+
+
+def open_with(target: Any, options: OpenOptions) -> Opened:
+    """`open_hierarchy`, with what is asked for as one object."""
+    return open_either(
+        target,
+        options,
+        lambda store, mode: open_keys(store, mode, options),
+        lambda source: open_file(source, options),
+    )
+
+
+def open_either(
+    target: Any,
+    options: OpenOptions,
+    of_tree: Callable[[KeyStore, frozenset[str]], T],
+    of_file: Callable[[ByteSource], T],
+) -> T:
+    """Find out whether there is a tree or a file at `target`, and open it as such.
+
+    Parameters
+    ----------
+    of_tree
+        Opens a tree, given the mode words of the target; raises `DatasetNotFoundError` if there
+        is none.
+    of_file
+        Opens a file.
+
+    Raises
+    ------
+    NCZarrError
+        If there is neither, or what `of_tree` or `of_file` raise.
+    """
+    found = open_target(target, options.storage_options, options.folder)
+    if isinstance(found.data, ByteSource):
+        return of_file(found.data)
+    try:
+        return of_tree(found.data, found.mode)
     except (DatasetNotFoundError, AccessDeniedError) as error:
         # a URL need not tell by its name whether it is that of a tree or of one file
+        if found.as_file is None:
+            raise
         try:
-            file = open_file_at(target, storage_options, folder)
+            file = found.as_file()
         except StoreError as other:
-            if group:
+            if options.path:
                 raise error from None
             reason = f"{error.reason}; as one file: {other.reason}"
             raise type(error)(error.object, reason) from None
-        if file is None:
-            raise
-        return open_file(file, group=group, tree=tree, index_cache=folder)
+    return of_file(file)
 
 
-def check_choice(option: str, value: Any) -> None:
-    """Raise `URLError` if the value of an option is neither True, False nor None."""
-    if not (value is None or isinstance(value, (bool, np.bool_))):
-        raise URLError(option, f"must be True, False or None, not {value!r:.80}")
+@contextmanager
+def closed_on_error(data: KeyStore | ByteSource) -> Iterator[None]:
+    """Close a store or a file if what is done meanwhile fails."""
+    try:
+        yield
+    except BaseException:
+        data.close()
+        raise
 
 
-def open_file(
-    source: ByteSource,
-    *,
-    group: str | None = None,
-    tree: bool = True,
-    index_cache: Path | None = None,
-) -> Opened:
-    """`open_hierarchy` of one classic or HDF5 file; it is closed if that fails.
+def open_file(source: ByteSource, options: OpenOptions = EVERYTHING) -> Opened:
+    """`open_with` of one file; it is closed if that fails.
 
     Raises
     ------
     FormatError
-        If it is neither.
+        If the file is of no known format.
     """
-    file = DataFile(source, index_cache)
-    try:
-        return Opened(file, file.hierarchy((group or "").strip("/"), tree))
-    except BaseException:
-        source.close()
-        raise
+    file = DataFile(source, options.folder)
+    with closed_on_error(source):
+        return Opened(file, file.hierarchy(options))
 
 
 def open_keys(
-    store: KeyStore,
-    mode: frozenset[str] = frozenset(),
-    *,
-    group: str | None = None,
-    tree: bool = True,
-    consolidated: bool | None = None,
-    anonymous_prefix: str = "_Anonymous_Dim_",
+    store: KeyStore, mode: frozenset[str] = frozenset(), options: OpenOptions = EVERYTHING
 ) -> Opened:
-    """`open_hierarchy` of a store that is open; it is closed if that fails.
+    """`open_with` of a store that is open; it is closed if that fails.
+
+    The metadata are read as of one moment, with all changes that are valid. They are read anew
+    if the dataset changes meanwhile, until it does not or has only got other data.
 
     Parameters
     ----------
     mode
         The mode words of the target's fragment.
     """
-    required = consolidated is True  # the mode word asks for them, and does without
-    if consolidated is None and "consolidated" in mode:
-        consolidated = True
-    options = Options(
-        group=(group or "").strip("/"),
-        tree=tree,
-        pure="zarr" in mode,
-        consolidated=consolidated,
-        required=required,
-        remote=isinstance(store, RemoteStore),
-    )
-    try:
-        nodes, reading = _drive(store, options)
-        store = reading.state.store
-        naming = Naming(anonymous_prefix, array_dimensions="noxarray" not in mode)
-        if nodes.generation == "v3":
-            hierarchy = v3.read_hierarchy(
-                store,
-                options.group,
-                naming,
-                tree=tree,
-                consolidated=consolidated,
-                required=required,
-            )
-        else:
-            with collection_paused():
-                hierarchy = build(nodes, naming, pure=options.pure)
-        _hold_back(hierarchy, reading.state)
-    except BaseException:
-        store.close()
-        raise
-    doubtful = consolidated is None and not nodes.complete
-    return Opened(store, hierarchy, nodes.consolidated if doubtful else None, reading=reading)
-
-
-def _drive(store: KeyStore, options: Options) -> tuple[Nodes, Reading]:
-    """Answer a walk's waves from the store as of one moment, with all changes that are valid.
-
-    The walk is begun anew if the dataset changes meanwhile, until it does not or
-    has only got other data.
-    """
     before = None
-    for _ in range(ATTEMPTS):
-        reading = Reading(store)
-        nodes, failure = None, None
-        try:
-            nodes = _walk(reading, options)
-        except NCZarrError as error:  # which may come of the change
-            failure = error
-        if reading.holds() or (before is not None and reading.agrees(before)):
-            if nodes is None:
-                assert failure is not None
-                raise failure
-            return nodes, reading
-        before = reading
-    raise StoreError(store.url, always_changing(ATTEMPTS))
+    with closed_on_error(store):
+        for _ in range(ATTEMPTS):
+            reading = Reading(store)
+            hierarchy, failure = None, None
+            try:
+                hierarchy = _read_tree(reading, mode, options)
+            except NCZarrError as error:  # which may come of the change
+                failure = error
+            if reading.holds() or (before is not None and reading.agrees(before)):
+                if hierarchy is None:
+                    assert failure is not None
+                    raise failure
+                _hold_back(hierarchy, reading.state)
+                return Opened(reading.state.store, hierarchy, reading=reading)
+            before = reading
+        raise StoreError(store.url, always_changing(ATTEMPTS))
+
+
+def _read_tree(reading: Reading, mode: frozenset[str], options: OpenOptions) -> Hierarchy:
+    """Answer what a format asks for from the store."""
+    source = Source(reading.store.url, reading.store, mode)
+    parsing = read_hierarchy(source, options)
+    try:
+        wanted = parsing.send(None)
+        while True:
+            answer = Answer(*reading.answer(wanted.keys, wanted.prefixes))
+            source.data = reading.state.store
+            wanted = parsing.send(answer)
+    except StopIteration as stop:
+        hierarchy: Hierarchy = stop.value
+        return hierarchy
+    finally:
+        parsing.close()
 
 
 def always_changing(attempts: int) -> str:
@@ -229,17 +227,6 @@ def always_changing(attempts: int) -> str:
         f"was changed by its writers during each of {attempts} attempts to read it; try again "
         "when they write less often"
     )
-
-
-def _walk(reading: Reading, options: Options) -> Nodes:
-    walking = walk(options, reading.store.url)
-    try:
-        wave = next(walking)
-        while True:
-            wave = walking.send(Answer(*reading.answer(wave.keys, wave.prefixes)))
-    except StopIteration as stop:
-        nodes: Nodes = stop.value
-        return nodes
 
 
 def _hold_back(hierarchy: Hierarchy, state: State) -> None:
@@ -260,8 +247,6 @@ class Opened:
         Where the chunks are.
     hierarchy
         The metadata.
-    unchecked
-        Consolidated metadata that each array is still to be compared with.
     exact
         See `VariableReader`.
     reading
@@ -270,7 +255,6 @@ class Opened:
 
     store: KeyStore | DataFile
     hierarchy: Hierarchy
-    unchecked: Consolidated | None = None
     exact: bool = False
     reading: Reading | None = None
 
@@ -287,7 +271,8 @@ class Opened:
     def reader(self, variable: Variable) -> VariableReader:
         """A reader of one variable (cheap; it may outlive this object)."""
         mark = None if self.reading is None else self.reading.mark
-        return VariableReader(self.store, variable, self.unchecked, mark, exact=self.exact)
+        unchecked = self.hierarchy.unchecked
+        return VariableReader(self.store, variable, unchecked, mark, exact=self.exact)
 
     def read(
         self, variable: Variable, key: tuple[Index, ...] | None = None

@@ -7,33 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nczarr_fsspec import parse_url
 from nczarr_fsspec.destination import Destination, open_destination
-from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.resolve import open_data, open_file_at
-
-__all__ = ["find_destination", "open_file_at", "open_target"]
+from nczarr_fsspec.resolve import Resolved, resolve
 
 
 def open_target(
     target: Any,
     storage_options: Mapping[str, Any] | None = None,
     index_cache: Path | None = None,
-) -> tuple[KeyStore | ByteSource, frozenset[str]]:
+) -> Resolved:
     """Open a target for reading.
 
     Parameters
     ----------
     target
-        Whatever `nczarr_fsspec.open_data` takes, or a zarr-python Store.
+        Whatever `nczarr_fsspec.resolve.resolve` takes, or a zarr-python Store.
     storage_options, index_cache
-        As `nczarr_fsspec.resolve.open_data`.
-
-    Returns
-    -------
-    store, mode
-        The mode words of a URL's fragment.
+        As there.
     """
     if "zarr" in sys.modules:  # else nobody can have made a Store
         from zarr.abc.store import Store
@@ -41,11 +31,8 @@ def open_target(
         if isinstance(target, Store):
             from nczarr_xarray.zarr._adopted import adopt
 
-            return adopt(target), frozenset()
-    mode: frozenset[str] = frozenset()
-    if isinstance(target, str) and "://" in target and "#" in target:
-        mode = parse_url(target).mode
-    return open_data(target, storage_options, index_cache), mode
+            return Resolved(adopt(target))
+    return resolve(target, storage_options, index_cache)
 
 
 def find_destination(target: Any, storage_options: Mapping[str, Any] | None = None) -> Destination:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,7 +22,7 @@ from nczarr_xarray.chunks.threads import gather_or_cancel, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.formats.hdf5.fallback import H5pyArray, H5pyReader
-from nczarr_xarray.formats.nczarr.consolidated import Consolidated, same
+from nczarr_xarray.formats.nczarr.consolidated import same
 from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.formats.zarr3.array import ZarrArray, ZarrReader
 from nczarr_xarray.model import (
@@ -43,7 +44,7 @@ class VariableReader:
     Parameters
     ----------
     unchecked
-        Consolidated metadata that the array's own are to be compared with.
+        Documents of consolidated metadata that the array's own are to be compared with.
     exact
         Whether text keeps bytes that are not UTF-8 (`nczarr_xarray.model.text_of`). Else they
         are an error, and in NCZarr, where netCDF-C cuts long text at any byte, U+FFFD.
@@ -53,7 +54,7 @@ class VariableReader:
         self,
         store: KeyStore | DataFile,
         variable: Variable,
-        unchecked: Consolidated | None = None,
+        unchecked: Mapping[str, Any] | None = None,
         mark: Mark | None = None,
         *,
         exact: bool = False,
@@ -73,7 +74,7 @@ class VariableReader:
         # what .zmetadata says of the array, until it has been compared with the array's own
         self._expected: Any = None
         if unchecked is not None and isinstance(self.array, ChunkedArray):
-            self._expected = unchecked.documents.get(f"{self.array.path}/.zarray")
+            self._expected = unchecked.get(f"{self.array.path}/.zarray")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}

@@ -20,6 +20,7 @@ from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import edit, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import Profile, consolidate
+from nczarr_xarray.formats.options import OpenOptions
 from nczarr_xarray.model import ChunkedArray, Group, Variable
 
 #: Of groups and arrays.
@@ -71,7 +72,7 @@ class Existing:
         if store is None:
             return None
         try:
-            opened = open_keys(store, consolidated=False)
+            opened = open_keys(store, options=OpenOptions(consolidated=False))
         except DatasetNotFoundError:
             return None
         return cls(target, opened)

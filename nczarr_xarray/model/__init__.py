@@ -252,6 +252,9 @@ class Hierarchy:
     hidden
         What a file holds that netCDF's interface does not show, which a copy
         therefore lacks.
+    unchecked
+        Documents of consolidated metadata by key, which an array's own are to be
+        compared with when it is read.
     """
 
     root: Group
@@ -260,6 +263,7 @@ class Hierarchy:
     consolidated: bool = False
     problems: tuple[NCZarrError, ...] = ()
     hidden: tuple[NCZarrError, ...] = ()
+    unchecked: Mapping[str, Any] | None = None
 
 
 def text_of(data: bytes) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from zarr.abc.store import Store
 
 from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
-from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning, StoreError
-from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.targets import open_file_at, open_target
+from nczarr_xarray.dataset.open import closed_on_error, open_either, open_keys
+from nczarr_xarray.formats.options import EVERYTHING, OpenOptions
 from nczarr_xarray.views.file_keys import FileKeys, file_keys
 from nczarr_xarray.zarr._offered import StoreView
 
@@ -80,30 +82,24 @@ def open_view(
     target: Any, storage_options: Mapping[str, Any] | None = None, *, scattered: bool = True
 ) -> KeyStore:
     """The keys of `open_store`; `scattered` as for `nczarr_xarray.views.file_arrays.view_of`."""
-    source, _ = open_target(target, storage_options)
-    if isinstance(source, KeyStore):
-        keys = source
-        try:
-            *roots, incomplete, journal = keys.get_many((*_ROOT_KEYS, *STATE_KEYS))
-            keys = with_changes(keys, incomplete, journal).store
-        except BaseException:
-            source.close()
-            raise
-        if any(isinstance(root, bytes) for root in roots):
+    options = OpenOptions(storage_options=storage_options)
+    return open_either(target, options, _keys_of_tree, partial(_keys_of_file, scattered=scattered))
+
+
+def _keys_of_tree(store: KeyStore, mode: frozenset[str]) -> KeyStore:
+    """The objects of a tree, with all changes that are valid; without its hierarchy."""
+    with closed_on_error(store):
+        *roots, incomplete, journal = store.get_many((*_ROOT_KEYS, *STATE_KEYS))
+        keys = with_changes(store, incomplete, journal).store
+        if any(isinstance(root, bytes) and root.lstrip()[:1] == b"{" for root in roots):
             return keys
-        # a URL need not tell by its name whether it is that of a tree or of one file
-        file = None
-        with suppress(StoreError):
-            file = open_file_at(target, storage_options)
-        if file is None and not isinstance(keys, LocalStore):
-            return keys  # one that does not tell what it has at its root
-        if file is None:
-            source.close()
-            raise DatasetNotFoundError(source.url, "there is no dataset here")
-        source = file
-    data = DataFile(source)
-    try:
-        return file_keys(data, data.hierarchy("", tree=True), scattered=scattered)
-    except BaseException:
-        data.close()
-        raise
+        (names,) = keys.list_many([""])
+        if not isinstance(names, frozenset) or not names:
+            raise DatasetNotFoundError(store.url, "there is no dataset here")
+    return open_keys(store, mode, OpenOptions(tree=False)).keys  # a root without metadata
+
+
+def _keys_of_file(source: ByteSource, *, scattered: bool) -> KeyStore:
+    file = DataFile(source)
+    with closed_on_error(source):
+        return file_keys(file, file.hierarchy(EVERYTHING), scattered=scattered)

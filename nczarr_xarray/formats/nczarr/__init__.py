@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from nczarr_xarray.formats.nczarr.build import Naming, build
 from nczarr_xarray.formats.nczarr.nodes import Answer, Nodes, Options, ReadRound
-from nczarr_xarray.formats.nczarr.walk import Walking, single_array, walk
+from nczarr_xarray.formats.nczarr.walk import Walking, single_array, walk, walked
 
 __all__ = [
     "Answer",
@@ -20,4 +20,5 @@ __all__ = [
     "build",
     "single_array",
     "walk",
+    "walked",
 ]

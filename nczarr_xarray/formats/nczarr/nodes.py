@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from nczarr_fsspec.errors import NCZarrError, StoreError
@@ -17,6 +17,9 @@ class ReadRound:
 
     keys: tuple[str, ...]
     prefixes: tuple[str, ...] = ()
+
+    def __await__(self) -> Generator[ReadRound, Answer, Answer]:
+        return (yield self)
 
 
 @dataclass(frozen=True, slots=True)

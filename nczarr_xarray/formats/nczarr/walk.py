@@ -58,6 +58,17 @@ def walk(options: Options, where: str) -> Walking:
     return _Walk(options, where).run()
 
 
+async def walked(walking: Walking) -> Nodes:
+    """Await what a walk wants, round by round; its result."""
+    try:
+        wanted = next(walking)
+        while True:
+            wanted = walking.send(await wanted)
+    except StopIteration as stop:
+        nodes: Nodes = stop.value
+        return nodes
+
+
 class _Walk:
     def __init__(self, options: Options, where: str) -> None:
         self.options = options

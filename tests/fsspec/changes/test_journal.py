@@ -38,6 +38,7 @@ from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_xarray.dataset.open import open_keys
+from nczarr_xarray.formats.options import OpenOptions
 from tests.support.examples import examples
 from tests.xarray.formats.test_walk import CONSOLIDATED
 
@@ -510,6 +511,7 @@ def test_one_of_many_finishes_a_change(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("consolidated", [True, None, False])
 def test_changes_are_seen_however_a_remote_tree_is_opened(consolidated: bool | None) -> None:
+    options = OpenOptions(consolidated=consolidated)
     changed = {".zattrs": b'{"title": "new"}'}
     documents = json.loads(CONSOLIDATED[".zmetadata"])
     documents["metadata"][".zattrs"] = json.loads(changed[".zattrs"])
@@ -518,11 +520,11 @@ def test_changes_are_seen_however_a_remote_tree_is_opened(consolidated: bool | N
     objects = CONSOLIDATED | {journal.staged_key(key): data for key, data in changed.items()}
     for state, valid in ((JOURNAL, True), (f"{PRIVATE}/writers/t", False)):
         store = Listed({**objects, state: journal.dump()})
-        attributes = open_keys(store, consolidated=consolidated).hierarchy.root.attributes
+        attributes = open_keys(store, options=options).hierarchy.root.attributes
         assert ("title" in attributes) == valid
     whole = Listed({**objects, INCOMPLETE: Incomplete(dead_owner_once()).dump()})
     with pytest.raises(IncompleteExportError):
-        open_keys(whole, consolidated=consolidated)
+        open_keys(whole, options=options)
 
 
 def test_a_writer_that_gets_no_further(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,9 @@ import pytest
 from nczarr_fsspec.ranges.source import Limits
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats.format import Source
+from nczarr_xarray.formats.options import EVERYTHING
+from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import Hierarchy, Variable
 from tests.support.virtualnet import VirtualBytes, VirtualLoop
 
@@ -71,12 +74,9 @@ class Session:
         self.loop.close()
 
     async def _open(self) -> Hierarchy:
-        from nczarr_xarray.dataset.file import _read_hierarchy
-
-        source = self.source
-        hierarchy = await self.file.parse_remote(
-            _read_hierarchy(source.url, source.size, "", tree=True), around=True
-        )
+        source = Source(self.source.url, self.source)
+        parsing = read_hierarchy(source, EVERYTHING)
+        hierarchy = await self.file.parse_remote(parsing, around=True)
         # what xarray reads while it opens: coordinates that become indexes
         names = set(hierarchy.root.dimensions)
         wanted = [v for name, v in hierarchy.root.variables.items() if name in names]

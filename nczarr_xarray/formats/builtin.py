@@ -1,0 +1,90 @@
+"""The formats that this package reads itself; each is imported when a dataset of it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from functools import partial
+
+from nczarr_fsspec.ranges.source import LocalBytes
+from nczarr_xarray.formats.collection import collection_paused
+from nczarr_xarray.formats.format import Format, Source
+from nczarr_xarray.formats.options import OpenOptions
+from nczarr_xarray.model import Hierarchy
+
+
+class Classic:
+    """Classic netCDF: CDF-1, CDF-2 and CDF-5."""
+
+    name = "classic"
+    marks: Collection[str] = ()
+
+    def sniff(self, start: bytes, names: Collection[str]) -> bool:
+        return start.startswith(b"CDF")
+
+    async def read(self, source: Source, options: OpenOptions) -> Hierarchy:
+        from nczarr_xarray.formats.classic.hierarchy import read_hierarchy
+
+        return await read_hierarchy(source.url, source.size, options.path)
+
+
+class HDF5:
+    """HDF5, netCDF-4 among it."""
+
+    name = "hdf5"
+    marks: Collection[str] = ()
+
+    def sniff(self, start: bytes, names: Collection[str]) -> bool:
+        return True  # anything may stand before the superblock
+
+    async def read(self, source: Source, options: OpenOptions) -> Hierarchy:
+        from nczarr_xarray.formats.hdf5.fallback import extent_of
+        from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
+
+        extent = partial(extent_of, source.data) if isinstance(source.data, LocalBytes) else None
+        return await read_hierarchy(source.url, source.size, options.path, options.tree, extent)
+
+
+class Zarr:
+    """NCZarr of all generations, Zarr 2 and Zarr 3, which only their documents tell apart."""
+
+    name = "zarr"
+    marks: Collection[str] = (".zgroup", ".zattrs", ".nczarr", ".zmetadata", "zarr.json")
+
+    def sniff(self, start: bytes, names: Collection[str]) -> bool:
+        return any(name in names for name in self.marks)
+
+    async def read(self, source: Source, options: OpenOptions) -> Hierarchy:
+        from nczarr_xarray.formats.nczarr import Naming, Options, build, walk, walked
+
+        consolidated = options.consolidated
+        required = consolidated is True  # the mode word asks for them, and does without
+        if consolidated is None and "consolidated" in source.mode:
+            consolidated = True
+        pure = "zarr" in source.mode
+        asked = Options(
+            options.path, options.tree, pure, consolidated, required, remote=source.remote
+        )
+        nodes = await walked(walk(asked, source.url))
+        prefix = options.anonymous_dimension_prefix
+        naming = Naming(prefix, array_dimensions="noxarray" not in source.mode)
+        if nodes.generation == "v3":
+            from nczarr_xarray.formats.zarr3.read import read_hierarchy
+
+            return read_hierarchy(
+                source.store,
+                options.path,
+                naming,
+                tree=options.tree,
+                consolidated=consolidated,
+                required=required,
+            )
+        with collection_paused():
+            hierarchy = build(nodes, naming, pure=pure)
+        if consolidated is None and nodes.consolidated is not None and not nodes.complete:
+            return replace(hierarchy, unchecked=nodes.consolidated.documents)
+        return hierarchy
+
+
+#: In the order in which they are tried; the last one of each kind takes what is left.
+FORMATS: tuple[Format, ...] = (Classic(), HDF5(), Zarr())

@@ -1,0 +1,79 @@
+"""What a format is, and what it is told of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from nczarr_fsspec.keystore import KeyStore, RemoteStore
+from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_xarray.formats.options import OpenOptions
+from nczarr_xarray.model import Hierarchy
+
+#: How many bytes at the start of a file formats are told by.
+SNIFFED = 512
+
+
+@dataclass(slots=True)
+class Source:
+    """What a format is told of a dataset.
+
+    Attributes
+    ----------
+    url
+        How messages name it.
+    data
+        The bytes of a file, or the objects of a tree: for libraries that read by themselves.
+    mode
+        The mode words of the target's fragment.
+    """
+
+    url: str
+    data: ByteSource | KeyStore
+    mode: frozenset[str] = frozenset()
+
+    @property
+    def size(self) -> int:
+        """Bytes of a file."""
+        assert isinstance(self.data, ByteSource)
+        return self.data.size
+
+    @property
+    def store(self) -> KeyStore:
+        """The objects of a tree."""
+        assert isinstance(self.data, KeyStore)
+        return self.data
+
+    @property
+    def remote(self) -> bool:
+        """Whether waiting for an object of a tree is dear."""
+        return isinstance(self.data, RemoteStore)
+
+
+@runtime_checkable
+class Format(Protocol):
+    """Recognizes the datasets of one format, and reads their metadata into the model.
+
+    Attributes
+    ----------
+    name
+        For messages.
+    marks
+        Objects at the root of a tree, of which datasets of this format have one or more; empty
+        if they are single files.
+    """
+
+    name: str
+    marks: Collection[str]
+
+    def sniff(self, start: bytes, names: Collection[str]) -> bool:
+        """Tell a dataset by the first `SNIFFED` bytes of a file, or by what there is of `marks`."""
+
+    async def read(self, source: Source, options: OpenOptions) -> Hierarchy:
+        """Read the metadata of what `options` ask for, without any I/O.
+
+        The coroutine awaits bytes of a file (`nczarr_xarray.formats.rounds`) or objects of a tree
+        (`nczarr_xarray.formats.nczarr.ReadRound`). It may await `read_hierarchy` with itself as
+        `after`, and change what the formats behind it read. Raises `NCZarrError`.
+        """

@@ -1,0 +1,77 @@
+"""What a user asks for when a dataset is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import URLError
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOptions:
+    """How to open a dataset.
+
+    Parameters
+    ----------
+    group
+        Path of the group wanted; None for the root.
+    tree
+        Whether the groups below it are wanted too.
+    storage_options
+        For fsspec.
+    consolidated
+        True: ``.zmetadata`` must be there and is trusted. False: it is not
+        looked at. None: it is used if it saves round trips and agrees with
+        the root objects, and each variable is checked when it is read.
+    use_zarr_fill_value_as_mask
+        See `nczarr_xarray.backend.entrypoint.NCZarrBackendEntrypoint`.
+    anonymous_dimension_prefix
+        See `nczarr_xarray.formats.nczarr.Naming`.
+    index_cache
+        Folder in which the metadata of a remote classic or HDF5 file are kept for
+        other processes when it is closed; made if it is not there.
+
+    Raises
+    ------
+    URLError
+        If the value of an option makes no sense.
+    """
+
+    group: str | None = None
+    tree: bool = True
+    storage_options: Mapping[str, Any] | None = None
+    consolidated: bool | None = None
+    use_zarr_fill_value_as_mask: bool | None = None
+    anonymous_dimension_prefix: str = "_Anonymous_Dim_"
+    index_cache: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.group is None or isinstance(self.group, str)):
+            raise URLError("group", f"must be a string or None, not {self.group!r}")
+        for option in ("use_zarr_fill_value_as_mask", "consolidated"):
+            value = getattr(self, option)
+            if not (value is None or isinstance(value, (bool, np.bool_))):
+                raise URLError(option, f"must be True, False or None, not {value!r:.80}")
+        prefix = self.anonymous_dimension_prefix
+        if not isinstance(prefix, str):
+            raise URLError("anonymous_dimension_prefix", f"must be a string, not {prefix!r}")
+
+    @property
+    def path(self) -> str:
+        """The group wanted, without outer slashes; ``""`` for the root."""
+        return (self.group or "").strip("/")
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of `index_cache`."""
+        return None if self.index_cache is None else Path(self.index_cache).expanduser()
+
+
+#: What opens all of a dataset that needs no options.
+EVERYTHING = OpenOptions()

@@ -1,0 +1,150 @@
+"""Whether a URL is that of a tree or of a file is found out once, for all that open one."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+import nczarr_xarray
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_xarray.formats.nczarr.emit import Profile, documents
+from nczarr_xarray.model import Attribute, Group
+from nczarr_xarray.views.references import references
+from tests.support.httpserver import Server
+
+VALUES = np.arange(6.0)
+PAGE = b"<!DOCTYPE html><title>Index</title>"
+
+
+def _file() -> bytes:
+    written = io.BytesIO()
+    xr.Dataset({"v": ("x", VALUES)}).to_netcdf(written, engine="h5netcdf")
+    return written.getvalue()
+
+
+@pytest.fixture(scope="module")
+def file() -> bytes:
+    return _file()
+
+
+@pytest.fixture(scope="module")
+def tree() -> dict[str, bytes]:
+    objects: dict[str, bytes] = {}
+    xr.Dataset({"v": ("x", VALUES)}).nczarr.to_nczarr(objects)
+    return objects
+
+
+@pytest.fixture
+def server(file: bytes, tree: dict[str, bytes]) -> Iterator[Server]:
+    files = {"/x.nc": file, "/data": file}
+    for root in ("tree", "tree.nc", "shown.nc"):
+        files |= {f"/{root}/{key}": data for key, data in tree.items()}
+    files["/shown.nc"] = PAGE  # what some servers make of a directory
+    files["/page.nc"] = PAGE
+    with Server(files) as server:
+        yield server
+
+
+def _dataset(url: str) -> None:
+    with xr.open_dataset(url, engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], VALUES)
+
+
+def _store(url: str) -> None:
+    store = nczarr_xarray.open_store(url)
+    np.testing.assert_array_equal(zarr.open_array(store, path="v", mode="r")[...], VALUES)
+    store.close()
+
+
+WAYS = [_dataset, _store]
+
+
+def asked(server: Server, path: str) -> list[str]:
+    """Requests for the one file at a path, by what they ask of it."""
+    return [request.range or "all" for request in server.requests if request.path == path]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_is_called_like_one(server: Server, way: Callable[[str], None]) -> None:
+    """One request brings a small file, and whether it is one."""
+    way(f"{server.url}/x.nc")
+    assert [request.path for request in server.requests] == ["/x.nc"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_is_not_called_like_one(server: Server, way: Callable[[str], None]) -> None:
+    way(f"{server.url}/data")
+    assert len(asked(server, "/data")) == 1
+    others = [request.path for request in server.requests if request.path != "/data"]
+    assert all(path.startswith("/data/") for path in others)
+    assert len(others) == len(set(others))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tree_that_is_not_called_like_a_file(server: Server, way: Callable[[str], None]) -> None:
+    way(f"{server.url}/tree")
+    assert asked(server, "/tree") == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["tree.nc", "shown.nc"])
+def test_a_tree_that_is_called_like_a_file(
+    server: Server, way: Callable[[str], None], name: str
+) -> None:
+    way(f"{server.url}/{name}")
+    assert len(asked(server, f"/{name}")) == 1
+
+
+@pytest.mark.parametrize("opening", [_dataset, nczarr_xarray.open_store, references])
+def test_nothing(server: Server, opening: Callable[[str], Any]) -> None:
+    for name in ("nothing", "nothing.nc"):
+        with pytest.raises(DatasetNotFoundError, match="as one file: there is no such file"):
+            opening(f"{server.url}/{name}")
+        assert len(asked(server, f"/{name}")) == 1
+
+
+@pytest.mark.parametrize("opening", [_dataset, nczarr_xarray.open_store])
+def test_a_page_is_neither(server: Server, opening: Callable[[str], Any]) -> None:
+    with pytest.raises((DatasetNotFoundError, StoreError, ValueError), match=r"page\.nc"):
+        opening(f"{server.url}/page.nc")
+    assert len(asked(server, "/page.nc")) == 1
+
+
+def test_what_is_left_is_closed(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
+    """The tree that there is not is closed, whichever way a file is opened."""
+    from nczarr_fsspec import FsspecStore
+
+    closed: list[str] = []
+    close = FsspecStore.close
+
+    def note(self: FsspecStore) -> None:
+        closed.append(self.url)
+        close(self)
+
+    monkeypatch.setattr(FsspecStore, "close", note)
+    for number, way in enumerate(WAYS, 1):
+        way(f"{server.url}/data")
+        assert len(closed) == number
+
+
+def test_the_state_of_a_file_that_is_not_called_like_one(file: bytes) -> None:
+    with Server({"/data": file}, etag='"1"') as server:
+        before = nczarr_xarray.state(f"{server.url}/data")
+        assert nczarr_xarray.state(f"{server.url}/data") == before
+        server.etag = '"2"'
+        assert nczarr_xarray.state(f"{server.url}/data") != before
+
+
+def test_groups_without_metadata_of_a_root() -> None:
+    """A tree is one too if its root has no objects."""
+    root = Group(attributes={"title": Attribute("title", "char", "below")})
+    objects = {f"g/{key}": data for key, data in documents(root, Profile("v2"), "").items()}
+    store = nczarr_xarray.open_store(objects)
+    assert json.loads(store.keys.get_many(["g/.zattrs"])[0]) == {"title": "below"}

@@ -1,0 +1,184 @@
+"""Formats of other packages, found by their entry points: docs/extending.md has one whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.errors import FormatError
+from tests.support.httpserver import Server
+
+PAGE = Path(__file__).parents[3] / "docs" / "extending.md"
+#: Formats besides the one of the page: of trees, around others, and none.
+OTHERS = '''
+from dataclasses import replace
+
+from nczarr_xarray.formats.nczarr import ReadRound
+from nczarr_xarray.formats.registry import read_hierarchy
+from nczarr_xarray.model import Attribute
+
+
+class Titled:
+    """Trees with a title: attributes of the root from an object of its own."""
+
+    name = "titled"
+    marks = ("title.txt",)
+
+    def sniff(self, start, names):
+        return "title.txt" in names
+
+    async def read(self, source, options):
+        answer = await ReadRound(("title.txt",))
+        hierarchy = await read_hierarchy(source, options, after=self)
+        title = Attribute("title", "char", answer.objects[0].decode())
+        hierarchy.root.attributes["title"] = title
+        return hierarchy
+
+
+class Wrapped:
+    """Whatever another format reads of a classic file, with a new name for its variable."""
+
+    name = "wrapped"
+    marks = ()
+
+    def sniff(self, start, names):
+        return start.startswith(b"CDF")
+
+    async def read(self, source, options):
+        hierarchy = await read_hierarchy(source, options, after=self)
+        v = hierarchy.root.variables.pop("v")
+        hierarchy.root.variables["wrapped"] = replace(v, name="wrapped")
+        return hierarchy
+
+
+TITLED, WRAPPED = Titled(), Wrapped()
+'''
+ENTRY_POINTS = """[nczarr_xarray.formats]
+toy = toyformat:TOY
+titled = toyformat:TITLED
+wrapped = toyformat:WRAPPED
+broken = toyformat:nothing
+halfway = toyformat:struct
+"""
+#: Opens targets in a new process, and says what it found.
+OPEN = """
+import json, sys, warnings
+import xarray as xr
+import nczarr_xarray
+early = [name for name in sys.modules if name == "toyformat"]
+found = {}
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for target in sys.argv[1:]:
+        try:
+            with xr.open_dataset(target, engine="nczarr") as ds:
+                values = {name: ds[name].values.tolist() for name in ds.variables}
+                part = ds[list(ds.data_vars)[0]][1:3].values.tolist()
+                found[target] = values | {"attrs": dict(ds.attrs), "part": part}
+        except nczarr_xarray.NCZarrError as error:
+            found[target] = {"error": str(error)}
+print(json.dumps([found, early, [str(warning.message) for warning in caught]]))
+"""
+VALUES = np.arange(5) / 2
+NAMES = ["x.toy", "x.nc", "x.h5", "x.nczarr", "titled.nczarr"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installed package, and data of its formats."""
+    folder = tmp_path_factory.mktemp("toy")
+    info = folder / "toyformat-1.dist-info"
+    info.mkdir()
+    page = re.search(r"```python\n(import struct.*?)```", PAGE.read_text(), re.DOTALL)
+    assert page is not None
+    (folder / "toyformat.py").write_text(page[1] + OTHERS)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toyformat\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
+    (folder / "x.toy").write_bytes(b"TOY1" + struct.pack("<I5d", 5, *VALUES))
+    (folder / "cut.toy").write_bytes(b"TOY1\x05")
+    data = xr.Dataset({"v": ("x", VALUES)})
+    data.to_netcdf(folder / "x.nc", format="NETCDF3_CLASSIC")
+    data.to_netcdf(folder / "x.h5", engine="h5netcdf")
+    data.nczarr.to_nczarr(folder / "x.nczarr")
+    data.nczarr.to_nczarr(folder / "titled.nczarr")
+    (folder / "titled.nczarr" / "title.txt").write_text("of the tree")
+    return folder
+
+
+class Found(NamedTuple):
+    """What a new process found at each target, and what it did besides."""
+
+    datasets: dict[str, dict[str, Any]]
+    early: list[str]
+    warnings: list[str]
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> Found:
+    files = {
+        "/" + path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    with Server(files) as server:
+        places = [
+            place
+            for name in [*NAMES, "cut.toy"]
+            for place in (str(folder / name), f"{server.url}/{name}")
+        ]
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN, *places],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    datasets, early, warnings = json.loads(done.stdout)
+    named = {
+        ("http " if "://" in at else "path ") + at.rpartition("/")[2]: one
+        for at, one in datasets.items()
+    }
+    return Found(named, early, warnings)
+
+
+@pytest.mark.parametrize("way", ["path", "http"])
+@pytest.mark.parametrize("name", NAMES)
+def test_formats_from_outside(found: Found, way: str, name: str) -> None:
+    variable = "wrapped" if name == "x.nc" else "v"
+    attrs = {"title": "of the tree"} if name == "titled.nczarr" else {}
+    values = VALUES.tolist()
+    expected = {variable: values, "attrs": attrs, "part": values[1:3]}
+    assert found.datasets[f"{way} {name}"] == expected
+
+
+@pytest.mark.parametrize("way", ["path", "http"])
+def test_a_damaged_one(found: Found, way: str) -> None:
+    error = found.datasets[f"{way} cut.toy"]["error"]
+    assert "cut.toy: the file has 5 bytes; its metadata refer to 4 to 8" in error
+
+
+def test_they_are_imported_when_a_dataset_is_opened(found: Found) -> None:
+    assert found.early == []
+
+
+def test_those_that_cannot_be_used_are_left_out(found: Found) -> None:
+    broken, halfway = (text for text in found.warnings if text.startswith("format "))
+    assert "'broken' of 'toyformat:nothing' cannot be loaded" in broken
+    assert halfway == "format 'halfway' of 'toyformat:struct' is no `Format`"
+
+
+def test_without_the_package(folder: Path) -> None:
+    with pytest.raises(FormatError, match=r"x\.toy"):
+        xr.open_dataset(folder / "x.toy", engine="nczarr")
