@@ -1,7 +1,7 @@
 """Which credentials, region and endpoint an S3 URL is opened with.
 
 The order is netCDF-C's (``ds3util.c``, section 10.3 of the project's format notes). Reading the
-files of the AWS tools and producing the credentials is left to botocore, on which s3fs stands
+files of the AWS tools and producing the credentials is left to botocore, which s3fs uses
 anyway: so ``#`` comments, ``AWS_SHARED_CREDENTIALS_FILE``, session tokens, single sign-on and
 roles work as they do for the AWS tools, where netCDF-C has a parser of its own that fails on
 them. It also means that no secret passes through this package: a chosen profile is handed on by
@@ -118,12 +118,12 @@ def credentials(name: str | None, env: Mapping[str, str], profiles: Profiles) ->
 
     The first of: the profile `name`; ``AWS_ACCESS_KEY_ID`` with ``AWS_SECRET_ACCESS_KEY``; the
     profile ``default``; the role of a container, if the environment announces one; anonymous.
-    A profile that holds no credentials (say, a region only) is anonymous if named, and passed
+    A profile without credentials (with a region only, say) is anonymous if named, and passed
     over if it is the default.
 
-    Where the AWS tools would at last ask the metadata service of an EC2 machine, this goes
-    anonymous, as netCDF-C does: public data need no keys, and elsewhere that question costs
-    seconds. The storage option ``anon=False`` brings the role of such a machine back.
+    The AWS tools would then ask the metadata service of an EC2 machine. This package sends
+    anonymous requests instead, as netCDF-C does: public data need no keys, and on other machines
+    that question takes seconds. The storage option ``anon=False`` uses the role of such a machine.
 
     Returns
     -------

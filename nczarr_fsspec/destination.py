@@ -1,4 +1,4 @@
-"""From what a user names to the place that a dataset is to be written to."""
+"""Destinations: from what a user names to the place where a dataset is written."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Destination:
         Raises
         ------
         StoreError
-            If it cannot be written; what was there is there still.
+            If it cannot be written; the old archive stays.
         """
         from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 _S3 = "'nczarr-xarray[s3]'"
 _REMOTE = "'nczarr-xarray[remote]'"
-#: Of the protocols that are not ours to list, fsspec itself names the package.
+#: For all other protocols, fsspec itself names the package.
 _INSTALL = {
     **dict.fromkeys(("http", "https"), _REMOTE),
     **dict.fromkeys(("s3", "s3a", "gs3"), _S3),

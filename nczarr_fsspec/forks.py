@@ -1,4 +1,4 @@
-"""What the child of a fork must not share with its parent."""
+"""Forks: what a child process must not share with its parent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORKED = (
     "is a file object that another process has opened, which after a fork may share its position "
     "with this one, so that both would read wrong data; open the dataset here, or by its path"
 )
-#: file objects of which each process has its own, whatever is done after a fork
+#: file objects whose position a parent and its fork never share
 _IN_MEMORY = (io.BytesIO, mmap.mmap)
 
 
@@ -24,8 +24,8 @@ def may_share_position(value: object) -> bool:
 class ProcessLock:
     """A lock among the threads of one process.
 
-    The child of a fork finds it free: of the threads of its parent it has one, and nobody would
-    ever release what another one held.
+    The child of a fork finds the lock free: it has only one of its parent's threads, so a lock that
+    another thread held would never be released.
     """
 
     __slots__ = ("_locks",)
@@ -47,5 +47,5 @@ class ProcessLock:
         traceback: TracebackType | None,
     ) -> None:
         lock = self._locks.get(os.getpid())
-        if lock is not None:  # else it was taken before the fork, by this very thread
+        if lock is not None:  # if not, this thread took it before the fork
             lock.release()

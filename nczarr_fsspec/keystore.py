@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 #: bytes of one object of metadata, at most; consolidated metadata of 10,000 arrays take 10 MB
 MAX_METADATA = 16 << 20
-#: what `most_connections` is where files are plenty
+#: `most_connections` if the process may open many files
 MOST_CONNECTIONS = 192
 #: segments without NUL, none of them empty, "." or ".."; one regex, for every chunk passes here
 _KEY = re.compile(r"(?:(?!\.{1,2}(?:/|\Z))[^/\0]+(?:/(?!\Z)|\Z))+")
@@ -52,7 +52,7 @@ class KeyStore(ABC):
     max_metadata : int
         Bytes of one object of metadata, at most.
     steady : bool
-        Whether nothing changes in it as long as it is open.
+        Whether its objects stay the same as long as it is open.
     """
 
     url: str
@@ -195,7 +195,7 @@ class OnLoop(ABC):
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # who waited was interrupted: nobody wants the rest
+            future.cancel()  # the waiting thread was interrupted: the rest is not wanted
             raise
 
 

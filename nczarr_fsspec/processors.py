@@ -1,4 +1,4 @@
-"""How many processors there are for us, which is how many threads are worth having."""
+"""The number of processors that this process may use, and so of threads that are useful."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 def processors() -> int:
     """Return how many processors this process may use.
 
-    Those of its affinity (from Python 3.13 on, what ``PYTHON_CPU_COUNT`` says goes before), and no
-    more than its control groups pay for: a container may have two processors' time on a machine
-    of 64, where 64 threads would use it up at once and then all stand still.
+    These are the processors of its affinity (from Python 3.13 on, ``PYTHON_CPU_COUNT`` comes
+    first), but no more than the quota of its control groups. A container may have the time of two
+    processors on a machine of 64: there, 64 threads would use that time up at once and then stop.
     """
     count: int | None
     if sys.version_info >= (3, 13):

@@ -1,8 +1,8 @@
 """The seam between an export and storage: keys and bytes of one dataset that can be changed.
 
-The counterpart of `nczarr_fsspec.keystore`, with the same keys. All calls block; whoever has much
-to write calls from `WritableStore.parallel` threads, and a remote store lets their requests wait
-together on its event loop.
+The counterpart of `nczarr_fsspec.keystore`, with the same keys. All calls block. To write much,
+call from `WritableStore.parallel` threads: a remote store sends their requests at the same time, on
+its event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nczarr_fsspec.keystore import KeyStore
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: held by `WritableStore.create` where a store itself cannot tell who came first
+#: held by `WritableStore.create` of stores that have no atomic creation
 creating = ProcessLock()
 
 
@@ -59,15 +59,15 @@ class WritableStore(ABC):
     def create(self, key: str, data: Buffer) -> bool:
         """Store `data` unless `key` exists; tell whether it was stored.
 
-        Of many callers at a time one is told True. How far this holds is said
-        where a store is documented: among processes, or in this process only.
+        If several callers create the same key, one gets True. Each store documents
+        whether that holds among processes, or in this process only.
         """
 
     @abstractmethod
     def delete(self, keys: Iterable[str]) -> None:
         """Delete `keys`; missing ones are no error.
 
-        So are removed the directories of this machine that become empty.
+        Local directories that become empty are removed, too.
         """
 
     @abstractmethod
@@ -85,7 +85,7 @@ class WritableStore(ABC):
 
     @abstractmethod
     def child(self, prefix: str) -> WritableStore:
-        """Return a store whose root is `prefix` of this one, for what nobody reads yet.
+        """Return a store whose root is `prefix` of this one, for objects that are not read yet.
 
         Its `put` need not be atomic.
         """

@@ -1,4 +1,4 @@
-"""Writing a dataset that nobody sees before it is complete: trees, archives, object stores."""
+"""Writing a dataset that is invisible until it is complete: trees, archives, object stores."""
 
 # paths are text in stores
 # ruff: noqa: PTH103, PTH104, PTH108, PTH112, PTH118, PTH119, PTH120
@@ -32,7 +32,7 @@ class Change(Protocol):
     Attributes
     ----------
     staged
-        Where new objects are put, under their own keys.
+        The store where new objects are put, under their own keys.
     """
 
     @property
@@ -51,14 +51,14 @@ class Change(Protocol):
         removed
             Keys to remove.
         expected
-            How many objects must have been staged, if that is known.
+            How many objects must have been staged; None if that is not known.
         pending
-            Arrays whose chunks are written later.
+            The mark of the chunks that are written later.
 
         Raises
         ------
         StoreError
-            If that failed; what was there before stays.
+            If that failed; the old state stays.
         """
 
     def abort(self) -> None:
@@ -72,10 +72,10 @@ class NewTree:
     Attributes
     ----------
     path
-        Where it will be: where there is nothing, an empty directory, or a
+        The path of the dataset, where there is nothing, an empty directory, or a
         dataset to replace.
     partial
-        Where it is built. That it is there keeps other writers away.
+        The directory where the tree is built. Its existence keeps other writers out.
     old
         The lock on a dataset that is to be replaced.
     """

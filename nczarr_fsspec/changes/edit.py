@@ -28,7 +28,7 @@ class Edit:
     lock
         What keeps others away.
     staged
-        Where new objects are put, under their own keys.
+        The store where new objects are put, under their own keys.
     """
 
     store: WritableStore
@@ -58,7 +58,7 @@ class Edit:
         expected
             How many objects must have been staged.
         pending
-            Arrays whose chunks are written later.
+            The mark of the chunks that are written later.
 
         Raises
         ------

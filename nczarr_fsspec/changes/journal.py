@@ -1,20 +1,20 @@
-"""What an export leaves in a dataset while it is under way, and how readers take it.
+"""The objects that an export keeps in a dataset until it has ended, and how to read past them.
 
 Everything lies below one private prefix, which no reader of Zarr looks at:
 
 ======================================  ======================================================
 key                                     meaning
 ======================================  ======================================================
-``.nczarr_export/writers/<id>``         somebody writes: who, and which chunks
+``.nczarr_export/writers/<id>``         the lock of a writer: its owner and its chunks
 ``.nczarr_export/staged/<id>/<key>``    the new object for ``<key>``, not valid yet
 ``.nczarr_export/journal``              a change that *is* valid: which staged objects replace
-                                        which, and what is gone. Whoever finds it may finish it.
+                                        which, and what is removed. Any writer may finish it.
 ``.nczarr_export/incomplete``           chunks are still to come (all, or of certain arrays)
 ``.nczarr_export/root``                 the root's ``.zgroup`` while chunks of arrays are to come
 ======================================  ======================================================
 
-``staged/<id>/.nczarr_export/successors`` holds who carries out the change when its
-writer has died, and who does when that one has died, and so on.
+``staged/<id>/.nczarr_export/successors`` has one object for each process that took the
+change over from one that died.
 
 A change is valid from the moment its journal exists, which is one atomic write.
 Until its objects have been moved to their places, readers look them up through
@@ -41,17 +41,17 @@ WRITERS = f"{PRIVATE}/writers"
 STAGED = f"{PRIVATE}/staged"
 HELD = f"{PRIVATE}/root"
 
-#: The object that is covered up while others are moved, and what covers it. Readers that know
-#: nothing of the journal raise an error: netCDF-C 4.8.1-4.10.1 "NCZarr error", zarr-python this
-#: text. They must not find the object missing: netCDF-C 4.9.3-4.10.1 would then read whatever
-#: arrays there are, or crash.
+#: The object that is replaced while others are moved, and the text that replaces it. Readers that
+#: do not know the journal then raise an error: netCDF-C 4.8.1-4.10.1 "NCZarr error", zarr-python
+#: one with this text. The object must not be missing: netCDF-C 4.9.3-4.10.1 would then read
+#: whatever arrays exist, or crash.
 ROOT = ".zgroup"
 COVER = b'{"zarr_format": "an export is under way or was cut off; the next one puts that right"}'
 
-#: What a reader asks for besides the root objects.
+#: The keys that a reader requests besides the root objects.
 STATE_KEYS = (INCOMPLETE, JOURNAL)
 
-#: How `Journal.dump` and `Incomplete.dump` begin.
+#: The first bytes of `Journal.dump` and `Incomplete.dump`.
 _BEGINS = {JOURNAL: b'{"transaction": ', INCOMPLETE: b'{"owner": '}
 
 
@@ -62,11 +62,11 @@ class Journal:
     Parameters
     ----------
     transaction
-        Its number, which names the prefix of its staged objects.
+        The id of the change, which names the prefix of its staged objects.
     staged
         Keys that have a staged object.
     removed
-        Keys that are gone with the change.
+        Keys that the change removes.
     """
 
     transaction: str
@@ -95,7 +95,7 @@ class Journal:
         except (ValueError, KeyError, TypeError, RecursionError):
             raise StoreError(
                 f"{where}/{JOURNAL}",
-                "is damaged, so that nobody can tell which objects are valid; remove it, and "
+                "is damaged, so that it is unknown which objects are valid; remove it, and "
                 'write the dataset anew with mode="w"',
             ) from None
         return cls(transaction, Owner.parse(document.get("owner")), *keys)
@@ -116,10 +116,10 @@ class Incomplete:
     Parameters
     ----------
     pending
-        Array -> number of chunks it has when it is complete. None: nothing of
-        the dataset is to be read.
+        Array -> its number of chunks when it is complete. None: the dataset
+        must not be read at all.
     name
-        Tells one template from another in the same place.
+        Distinguishes templates that were written to the same target.
     """
 
     owner: Owner
@@ -159,9 +159,9 @@ class State:
     Parameters
     ----------
     store
-        With all valid changes.
+        The store as seen with all valid changes.
     pending
-        Arrays whose chunks are not all there, each with what to tell its readers.
+        Arrays of which chunks are missing, each with the error for its readers.
     """
 
     store: KeyStore
@@ -173,8 +173,8 @@ def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
 
     Each of these is bytes, None or an error.
 
-    An object that was never written here is none: some servers answer a page with status 200
-    for whatever they do not have.
+    Objects that this package did not write are ignored: for missing keys, some servers answer
+    a page with status 200.
 
     Raises
     ------

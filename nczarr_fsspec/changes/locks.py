@@ -1,8 +1,8 @@
 """Locks on chunks: two writers of one dataset never change the same ones.
 
-A lock is an object beside the dataset that names its owner and its chunks. A writer puts its lock
-before it looks for others, so of two that want the same chunks at least one finds the other's. The
-lock of a process that has ended does not count.
+A lock is an object in the dataset that names its owner and its chunks. A writer puts its lock
+before it looks for others. So of two writers of the same chunks, at least one finds the lock of the
+other. The lock of a process that has ended does not count.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Lock:
         lock = lock if isinstance(lock, dict) else {}
         owner = Owner.parse(lock.get("owner"))
         if owner.has_left(other):
-            finish_journal(self.store)  # its last deed may have been to make its change valid
+            finish_journal(self.store)  # it may have made its change valid just before it died
             forget(self.store, other)
         elif _overlap(boxes, lock.get("boxes")):
             who, advice = (

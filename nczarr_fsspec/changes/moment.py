@@ -1,13 +1,13 @@
-"""Reading a dataset as of one moment, while others may change it.
+"""Reading one state of a dataset while other processes may change it.
 
-A change becomes valid at once, with the journal (`nczarr_fsspec.changes.journal`), but a reader
-takes many objects, one after the other or side by side. So each reading notes the `Mark` of the
-state it begins with, and looks at the end (over a network: with every later request) whether the
-mark is still the same. If it is not, the dataset is read again.
+A change becomes valid in one step, with the journal (`nczarr_fsspec.changes.journal`), but a reader
+needs many objects. So each reading notes the `Mark` of the state with which it begins. At the end
+(over a network: with every later round) it checks that the mark is still the same. If it is not,
+the dataset is read again.
 
-A mark is the journal and the root's ``.zgroup``, which every change replaces: as a file it is then
-another one. Objects of a store that has no such stamps are told apart by white space at their end
-(`told_apart`), which means nothing in JSON.
+A mark is the journal and the root's ``.zgroup``, which every change replaces. A file that was
+replaced has another stamp. In stores without stamps, ``.zgroup`` ends with white space that differs
+after every change (`told_apart`) and means nothing in JSON.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Mark:
     root
         The stamp of the root's ``.zgroup``, or else its bytes.
     state
-        What there was under `STATE_KEYS`.
+        The objects under `STATE_KEYS`.
     """
 
     root: Hashable
@@ -88,7 +88,7 @@ def look(store: KeyStore) -> Mark:
     """Return the mark of a dataset as it is now; `store` may be a view of `with_changes`."""
     store = base_of(store)
     if isinstance(store, LocalStore):
-        # the root first: a change that has come and gone before the journal is looked for was
+        # the root first: a change that began and ended before the journal is requested was
         # complete before anything else is read
         root = store.stamp(ROOT) or store.get_many([ROOT])[0]
         return Mark.of(root, store.get_many(STATE_KEYS))
@@ -107,11 +107,11 @@ class Reading:
     Attributes
     ----------
     state
-        The store as it is to be read, once the first round has been answered.
+        The store as readers must see it; known after the first round.
     mark
-        Of the state that was found then.
+        The mark of the state that was found then.
     objects
-        What was read, by key.
+        The objects that were read, by key.
     """
 
     def __init__(self, store: KeyStore) -> None:
@@ -187,7 +187,7 @@ class Reading:
     async def watch(self) -> None:
         """Check on the loop of the store that the dataset has not changed since the first round.
 
-        To be called side by side with reads of data, so that it takes no time.
+        Call it at the same time as reads of data, so that it costs no time.
         """
         store = self.store
         if isinstance(store, RemoteStore) and not store.steady:
@@ -197,8 +197,8 @@ class Reading:
     def holds(self) -> bool:
         """Tell whether all that was read belongs to one state, as far as that can be found out.
 
-        Over a network, one more round of requests is made for it where somebody
-        was changing the dataset.
+        Over a network, this takes one more round if the dataset was being
+        changed.
         """
         mark = self.mark
         if self._moved:

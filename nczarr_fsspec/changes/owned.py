@@ -1,4 +1,4 @@
-"""Which objects below a prefix make up a dataset, and which are somebody else's."""
+"""Which objects below a prefix belong to a dataset, and which do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dataset_keys(keys: Iterable[str], below: str = "") -> list[str]:
     Parameters
     ----------
     keys
-        All that there are.
+        All keys that exist.
     below
         Only those of the group or array at this path.
     """

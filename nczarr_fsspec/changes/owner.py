@@ -1,4 +1,4 @@
-"""Who writes: which process, on which machine, and whether it still runs."""
+"""The owner of a change: its process and machine, and whether the process still runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-#: What this process is at work on. Its own locks that are not here are left over: it failed
-#: and could not take them back.
+#: The changes of this process that are under way. Its other locks are left over from changes that
+#: failed and could not remove them.
 AT_WORK: set[str] = set()
 
 
@@ -105,7 +105,7 @@ def _started(pid: int) -> str:
     except OSError:
         return ""
     fields = status.rpartition(")")[2].split()
-    # a zombie has ended, though its parent has not asked how
+    # a zombie has ended, although its parent has not collected its status
     return "" if not fields else ("ended" if fields[0] == "Z" else fields[19])
 
 

@@ -27,13 +27,13 @@ from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.writable import WritableStore
 
-#: Other objects by which a dataset is known: of zarr-python, of netCDF-C 4.8.0, of Zarr 3.
+#: Other objects that show that there is a dataset: of zarr-python, of netCDF-C 4.8.0, of Zarr 3.
 OTHER_ROOTS = (".zmetadata", ".nczarr", "zarr.json")
 #: How long a writer that carries out a change may make no progress, in seconds.
 PATIENCE = 30.0
-#: Keys that are moved at a time, so that others see progress.
+#: Keys that are moved at a time, so that waiting writers see progress.
 BATCH = 1000
-#: What a process that could not carry out a change leaves for the next one.
+#: The content of a successor's object when that process could not carry out the change.
 RELEASED = b"released"
 
 
@@ -68,7 +68,7 @@ def finish_journal(store: WritableStore) -> None:
     Raises
     ------
     ConflictError
-        If nothing happens for a long time.
+        If there is no progress for a long time.
     StoreError
         If the store fails, or the journal is damaged.
     """
@@ -101,8 +101,8 @@ def finish_journal(store: WritableStore) -> None:
 def _inherit(store: WritableStore, reader: KeyStore, journal: Journal) -> tuple[str, int] | None:
     """Take over a change as the only process that carries it out, if no other one does.
 
-    There is a line of successors; one enters it only when the one before has
-    left. So no two are at work at the same time, whoever else looks.
+    Successors form a line: a process enters it only when the one before has
+    ended. So no two processes carry out the change at the same time.
     """
     left = journal.owner.has_left(journal.transaction)
     for number in count():
@@ -143,7 +143,7 @@ def at_work(
     Parameters
     ----------
     work, number
-        Of a successor: under which name it is at work, and its place in the line.
+        For a successor: its name in `AT_WORK`, and its position in the line.
     """
     work = work or journal.transaction
     AT_WORK.add(work)
@@ -160,9 +160,9 @@ def at_work(
 def carry_out(store: WritableStore, journal: Journal) -> None:
     """Move the objects of a valid change into place. It may be repeated after an interruption.
 
-    Readers that know nothing of the journal (netCDF-C, zarr-python) find an
-    error where the root group should be until everything is in place. Without
-    any root group, netCDF-C would look for arrays and read what it finds.
+    Until everything is in place, the root group is a text that makes readers
+    fail that do not know the journal (netCDF-C, zarr-python). Without any root
+    group, netCDF-C would look for arrays and read what it finds.
     """
     prefix = f"{STAGED}/{journal.transaction}/"
     there = {key.removeprefix(prefix) for key in store.keys_below(prefix.rstrip("/"))}
@@ -171,8 +171,8 @@ def carry_out(store: WritableStore, journal: Journal) -> None:
         store.put(ROOT, COVER)
     gone = {*waiting, *journal.removed}
     store.delete([key for key in OTHER_ROOTS if key in gone])
-    # Before metadata come to their places: over a network a reader may have looked for the journal
-    # just before there was one, and get the new metadata; it must not find old chunks with them.
+    # Chunks come before metadata. Over a network, a reader may have requested the journal before
+    # it existed, and then get the new metadata. It must not find old chunks with them.
     store.delete(journal.removed)
     for keys in _batches(sorted((key for key in waiting if key != ROOT), key=_rank)):
         store.move((journal.staged_key(key), key) for key in keys)
@@ -229,7 +229,7 @@ def recover(store: WritableStore) -> None:
         with at_work(store, journal):
             carry_out(store, journal)
     keys = store.keys_below(PRIVATE)
-    # the locks first: a writer that lives in spite of all sees that it must give up
+    # the locks first: a writer that runs in spite of this sees that it must give up
     store.delete([key for key in keys if key.startswith(f"{WRITERS}/")])
     store.delete([key for key in keys if key not in (INCOMPLETE, JOURNAL, HELD)])
     settle(store)

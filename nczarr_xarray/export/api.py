@@ -53,8 +53,8 @@ def to_nczarr(
 ) -> Any:
     """Write a dataset, an array or a tree as NCZarr, or as pure Zarr 2.
 
-    What is at the target changes at once, when everything has been written, or
-    not at all. What cannot be stored is found before that, all of it.
+    The target changes in one step, when everything has been written, or
+    not at all. Everything that cannot be stored is found before that.
 
     Parameters
     ----------
@@ -66,48 +66,48 @@ def to_nczarr(
         archive, ``#mode=zarr`` pure Zarr; ``noxarray`` and ``consolidated`` as
         in netCDF-C.
     mode
-        ``"w-"`` (default): there must be nothing. ``"w"``: replace the dataset,
+        ``"w-"`` (default): the target must be empty. ``"w"``: replace the dataset,
         or with `group` that group; files that are not the dataset's stay.
         ``"a"``: add groups and variables, replace variables. ``"r+"``: new
         values for variables that exist.
     group
         Path of the group to write.
     encoding
-        By variable (for a tree: by group, then by variable), in the words of
+        By variable (for a tree: by group, then by variable), with the names of
         netCDF4 (``zlib``, ``complevel``, ``chunksizes``, ...) or of Zarr
         (``compressor``, ``filters``, ``chunks``).
     unlimited_dims
         Names of unlimited dimensions (for a tree also by group).
     compute
-        False: return a ``dask.delayed`` that writes dask's arrays. A dataset
-        where there was none is there at once, without those arrays; other
-        processes may write regions of it, and it can be read when all chunks
-        are there. Anything else changes when the delayed is computed; until
-        then it keeps other writers out.
+        False: return a ``dask.delayed`` that writes dask's arrays. A new dataset
+        exists at once, without those arrays; other processes may write regions
+        of it, and it can be read when all chunks are there. An existing dataset
+        changes when the delayed object is computed; until then other writers
+        are kept out.
     append_dim
         Append along this dimension.
     region
         The part that `obj` replaces: slices by dimension, ``"auto"`` to find it
         by the labels of one dimension or of all.
     consolidated
-        Write ``.zmetadata`` as well. One that is there is kept up to date anyway.
+        Write ``.zmetadata`` as well. An existing one is kept up to date anyway.
     safe_chunks
         Refuse dask blocks that share a chunk, which cannot be written in parallel.
     align_chunks
         Move the borders of such blocks instead.
     write_empty_chunks
         Whether chunks that hold only the fill value are stored. None (default):
-        no, in datasets that are new. In one that exists all chunks are.
+        not in new datasets; in an existing dataset all chunks are stored.
     compat
         The netCDF-C release that must be able to read it: ``"4.9.3"``,
-        ``"4.9.2"`` or ``"4.8.1"``. A dataset that exists keeps its form.
+        ``"4.9.2"`` or ``"4.8.1"``. An existing dataset keeps its form.
     portable
         Write pure Zarr, and only what every reader of Zarr 2 has: no filters
         (shuffling is one), and of compressors zlib and blosc.
     storage_options
         For fsspec.
     write_inherited_coords
-        Of a tree, write coordinates in every group and not only where they are.
+        For a tree: write inherited coordinates in every group.
     progress
         Show a progress bar.
 
@@ -120,13 +120,13 @@ def to_nczarr(
     ExportError
         If something cannot be stored; it lists everything that was found.
     DatasetExistsError
-        If something is there that must not be replaced.
+        If something exists that must not be replaced.
     DatasetNotFoundError
-        If there is nothing to append to or to update.
+        If no dataset exists to append to or to update.
     ConflictError
         If another writer is at work on the same chunks.
     StoreError
-        If the store fails; what was there can still be read.
+        If the store fails; the old state can still be read.
     """
     task = plan(
         obj,
@@ -226,7 +226,7 @@ def plan_groups(
     path
         The group that all of them are in.
     options
-        What is asked for the group at a path.
+        Returns the options for the group at a path.
     """
     destination, profile = plan_target(target, storage_options, compat, portable=portable)
     write_target = WriteTarget(destination)

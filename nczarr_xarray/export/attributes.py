@@ -40,7 +40,7 @@ def encode_attribute(name: str, value: Any, *, strings: bool = True) -> Attribut
         return Attribute(name, kind, str(value) if kind == "char" else (str(value),))
     array = _array(value)
     if array.size == 0:
-        # an empty list says nothing of a type; netCDF4-python makes it an empty text
+        # an empty list has no type; netCDF4-python makes it an empty text
         if array.dtype.kind in "iuf" and isinstance(value, np.ndarray):
             return Attribute(name, _numeric(array), array.astype(array.dtype.newbyteorder("=")))
         return Attribute(name, "char", "")

@@ -28,11 +28,11 @@ from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.export.dataset import Rounding
 from nczarr_xarray.model import ChunkedArray
 
-#: Bytes of chunks that are on their way to a remote store at a time.
+#: Bytes of chunks that are being sent to a remote store at a time.
 IN_FLIGHT_BYTES = 1 << 28
-#: Small chunks are encoded so many bytes at a time: what the caches of a processor hold.
+#: Bytes of small chunks that are encoded together: the size of a processor's caches.
 RUN_BYTES = 1 << 18
-#: So many times each thread takes something to do, at least, so that all end together.
+#: Runs of chunks per thread, at least, so that all threads end at about the same time.
 RUNS_PER_THREAD = 4
 
 
@@ -42,7 +42,7 @@ class OldChunks:
     Parameters
     ----------
     store, array
-        Where they are, and the array as it was.
+        The store of the chunks, and the array before the change.
     """
 
     def __init__(self, store: KeyStore, array: ChunkedArray) -> None:
@@ -68,15 +68,15 @@ class Span(NamedTuple):
     Parameters
     ----------
     name
-        Its number, as in keys.
+        Its number as text, as in keys.
     begin, end
-        From where to where it reaches in the array.
+        The positions in the array where it begins and ends.
     values
-        Which of the block's values lie in it.
+        The part of the block that lies in it.
     inside
-        Where in the chunk they lie.
+        The part of the chunk that this is.
     whole
-        Whether they are all of it.
+        Whether that is all of the chunk.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Gate:
     Attributes
     ----------
     lock
-        Held while a chunk is changed that several blocks have a part of.
+        Held while a chunk is changed that several blocks share.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Gate:
     @classmethod
     def called(cls, name: str) -> Gate:
         """Return the gate of the writers of this name."""
-        with _NAMING:  # the child of a fork has gates of its own: who was inside is not there
+        with _NAMING:  # a fork has gates of its own: its parent's threads do not exist there
             return _GATES.setdefault((os.getpid(), name), cls())
 
     def __enter__(self) -> None:
@@ -157,9 +157,9 @@ class Run(NamedTuple):
     Parameters
     ----------
     before
-        Along the other dimensions.
+        The spans along the other dimensions.
     last
-        Along the last one, each for itself; of a scalar there is none.
+        The span of each chunk along the last dimension; none for a scalar.
     """
 
     before: Position
@@ -174,13 +174,13 @@ class ChunkWriter:
     array
         As it is to be.
     store
-        Where its chunks go.
+        The store that its chunks are put into.
     start
         Where in the array the data begin.
     old
         Chunks that are there already.
     rounding
-        What is done to the values first.
+        A function that rounds the values before they are encoded.
     skip_fill
         Whether chunks that hold nothing but the fill value are left out.
     shared
@@ -263,12 +263,12 @@ class ChunkWriter:
         Parameters
         ----------
         first
-            Where it begins, counted from `start`.
+            The position of the block, counted from `start`.
         threads
-            Encode in so many; None for as many as there are processors. A
-            remote store gets more, for they wait.
+            Number of threads that encode; None for one per processor. A remote
+            store gets more threads, because they wait most of the time.
         done
-            Told how many chunks have been done.
+            Called with the number of chunks that were done.
 
         Returns
         -------
@@ -310,7 +310,7 @@ class ChunkWriter:
         def loop() -> int:
             put = 0
             try:
-                # not while requests wait: there are many more of them than chunks being encoded
+                # not for remote stores: many more requests wait than chunks are being encoded
                 with self.encoder.scratch if self._at_once else nullcontext():
                     while (run := take()) is not None:
                         with self._gate:
@@ -348,7 +348,7 @@ class ChunkWriter:
             return
         *outer, last = axes
         length = 1
-        if self._at_once:  # else it is better that each waits by itself
+        if self._at_once:  # in a remote store, each chunk is a request of its own
             fair = -(-math.prod(map(len, axes)) // (RUNS_PER_THREAD * threads))
             length = max(1, min(fair, RUN_BYTES // max(1, self.encoder.nbytes)))
         for before in itertools.product(*outer):
@@ -423,7 +423,7 @@ class ChunkWriter:
     def _seen(self, key: str) -> OldChunks | None:
         """Return where a chunk is now: put by an earlier block, stored before, or nowhere."""
         written = self.store.reader()
-        found = written.get_many([key], sys.maxsize)[0]  # a chunk of our own
+        found = written.get_many([key], sys.maxsize)[0]  # we wrote it: no bound is needed
         if isinstance(found, StoreError):
             raise found
         return self.old if found is None else OldChunks(written, self.array)

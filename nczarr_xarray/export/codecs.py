@@ -58,8 +58,8 @@ def kept_codecs(
 ) -> tuple[CodecConfig, ...]:
     """Return those codecs of the source that can be kept; the others are logged.
 
-    Codecs that change values (scaling, rounding) are left out: the values have been through them,
-    and others that took their place may not survive it.
+    Codecs that change values (scaling, rounding) are left out: they were applied to the values
+    already, and might damage values that have replaced the old ones.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def plan_copy(
 ) -> WriteTask:
     """Plan the copy of an open dataset: every dimension, attribute and value stays as it is.
 
-    What NCZarr has no form for gets the nearest one, with a warning (see `Lacking`).
+    What NCZarr cannot hold gets the nearest form, with a warning (see `Lacking`).
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def plan_copy(
     target, mode, compat, portable, consolidated, storage_options
         As for `to_nczarr`; mode is ``"w-"`` or ``"w"``.
     layout
-        What is to be different.
+        The differences between the copy and the source.
 
     Raises
     ------
@@ -199,9 +199,9 @@ def plan_import(
 
     `fixed` makes unlimited dimensions fixed ones.
 
-    The engine tells what it tells: a single text is char or string by its
-    characters, and dimensions that no variable uses are there only if netCDF4
-    reads `source`.
+    Other engines lose some metadata: a single text becomes char or string by
+    its characters, and dimensions that no variable uses are kept only if
+    netCDF4 reads `source`.
     """
     destination, profile = plan_target(target, storage_options, compat, portable=portable)
     write_target = WriteTarget(destination)
@@ -226,8 +226,8 @@ def plan_import(
 def _declared(source: Any, *, fixed: bool) -> tuple[Group, dict[str, list[str]]]:
     """Return groups with the dimensions that they declare, and the names of variables in order.
 
-    xarray knows of dimensions by their use, and not in which group they are. There
-    is nothing if netCDF4 cannot tell.
+    xarray has only dimensions that are used, without their groups. The result
+    is empty if netCDF4 cannot read the file.
     """
     contents = Contents()
     order: dict[str, list[str]] = {}
@@ -255,7 +255,7 @@ def _as_stored(dataset: xr.Dataset, layout: Layout) -> xr.Dataset:
     dataset = dataset.copy()
     for name, variable in dataset.variables.items():
         encoding = variable.encoding
-        if variable.dtype.kind == "b":  # xarray makes these whatever it is told
+        if variable.dtype.kind == "b":  # xarray decodes these whatever its options are
             stored = variable.astype("i1")
             stored.attrs["dtype"] = "bool"
             stored.encoding = encoding

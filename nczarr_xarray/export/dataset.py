@@ -37,11 +37,11 @@ from nczarr_xarray.model import (
     join,
 )
 
-#: Changes the values of a block before they are encoded.
+#: A function that rounds the values of a block before they are encoded.
 Rounding = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
 
 
-#: What xarray raises of values and encodings.
+#: Errors of xarray about values and encodings.
 _NOT_ENCODABLE = (ValueError, TypeError, OverflowError, NotImplementedError)
 
 
@@ -57,7 +57,7 @@ class Item(NamedTuple):
     rounding
         Quantization asked for.
     chunks_are_asked_for
-        Whether the user chose the chunks, and not we for these blocks.
+        Whether the user chose the chunks (if not, they were chosen for these blocks).
     """
 
     variable: Variable
@@ -73,7 +73,7 @@ class Contents:
     Attributes
     ----------
     root
-        The model; of groups that exist already it has the dimensions and what is new.
+        The model; of existing groups it has only the dimensions and what is new.
     """
 
     root: Group = field(default_factory=Group)
@@ -187,8 +187,8 @@ class Exporter:
         Parameters
         ----------
         asked
-            Variables whose encoding the user gave: all others are encoded without theirs, if with
-            it they cannot be.
+            Variables whose encoding the user gave. Any other variable that cannot be encoded with
+            its encoding is encoded without it.
         """
         try:
             return encode_for_netcdf(dataset)

@@ -1,4 +1,4 @@
-"""A dataset that is there and is to be changed."""
+"""An existing dataset that is changed."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Existing:
     Attributes
     ----------
     opened
-        The dataset as it is.
+        The dataset in its present state.
     profile
-        What it is written as.
+        The format in which it is written.
     pending
-        Paths of arrays whose chunks are not all there yet.
+        Paths of arrays of which chunks are still missing.
     changed
-        Documents as they will be.
+        New content of documents, by key.
     """
 
     def __init__(self, target: WriteTarget, opened: Opened) -> None:
@@ -66,7 +66,7 @@ class Existing:
         Raises
         ------
         NCZarrError
-            If there is one that cannot be read or changed.
+            If the dataset cannot be read or changed.
         """
         store = target.reader()
         if store is None:

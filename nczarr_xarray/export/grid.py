@@ -1,4 +1,4 @@
-"""Chunk grids: what to choose where the user did not, and whether dask's blocks fit them."""
+"""Chunk grids: the default one, and whether dask's blocks share chunks of one."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
-#: A chunk is not made larger than this by default, in bytes: large enough that a request is worth
-#: its latency, small enough that several are in flight at a time.
+#: Bytes of a chunk by default, at most: large enough that the latency of a request matters
+#: little, small enough that several requests are in flight at a time.
 DEFAULT_BYTES = 4 << 20
 #: Along a single unlimited dimension netCDF-C takes this many bytes (section 6, rule 1).
 _RECORDS_BYTES = 4096
@@ -38,12 +38,12 @@ def default_chunk_shape(
     fixed = sorted((max(size, 1), i) for i, size in enumerate(shape) if not unlimited[i])
     chunks = [1] * len(shape)
     left, total = DEFAULT_BYTES / itemsize, math.prod(size for size, _ in fixed)
-    # the shortest first, so that the longer ones make up for what cannot be cut
+    # the shortest first: what cannot be cut there is cut from the longer ones
     for number, (size, i) in zip(range(len(fixed), 0, -1), fixed, strict=True):
         share = min(1.0, (left / total) ** (1 / number))
         chunks[i] = max(1, int(size * share))
         left, total = left / chunks[i], total // size
-    # all chunks of a dimension about as long as each other, instead of a small rest
+    # chunks of about equal length, instead of a short last one
     return tuple(
         -(-size // -(-size // c)) if size else 1 for size, c in zip(shape, chunks, strict=True)
     )

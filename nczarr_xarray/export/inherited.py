@@ -1,7 +1,8 @@
-"""CF encoding that data came with, as far as it suits what has become of them.
+"""Inherited CF encoding, adapted to the data in their present form.
 
-What a user asks for is done or refused. What was inherited is adapted or left out, and logged:
-nobody chose it, so it stops nobody and spoils no values. (Chunks and codecs: `storage`, `codecs`.)
+Encoding that the user asks for is applied or refused. Inherited encoding is adapted or left out,
+and logged: the user did not choose it, so it must not stop an export or change values. (For chunks
+and codecs see `storage` and `codecs`.)
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> di
     Parameters
     ----------
     path
-        Of the variable, for the log.
+        Path of the variable, for the log.
     """
     found = dict(encoding)
     fill, missing = found.get("_FillValue"), found.get("missing_value")
@@ -58,7 +59,7 @@ def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict
     Parameters
     ----------
     error
-        Why they cannot.
+        The reason why the values cannot be encoded.
     """
     keys = CF_KEYS - {"coordinates", "grid_mapping"} & encoding.keys()
     return leave_out(path, encoding, keys, error) if keys & encoding.keys() else None
@@ -67,9 +68,9 @@ def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict
 def keep_whole(path: str, variable: xr.Variable) -> None:
     """Change a variable so that packing it as before changes no number.
 
-    xarray casts without a look: what is too large for the type wraps around, and what is missing
-    becomes a number where there is no ``_FillValue``. Numbers in memory are stored as they are
-    then; dask's, which are not known yet, raise `FormatError` when they are computed.
+    xarray casts without a check: numbers that are too large for the type wrap around, and missing
+    values become numbers where there is no ``_FillValue``. So numbers in memory are then stored
+    unpacked; dask's numbers, which are not known yet, raise `FormatError` when they are computed.
     """
     encoding = variable.encoding
     if variable.dtype.kind not in "fiu" or "dtype" not in encoding or "_Unsigned" in encoding:

@@ -1,4 +1,4 @@
-"""What a copy cannot hold as its source does: another form of it, and the warnings that say so."""
+"""Things that a copy cannot hold as its source does: their other form, and the warnings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FLAGS = (
     "enums become integers with flag_values and flag_meanings (a copy to netCDF-4 makes enums of "
     "them again)"
 )
-#: What costs nothing: no reader shows it, or it can be undone.
+#: Changes without loss: no reader shows the difference, or it can be undone.
 _HARMLESS = frozenset({_TRAILING, _FLAGS})
 
 
@@ -26,7 +26,7 @@ class Lacking:
     Parameters
     ----------
     netcdf4
-        Whether it is a netCDF-4 file. Else it is NCZarr or Zarr, without enums and with text
+        Whether the copy is a netCDF-4 file. If not, it is NCZarr or Zarr, without enums, with text
         that is UTF-8 and without NULs.
     """
 

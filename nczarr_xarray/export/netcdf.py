@@ -1,4 +1,4 @@
-"""``Dataset.to_netcdf(target, engine="nczarr")``: a target as xarray's writer wants to see it."""
+"""``Dataset.to_netcdf(target, engine="nczarr")``: a target with the methods that xarray calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NetCDFTarget:
     mode
         ``"w"`` replaces the dataset, ``"a"`` and ``"r+"`` add to it.
     format
-        There is one: None or ``"NETCDF4"``.
+        None or ``"NETCDF4"``; there is no other.
     autoclose
         Whether dask writes in other processes; `close` then comes before that,
         so that everything is written by `store`.

@@ -40,7 +40,7 @@ from nczarr_xarray.formats.nczarr.emit import (
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.model import Attribute, Group
 
-#: What ``_NCProperties`` says of us.
+#: The name of this package in ``_NCProperties``.
 WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"
 
 
@@ -48,7 +48,9 @@ def plan_new(request: Request, mode: Mode) -> WriteTask:
     """Plan the writing of groups: as a dataset of their own, or into an existing one."""
     existing = None
     if mode != "w" or request.path != "/":
-        with suppress(IncompleteExportError):  # a new dataset that was never complete is nothing
+        with suppress(
+            IncompleteExportError
+        ):  # a new dataset that was never complete does not count
             existing = Existing.open(request.target)
     if existing is None:
         return _new_dataset(request, mode)
@@ -91,7 +93,7 @@ def plan_contents(
     Parameters
     ----------
     replace_old
-        Whether a dataset that is there may go.
+        Whether an existing dataset may be replaced.
     skip_fill
         Whether chunks of nothing but the fill value are left out.
     template
@@ -102,7 +104,7 @@ def plan_contents(
     if consolidated:
         found[CONSOLIDATED] = consolidate(found)
     if replace_old and target.holds_dataset():
-        template = None  # what is there stays until everything that replaces it has been written
+        template = None  # the old dataset stays until everything that replaces it has been written
     change, removed, foreign = target.create(replace=replace_old, template=template is not None)
     try:
         arrays = [array_of(item).path for item in items]
@@ -138,7 +140,7 @@ def _flows(
     skip_fill
         Whether chunks of nothing but the fill value are left out.
     but_lazy
-        But not those of dask's arrays: that they are there shows that they were written.
+        Store all chunks of dask's arrays: their existence shows that they were written.
     """
     flows = []
     for item in contents.items:
@@ -157,7 +159,7 @@ def _merge(request: Request, replaced: str | None) -> WriteTask:
     """Add groups and variables to a dataset; the group `replaced` is written anew."""
     change = request.target.edit()
     try:
-        existing = _still_there(request)  # as it is now that nobody else may change it
+        existing = _still_there(request)  # read again, under the lock
         with existing.opened:
             profile = _profile_there(existing, request)
             there = existing.skeleton(replaced)

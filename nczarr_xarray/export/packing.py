@@ -1,4 +1,4 @@
-"""Numbers and times that become the integers of a variable that exists: all, or an error."""
+"""Packing numbers and times into the integers of an existing variable, without loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nczarr_xarray.model import Variable
 def is_packed(new: xr.Variable, stored: Variable) -> bool:
     """Tell whether encoding turns numbers or times into integers.
 
-    int64 holds all times that xarray has, and its own value for those that are missing.
+    int64 does not count: it holds all times of xarray, and a value for missing ones.
     """
     kind, dtype = np.dtype(new.dtype).kind, stored.dtype
     if dtype.kind not in "iu" or "dtype" not in new.encoding or "_Unsigned" in new.encoding:
@@ -27,8 +27,8 @@ def fitted(
 ) -> np.ndarray[Any, Any]:
     """Return encoded values as the integers to store (`FormatError` for any that is no integer).
 
-    xarray casts without a look: what is too large for the type becomes another
-    number, and what is missing becomes one where there is no ``_FillValue``.
+    xarray casts without a check: a number that is too large for the type becomes another
+    number, and a missing value becomes one where there is no ``_FillValue``.
     """
     whole = np.around(values) if values.dtype.kind == "f" else values
     limits = np.iinfo(dtype)

@@ -15,8 +15,8 @@ import numpy as np
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.progress import Progress
 
-#: The path of an array, and how many of its chunks were put by each block where they are counted:
-#: an array, or dask's array that does it when it is computed.
+#: The path of an array, and the number of chunks that each of its blocks put (0 if they are not
+#: counted): an array, or dask's array that writes the blocks when it is computed.
 Written = tuple[str, Any]
 
 
@@ -57,7 +57,7 @@ def compute(writes: list[Written], progress: Progress) -> list[Written]:
 def optimized(writes: list[Written]) -> list[Written]:
     """Return the arrays with one graph, so that what several of them need is computed once.
 
-    `dask.optimize` (2026.8) does that for each of them alone, `delayed` not at all.
+    `dask.optimize` (2026.8) does that for each array by itself, `delayed` not at all.
     """
     if not writes:
         return []
@@ -120,7 +120,7 @@ def _compute_distributed(client: Any, writes: list[Written], progress: Progress)
                 progress.advance()
         except BaseException:
             client.cancel(futures)
-            # tasks that have begun go on, and would write while we clean up
+            # tasks that run already go on, and would write during the cleaning up
             client.run(_forgotten, {future.key for future in futures}, on_error="ignore")
             raise
     return written

@@ -1,4 +1,4 @@
-"""How far a long export has got, as a bar of tqdm."""
+"""The progress of a long export, as a bar of tqdm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 
 class _Bar(tqdm):  # type: ignore[misc]  # which has no types
-    monitor_interval = 0  # no thread of its own: forks would meet it
+    monitor_interval = 0  # without tqdm's thread, which a fork would not have
 
 
 class Progress:
@@ -19,16 +19,16 @@ class Progress:
     Parameters
     ----------
     label
-        What is going on.
+        The text beside the bar.
     shown
         Whether anything is drawn.
     stream
-        Where; standard error by default.
+        The stream to draw on; standard error by default.
 
     Attributes
     ----------
     total, done : int
-        Steps so far known of, and those that are done.
+        The number of steps that are known so far, and of those that are done.
     """
 
     def __init__(self, label: str, *, shown: bool, stream: TextIO | None = None) -> None:

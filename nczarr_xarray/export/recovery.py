@@ -1,4 +1,4 @@
-"""Clearing up after writers that ended before they were done."""
+"""Cleaning up after writers that died during a change."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nczarr_xarray.export.write_target import WriteTarget
 def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> None:
     """Finish or remove what writers of a dataset left when they died.
 
-    A change that had become valid is carried out, anything else that was staged
-    is removed. Every next writer does the same by itself if it can see that the
-    other one is dead; call this when that was on another machine, or before a
-    restart of this one. Nobody may be writing to the dataset meanwhile.
+    A change that had become valid is carried out; all other staged objects are
+    removed. The next writer does the same if it can see that the other one is
+    dead. Call this function if that writer ran on another machine, or before a
+    restart of this one. No process may write to the dataset meanwhile.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What one call of `to_nczarr` asks for."""
+"""A call of `to_nczarr`, in parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Request:
     groups
         Absolute path -> dataset.
     path
-        The group that the call is about.
+        The group that is written.
     """
 
     target: WriteTarget

@@ -1,4 +1,4 @@
-"""Data that are stored somewhere and too large to be in memory at once."""
+"""Data that are read piece by piece, because they may be larger than memory."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class StoredSource:
     variable
         It has the shape.
     chunk_shape
-        What is best read together.
+        The shape of the parts to read together.
     """
 
-    #: dask's blocks: there are none
+    #: dask's blocks: none
     chunks: None = None
 
     def __init__(
@@ -50,7 +50,7 @@ class StoredSource:
         """Yield parts of about `SLAB_BYTES`, each of whole chunks of a grid (edges apart)."""
         lengths = [max(1, chunk) for chunk in chunk_shape]
         limit = max(1, SLAB_BYTES // self._itemsize)
-        # grow from the last dimension on, so that parts lie together in the source
+        # from the last dimension on, so that a part is contiguous in the source
         for axis in reversed(range(self.ndim)):
             others = math.prod(lengths) // lengths[axis]
             times = limit // max(1, others * lengths[axis])

@@ -1,4 +1,4 @@
-"""From xarray's ``encoding``, in netCDF's or in Zarr's words, to a chunk grid and codecs."""
+"""From xarray's ``encoding``, with netCDF's or Zarr's names, to a chunk grid and codecs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nczarr_xarray.export.grid import default_chunk_shape, misfit, uniform_chunk
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, ChunkedArray, Variable, bytes_of
 
-#: Keys that decoding and encoding of values (CF) has used up.
+#: Keys that concern values (CF); xarray has applied them already.
 CF_KEYS = frozenset(
     {"dtype", "_FillValue", "missing_value", "scale_factor", "add_offset", "units", "calendar"}
     | {"coordinates", "grid_mapping", "char_dim_name", "_Unsigned", "_Encoding"}
@@ -26,7 +26,7 @@ _INFORMATION = frozenset(
 )
 _ZARR_KEYS = frozenset({"compressor", "compressors", "filters"})
 _CHUNK_KEYS = frozenset({"chunks", "chunksizes", "contiguous"})
-#: By one of these, data come from somewhere, and were not made with blocks of the user's choice.
+#: Keys that show that data were opened, so that the user did not choose their blocks.
 _TOLD = _CHUNK_KEYS | {"original_shape"}
 QUANTIZE_KEYS = frozenset({"quantize_mode", "significant_digits", "least_significant_digit"})
 _VALUE_KEYS = QUANTIZE_KEYS | {"_nczarr_maxstrlen"}
@@ -50,10 +50,10 @@ class Request:
     dtype
         Of the values after CF encoding; object for text.
     encoding
-        What the user gave, or else what the data came with.
+        The encoding that the user gave, or else the inherited one.
     explicit
-        Whether the user gave it: then everything must be possible. What data
-        came with is followed as far as it can be.
+        Whether the user gave it: then all of it must be possible. Inherited
+        encoding is applied as far as possible.
     blocks
         dask's block lengths, if the data are dask's.
     fill
@@ -99,9 +99,9 @@ def text_dtype(longest: int, room: int, profile: Profile) -> np.dtype[Any]:
     longest
         Bytes of the longest text.
     room
-        Bytes that are wanted at least.
+        Bytes to reserve at least.
     """
-    least = 2 if profile.generation == "v2" else 1  # there, one byte makes a char array
+    least = 2 if profile.generation == "v2" else 1  # with one byte it would be a char array
     return np.dtype(f"S{max(longest, room, least)}")
 
 
@@ -258,7 +258,7 @@ def _inherited_chunks(chunks: Any, request: Request) -> tuple[int, ...] | None:
         return None
     named, dims = request.encoding.get("preferred_chunks"), {*request.dims}
     if isinstance(named, Mapping) and [*named.values()] == lengths and named.keys() >= dims:
-        lengths = [named[name] for name in request.dims]  # they may have changed places
+        lengths = [named[name] for name in request.dims]  # the order may have changed
     if len(lengths) != len(request.shape) or any(length < 1 for length in lengths):
         return None
     original = request.encoding.get("original_shape")

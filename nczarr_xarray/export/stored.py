@@ -1,4 +1,4 @@
-"""How the copy of a variable is to be stored: as the variable is, if its format says."""
+"""The storage of a copied variable: that of the source, where its format states it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stored:
     codecs
         In the order of encoding.
     contiguous
-        Whether it need not be in chunks; `chunk_shape` is the default.
+        Whether the source has no chunks; `chunk_shape` is then the default.
     """
 
     dtype: np.dtype[Any]
@@ -38,9 +38,9 @@ class Stored:
 def stored_as(opened: Opened, variable: Variable) -> Stored:
     """Return what to keep of the storage of a variable of an open dataset.
 
-    Byte order is kept, but that of classic files, which nobody chose. HDF5's pipelines are kept
-    if netCDF and NCZarr have all their codecs. What has no chunks gets those that are the
-    default.
+    The byte order is kept, except that of classic files, which have only one. HDF5's pipelines are
+    kept if netCDF and NCZarr have all their codecs. A variable without chunks gets the default
+    chunks.
     """
     array = variable.array
     assert array is not None

@@ -1,4 +1,4 @@
-"""Text to be stored: how long it is, and that none of it is cut."""
+"""Lengths of texts to store, so that none is cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def whole_text(variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, 
 
     Other encodings are returned as they are.
 
-    xarray cuts off what is longer than the dtype that data came with.
+    xarray cuts texts that are longer than the inherited dtype.
     """
     dtype = encoding.get("dtype")
     if dtype is None or dtype is str or dtype == "S1":
@@ -24,7 +24,7 @@ def whole_text(variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, 
     try:
         wanted, size = np.dtype(dtype), variable.dtype.itemsize
     except TypeError:
-        return dict(encoding)  # xarray complains of it
+        return dict(encoding)  # xarray raises an error for it
     if wanted.kind not in "SU":
         return dict(encoding)
     if variable.dtype.kind != "S":

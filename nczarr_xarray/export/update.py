@@ -1,4 +1,4 @@
-"""New values for variables that exist: regions, appends, and everything of a variable."""
+"""New values for existing variables, checked: regions, appends, whole variables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Any, slice]
-#: What a user may give: slices, or "auto" for some dimension or for all.
+#: Regions that a user may give: slices, or "auto" for some dimension or for all.
 RegionLike = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
 
 

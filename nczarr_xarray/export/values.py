@@ -1,4 +1,4 @@
-"""New values for variables that exist: of a region, of everything, beyond the end."""
+"""Writing new values of existing variables: a region, all values, or more along a dimension."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | Non
     Parameters
     ----------
     existing
-        What the new values were checked against.
+        The dataset against which the new values were checked.
     arrays
         Paths of the arrays whose metadata must be the same, with those of their
         groups; None if everything must be.
@@ -192,8 +192,8 @@ def _fresh(
     Raises
     ------
     ExportError
-        If a region has only a part of some chunk: that the chunk is there would
-        not show that it is complete.
+        If a region has only a part of a chunk: the existence of a chunk must
+        show that it is complete.
     """
     store = request.target.store
     found: dict[str, WritableStore] = {}

@@ -126,8 +126,8 @@ class WriteTask:
     def check(self, written: Iterable[Written]) -> None:
         """Raise `StoreError` if chunks are missing that dask's workers have put.
 
-        So it is with a mapping, which other processes have copies of, and with a
-        path that means another place on another machine.
+        They are missing if the target is a mapping, of which other processes
+        have copies, or a path that is another folder on another machine.
         """
         staged = self.change.staged
         counts: dict[str, int] = {}
@@ -149,7 +149,7 @@ class WriteTask:
         try:
             yield
         except BaseException:
-            # dask's threads go on with what they have begun
+            # dask's threads finish the blocks that they have begun
             for _, writer in self.flows:
                 writer.shut()
             self.change.abort()
@@ -157,7 +157,7 @@ class WriteTask:
 
     def write_eager(self, progress: Progress) -> None:
         """Write the metadata of arrays, and the data that are in memory or in a file."""
-        # first: by them the chunks of an export that died are told from what others have there
+        # first: they show which chunks belong to an export that died
         put_all(self.change.staged, documents_of_arrays(self.documents))
         eager = [(item, writer) for item, writer in self.flows if not is_lazy(item)]
         for item, writer in eager:
@@ -178,7 +178,7 @@ class WriteTask:
         for item, writer in self.flows:
             data = lazy_data(item)
             if data is not None:
-                # blocks that share chunks come from one process, and put some several times
+                # blocks that share chunks run in one process, and put a chunk several times
                 counted = not writer.shared and writer.store.url == here
                 found.append((writer.array.path, write_blocks(data, writer, counted=counted)))
         return found
