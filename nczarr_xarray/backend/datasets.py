@@ -257,6 +257,7 @@ class NCZarrDataStore(AbstractDataStore):
             # the variable of a dimension must lie along it
             size = sizes[name]
             variable = replace(variable, dimensions=(Dimension(name, size, group=""),))
+            self.readers[name] = self.opened.reader(variable)
             names: tuple[str, ...] = (name,)
         else:
             names = self.dimensions_of(variable)
