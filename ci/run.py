@@ -2,8 +2,11 @@
 """Set everything up in a virtual environment and run one task. Needs only Python >= 3.11.
 
     python3 ci/run.py demo              install the package, run `nczarr demo`
-    python3 ci/run.py test [ARGUMENT]   install for development, run pytest
-    python3 ci/run.py check             ruff, mypy, docs and tests, as continuous integration
+    python3 ci/run.py test [ARGUMENT]   install for development, run the quick tests
+    python3 ci/run.py check             ruff, mypy, docs and all tests, as continuous integration
+
+The quick tests are those without the marks slow and servers, and hypothesis tries fewer examples;
+`test -m ""` runs the others, too.
 
 With the environment variable CI set, the Debian packages that tests use are
 installed first (as root), and whatever a test needs must be there.
@@ -31,8 +34,9 @@ LINT = {
     "mypy": ("-m", "mypy"),
     "docs": ("-m", "mkdocs", "build", "--strict", "--quiet"),
 }
-# Workers keep the tests of a file together, so that its servers start once.
-PYTEST = ("-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile")
+# Every worker begins with a part of the files, and takes tests of another when it has done.
+PYTEST = ("-m", "pytest", "--numprocesses", "auto", "--dist", "worksteal")
+QUICK = ("-m", "not slow and not servers", "--hypothesis-profile", "quick")
 #: Seconds for all tests. If a worker dies, in a C library, the others were seen to wait for ever.
 LONGEST = 3000
 
@@ -61,7 +65,8 @@ def main() -> int:
     failed = []
     if args.task == "check":
         failed = [name for name, command in LINT.items() if call(python, *command)]
-    status = call(python, *PYTEST, *rest, longest=LONGEST)
+    chosen = QUICK if args.task == "test" else ()
+    status = call(python, *PYTEST, *chosen, *rest, longest=LONGEST)
     if failed:
         print(f"failed: {', '.join(failed)}")
     return status or bool(failed)

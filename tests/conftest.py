@@ -13,6 +13,9 @@ from tests.support.remotefiles import files_root, files_server  # noqa: F401
 from tests.support.s3server import s3_server  # noqa: F401
 from tests.support.strictjson import check_pure
 
+#: Fixtures that start SeaweedFS or nginx.
+SERVERS = {"s3_server", "nginx", "real"}
+
 pytest.register_assert_rewrite("tests.support.ncpair")
 # how long an example takes depends on what else the machine does
 settings.register_profile("any machine", deadline=None)
@@ -26,6 +29,13 @@ def pytest_configure(config: pytest.Config) -> None:
     # xarray's marks, on the tests that tests/xarray/backend/test_xarray_suite.py takes from it
     for mark in ("flaky", "network", "skip_if_param", "skip_with_dask_array"):
         config.addinivalue_line("markers", f"{mark}: see xarray's own tests")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests whose fixtures start a server that is a program of its own."""
+    for item in items:
+        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.servers)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -15,6 +15,8 @@ import numpy as np
 NUMERIC = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8")
 Writer = Callable[[netCDF4.Dataset], None]
 WRITERS: dict[str, Writer] = {}
+#: Those that the quick tests choose.
+FEW = ("attributes", "compression", "groups", "packed", "strings")
 
 
 def writer(function: Writer) -> Writer:

@@ -34,6 +34,7 @@ from nczarr_fsspec.ranges.local import FileObjectBytes, OpenFileBytes
 from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_xarray import open_store, to_nczarr
 from tests.support.httpserver import Server
+from tests.support.marks import slow_but
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"),
@@ -174,7 +175,9 @@ def check(read: Reader, seed: int, count: int = 60) -> int:
     return RIGHT if all(read(n) == VALUES[n] for n in places) else WRONG
 
 
-@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize(
+    "name", slow_but(LOCAL, "classic path", "hdf5 path", "hdf5 file", "directory", "zip path")
+)
 def test_children_and_parent_read_at_the_same_time(folder: Path, name: str) -> None:
     read = LOCAL[name](folder)
     assert check(read, 0) == RIGHT
@@ -230,8 +233,11 @@ def fork_while_reading(read: Reader, forks: int) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["hdf5 path", "virtual path", "virtual file", "memory", "directory", "zip file", "zarr 3",
-     "zip of fsspec"],
+    slow_but(
+        ["hdf5 path", "virtual path", "virtual file", "memory", "directory", "zip file", "zarr 3",
+         "zip of fsspec"],
+        "hdf5 path", "directory",
+    ),
 )  # fmt: skip
 def test_locks_of_threads_that_are_gone(folder: Path, name: str) -> None:
     fork_while_reading(LOCAL[name](folder), 8)

@@ -18,8 +18,9 @@ import xarray as xr
 
 from nczarr_xarray import FormatError
 from nczarr_xarray.backend._compat import TO_ZARR_IGNORES_COMPRESSOR
+from tests.support.marks import slow_but
 from tests.support.ncpair import Pair, as_stored, assert_same, cut_fills, write_pair
-from tests.support.ncwriter import WRITERS, grid
+from tests.support.ncwriter import FEW, WRITERS, grid
 
 pytestmark = [
     # xarray says so of either engine
@@ -185,7 +186,7 @@ def written(dataset: xr.Dataset, path: Path, form: str) -> xr.Dataset | type[Exc
 
 @pytest.mark.filterwarnings("ignore")  # what xarray and zarr think of the content
 @pytest.mark.parametrize("form", ["zarr2", "zarr3", "netcdf"])
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", slow_but(WRITERS, *FEW))
 def test_xarray_writes_it_like_any_other(
     pairs: Callable[[str], Pair], tmp_path: Path, name: str, form: str
 ) -> None:

@@ -19,6 +19,7 @@ import pytest
 import xarray as xr
 
 from tests.support.httpserver import Server
+from tests.support.marks import slow_but
 
 SHAPE, CHUNKS = (40, 30, 50), (8, 30, 25)
 
@@ -66,6 +67,7 @@ def test_dask_schedulers(tree: Path, scheduler: str) -> None:
         assert np.array_equal(ds.v.values, values())
 
 
+@pytest.mark.slow
 def test_distributed_cluster(tree: Path) -> None:
     distributed = pytest.importorskip("distributed")
     with (
@@ -101,7 +103,7 @@ def test_threads_share_one_dataset(tree: Path) -> None:
     assert np.array_equal(np.stack(steps), np.tile(values(), (3, 1, 1)))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", slow_but(["fork", "spawn"], "fork"))
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads is asked
 @pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")
 def test_processes(tree: Path, method: str) -> None:

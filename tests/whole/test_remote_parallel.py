@@ -16,6 +16,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.ranges.memory import memory
+from tests.support.marks import slow_but
 from tests.support.realservers import RangeServer
 from tests.support.remotefiles import FORMATS, expected, write_chunks
 
@@ -64,7 +65,7 @@ def total(ds: xr.Dataset) -> float:
     [
         *itertools.product(["synchronous", "threads"], ["h5.nc", "c1.nc"], ["remote", "local"]),
         ("processes", "h5.nc", "remote"),
-        ("processes", "c1.nc", "local"),
+        pytest.param("processes", "c1.nc", "local", marks=pytest.mark.slow),
     ],
 )
 def test_schedulers(server: RangeServer, root: Path, scheduler: str, name: str, where: str) -> None:
@@ -122,7 +123,7 @@ def test_many_files_in_threads(server: RangeServer, root: Path) -> None:
             np.testing.assert_array_equal(values[number], expected(root / name).v1.values)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", slow_but(["fork", "spawn"], "fork"))
 @pytest.mark.parametrize("where", ["remote", "local"])
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # fork with threads is asked
 @pytest.mark.filterwarnings("ignore:.*fork.*:RuntimeWarning")
@@ -158,6 +159,7 @@ def test_a_copy_needs_no_request_but_for_data(server: RangeServer, root: Path) -
             copy.close()
 
 
+@pytest.mark.slow
 def test_threads_share_what_they_look_up(server: RangeServer, root: Path) -> None:
     write_chunks(root / "chunks.nc")
     right = expected(root / "chunks.nc")

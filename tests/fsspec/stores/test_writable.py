@@ -110,7 +110,11 @@ KINDS: dict[str, Callable[[Path, pytest.FixtureRequest], Any]] = {
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(
+    params=[
+        pytest.param(kind, marks=pytest.mark.servers) if kind == "s3" else kind for kind in KINDS
+    ]
+)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[WritableStore]:
     with KINDS[request.param](tmp_path, request) as opened:
         yield opened

@@ -50,6 +50,7 @@ if OLD:
 
 # these tests were written for xarray's own settings of warnings
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.usefixtures("we_read", "expected_failures"),
 ]

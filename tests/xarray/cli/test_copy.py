@@ -19,7 +19,8 @@ from nczarr_xarray.export import source as source_module
 from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.model import Group
 from tests.support.emit_models import differences
-from tests.support.ncwriter import WRITERS, ramp
+from tests.support.marks import slow_but
+from tests.support.ncwriter import FEW, WRITERS, ramp
 from tests.support.netcdf_c import netcdf_model
 
 #: Writers of netCDF-C whose content pure Zarr can hold as well.
@@ -55,7 +56,7 @@ def cube(tmp_path: Path) -> Path:
 # -- directions --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", slow_but(WRITERS, *FEW))
 def test_nczarr_to_nczarr_is_exact(tmp_path: Path, name: str) -> None:
     """What netCDF-C wrote is copied to the last bit of everything."""
     theirs = f"file://{tmp_path}/theirs#mode=nczarr,file"

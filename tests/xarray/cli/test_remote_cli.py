@@ -16,6 +16,7 @@ from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import source as source_module
 from nczarr_xarray.export.source import StoredSource
+from tests.support.marks import slow_but
 from tests.support.nc_adapter import ncdump
 from tests.support.realservers import RangeServer
 from tests.support.remotefiles import FORMATS, expected
@@ -89,7 +90,7 @@ def test_what_is_not_there(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("where", ["remote", "local"])
+@pytest.mark.parametrize("where", slow_but(["remote", "local"], "remote"))
 def test_copy(server: RangeServer, root: Path, tmp_path: Path, name: str, where: str) -> None:
     """To NCZarr and from that to netCDF; and to netCDF at once: nothing is lost on the way."""
     source = f"{server.url}/{name}" if where == "remote" else root / name

@@ -256,6 +256,7 @@ class TestMemory:
 
 
 class TestDisk:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ["h5.nc", "c1.nc"])
     def test_another_process_opens_with_one_request(
         self, server: RangeServer, root: Path, tmp_path: Path, name: str

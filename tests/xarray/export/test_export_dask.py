@@ -30,6 +30,7 @@ from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.export.chunk_writer import Gate
 from nczarr_xarray.export.progress import Progress
 from tests.support.examples import examples
+from tests.support.marks import slow_but
 from tests.support.s3server import S3Server
 from tests.xarray.export.test_export_region import by_netcdf, opened, tree
 
@@ -56,7 +57,7 @@ def client() -> Iterator[Any]:
         yield client
 
 
-@pytest.fixture(params=["synchronous", "threads", "processes", "distributed"])
+@pytest.fixture(params=slow_but(["synchronous", "threads", "processes", "distributed"], "threads"))
 def scheduler(request: pytest.FixtureRequest) -> Iterator[str]:
     """Every scheduler, in use."""
     name: str = request.param
@@ -90,9 +91,14 @@ everywhere = pytest.mark.parametrize(
     ("scheduler", "target"),
     [
         ("synchronous", "tree"),
-        *(("threads", kind) for kind in ("tree", "zip", "zarr", "s3", "s3 zip")),
-        ("processes", "tree"),
-        *(("distributed", kind) for kind in ("tree", "zip", "s3", "s3 zip")),
+        *(("threads", kind) for kind in ("tree", "zip", "zarr")),
+        pytest.param("threads", "s3", marks=pytest.mark.servers),
+        pytest.param("threads", "s3 zip", marks=pytest.mark.servers),
+        pytest.param("processes", "tree", marks=pytest.mark.slow),
+        ("distributed", "tree"),
+        pytest.param("distributed", "zip", marks=pytest.mark.slow),
+        pytest.param("distributed", "s3", marks=pytest.mark.servers),
+        pytest.param("distributed", "s3 zip", marks=pytest.mark.servers),
     ],
     indirect=True,
 )
@@ -261,7 +267,7 @@ def test_threads_may_share_chunks(change: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(by_netcdf(path, "v"), values)
 
 
-@pytest.mark.parametrize("where", ["processes", "distributed"])
+@pytest.mark.parametrize("where", slow_but(["processes", "distributed"], "distributed"))
 def test_processes_may_not(where: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     path = tmp_path / "d"
     to_nczarr(rows((5,)).compute(), path, encoding={"v": {"chunks": (4,)}})
@@ -384,7 +390,10 @@ def write_rows_with_dask(path: str, number: int) -> int:
     return number
 
 
-@pytest.mark.parametrize("target", ["tree", "zarr", "s3"], indirect=True)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "target", ["tree", "zarr", pytest.param("s3", marks=pytest.mark.servers)], indirect=True
+)
 def test_regions_from_many_processes(target: Target, tmp_path: Path) -> None:
     url, options = target
     to_nczarr(dataset(tmp_path / "counts"), url, compute=False, **options)

@@ -13,6 +13,8 @@ import pytest
 from tests.support.killing import Bench, Kill, local, on_s3
 from tests.support.s3server import S3Server
 
+pytestmark = pytest.mark.slow  # each kill is an export in a process of its own
+
 
 def check(bench: Bench, kills: list[Kill]) -> set[str]:
     """Kill, and return what our reader saw."""

@@ -26,6 +26,7 @@ from nczarr_xarray.model import ChunkedArray
 from tests.support.encoding_matrix import BLOCKS, OPERATIONS, OURS, SOURCES, THEIRS, opened
 
 pytestmark = [
+    pytest.mark.slow,
     # what zarr-python thinks of text in Zarr 3, xarray of what it is given, numpy of all NaN
     pytest.mark.filterwarnings("ignore"),
 ]

@@ -25,8 +25,9 @@ from nczarr_xarray.export.copy import open_other, plan_import
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.model import ChunkedArray
 from tests.support.examples import examples
+from tests.support.marks import slow_but
 from tests.support.nc_adapter import ncdump
-from tests.support.ncwriter import JSON_LIKE, WRITERS, grid, ramp
+from tests.support.ncwriter import FEW, JSON_LIKE, WRITERS, grid, ramp
 from tests.support.netcdf_c import netcdf_model
 from tests.whole.test_live_random import contents
 
@@ -177,7 +178,10 @@ def convert(source: str, target: str, **options: Any) -> None:
         plan_import(source, groups, target, **options).run(progress)
 
 
-@pytest.mark.parametrize("name", WRITERS)
+CONTENTS = slow_but(WRITERS, *FEW)
+
+
+@pytest.mark.parametrize("name", CONTENTS)
 def test_netcdf_reads_what_we_write(files: Callable[[str], str], tmp_path: Path, name: str) -> None:
     convert(files(name), url_of(tmp_path / "x"))
     found = different(described(url_of(tmp_path / "x")), described(files(name)))
@@ -185,7 +189,7 @@ def test_netcdf_reads_what_we_write(files: Callable[[str], str], tmp_path: Path,
 
 
 @pytest.mark.filterwarnings("ignore")  # what xarray thinks of the content
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", CONTENTS)
 def test_like_to_netcdf(files: Callable[[str], str], tmp_path: Path, name: str) -> None:
     """What xarray's writer makes a netCDF-4 file of, `to_nczarr` makes the same NCZarr of."""
     theirs = str(tmp_path / "theirs.nc")
@@ -214,7 +218,7 @@ def listing(path: str) -> list[str]:
     return ncdump("-p", "9,17", path).splitlines()[1:]
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", CONTENTS)
 def test_copy_there_and_back(files: Callable[[str], str], tmp_path: Path, name: str) -> None:
     """``nczarr copy x.nc y; nczarr copy y z.nc``: ncdump prints of z.nc what it prints of x.nc."""
     middle, back = str(tmp_path / "y.nczarr"), str(tmp_path / "z.nc")
@@ -234,7 +238,7 @@ def is_known(ours: str, theirs: str) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")  # what xarray thinks of the content
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", CONTENTS)
 def test_xarray_there_and_back(files: Callable[[str], str], tmp_path: Path, name: str) -> None:
     """A stop in NCZarr changes nothing of what a stop in netCDF-4 does not change as well."""
     detour, direct = str(tmp_path / "detour.nc"), str(tmp_path / "direct.nc")

@@ -43,6 +43,7 @@ from tests.xarray.backend.test_xarray_suite import (  # noqa: F401  # fixtures a
 
 # these tests were written for xarray's own settings of warnings
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.usefixtures("we_read", "expected_failures"),
 ]

@@ -14,6 +14,7 @@ import xarray as xr
 
 from nczarr_xarray import recover, to_nczarr
 from tests.support.killing import sample
+from tests.support.marks import slow_but
 
 #: Runs its arguments as code; a chunk that is written says so and then waits for a signal.
 _WAITING = """
@@ -52,7 +53,7 @@ def source(tmp_path: Path) -> Path:
     return source
 
 
-@pytest.mark.parametrize("name", ["d", "d.zip", "d.nc"])
+@pytest.mark.parametrize("name", slow_but(["d", "d.zip", "d.nc"], "d"))
 def test_copy_leaves_nothing(source: Path, name: str) -> None:
     target = source.parent.parent / "out" / name
     code = f"sys.exit(main(['copy', {str(source)!r}, {str(target)!r}]))"
@@ -60,6 +61,7 @@ def test_copy_leaves_nothing(source: Path, name: str) -> None:
     assert list(target.parent.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_copy_over_something_leaves_what_was_there(source: Path) -> None:
     target = source.parent.parent / "out" / "d"
     to_nczarr(sample(3, 1), target)
@@ -70,8 +72,8 @@ def test_copy_over_something_leaves_what_was_there(source: Path) -> None:
     assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("name", ["d", "d.zip"])
-@pytest.mark.parametrize("by", ["the next writer", "recover"])
+@pytest.mark.parametrize("name", slow_but(["d", "d.zip"], "d"))
+@pytest.mark.parametrize("by", slow_but(["the next writer", "recover"], "the next writer"))
 def test_what_a_program_leaves_is_removed(source: Path, name: str, by: str) -> None:
     """Python itself does nothing when it gets SIGTERM."""
     target = source.parent.parent / "out" / name
@@ -91,6 +93,7 @@ def test_what_a_program_leaves_is_removed(source: Path, name: str, by: str) -> N
             np.testing.assert_array_equal(found["a"], sample(2)["a"])
 
 
+@pytest.mark.slow
 def test_what_a_copy_leaves_that_is_killed_is_removed_by_the_next(source: Path) -> None:
     from nczarr_xarray.cli.main import main
 
