@@ -9,12 +9,13 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 
-def processors() -> int:
+def processors(root: str = "/") -> int:
     """Return how many processors this process may use.
 
     These are the processors of its affinity (from Python 3.13 on, ``PYTHON_CPU_COUNT`` comes
     first), but no more than the quota of its control groups. A container may have the time of two
     processors on a machine of 64: there, 64 threads would use that time up at once and then stop.
+    The files of the system are below `root`.
     """
     count: int | None
     if sys.version_info >= (3, 13):
@@ -23,11 +24,11 @@ def processors() -> int:
         count = len(os.sched_getaffinity(0))
     else:
         count = os.cpu_count()
-    return min(count or 1, _quota())
+    return min(count or 1, quota(root))
 
 
 @cache
-def _quota(root: str = "/") -> int:
+def quota(root: str = "/") -> int:
     """Return the processor limit of the control groups, rounded up as joblib and dask do."""
     least = sys.maxsize
     try:

@@ -30,13 +30,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: what S3 takes in one request
-_BULK = 1000
 _EXISTS = frozenset({"PreconditionFailed", "412"})
 #: answers of S3 that another request in flight has caused
 _CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
-#: seconds between attempts, see `_may_pass`
-_PAUSES = (0.5, 2.0)
 
 
 class FsspecWriter(WritableStore):
@@ -63,6 +59,11 @@ class FsspecWriter(WritableStore):
     """
 
     parallel = 64  # measured with puts; reads bear more
+
+    #: keys that S3 deletes in one request
+    bulk = 1000
+    #: seconds between attempts, see `_may_pass`
+    pauses = (0.5, 2.0)
 
     def __init__(self, fs: AbstractFileSystem, root: str, url: str | None = None) -> None:
         self._fs = fs
@@ -93,7 +94,9 @@ class FsspecWriter(WritableStore):
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]
         if is_s3(self._fs) and "gs3" not in self._fs.protocol:  # Google has no bulk request
-            batches = [paths[start : start + _BULK] for start in range(0, len(paths), _BULK)]
+            batches = [
+                paths[start : start + self.bulk] for start in range(0, len(paths), self.bulk)
+            ]
             self._each(self._delete_from_s3, batches)
         else:
             self._each(self._delete, paths)
@@ -218,7 +221,7 @@ class FsspecWriter(WritableStore):
 
     async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the filesystem, and again after a moment where a failure may pass."""
-        for pause in _PAUSES:
+        for pause in self.pauses:
             try:
                 return await self._files.shared.call(method, *args, **kwargs)
             except Exception as error:

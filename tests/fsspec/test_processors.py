@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from nczarr_fsspec import processors as module
-from nczarr_fsspec.processors import processors
+from nczarr_fsspec.processors import processors, quota
 
 NONE = sys.maxsize
 SLICE = "sys/fs/cgroup/user.slice"
 V1 = "sys/fs/cgroup/cpu"
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -70,23 +76,20 @@ V1 = "sys/fs/cgroup/cpu"
 def test_quota(tmp_path: Path, groups: str | None, files: dict[str, str], expected: int) -> None:
     if groups is not None:
         files = {**files, "proc/self/cgroup": groups}
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert module._quota(str(tmp_path)) == expected
+    write(tmp_path, files)
+    assert quota(str(tmp_path)) == expected
 
 
-def test_quota_bounds_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_quota", lambda: NONE)
+def test_quota_bounds_the_affinity(tmp_path: Path) -> None:
     if hasattr(os, "process_cpu_count"):
-        assert processors() == os.process_cpu_count()
+        assert processors(str(tmp_path)) == os.process_cpu_count()
     elif hasattr(os, "sched_getaffinity"):
-        assert processors() == len(os.sched_getaffinity(0))
+        assert processors(str(tmp_path)) == len(os.sched_getaffinity(0))
     else:
-        assert processors() == os.cpu_count()
-    monkeypatch.setattr(module, "_quota", lambda: 1)
-    assert processors() == 1
+        assert processors(str(tmp_path)) == os.cpu_count()
+    limited = tmp_path / "limited"
+    write(limited, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "100000 100000\n"})
+    assert processors(str(limited)) == 1
 
 
 def test_what_python_is_told() -> None:

@@ -609,9 +609,9 @@ class TestFsspecWriter:
         store.move([("a", "b")])
         assert Plain.files == {"root/b": b"1"}
 
-    def test_what_may_pass_is_tried_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("nczarr_fsspec.stores.write_fsspec._PAUSES", (0.0, 0.0))
+    def test_what_may_pass_is_tried_again(self) -> None:
         store = FsspecWriter(Plain(), "root")
+        store.pauses = (0.0, 0.0)
         Plain.failures[:] = [ConnectionResetError("a"), TimeoutError("b")]
         store.put("again", b"1")
         assert Plain.files["root/again"] == b"1"
@@ -694,10 +694,8 @@ class TestS3:
         monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counted)
         return made
 
-    def test_requests(
-        self, writer: FsspecWriter, calls: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("nczarr_fsspec.stores.write_fsspec._BULK", 2)
+    def test_requests(self, writer: FsspecWriter, calls: list[str]) -> None:
+        writer.bulk = 2
         writer.put("a", b"1")
         assert calls == ["put_object"]
         calls.clear()
