@@ -34,15 +34,15 @@ def write_cdl(
 ) -> list[NCZarrError]:
     """Write a dataset as CDL, as ncdump does.
 
-    What CDL cannot say stands in comments: the dtype of a variable whose type
+    Comments hold what CDL cannot express: the dtype of a variable whose type
     only Zarr has, and why something cannot be read.
 
     Parameters
     ----------
     title
-        What to call the dataset (see `dataset_name`).
+        The name of the dataset (see `dataset_name`).
     write
-        Takes pieces of text.
+        Writes a piece of text.
     read
         Reads a block of a variable; None to write the header only.
     selected
@@ -51,7 +51,7 @@ def write_cdl(
     Returns
     -------
     list of NCZarrError
-        Why something is missing that should have been written.
+        The errors of what could not be written.
     """
     errors = [
         variable.error
@@ -107,7 +107,7 @@ def dataset_name(target: str) -> str:
     path = target
     if is_url(target):
         url = urlsplit(target.rpartition("::")[2])
-        # a URL may have no path but a bucket; user and password are not for show
+        # a URL may have a bucket and no path; user and password are not shown
         path = url.path.strip("/") or url.netloc.rpartition("@")[2]
     last = path.replace(os.sep, "/").rstrip("/").rpartition("/")[2]
     return last.rpartition(".")[0] if "." in last else last

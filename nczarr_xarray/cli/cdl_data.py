@@ -34,14 +34,14 @@ def write_data(variable: Variable, read: Read, write: Callable[[str], object], i
     Parameters
     ----------
     read, write
-        Where the values come from and where the text goes.
+        Read a block of values; write a piece of text.
     indent
         Columns by which the group of the variable is indented.
 
     Raises
     ------
     NCZarrError
-        What `read` raises. What was read until then has been written.
+        The errors of `read`. Values that were read before have been written.
     """
     shape = variable.shape
     if 0 in shape:
@@ -49,7 +49,7 @@ def write_data(variable: Variable, read: Read, write: Callable[[str], object], i
     head = f"\n{' ' * indent} {name(variable.name)} =" + ("\n  " if shape[1:] else " ")
     margin = 2 if shape[1:] else columns(variable.name) + 4
     line = Line(write, indent)
-    # rows inside one index of each dimension that puts braces around them
+    # the rows inside one index of each dimension that has braces
     braced = [
         math.prod(shape[level:-1])
         for level, dim in enumerate(variable.dimensions)
@@ -145,8 +145,8 @@ class Line:
     indent
         Of the group; a continued line is indented four columns deeper.
     column
-        Where the next token goes. In a group this is not where the terminal
-        shows it: ncdump counts the indent also where it does not print it.
+        The column of the next token. In a group it differs from that on the
+        terminal: ncdump counts the indent even where it does not print it.
     """
 
     def __init__(self, write: Callable[[str], object], indent: int) -> None:

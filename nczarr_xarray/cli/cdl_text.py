@@ -13,7 +13,7 @@ _ESCAPES: dict[int, str] = {
 _ELEMENT_ESCAPES = _ESCAPES | {ord("\v"): r"\n"}
 _BYTE_ESCAPES = _ESCAPES | {code: f"\\{code:03o}" for code in range(0x80, 0x100)}
 
-#: what a name must escape; a path keeps its slashes, and everything beyond ASCII stands for itself
+#: characters to escape in a name; in a path, slashes stay, and so does all that is not ASCII
 _SPECIAL = re.compile(r"[\x00-\x7f](?<![0-9A-Za-z_.@+%/-])")
 
 
@@ -29,7 +29,7 @@ def name(text: str) -> str:
 def owner(text: str) -> str:
     """Spell the name of a variable in front of the colon of an attribute.
 
-    A blank tells it from the word that begins a section. (Names that are other words of CDL,
+    A blank distinguishes it from the word that begins a section. (Other words of CDL as names,
     such as ``int``, have no spelling that ncgen understands.)
     """
     return f"{text} " if text in _SECTIONS else name(text)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 #: Real observations as netCDF-C wrote them; ``demo_data/SOURCES.md`` says whose.
 DATASET = Path(__file__).parent.parent / "demo_data" / "ocean_climate.nczarr"
 
-#: Months of data that a place needs before its mean counts as one of the year.
+#: Months of data that a place needs for a yearly mean.
 MONTHS_NEEDED = 6
 
 

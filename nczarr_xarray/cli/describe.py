@@ -13,7 +13,7 @@ from nczarr_xarray.cli.cdl_values import zarr_type
 from nczarr_xarray.cli.text import printable
 from nczarr_xarray.model import CodecConfig, Dimension, Group, Hierarchy, Variable
 
-#: What each `Hierarchy.generation` is, with the releases of netCDF-C that write NCZarr so.
+#: The format of each `Hierarchy.generation`, with the releases of netCDF-C that write it.
 GENERATIONS = {
     "G1": "NCZarr, generation G1 (netCDF-C 4.8.0)",
     "G2U": "NCZarr, generation G2U (netCDF-C 4.8.1 and 4.9.0)",
@@ -26,7 +26,7 @@ GENERATIONS = {
     "CDF-2": "netCDF 64-bit offset (CDF-2)",
     "CDF-5": "netCDF 64-bit data (CDF-5)",
 }
-#: Those that are one file, whose metadata are in no place of their own.
+#: Generations that are one file, where metadata have no place of their own.
 _FILES = frozenset({"hdf5", "CDF-1", "CDF-2", "CDF-5"})
 
 #: Attributes of the root that say what the dataset is about.
@@ -70,7 +70,7 @@ def describe(hierarchy: Hierarchy, url: str, store: str, style: Style) -> Iterat
     Parameters
     ----------
     url, store
-        Where the dataset is, and in what kind of store.
+        The place of the dataset, and its kind of store.
     """
     groups = list(hierarchy.root.walk())
     variables = [variable for group in groups for variable in group.variables.values()]
@@ -107,7 +107,7 @@ class _Table:
     Parameters
     ----------
     rows
-        All that will be shown, cells as `_LABELS`.
+        All rows of the table, with cells in the order of `_LABELS`.
     width
         Columns of the terminal.
     """

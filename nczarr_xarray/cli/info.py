@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nczarr_fsspec.keystore import KeyStore
     from nczarr_xarray.dataset.file import DataFile
 
-#: What a store is to a user, by the name of its class.
+#: The words for a kind of store, by the name of its class.
 _STORES = {
     "DirectoryStore": "directory tree",
     "ZipStore": "zip archive",

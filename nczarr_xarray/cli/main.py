@@ -34,10 +34,10 @@ def build_parser() -> argparse.ArgumentParser:
 def _ended_in_order() -> Iterator[None]:
     """Turn a signal that ends the process into `SystemExit`, so that unfinished work is removed.
 
-    The second one ends it at once.
+    A second signal ends the process at once.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # nobody else may say what a signal does
+        yield  # only the main thread may handle signals
         return
 
     def end(number: int, _: object) -> None:
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     -------
     int
         The exit status: 0 if all went well, 1 if something could not be read or
-        written, 2 if an argument means nothing. Where argparse sees that, it
+        written, 2 if an argument is wrong. If argparse finds that, it
         ends the process with this status.
     """
     _keep_standard_streams()
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         report(error)
         return 2
-    except BrokenPipeError:  # the reader of a pipe has seen enough
+    except BrokenPipeError:  # the reader of a pipe has closed it
         _give_up_output()
         return 128 + 13
     except (NCZarrError, ImportError) as error:  # an optional package may be missing
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     """Parse the arguments and run the command; flush stdout before returning."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # CDL is UTF-8, and bytes that are not go out as they came in
+        # CDL is UTF-8; bytes that are not UTF-8 are written as they were read
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
         args = build_parser().parse_args(argv)

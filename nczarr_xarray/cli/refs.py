@@ -1,4 +1,4 @@
-"""``nczarr refs``: where in a file the chunks are, for kerchunk's readers."""
+"""``nczarr refs``: references to the chunks of a file, for kerchunk's readers."""
 
 from __future__ import annotations
 

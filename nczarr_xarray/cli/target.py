@@ -1,4 +1,4 @@
-"""The arguments of every command that opens a dataset."""
+"""Common arguments of the commands that open a dataset."""
 
 from __future__ import annotations
 

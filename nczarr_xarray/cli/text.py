@@ -1,4 +1,4 @@
-"""Text for terminals, and what the command line tells on stderr."""
+"""Text for terminals, and the messages of the command line on stderr."""
 
 from __future__ import annotations
 
@@ -54,5 +54,5 @@ def reported_warnings() -> Iterator[list[Warning]]:
 
 def _write(lines: tuple[str, ...]) -> None:
     first, *more = map(printable, lines)
-    with suppress(OSError):  # nobody can be told that nobody can be told
+    with suppress(OSError):  # stderr is closed: there is no way to say so
         print(f"nczarr: {first}", *(f"  {line}" for line in more), sep="\n", file=sys.stderr)

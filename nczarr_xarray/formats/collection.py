@@ -1,4 +1,4 @@
-"""Python's garbage collection, which pauses while somebody says so."""
+"""Pauses of Python's garbage collection."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _pauses = _Pauses()
 def collection_paused() -> Iterator[None]:
     """Pause the garbage collection of this process within the block.
 
-    Metadata become some hundred objects a variable, all of which stay. The collector looks at all
-    of them again and again while they grow in number: that was half of the time of opening 10,000
+    The metadata of a variable become some hundred objects, all of which stay. The collector visits
+    all of them again and again as their number grows. That took half of the time of opening 10,000
     variables.
     """
     _pauses.begin()

@@ -1,4 +1,4 @@
-"""Dimensions that no group declares: their variables alone tell names and lengths."""
+"""Dimensions that no group declares: names and lengths follow from the variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nczarr_xarray.model import Dimension, Group, Variable
 class ImpliedDimensions:
     """Collects the dimensions that the variables of one dataset imply.
 
-    Where they contradict each other, the length that most of them have is
+    If variables contradict each other, the most frequent length is
     taken, so that one bad variable does not make the others unreadable.
     """
 
@@ -25,7 +25,7 @@ class ImpliedDimensions:
         for group, name, length in lengths:
             votes = self._votes.setdefault(id(group), {})
             if name in group.dimensions and name not in votes:
-                continue  # declared, so it is not up to the variables
+                continue  # declared, so that the variables do not decide
             counts = votes.setdefault(name, Counter())
             counts[length] += 3 if name == variable.name else 2  # coordinates break a tie
             size, _ = counts.most_common(1)[0]

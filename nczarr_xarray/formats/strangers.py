@@ -1,4 +1,4 @@
-"""What lies in a hierarchy and is no node of it: told, so that nothing is missing silently."""
+"""Warnings about objects in a hierarchy that are no nodes of it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def about_strangers(
     where
         Names the dataset.
     listings
-        Path of each such member of a group, and the names below it. One without names below
-        it is a file and none of the hierarchy's business.
+        Path of each such member of a group, and the names below it. A member without names
+        below it is a file, and ignored.
     zarr_format
         Version of the hierarchy.
     """

@@ -1,8 +1,8 @@
 """The header of a classic netCDF file (grammar: "NetCDF Classic Format Specification").
 
-What netCDF-C 4.10 reads, is read; where it makes up an empty list or zeros from
-a header that is cut off, there is an error. Sizes of variables (``vsize``) are
-skipped: they overflow in large files, and the shapes say them.
+Everything that netCDF-C 4.10 reads is read. For a header that is cut off,
+netCDF-C assumes an empty list or zeros; here it is an error. Sizes of variables
+(``vsize``) are skipped: they overflow in large files, and follow from the shapes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _TYPES = {
     )
 }
 _DIMENSIONS, _VARIABLES, _ATTRIBUTES = 10, 11, 12
-#: More is no header but a lie: 100,000 variables with many attributes take less.
+#: Bytes of a header, at most: 100,000 variables with many attributes take less.
 _LARGEST = 1 << 26
-#: How far ahead of what is read the header is believed to end; see `read_header`.
+#: Bytes beyond those read within which the header may end; see `read_header`.
 _AHEAD = 16
 
 
@@ -63,13 +63,13 @@ class Header:
     version
         1, 2 or 5.
     records
-        Length of the record dimension; None if the size of the file tells it.
+        Length of the record dimension; None if it follows from the size of the file.
     dimensions
         Names and lengths; the length of the record dimension is 0.
     size
         Of the header, in bytes.
     problems
-        What was ignored.
+        Messages about what was ignored.
     """
 
     version: int
@@ -101,9 +101,9 @@ class IncompleteError(Exception):
 async def read_header(url: str, size: int) -> Header:
     """Read the header of a file of `size` bytes, from the first bytes on in growing pieces.
 
-    Mostly the first piece has all of it. If not, its first variables tell where
-    data begin, which is where the header ends; until they are reached, and if
-    they come after a long array, pieces double.
+    The first piece usually has all of it. If not, its first variables tell where
+    the data begin, which is where the header ends. As long as no variable has
+    been read, each piece is twice as long as the one before.
 
     Raises
     ------
@@ -133,9 +133,9 @@ def parse_header(data: bytes, url: str, size: int) -> Header:
     Raises
     ------
     IncompleteError
-        If it goes on behind `data`.
+        If the header is longer than `data`.
     FormatError
-        If this is no header, or the file ends before it does.
+        If this is no header, or the file ends within it.
     """
     if data[:3] != b"CDF" or data[3:4] not in (b"\1", b"\2", b"\5"):
         raise FormatError(url, f"is no classic netCDF file: it begins with {data[:4]!r}")
@@ -196,7 +196,7 @@ class _Parser:
         stop = self.position = start + count
         if stop > len(self.data):
             self.position = start
-            self.skip(count)  # which says what is missing
+            self.skip(count)  # raises the error that says what is missing
         return int.from_bytes(self.data[start:stop], "big")
 
     def count(self) -> int:

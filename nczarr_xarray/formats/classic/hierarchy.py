@@ -24,8 +24,8 @@ async def read_hierarchy(url: str, size: int, group: str = "") -> Hierarchy:
     -------
     Hierarchy
         Its `generation` is ``"CDF-1"``, ``"CDF-2"`` or ``"CDF-5"``; variables have
-        `FileStrides`. Data that the file is too short for are a problem, but no
-        error of the variable: what there is of it can be read.
+        `FileStrides`. If the file is too short for a variable, that is a problem
+        but no error of the variable: the part that exists can be read.
 
     Raises
     ------

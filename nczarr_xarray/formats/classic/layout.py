@@ -1,8 +1,9 @@
 """Where the data of a classic netCDF file are.
 
-A variable without the record dimension lies in the file as a whole. Those with
-it take turns: one record of each, padded to four bytes, again and again. If
-there is only one of them, its records are not padded.
+A variable without the record dimension is contiguous in the file. Variables
+with it are interleaved: each record of the file has one record of each
+variable, padded to four bytes. If there is only one such variable, its records
+are not padded.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.classic.header import Header, VariableEntry
 
-#: What numpy allows.
+#: The number of dimensions that numpy allows.
 _MOST_DIMENSIONS = 64
 
 
@@ -30,7 +31,7 @@ class Place(NamedTuple):
     stop
         Where the last element ends.
     error
-        Why the data cannot be where the header says, if so.
+        The reason why the data cannot be where the header says; None if they can.
     """
 
     shape: tuple[int, ...]

@@ -20,9 +20,9 @@ from nczarr_xarray.formats.hdf5.shared import SharedMessages
 
 #: Types of B-tree records (by name, by order).
 _RECORDS = (8, 9)
-#: What records begin with: heap identifier, flags of the message, order of creation.
+#: The first fields of records: heap identifier, flags of the message, order of creation.
 _RECORD = Struct("<8sBI")
-#: What a message begins with: version, flags, bytes of the name, the datatype and the dataspace.
+#: First fields of a message: version, flags, and bytes of name, datatype and dataspace.
 _HEAD = Struct("<BB3H")
 _IS_SHARED = 0x02
 #: Flags of a message whose datatype, or dataspace, is elsewhere (since version 2).
@@ -58,7 +58,7 @@ async def read_attributes(header: oh.Header, shared: SharedMessages) -> Attribut
             problems.append(found)
         else:
             whole.append((found, order))
-    if ordered:  # else netCDF-C takes them as they come, from a heap by the hashes of names
+    if ordered:  # if not, netCDF-C lists them in the order of the heap, by the hashes of names
         whole.sort(key=_order)
     known = await _resolve(shared, _parts_elsewhere(whole, header))
     attributes: dict[str, H5Attribute] = {}
@@ -110,7 +110,7 @@ def _parts_elsewhere(messages: list[tuple[bytes, int | None]], header: oh.Header
     """Yield the datatypes and dataspaces of attribute messages, which may be elsewhere."""
     for body, _ in messages:
         if body[:1] > b"\1" and body[1:2] > b"\0":  # version and flags
-            with suppress(NCZarrError):  # which comes again when the message is decoded
+            with suppress(NCZarrError):  # the error is raised again when the message is decoded
                 yield from _split(body, header)[1:3]
 
 

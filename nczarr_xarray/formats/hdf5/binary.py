@@ -23,15 +23,15 @@ class Frame:
     url
         The file, for messages.
     base
-        Where address 0 is in the file (behind a user block, say).
+        The position of address 0 in the file (behind a user block, say).
     offset_size, length_size
         Bytes of an address and of a length.
     end
-        Where the file ends, relative to `base`.
+        The end of the file, relative to `base`.
     extension
         Address of the superblock extension, an object header, if there is one.
     missing
-        Bytes between where the file ends and where the superblock says that it does.
+        Bytes that the file lacks, compared with the end that the superblock states.
     """
 
     url: str
@@ -88,7 +88,7 @@ class Cursor:
     Parameters
     ----------
     data
-        The bytes of the structure; what is taken from it are copies.
+        The bytes of the structure; fields are copied from it.
     frame
         Of its file.
     what
@@ -98,7 +98,7 @@ class Cursor:
     __slots__ = ("data", "frame", "position", "what")
 
     def __init__(self, data: bytes | memoryview, frame: Frame, what: str) -> None:
-        self.data = bytes(data)  # slices of them are cheaper than views, also for the collector
+        self.data = bytes(data)  # slices of bytes are cheaper than views, also to collect
         self.frame = frame
         self.what = what
         self.position = 0

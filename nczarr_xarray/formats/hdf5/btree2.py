@@ -1,7 +1,7 @@
 """Version 2 B-trees (specification III.A.2), level by level: one round of reads for each.
 
-A node is read as long as its parent says it is used, not as long as it is
-allocated, and verified against its checksum.
+Only the used bytes of a node are read, which its parent states, and they are
+verified against the checksum.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
 from nczarr_xarray.formats.rounds import together
 
-#: Levels of internal nodes at most; eight hold more records than a file has bytes.
+#: Levels of internal nodes, at most; eight hold more records than a file has bytes.
 _DEEPEST = 16
 #: Signature, version and type before the records of a node, checksum behind its last field.
 _PREFIX, _CHECKSUM = 6, 4
@@ -123,7 +123,7 @@ async def read_tree2(frame: Frame, address: int, what: str) -> BTree2:
         raise cursor.error(f"has version {version}")
     verify(data, frame, what)
     kind, node_size, record_size, depth = cursor.unpack("BIHH")
-    stored, count = cursor.unpack("2xAH")  # behind: when to split and to merge nodes
+    stored, count = cursor.unpack("2xAH")  # skipped: when to split and to merge nodes
     root = frame.known(stored)
     if not record_size or node_size < _PREFIX + _CHECKSUM + record_size or depth > _DEEPEST:
         reason = f"records of {record_size} bytes in nodes of {node_size}, depth {depth}"

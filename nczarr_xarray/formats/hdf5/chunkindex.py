@@ -1,4 +1,4 @@
-"""Where the chunks of an HDF5 dataset are: one index for each kind that the layout can name."""
+"""Chunk indexes of HDF5 datasets: one class for each kind that a layout can name."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What fixed and extensible arrays share as chunk indexes (specification VII.C and VII.D).
+"""The common part of fixed and extensible arrays as chunk indexes (specification VII.C, VII.D).
 
 Their elements are chunks in C order over the grid of the *largest* shape, the
-unlimited dimension first in an extensible array. Elements lie in blocks; above a
-size blocks are in pages, each with its own checksum, of which only those that
-are used have been written.
+unlimited dimension first in an extensible array. Elements are in blocks. Large
+blocks are divided into pages, each with its own checksum; only pages that are
+used have been written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nczarr_xarray.formats.hdf5.checksum import verify
 from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
 from nczarr_xarray.formats.rounds import together
 
-#: A block that is remembered takes this much more than its arrays.
+#: Bytes that a cached block takes besides its arrays.
 BLOCK_BYTES = 300
 
 

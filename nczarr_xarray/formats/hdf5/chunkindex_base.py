@@ -1,4 +1,4 @@
-"""What all chunk indexes of HDF5 share: the grid, the table that comes out, nodes kept in mind.
+"""The common part of HDF5's chunk indexes: the grid, the table of chunks, the cache of nodes.
 
 Positions of chunks are "scaled" offsets (specification: offsets divided by the
 chunk's shape). The chunks of a dataset are numbered in C order over the grid of
@@ -18,12 +18,12 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.model import ChunkTable
 
-#: A chunk as an index lists it: `number` is what the index is asked by, `address`
-#: is -1 if the chunk does not exist.
+#: A chunk as an index lists it. `number` is its number in the order of the index, `address` is -1
+#: if the chunk does not exist.
 CHUNK = np.dtype([("number", "<i8"), ("address", "<i8"), ("size", "<i8"), ("mask", "<u4")])
 #: Bytes of parsed nodes that one index keeps.
 MEMORY = 1 << 26
-#: Stands for all numbers as large: sums of two stay within int64, no file is as long.
+#: Replaces all larger numbers: sums of two stay within int64, and no file is that long.
 _HUGE = np.uint64(1 << 61)
 
 
@@ -123,8 +123,8 @@ class ChunkGrid:
 class Memory:
     """Parsed nodes by address, so that no node is read twice. Forgotten on pickling.
 
-    Full, it begins anew: then a lookup needs more nodes than are worth keeping. There is one for
-    each variable, and threads share it without a lock: at worst, it counts some bytes too few.
+    When it is full it is emptied: then a lookup needs more nodes than are worth keeping. Each
+    variable has one, which threads share without a lock: at worst, it counts some bytes too few.
     """
 
     __slots__ = ("_nodes", "_size")
@@ -176,7 +176,7 @@ class HDF5ChunkIndex(ABC):
         Raises
         ------
         FormatError
-            If the index is damaged, or says that a chunk lies outside of the file.
+            If the index is damaged, or a chunk is outside of the file.
         """
         grid, frame = self.grid, self.grid.frame
         ids = np.asarray(ids, dtype=np.int64)

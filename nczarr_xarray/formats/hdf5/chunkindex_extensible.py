@@ -23,8 +23,8 @@ from nczarr_xarray.formats.rounds import together
 class _SuperBlock(NamedTuple):
     """`blocks` data blocks of `length` elements each.
 
-    In front of it are `elements` elements (without those in the index block) and
-    `before` data blocks.
+    The super blocks before it have `elements` elements (without those in the
+    index block) and `before` data blocks.
     """
 
     blocks: int
@@ -53,7 +53,7 @@ class _Header:
     supers
         All super blocks.
     length
-        Elements up to the last that was ever set.
+        The number of elements up to the last one that was ever set.
     index
         Address of the index block.
     """
@@ -116,7 +116,7 @@ class ExtensibleArrayIndex(ArrayIndex):
         for _ in range(4):
             cursor.length()  # numbers and sizes of blocks
         length = cursor.length()
-        cursor.length()  # elements that there is room for
+        cursor.length()  # elements that the block has room for
         powers = (shortest, pointers)
         if not 0 < bits <= 62 or page_bits > 32 or any(n < 1 or n & (n - 1) for n in powers):
             reason = f"{bits} and {page_bits} bits, {shortest} elements and {pointers} pointers"
@@ -189,7 +189,7 @@ class ExtensibleArrayIndex(ArrayIndex):
                 head = self.head(b"EADB", offset=header.offset(counted))
                 blocks.append(Block(address, header.inline + first, unit, head))
             elif is_set(written, part):
-                # the head of a block in pages says nothing that is not known
+                # the head of a block in pages has nothing new
                 address += front + part % pages * (unit * header.entry.itemsize + 4)
                 blocks.append(Block(address, header.inline + first, unit))
         return await self.blocks(blocks, header.entry)

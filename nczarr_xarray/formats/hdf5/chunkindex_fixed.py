@@ -61,8 +61,8 @@ class FixedArrayIndex(ArrayIndex):
     ) -> np.ndarray[Any, Any]:
         """Return the elements of all pages that hold `numbers`.
 
-        Whether a page was ever written is known only with the head of the block;
-        not to wait for it, pages are read with it, and believed after it.
+        Only the head of the block states whether a page was ever written. To save
+        a round, pages are read together with the head, and checked afterwards.
         """
         assert header.block is not None
         entry, page, start = header.entry, header.page, header.block

@@ -1,8 +1,8 @@
 """Chunk indexes that are B-trees: version 1 (III.A.1) and version 2 (III.A.2, types 10 and 11).
 
 Both order chunks by position, which is C order over any grid. Only nodes whose
-range holds a chunk that is asked for are read, all nodes of a level in one round;
-what a round brings is parsed as one array.
+range holds a wanted chunk are read, all nodes of a level in one round. The nodes
+of a round are parsed as one array.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from nczarr_xarray.formats.hdf5.btree2 import BTree2, Child, read_tree2, unsigne
 from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
 from nczarr_xarray.formats.rounds import together
 
-#: Children of a version 1 node, unless the superblock says otherwise: what a node is read for.
+#: Children of a version 1 node unless the superblock states a number: the bytes to read.
 _USUAL_CHILDREN = 64
-#: A node takes this much more than its arrays.
+#: Bytes that a cached node takes besides its arrays.
 _NODE_BYTES = 500
 
 
@@ -150,7 +150,7 @@ class BTree1Index(_TreeIndex):
         if rest.any():
             raise grid.error("a key of its chunk index is not the offset of a chunk")
         numbers, inside = grid.numbers(scaled)
-        # a key that points into the elements of a chunk is behind it
+        # a key that points into the elements of a chunk comes after it
         bounds = numbers + (inside & (entries["offset"][:, -1] > 0))
         children = unsigned(entries["child"])
         chunks = grid.chunks(numbers, children, entries["size"], entries["mask"])
@@ -240,7 +240,7 @@ class BTree2Index(_TreeIndex):
             if not level:
                 nodes.append(_Node(listed, 0, [], [], _LEAF, _LEAF))
                 continue
-            # a record stands between two children: they are for the numbers before and behind it
+            # a record is between two children, which have the numbers before and after its own
             lows = np.append(pointer.low, numbers[own] + inside[own])
             highs = np.append(numbers[own], pointer.high)
             children = [c.address for c in part.children], [c.size for c in part.children]

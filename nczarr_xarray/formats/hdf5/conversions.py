@@ -1,7 +1,7 @@
-"""Values of stored elements that are not values themselves: text, sequences, structures.
+"""Conversions of stored elements that are not values yet: text, sequences, structures.
 
-As netCDF4-python shows them, where it does: text in objects, sequences as arrays
-in objects, structures as C lays them out on this machine.
+The values are those of netCDF4-python, if it has any: text and sequences are
+objects, structures have the layout of C on this machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nczarr_xarray.formats.hdf5.netcdf_types import is_plain, stored_dtype, valu
 from nczarr_xarray.formats.hdf5.objects import Datatype
 from nczarr_xarray.formats.rounds import together
 
-#: The first two bits of what continues a character in UTF-8.
+#: The first two bits of a continuation byte in UTF-8.
 _CONTINUES, _MASK = 0x80, 0xC0
 
 
@@ -116,7 +116,7 @@ class Values:
         self, stored: np.ndarray[Any, Any], type_: Datatype, dtype: np.dtype[Any]
     ) -> np.ndarray[Any, Any]:
         values = np.empty(stored.shape, dtype)
-        # numpy gives a dimension for each of a field that is an array
+        # an array field adds its dimensions to the result of numpy
         fields = await together(
             self._convert(stored[member.name], member.type)
             for member in type_.members
@@ -175,7 +175,7 @@ def decode_texts(texts: Sequence[bytes], what: str, errors: str = "strict") -> l
         whole = everything.decode()
     except UnicodeDecodeError:
         whole = ""
-    if len(whole) < len(everything):  # characters have several bytes, or something is wrong
+    if len(whole) < len(everything):  # some character has several bytes, or the text is not UTF-8
         characters = (np.frombuffer(everything, np.uint8) & _MASK) != _CONTINUES
         starts = ends[:-1][ends[:-1] < ends[1:]]
         if not whole or not characters[starts].all():

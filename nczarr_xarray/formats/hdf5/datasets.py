@@ -1,4 +1,4 @@
-"""What the header of a dataset or of a committed datatype says."""
+"""Datasets and committed datatypes, from the messages of their object headers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Fields:
     header
         Of the dataset.
     shared
-        Where to find what is not there.
+        Finds the messages that are stored elsewhere.
     """
 
     def __init__(self, header: oh.Header, shared: SharedMessages) -> None:
@@ -90,7 +90,7 @@ class Fields:
         Raises
         ------
         FormatError
-            If it cannot be understood enough to read its data.
+            If the header lacks what is needed to read the data.
         """
         type_ = self.datatype()
         body = self.body(oh.DATASPACE)

@@ -12,7 +12,7 @@ from nczarr_xarray.formats.hdf5.objects import Datatype, Member
 
 _Padding: TypeAlias = Literal["null-terminated", "null-padded", "space-padded"]
 
-#: Types within types; libhdf5 has no limit, but nobody nests them deeper.
+#: Nesting of types, at most; libhdf5 has no limit, but deeper ones are not in use.
 _DEEPEST = 32
 _MOST_DIMENSIONS = 32
 _NEWEST = 5
@@ -48,7 +48,7 @@ def decode_datatype(cursor: Cursor) -> Datatype:
 
     Returns
     -------
-    The type; of kind "unknown" if it is, or contains, one that the
+    The type; of kind "unknown" if it is, or contains, a type that the
     specification did not have when this was written.
 
     Raises
@@ -150,7 +150,7 @@ def _compound(cursor: Cursor, head: _Head) -> Datatype:
         name = _name(cursor, padded=version < 3)
         offset = cursor.uint(offset_size)
         shape: tuple[int, ...] = ()
-        if version == 1:  # a field could be an array, which was no type then
+        if version == 1:  # a field could be an array; there was no such type yet
             rank = cursor.uint(1)
             cursor.take(11)
             lengths = tuple(cursor.uint(4) for _ in range(4))

@@ -1,4 +1,4 @@
-"""What most objects of a file have in common, decoded once.
+"""Messages that many objects of a file have in common, decoded once.
 
 Thousands of attributes and datasets have the same few datatypes, dataspaces
 and filter pipelines, byte for byte.

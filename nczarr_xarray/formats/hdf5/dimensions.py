@@ -1,4 +1,4 @@
-"""Dimensions of netCDF in HDF5: scales, who uses them, and names for what has none.
+"""Dimensions of netCDF in HDF5: scales, the variables that use them, and unnamed dimensions.
 
 netCDF-C 4.10.1 does this (read and observed): datasets of class DIMENSION_SCALE
 are dimensions, their numbers are in ``_Netcdf4Dimid``. A variable's dimensions
@@ -7,8 +7,8 @@ itself; the scales attached to it, if its first dimension has any; else any
 dimension of its group that has the length, or a new one, ``phony_dim_<number>``.
 Numbers run through the whole file, children before their parents.
 
-Where netCDF-C gives up (an attached scale in another branch, a first dimension
-with a scale and a second without) we take the scale, or a phony dimension.
+netCDF-C refuses an attached scale in another branch, and a first dimension with
+a scale followed by one without. Here the scale, or a phony dimension, is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Scale:
     group, name, unlimited
         See `nczarr_xarray.model.Dimension`.
     length
-        Of the scale itself; what counts for an unlimited one is how far its variables reach.
+        Length of the scale itself. That of an unlimited dimension is `reach`.
     number
         netCDF's, of the dimension.
     address
@@ -86,7 +86,7 @@ class Dimensions:
         assigned = _integers(dataset.attributes.get("_Netcdf4Dimid"))
         number = assigned[0] if assigned else self._next
         self._next = max(self._next, number + 1)
-        unlimited = None in maxshape[:1] or not shape[0]  # so netCDF-C has it
+        unlimited = None in maxshape[:1] or not shape[0]  # as in netCDF-C
         self._note(Scale(group, dataset.name, shape[0], unlimited, number, dataset.address))
 
     def of(self, group: str, dataset: H5Dataset, attached: Attached | None) -> list[Scale]:
@@ -108,7 +108,7 @@ class Dimensions:
                 attached[0] = [dataset.address]
             scales = []
             for axis, addresses in enumerate(attached):
-                # netCDF-C goes through all of them and remembers the last
+                # as in netCDF-C, the last one counts
                 scale = (
                     _nearest(group, self._by_address.get(addresses[-1], ())) if addresses else None
                 )
@@ -166,7 +166,7 @@ def _nearest(group: str, scales: Iterable[Scale]) -> Scale | None:
 async def read_classes(frame: Frame, datasets: Iterable[H5Dataset]) -> None:
     """Read the ``CLASS`` of datasets where it is in the heap, as text of fixed size.
 
-    So netCDF-C reads it, but no other attribute of scales (``NAME``).
+    netCDF-C reads this attribute from the heap, but no other one of scales (``NAME``).
     """
     found = []
     for dataset in datasets:
@@ -178,7 +178,7 @@ async def read_classes(frame: Frame, datasets: Iterable[H5Dataset]) -> None:
     wanted = [Sequences(attribute.data, 1) for _, attribute in found]
     texts = await read_heap_values(frame, wanted)
     for (dataset, attribute), text in zip(found, texts, strict=True):
-        if isinstance(text, list):  # else it is none that we could read, which changes nothing
+        if isinstance(text, list):  # if it cannot be read, there is no class
             fixed = Datatype("string", max(1, len(text[0])))
             dataset.attributes[attribute.name] = H5Attribute(
                 attribute.name, fixed, Dataspace(()), text[0], attribute.order
@@ -202,8 +202,9 @@ def is_variable(dataset: H5Dataset) -> bool:
 class References:
     """Records which scale is attached to which dimension, by ``REFERENCE_LIST`` of the scales.
 
-    That is at hand where the datasets' own ``DIMENSION_LIST`` is in the global
-    heap; it does not tell the order of several scales of one dimension.
+    ``REFERENCE_LIST`` is read with the headers, while the datasets' own
+    ``DIMENSION_LIST`` is in the global heap. But it does not state the order of
+    several scales of one dimension.
     """
 
     def __init__(self) -> None:
@@ -235,7 +236,7 @@ class References:
     def attached(self, dataset: H5Dataset) -> Attached | None:
         """Return the scales of each dimension; None if ``DIMENSION_LIST`` must be read.
 
-        It must if it has several scales for a dimension, or another number of them.
+        That is so if it has several scales for a dimension, or not as many as were recorded.
         """
         lengths = list_lengths(dataset)
         attached = [self._scales.get((dataset.address, axis), []) for axis in range(len(lengths))]
@@ -276,9 +277,9 @@ def decode_list(elements: Sequence[memoryview | bytes], size: int, offset_size: 
 
 
 def _address(reference: bytes, offset_size: int) -> int:
-    """Return the address of an old or revised reference to an object; of others, that of nothing.
+    """Return the address of an old or revised reference to an object; -1 for any other one.
 
-    A revised one (HDF5 1.12) has its type, flags, and the bytes of the address before that.
+    A revised reference (HDF5 1.12) begins with its type, flags, and the size of the address.
     """
     if len(reference) == offset_size:
         return int.from_bytes(reference, "little")

@@ -1,4 +1,4 @@
-"""Data in other files, and of virtual datasets, are read by libhdf5, through h5py."""
+"""Reading through h5py: virtual datasets, and data in other files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nczarr_xarray.model import Array
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
 
-#: Soft links on the way to a dataset.
+#: Soft links on the way to a dataset, at most.
 _MOST_LINKS = 16
 
 Index: TypeAlias = "int | slice | np.ndarray[Any, Any]"
@@ -39,7 +39,7 @@ class H5pyArray(Array):
     dtype
         Of the values; objects are text.
     reason
-        Why it is not read by our own code.
+        Why our own code cannot read it.
     errors
         What to do with text that is not UTF-8, in the words of `bytes.decode`.
     """
@@ -124,7 +124,7 @@ class H5pyReader:
     def _read_box(self, box: Sequence[slice]) -> Any:
         with _dataset(self._source, self._array.path) as dataset:
             if self._array.dtype.kind != "O":
-                # by HDF5's own rules; h5py might take an enum for a bool, a pair for a complex
+                # by HDF5's own rules; h5py would read some enums as bool, and some pairs as complex
                 dataset = dataset.astype(self._array.dtype.newbyteorder("="))
             return dataset[tuple(box)]
 
@@ -173,7 +173,7 @@ def _dataset(source: ByteSource, path: str) -> Iterator[Any]:
             _refuse_other_files(source, path, file, dataset)
             yield dataset
         if isinstance(source, LocalFileBytes):
-            source.read(0, 1)  # which sees to it that this is still the file that was opened
+            source.read(0, 1)  # raises an error if this is no longer the file that was opened
     except NCZarrError:
         raise
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
@@ -186,10 +186,9 @@ def _dataset(source: ByteSource, path: str) -> Iterator[Any]:
 def _refuse_other_files(source: ByteSource, path: str, file: Any, dataset: Any) -> None:
     """Raise `UnsupportedError` for a remote dataset whose data are in other files.
 
-    A file from elsewhere must not make us read files of this machine, and
-    for files that it does not find libhdf5 makes up fill values. Sources in
-    the same file must have data of their own, as libhdf5 sees them, too: no
-    circle is made of those.
+    A remote file must not lead to files of this machine, and libhdf5 returns
+    fill values for files that it does not find. Sources in the same file must
+    have data of their own, so that they form no circle.
     """
     local = Path(source.path) if isinstance(source, LocalFileBytes) else None
     others = {name.decode(errors="replace") if isinstance(name, bytes) else name
@@ -300,9 +299,9 @@ def _opened(source: ByteSource) -> Iterator[Any]:
     # not closed: that would close the source
     with only_user(), collection_paused():
         if isinstance(source, RemoteBytes):
-            # h5py holds its lock while libhdf5 waits for bytes. If the thread that is to bring them
-            # came to collect something of h5py's, it would wait for that lock, and nothing would
-            # ever go on. A collection that goes on there is over after this:
+            # h5py holds its lock while libhdf5 waits for bytes. If the loop's thread collected an
+            # object of h5py as garbage, it would wait for that lock: a deadlock. So collection is
+            # paused, and this waits for the end of one that is running in that thread:
             source.run(asyncio.sleep(0))
         with h5py.File(ByteRangeFile(source), "r") as file:
             yield file

@@ -1,6 +1,6 @@
 """Filter pipelines of HDF5 (specification IV.A.2.l) as codecs of `nczarr_xarray.chunks`.
 
-Each filter becomes one codec, so that bit i of a chunk's filter mask is about codec i.
+Each filter becomes one codec, so that bit i of a chunk's filter mask belongs to codec i.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nczarr_xarray.codecs.registry import codec_of_filter
 from nczarr_xarray.formats.hdf5.objects import Filter
 from nczarr_xarray.model import CodecConfig
 
-#: Names of registered filters, for messages: the file may not give any.
+#: Names of registered filters, for messages: the file may have none.
 _NAMES = {
     4: "szip",
     5: "n-bit",
@@ -36,9 +36,9 @@ def codecs_of(
 ) -> tuple[CodecConfig, ...]:
     """Return the codecs of a pipeline, one for each filter.
 
-    A filter that cannot be undone becomes a codec that says so to chunks that it was applied to:
-    ``hdf5-wrong`` with parameters that it cannot have, ``hdf5-missing`` if nothing that is
-    installed knows it.
+    A filter that cannot be undone becomes a codec that raises an error for chunks to which it was
+    applied: ``hdf5-wrong`` for impossible parameters, ``hdf5-missing`` for a filter that no
+    installed package has.
 
     Parameters
     ----------

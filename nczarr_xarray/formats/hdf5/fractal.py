@@ -1,6 +1,6 @@
 """Fractal heaps (specification III.G): many links, many attributes, shared messages.
 
-All objects are wanted, so that all blocks are read, a level of them in a round.
+All objects are wanted, so all blocks are read, each level in one round.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class FractalHeap:
         Parameters
         ----------
         middle, end
-            Where the offset and the length of an object in a block end in its identifier.
+            The ends of the fields "offset" and "length" in the identifier of an object.
         """
         kind = id_[0] >> 4 if id_ else -1
         if kind == _MANAGED and len(id_) > middle:

@@ -1,4 +1,4 @@
-"""Object headers (specification IV.A.1): the messages that say what an object is."""
+"""Object headers (specification IV.A.1): the messages that describe an object."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ SYMBOL_TABLE = 0x11
 DRIVER = 0x14
 ATTRIBUTE_INFO = 0x15
 CACHE_IMAGE = 0x18
-#: All that version 3.0 of the specification knows, but "bogus", which is there to be unknown.
+#: All types of version 3.0 of the specification except "bogus", which is unknown on purpose.
 _KNOWN = frozenset(range(0x19)) - {0x09}
 
 # Flags of messages.
 _IS_SHARED = 0x02
 _FAIL_IF_UNKNOWN = 0x80
 
-#: What messages begin with: type, size, flags, and the order of creation if it is kept.
+#: First fields of messages: type, size, flags, and the order of creation if it is kept.
 _OLD_HEAD = Struct("<HHB3x")
 _NEW_HEAD = Struct("<BHB")
 _ORDERED_HEAD = Struct("<BHBH")
 
-#: Most headers are not longer; the rest of one that is takes another round.
+#: Bytes read of a header at first: most are not longer, and the rest takes another round.
 _FIRST_READ = 2048
 
 
@@ -114,7 +114,7 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
     Raises
     ------
     FormatError
-        If it is damaged, or has a message that must be understood and is not known.
+        If it is damaged, or has an unknown message that readers must understand.
     """
     what = f"{name}, object header at {address}"
     frame.within(address, 16, what)

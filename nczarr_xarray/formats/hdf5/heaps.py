@@ -82,8 +82,8 @@ class GlobalHeap:
     starts, sizes
         Of the objects in `data`, by their index (int64); the size is -1 where there is none.
     whole
-        Whether objects and free space account for every byte. libhdf5 may loop for
-        ever over a collection for which they do not.
+        Whether objects and free space cover every byte. libhdf5 may loop for
+        ever over a collection where they do not.
     """
 
     data: bytes
@@ -126,7 +126,7 @@ async def _collection(frame: Frame, address: int) -> GlobalHeap:
 
 
 def _objects(data: bytes, frame: Frame, what: str) -> GlobalHeap:
-    # variables that were written together have their text in the same collections
+    # variables that were written together often have their text in the same collections
     find = _find_again if len(data) <= _REMEMBERED else _find
     found = find(data, frame.length_size)
     if isinstance(found, str):

@@ -26,7 +26,7 @@ _INDEXES: dict[int, Literal["single", "implicit", "fixed", "extensible", "btree2
     4: "extensible",
     5: "btree2",
 }
-#: What the message says of each index, and in how many bytes.
+#: The parameters of each index in the message, with their numbers of bytes.
 _PARAMETERS = {
     "fixed": {"page_bits": 1},
     "extensible": {

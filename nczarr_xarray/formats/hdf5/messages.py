@@ -1,4 +1,4 @@
-"""Messages of datasets and groups that are short (specification IV.A.2); each decoder takes one."""
+"""Short messages of datasets and groups (specification IV.A.2); each decoder takes one."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def decode_filters(cursor: Cursor) -> tuple[Filter, ...]:
 class Link(NamedTuple):
     """A member of a group: at `address`, or wherever the path `target` leads, or elsewhere.
 
-    `elsewhere` says why it is not in this file. `order` is of creation, if the
+    `elsewhere` says why the member is not in this file. `order` is of creation, if the
     group keeps it.
     """
 

@@ -61,7 +61,7 @@ from nczarr_xarray.model import (
 )
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
-#: A variable that is called as a dimension which it is not the coordinate of.
+#: The prefix of a variable that has the name of a dimension but is not its coordinate.
 _NON_COORDINATE = "_nc4_non_coord_"
 _FAR_SOURCES = (
     "is a virtual dataset whose extent follows from its sources, which is found out for local "
@@ -88,14 +88,14 @@ async def read_hierarchy(
     tree
         Whether the groups below it are wanted too.
     extent
-        Finds the shape of a virtual dataset, given its path, of which only libhdf5 knows how far
-        its sources reach; None if nothing can.
+        Returns the shape of a virtual dataset, given its path; only libhdf5 knows the extent of its
+        sources. None if it cannot be found.
 
     Returns
     -------
     Hierarchy
-        Its `generation` is ``"hdf5"``. What is wrong with one variable is its
-        `Variable.error`, what is wrong with anything smaller is in `problems`.
+        Its `generation` is ``"hdf5"``. A problem of one variable is its
+        `Variable.error`, problems of attributes are in `problems`.
 
     Raises
     ------
@@ -153,8 +153,8 @@ def _children_first(nodes: list[_Node]) -> Iterator[_Node]:
 def _depends_on_all(nodes: list[_Node]) -> bool:
     """Tell whether groups that were not read may change the dimensions of those that were.
 
-    The longest variable, wherever it is, makes the length of an unlimited
-    dimension, and phony dimensions are numbered through the file. And the
+    The length of an unlimited dimension is that of its longest variable in any
+    group, and phony dimensions are numbered through the whole file. Also, the
     sources of virtual datasets may be anywhere.
     """
     for dataset in (dataset for node in nodes for dataset in node.datasets):
@@ -195,7 +195,7 @@ class _Builder:
     heap: dict[int, list[bytes] | FormatError] = field(default_factory=dict)
     #: by address of the dataset: its fill value, if that is in the heap
     fill_texts: dict[int, str] = field(default_factory=dict)
-    #: by address of the dataset: what is wrong with the description of a virtual one
+    #: by address of the dataset: the error of a virtual one with a wrong description
     broken: dict[int, NCZarrError] = field(default_factory=dict)
     #: by address of the dataset: the scales of its dimensions
     attached: dict[int, Attached] = field(default_factory=dict)

@@ -42,7 +42,7 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
     Parameters
     ----------
     value
-        How its elements are read.
+        The conversion and the types of its elements.
     path
         Of the variable, for messages.
     h5_path
@@ -53,7 +53,7 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
     FormatError
         If its storage is damaged.
     UnsupportedError
-        If nothing here can read such elements there.
+        If no code here reads such elements in such a storage.
     """
     shape, layout = dataset.space.shape, dataset.layout
     if shape is None:

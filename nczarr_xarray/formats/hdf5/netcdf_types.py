@@ -1,4 +1,4 @@
-"""What netCDF makes of HDF5's datatypes.
+"""NetCDF's types for HDF5's datatypes.
 
 Source: netCDF-C 4.10.1 and netCDF4-python, observed (tests/xarray/formats/test_hdf5_corpus.py).
 """
@@ -16,10 +16,10 @@ from nczarr_xarray.model import NC_DTYPES, EnumType, sequence_of
 
 _NC_TYPES = {dtype.str[1:]: name for name, dtype in NC_DTYPES.items() if dtype.kind in "iuf"}
 
-#: Classes that netCDF has nothing for; datasets and attributes of them do not appear.
+#: Classes without a netCDF type; datasets and attributes of them are hidden.
 INVISIBLE = frozenset({"reference", "bitfield", "array", "time", "unknown"})
 _NUMBERS = frozenset({"integer", "float"})
-#: Types in types; deeper ones are taken for damage.
+#: Nesting of types, at most; a deeper one is an error.
 _DEEPEST = 32
 
 
@@ -127,7 +127,7 @@ def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
     if type_.numpy is not None:
         return type_.numpy.newbyteorder("=")
     if type_.kind == "float":
-        # as h5py reads them: into the next format that can hold them
+        # as in h5py: the smallest format that can hold them
         return np.dtype("f4" if type_.size <= 4 else "f8" if type_.size <= 8 else np.longdouble)
     if type_.kind == "integer" and type_.size <= 8:
         return np.dtype(f"i{next(size for size in (1, 2, 4, 8) if size >= type_.size)}")
@@ -157,13 +157,12 @@ def is_plain(type_: Datatype) -> bool:
 class TypeNames:
     """The user-defined types of a file, as netCDF-C knows them.
 
-    It compares types as they would be in memory: by their members, whatever
-    their byte order and wherever they are defined. Those without a name are
-    numbered.
+    Types are compared as in memory: by their members, not by byte order or
+    place of definition. Types without a name are numbered.
     """
 
     def __init__(self) -> None:
-        #: by what they are in memory: enums, and None for types of other kinds
+        #: by their form in memory: enums, and None for types of other kinds
         self._types: dict[Hashable, EnumType | None] = {}
         self._anonymous = 0
 

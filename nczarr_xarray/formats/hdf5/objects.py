@@ -1,4 +1,4 @@
-"""What the metadata of an HDF5 file say, before anybody asks what netCDF makes of it."""
+"""The metadata of an HDF5 file in HDF5's own terms, not yet in netCDF's."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Dataspace:
     maxshape: tuple[int | None, ...] = ()
 
 
-@dataclass(slots=True)  # not frozen, which makes them dear: there are thousands
+@dataclass(slots=True)  # not frozen, because that is slow to create: there are thousands
 class H5Attribute:
     """An attribute with its value as stored (`data`; vlen elements are heap references)."""
 
@@ -185,7 +185,7 @@ class H5Dataset:
     fill
         Bytes of one element; None where the file defines no fill value (zeros are read).
     problems
-        What of the header could not be understood; the rest holds.
+        Errors about parts of the header that could not be understood.
     order
         Of creation in its group, if the file keeps it.
     """
@@ -225,7 +225,7 @@ class H5Broken:
 class H5Group:
     """A group. `members` are in the order netCDF-C lists them: of creation if kept, else of name.
 
-    `loaded` is False for a group that nobody asked for: then it has no members.
+    `loaded` is False for a group that was not asked for: then it has no members.
     """
 
     name: str

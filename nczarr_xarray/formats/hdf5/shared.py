@@ -16,7 +16,7 @@ from nczarr_xarray.formats.hdf5.decoded import Decoded
 from nczarr_xarray.formats.hdf5.fractal import FractalHeap, read_heap
 from nczarr_xarray.formats.rounds import Once, caught, together
 
-#: The table has a line for each combination of types at most.
+#: Lines of the table, at most: one for each combination of types.
 _MOST_INDEXES = 8
 
 
@@ -26,7 +26,7 @@ class SharedMessages:
     Attributes
     ----------
     decoded : Decoded
-        The messages that objects share without saying so.
+        Decoder of equal messages, which objects have in common without sharing them.
     """
 
     def __init__(self, frame: Frame) -> None:

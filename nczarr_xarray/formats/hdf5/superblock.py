@@ -1,4 +1,4 @@
-"""The superblock (specification II.A): where HDF5 begins in a file, and how to read the rest."""
+"""The superblock (specification II.A): the beginning of HDF5 in a file, and its field sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: Longer than any superblock.
 _LONGEST = 128
 _FIRST_READ = 4096
-#: Bytes of another file that its error message shows.
+#: Bytes of a file of another kind that the error message shows.
 _SHOWN = 24
 
 
@@ -29,7 +29,7 @@ async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
 
     Returns
     -------
-    What holds for the rest of the file, and the address of the root group's object header.
+    The properties of the file, and the address of the root group's object header.
 
     Raises
     ------
@@ -41,9 +41,9 @@ async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
 
     Notes
     -----
-    Addresses count from the superblock, whatever base address it states, and
-    the file ends where it ends, whatever the superblock states: libhdf5 does
-    the first too. Of a file that has been cut off the rest can be read.
+    Addresses count from the superblock, as in libhdf5, even if it states another
+    base address. The end of the file is its real end, even if the superblock
+    states another one: so the rest of a truncated file can be read.
     """
     base, block = await _find(url, size)
     version = block[8]
@@ -53,7 +53,7 @@ async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
     if version > 3:
         raise cursor.error(f"has version {version}, known are 0 to 3")
     stated = _read_old(cursor, version) if version <= 1 else _read_new(cursor)
-    # behind a user block that was put before it, the file ends later than it says
+    # if a user block was put before it, the file ends later than stated
     end = None if stated.end is None else stated.end - (stated.base or 0)
     frame = replace(
         cursor.frame,
@@ -90,7 +90,7 @@ async def _check_extension(frame: Frame, address: int) -> None:
     """Refuse a file whose extension says that the data are in other files, or in an image."""
     header = await caught(oh.read_header(frame, address, "superblock extension"))
     if isinstance(header, NCZarrError):
-        return  # what needs it will say so
+        return  # readers of what is in there raise the error
     if driver := header.first(oh.DRIVER):
         cursor = header.cursor(driver, "driver information")
         cursor.take(1)  # version

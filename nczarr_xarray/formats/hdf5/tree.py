@@ -1,7 +1,7 @@
-"""The objects of an HDF5 file: groups, their datasets and datatypes, read side by side.
+"""The tree of an HDF5 file: groups, their datasets and datatypes, read in the same rounds.
 
-Every object is read once, however many links lead to it; afterwards the links
-are followed again to build the tree, in which it then is under each name.
+Every object is read once, even if several links lead to it. Then the links are
+followed again to build the tree, where the object is under each of its names.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from nczarr_xarray.formats.rounds import Once, both, together
 
 __all__ = ["read_superblock", "read_tree"]
 
-#: Groups within groups.
+#: Nesting of groups, at most.
 _DEEPEST = 500
-#: Soft links on the way of a soft link; libhdf5 has the same limit.
+#: Soft links that a soft link may lead to; libhdf5 has the same limit.
 _MOST_LINKS = 16
-#: Objects that are in the tree under a further name.
+#: Further names of objects in the tree, at most.
 _MOST_REPEATED = 100_000
 
 
@@ -46,7 +46,7 @@ async def read_tree(frame: Frame, root: int, path: str = "", tree: bool = True) 
 
     Returns
     -------
-    The root group. Groups that nobody asked for have ``loaded=False``. What
+    The root group. Groups that were not asked for have ``loaded=False``. What
     cannot be read is there as `H5Broken`.
 
     Raises
@@ -116,8 +116,8 @@ class _Reading:
         path
             For messages.
         ahead
-            Names of the groups to go down to from here; ``()`` if this is the
-            one that was asked for, None if this is beside the way.
+            Names of the groups to visit below this one; ``()`` if this is the
+            one that was asked for, None if this is not on the way to it.
         """
         key = (address, ahead, tree)
         if key in self._started:
@@ -257,7 +257,7 @@ class _Reading:
         pending: list[tuple[H5Group, tuple[int, ...]]] = [(top, (self.root,))]
         seen: set[int] = {self.root}
         repeated = 0
-        while pending:  # not recursive: groups may be nested deeper than Python calls
+        while pending:  # not recursive: groups may be nested deeper than calls of Python
             parent, above = pending.pop()
             node = self.objects[parent.address]
             assert isinstance(node, _Group)
@@ -299,7 +299,7 @@ def _children(links: list[Link], header: oh.Header) -> list[_Child]:
     nowhere = header.frame.error(header.what, "not read")
     for link in links:
         name = link.name.decode("utf-8", "surrogateescape")
-        # libhdf5 would find others by such names
+        # libhdf5 would find other objects by such names
         if name in ("", ".") or "/" in name or "\0" in name or name in names:
             raise header.frame.error(header.what, f"two members called {name!r}, or no good name")
         names.add(name)

@@ -17,7 +17,7 @@ from nczarr_xarray.formats.hdf5.objects import H5Attribute
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import Attribute, text_of
 
-#: Attributes by which HDF5 and netCDF-C keep structure; `_NCProperties` is told apart.
+#: Attributes that hold structure of HDF5 and netCDF-C; `_NCProperties` is handled separately.
 HIDDEN = frozenset(
     {
         "CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "_Netcdf4Coordinates",
@@ -39,7 +39,7 @@ def count_of(attribute: H5Attribute) -> int:
     Raises
     ------
     FormatError
-        If its bytes are fewer than its shape demands.
+        If it has fewer bytes than its shape needs.
     """
     shape = attribute.space.shape
     count = 0 if shape is None else math.prod(shape)
@@ -88,7 +88,7 @@ async def _read_group(frame: Frame, wanted: list[Sequences]) -> list[list[bytes]
     if isinstance(everything, list):
         elements = iter(everything)
         return [list(itertools.islice(elements, one.count)) for one in wanted]
-    # whose fault it is comes out one by one
+    # one is damaged: read them one by one to find it
     found = await together(
         caught(resolve_vlen(frame, part, one.count, size))
         for part, one in zip(parts, wanted, strict=True)

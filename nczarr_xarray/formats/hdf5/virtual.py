@@ -1,8 +1,8 @@
 """The description of a virtual dataset (specification, layout message of class 3).
 
-libhdf5 reads virtual datasets, and it may loop for ever over a damaged heap, and
-ends the process where datasets are virtual in a circle: what it will walk is
-looked at before.
+libhdf5 reads virtual datasets. But it may loop for ever over a damaged heap, and
+crashes if virtual datasets form a circle. So their descriptions are checked
+before.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from nczarr_xarray.formats.hdf5.objects import H5Broken, H5Dataset, H5Group, Oth
 
 _LONGEST = (1 << 63) - 1
 
-#: Of HDF5 1.10, and of 2.0, in which names that were before may be left out, and that of the
-#: same file (libhdf5 2.0, observed).
+#: Version 0 is of HDF5 1.10. Version 1, of 2.0, may leave out a name that is repeated, and the name
+#: of the same file (libhdf5 2.0, observed).
 _VERSIONS = (0, 1)
 _SHARED_FILE, _SHARED_DATASET, _SAME_FILE = 1, 2, 4  # flags of version 1
 #: Bytes of a mapping at least: two selections.
@@ -35,7 +35,7 @@ async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: 
     Parameters
     ----------
     root
-        The tree of the file, of which all has been read: sources in the same file
+        The tree of the file, read completely: sources in the same file
         are to be in it, with data of their own.
     path
         Of the dataset.
@@ -59,7 +59,7 @@ async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: 
     address, index = layout.mappings
     if address is None:
         return False
-    # it may have been made shorter
+    # the dataset may have been shortened
     longest = tuple(_LONGEST if limit is None else limit for limit in dataset.space.maxshape)
     what = f"{path}, mappings in the global heap at {address}"
     heap = (await read_global_heap(frame, [address]))[address]
@@ -143,7 +143,7 @@ def _selection(cursor: Cursor, shape: tuple[int, ...] | None = None) -> float | 
     Parameters
     ----------
     shape
-        Largest of what it is a selection of, if that is known.
+        The largest shape of the source, if that is known.
     """
     kind, version = cursor.uint(4), cursor.uint(4)
     if kind in (_NONE, _ALL) and version == 1:
@@ -152,7 +152,7 @@ def _selection(cursor: Cursor, shape: tuple[int, ...] | None = None) -> float | 
         return 0 if kind == _NONE else None
     if kind != _HYPERSLAB or version not in (1, 2, 3):
         raise cursor.error(f"a selection of type {kind} and version {version}")
-    # at the time of version 1 all hyperslabs were lists of blocks
+    # in version 1 every hyperslab is a list of blocks
     regular = version > 1 and bool(cursor.uint(1) & 1)
     width = {1: 4, 2: 8}.get(version) or cursor.uint(1)
     if version < 3:

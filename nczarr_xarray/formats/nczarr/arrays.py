@@ -34,8 +34,8 @@ def parse_array(
         Whether netCDF-C wrote the array (see `variable_type`).
     unswapped
         Whether the writer recorded a byte order and then wrote in the host's,
-        as netCDF-C did before 4.9.3 (observed). The host is taken to be
-        little-endian: the format records it nowhere, and all that matter are.
+        as netCDF-C did before 4.9.3 (observed). The host is assumed to be
+        little-endian: the format does not record it, and all common hosts are.
 
     Returns
     -------
@@ -45,7 +45,7 @@ def parse_array(
     Raises
     ------
     FormatError
-        Naming the ``.zarray`` and the member at fault.
+        If the document is malformed; names the ``.zarray`` and the member.
     """
     key = f"{path}/.zarray"
     if not isinstance(metadata, dict):
@@ -65,7 +65,7 @@ def parse_array(
         raise FormatError(key, "a chunk length is 0")
     codecs = _codecs(metadata, key)
     if any(config["id"] == "vlen-bytes" for config in codecs):
-        nc_type = None  # of any length and not text: netCDF has no such type
+        nc_type = None  # objects that are not text: netCDF has no such type
     array = ChunkedArray(
         path=path,
         shape=shape,

@@ -42,7 +42,7 @@ _FLOAT_NAMES = {
     "-inf": "-inf",
 }
 _INTEGERS = ("int", "uint", "int64", "uint64")
-#: What stands for a number in arrays of pure Zarr, as in its fill values.
+#: Texts that stand for a number in arrays of pure Zarr, as in its fill values.
 _NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
@@ -156,8 +156,8 @@ def infer(name: str, value: JSON, *, netcdf: bool) -> Attribute:
     netCDF-C takes the type of an array's first element and then truncates or
     fails on the rest; here it is the smallest type in netCDF-C's order that
     holds all elements. An array of strings is its JSON text if netCDF-C wrote
-    it (the text may have been a char attribute), else an array of strings, unless all that are not
-    numbers are names of such: JSON has no others for NaN and infinities.
+    it (the text may have been a char attribute). Otherwise it is an array of strings, unless all of
+    them name NaN or an infinity, for which JSON has no numbers.
     """
     elements = value if isinstance(value, list) else [value]
     if isinstance(value, str) and not isinstance(value, Number):

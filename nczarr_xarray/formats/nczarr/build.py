@@ -39,7 +39,7 @@ class Naming:
         ``_Anonymous_Dim_`` (4.9.3 and later), ``_zdim_`` (4.9.0-4.9.2),
         ``.zdim_`` (4.8.1), ``.zdim`` (4.8.0).
     array_dimensions
-        Whether ``_ARRAY_DIMENSIONS`` is believed; netCDF-C's ``mode=noxarray`` ignores it.
+        Whether ``_ARRAY_DIMENSIONS`` is used; netCDF-C's ``mode=noxarray`` ignores it.
     """
 
     anonymous_prefix: str = "_Anonymous_Dim_"
@@ -57,8 +57,8 @@ def build(nodes: Nodes, naming: Naming, *, pure: bool) -> Hierarchy:
     Returns
     -------
     Hierarchy
-        What is wrong with one variable is its `Variable.error`; what is wrong
-        with a group or an attribute is in `Hierarchy.problems`.
+        A problem of one variable is its `Variable.error`; problems of groups
+        and attributes are in `Hierarchy.problems`.
     """
     return _Builder(nodes, naming, pure).hierarchy()
 

@@ -1,7 +1,7 @@
-"""Consolidated metadata, ``.zmetadata``, and whether it may be believed.
+"""Consolidated metadata, ``.zmetadata``, and the check that they are up to date.
 
-netCDF-C does not rewrite ``.zmetadata`` when it updates a dataset, and believes
-it blindly when asked to read it (nczarr-format.md, section 9.5). So it is
+netCDF-C does not rewrite ``.zmetadata`` when it updates a dataset, and reads it
+without a check (nczarr-format.md, section 9.5). So it is
 compared with the root objects before it is used, and each array's own
 ``.zarray`` is compared when its data are read (`nczarr_xarray.dataset.open`).
 """
@@ -23,7 +23,7 @@ KEY = ".zmetadata"
 class Consolidated:
     """All metadata documents of a dataset by key, and the children of each prefix.
 
-    In place of a document that is none stands the error.
+    A member that is no document is replaced by its error.
     """
 
     documents: Mapping[str, JSON]
@@ -81,12 +81,12 @@ class Consolidated:
         listing
             Names below the root, None where the store cannot list.
         trusted
-            The user vouches for it: only what would lose NCZarr's structure is refused.
+            Whether the user trusts it: then only a loss of NCZarr's structure is refused.
 
         Raises
         ------
         FormatError
-            If it does not describe the dataset that is there.
+            If it does not describe the dataset.
         """
         if spellings.detect(root) and not spellings.detect(self.documents):
             raise FormatError(KEY, "lacks the NCZarr keys of .zgroup (written by another tool?)")

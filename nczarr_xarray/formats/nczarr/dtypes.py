@@ -41,7 +41,7 @@ _NUMERIC: dict[str, str] = {
 #: The kinds of numpy that Zarr v2 has, a size, and the unit of times. (A unit that counts
 #: from zero, ``[0s]``, makes numpy divide by it: the process dies of SIGFPE.)
 _SYNTAX = re.compile(r"([<>|=]?)([biufcmMSUVO])([0-9]*)(\[(?:[1-9][0-9]*)?[a-zA-Z]+\])?")
-#: No element is longer, in bytes: a hostile one would fill the memory by itself.
+#: Bytes of an element, at most: one hostile element could fill the memory.
 MAX_ITEM = 1 << 24
 
 
@@ -77,7 +77,7 @@ def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np
     netcdf
         Whether netCDF-C wrote the array. Then ``<U1`` is one byte per element
         (4.8.x, 4.9.0) and means char. ``>S1`` means char wherever it appears:
-        nobody but netCDF-C writes that spelling.
+        only netCDF-C writes that spelling.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np
     order = "<" if prefix in ("", "|", "=") else prefix
     if not size and kind != "O":
         raise FormatError(key, f"dtype {code!r} has no size")
-    if kind == "M" and unit is None:  # which numpy has, but cannot print
+    if kind == "M" and unit is None:  # numpy has such types, but cannot print them
         raise FormatError(key, f"dtype {code!r} has no unit of time")
     dtype = _numpy_dtype(f"{order}{kind}{size}{unit or ''}", key)
     if kind in "SUO":

@@ -1,6 +1,6 @@
-"""Changing the JSON documents of datasets that exist, in whatever spelling they have.
+"""Changing the JSON documents of existing datasets, in the spelling that they have.
 
-What is not named stays as it is: numbers keep their digits, members their
+Everything else stays as it is: numbers keep their digits, members their
 order, keys of other tools their values. Functions take the documents of one
 node as stored, by key, and return only those that change.
 """
@@ -31,7 +31,7 @@ def generation_profile(documents_of_root: Mapping[str, bytes]) -> Profile:
     Raises
     ------
     FormatError
-        If it is of netCDF-C 4.8.0 (G1), which nothing but this package reads, or of Zarr 3.
+        If it is of netCDF-C 4.8.0 (G1), which only this package reads, or of Zarr 3.
     """
     if "zarr.json" in documents_of_root and ".zgroup" not in documents_of_root:
         raise FormatError("zarr.json", "is Zarr 3, which is changed with zarr-python")
@@ -201,7 +201,7 @@ def set_attributes(
 def standard(data: bytes, key: str) -> bytes:
     """Return a document of pure Zarr as standard JSON; unchanged bytes if it is that already.
 
-    Other writers leave bare NaN and infinities in theirs, which browsers refuse.
+    Other writers leave bare NaN and infinities in documents, which browsers refuse.
     """
     try:
         json.loads(data, parse_constant=_refuse)

@@ -1,6 +1,6 @@
 """The model as the JSON documents of NCZarr or pure Zarr 2 (nczarr-format.md, sections 1, 2, 14).
 
-Nothing is checked here: ask `problems` first, which knows what cannot be stored.
+Nothing is checked here: call `problems` first, which lists what cannot be stored.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def documents(root: Group, profile: Profile, writer: str) -> dict[str, bytes]:
     -------
     dict
         Bytes by key: arrays, then groups from the leaves up. The last object is
-        the one by which readers know a dataset of this kind.
+        the one by which readers recognise a dataset.
     """
     found: dict[str, bytes] = {}
     plain = replace(profile, array_dimensions=False)
@@ -105,8 +105,8 @@ def group_documents(group: Group, profile: Profile, writer: str | None) -> dict[
     ----------
     writer
         Text of ``_NCProperties`` for the root of NCZarr, None for other groups.
-        Pure Zarr gets none: it would say that netCDF-C wrote the dataset, whose
-        readings of text in pure Zarr differ from everybody else's.
+        Pure Zarr gets none: it would mean that netCDF-C wrote the dataset, which
+        stores text in pure Zarr in its own way.
     """
     spelling = profile.spelling
     last = ".zgroup" if spelling is None else spelling.group_file
@@ -151,8 +151,8 @@ def dimension_value(dimension: Dimension) -> JSON:
 def _attributes(variable: Variable) -> Mapping[str, Attribute]:
     """Return the attributes of a variable as they are stored.
 
-    ``_nczarr_maxstrlen`` says what the dtype says, for else netCDF-C cuts text. Enums become
-    flags, for there are none.
+    ``_nczarr_maxstrlen`` must agree with the dtype, because netCDF-C cuts text by it. Enums become
+    flags, because NCZarr has none.
     """
     if variable.enum is not None:
         return as_flags(variable)

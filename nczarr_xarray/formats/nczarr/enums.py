@@ -1,10 +1,9 @@
-"""Enums in formats that have none: integers with CF's flags, and a mark by which they come back.
+"""Enums in formats that have none: integers with CF's flags, and a mark to restore them by.
 
-A variable of an enum gets ``flag_values`` and ``flag_meanings``, which everybody
-understands, and `MARK`, a text of words that are percent-encoded: the path of
-the type, and what the flags do not tell. That is nothing where all names are
-words of CF; else the names follow. Where the variable has flags of its own,
-these stay as they are, and members follow as ``name=value``.
+A variable of an enum gets ``flag_values`` and ``flag_meanings``, which CF's
+readers understand, and `MARK`, a text of percent-encoded words. The first word
+is the path of the type. If a name is not a word of CF, all names follow. If the
+variable has flags of its own, these stay, and members follow as ``name=value``.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ import numpy as np
 
 from nczarr_xarray.model import NC_DTYPES, Attribute, EnumType, Variable, bytes_of, join
 
-#: netCDF-C takes it for an attribute like any other.
+#: For netCDF-C it is an attribute like any other.
 MARK = "_nczarr_enum"
 VALUES, MEANINGS = "flag_values", "flag_meanings"
-#: What CF allows in a word of ``flag_meanings``.
+#: Characters that CF allows in a word of ``flag_meanings``.
 _NOT_IN_WORDS = re.compile(r"[^A-Za-z0-9_.+@-]")
 
 
@@ -64,12 +63,12 @@ def restored(variable: Variable) -> Variable | None:
             numbers = _numbers(variable.attributes)
         members = dict(zip(names, numbers, strict=True))
     except ValueError:
-        return None  # somebody changed the flags: they say what the values mean now
+        return None  # the flags were changed: now they define the meaning of the values
     limits = np.iinfo(variable.dtype)
     fit = all(limits.min <= number <= limits.max for number in numbers)
     if not (name and members and all(members) and fit) or len(members) < len(names):
         return None
-    if not group:  # a dataset of xarray does not tell where a type is declared
+    if not group:  # xarray's datasets do not keep the group of a type
         group = "/" if path.startswith("/") else variable.group
     enum = EnumType(name, members, str(variable.nc_type), group)
     attributes = {n: one for n, one in variable.attributes.items() if n not in used}

@@ -21,7 +21,7 @@ from nczarr_xarray.model import text_of
 #: None, bool, Number, str, list and dict of the same. Typed loosely: it is foreign data.
 JSON: TypeAlias = Any
 
-#: netCDF-C writes no deeper nesting than a handful; this only bounds hostile input.
+#: Nesting of documents, at most. netCDF-C's is a few levels; this bounds hostile input.
 MAX_DEPTH = 100
 
 
@@ -73,8 +73,8 @@ def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
 
 
 def _parse(text: str, apostrophe: str) -> JSON:
-    text = text.removeprefix("\ufeff")  # editors of Windows put it there
-    if _SURROGATE.search(text):  # json would let half a pair through, which is no text
+    text = text.removeprefix("\ufeff")  # editors of Windows write it
+    if _SURROGATE.search(text):  # json accepts half of a surrogate pair, which is no text
         return _Dialect(text, apostrophe).parse()
     try:
         return _STANDARD.decode(text)
@@ -82,7 +82,7 @@ def _parse(text: str, apostrophe: str) -> JSON:
         try:
             return _Dialect(text, apostrophe).parse()
         except ValueError:
-            raise error from None  # it says where
+            raise error from None  # its message has the position
 
 
 def _check_depth(value: JSON) -> None:
@@ -140,7 +140,7 @@ class _Dialect:
         self.position = 0
 
     def parse(self) -> JSON:
-        return self.value(0)  # what follows is the rest of an older document
+        return self.value(0)  # the remaining bytes belong to an older document
 
     def token(self) -> tuple[str, str]:
         match = _TOKEN.match(self.text, self.position)
@@ -199,7 +199,7 @@ class _Dialect:
         def character(match: re.Match[str]) -> str:
             escaped: str | None = match[1]
             if escaped is None:
-                return self.escapes.get(match[2], match[2])  # others stand for themselves
+                return self.escapes.get(match[2], match[2])  # other characters stand for themselves
             plain = "".join(chr(int(code, 16)) for code in escaped.split(r"\u")[1:])
             # pairs like \ud83d\ude00 come out as two surrogates: join them
             return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,4 +1,4 @@
-"""What cannot be stored so that a given release of netCDF-C reads it back.
+"""Limits of formats: what a given release of netCDF-C would not read back.
 
 Rules are those of nczarr-format.md; "observed" marks what was found by writing
 such datasets and reading them with 4.9.0, 4.9.1 and 4.10.1.
@@ -34,9 +34,9 @@ _RELEASES = {
     "G2U": "netCDF-C 4.8.1",
     "v2": "pure Zarr",
 }
-#: Names that netCDF takes (section 2.3). What is allowed first is more than its documentation says.
+#: Names that netCDF takes (section 2.3). More first characters are allowed than documented.
 _NAME = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/]*(?<! )")
-#: Bytes of a name. netCDF allows one more, but then a file system has no name for the array.
+#: Bytes of a name. netCDF allows one more, but file systems have no name for such an array.
 _LONGEST = 255
 #: Attributes that netCDF-C hides or computes (section 4.5).
 _RESERVED = HIDDEN | {
@@ -60,7 +60,7 @@ _NOT_PORTABLE = "with portable=True there is only what every reader of Zarr 2 ha
 def problems(root: Group, profile: Profile) -> list[str]:
     """Return everything in a hierarchy that the readers of `profile` would not read back.
 
-    What pure Zarr loses by its nature (attribute types, unlimited and unused
+    What pure Zarr always loses (attribute types, unlimited and unused
     dimensions) is no problem there.
 
     Returns
@@ -79,8 +79,8 @@ def codec_problems(config: CodecConfig, array: ChunkedArray, profile: Profile) -
 def consistently_named(group: Group) -> set[str]:
     """Return the variables whose ``_ARRAY_DIMENSIONS`` contradict none before them, by name.
 
-    The short names leave out the group of a dimension, so that one name may
-    come to mean two lengths, which no reader of ``_ARRAY_DIMENSIONS`` accepts.
+    The short names leave out the group of a dimension. So one name may
+    mean two lengths, which no reader of ``_ARRAY_DIMENSIONS`` accepts.
     """
     lengths: dict[str, int] = {}
     consistent = set()

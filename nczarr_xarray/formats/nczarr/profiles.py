@@ -1,4 +1,4 @@
-"""What a dataset is written as: a generation, and how that generation spells NCZarr's keys.
+"""Profiles: the generation that is written, and its spelling of NCZarr's keys.
 
 The reading half tries every spelling (`nczarr_xarray.formats.nczarr.spellings`);
 here each generation has the one that its netCDF-C releases write
@@ -26,7 +26,7 @@ class Profile:
     array_dimensions
         Whether ``_ARRAY_DIMENSIONS`` are written (``mode=noxarray`` turns them off).
     portable
-        Whether pure Zarr is kept to what every reader of Zarr 2 has.
+        Whether pure Zarr has only what every reader of Zarr 2 supports.
     """
 
     generation: Generation
@@ -42,7 +42,7 @@ class Profile:
     def bare_nan(self) -> bool:
         """Whether NaN and infinities are bare words, which JSON does not have, not quoted ones.
 
-        4.9.0 dies of a quoted one in an array (observed), and wrote them bare.
+        4.9.0 crashes with a quoted one in an array (observed), and wrote bare ones.
         """
         return self.generation == "G2U"
 

@@ -7,7 +7,7 @@
 | G2L        | 4.9.1, 4.9.2 | lower-case keys in the same places                   |
 | G2A        | 4.9.3 ...    | lower-case keys, all in ``.zattrs``                  |
 
-Every look-up tries the places in order, so files that mix generations (4.9.3
+Every look-up tries the places in order, so that files that mix generations (4.9.3
 rewrites G2L files half way) are read as well.
 """
 
@@ -56,7 +56,7 @@ G1_GROUP_FILES = (*GROUP_FILES, ".nczgroup", ".nczattr")
 G1_ARRAY_FILES = (*ARRAY_FILES, ".nczvar", ".nczattr")
 ROOT_FILES = (*G1_GROUP_FILES, ".nczarr", ".zarray", "zarr.json")
 
-#: Groups are not nested deeper than this; what seems so is a loop of links, or hostile.
+#: Nesting of groups, at most; deeper ones are a loop of links, or hostile.
 MAX_DEPTH = 100
 
 #: The documents of one node by file name; absent files have no entry.
@@ -109,7 +109,7 @@ def writer(root: Documents) -> str | None:
     return properties if isinstance(properties, str) and "nczarr=" in properties else None
 
 
-@lru_cache  # asked for with every variable
+@lru_cache  # called for every variable
 def release(writer: str | None) -> tuple[int, ...] | None:
     """Return netCDF-C's release in ``_NCProperties``: ``(4, 9, 2)``; None if there is none."""
     match = re.search(r"netcdf=(\d+)\.(\d+)\.(\d+)", writer or "")

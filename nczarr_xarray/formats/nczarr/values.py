@@ -1,8 +1,8 @@
-"""Values of the model as JSON that netCDF-C, zarr-python and we read back to the last bit.
+"""Values of the model as JSON that netCDF-C, zarr-python and this package read back exactly.
 
 Text is always a JSON string. netCDF-C itself stores text that looks like JSON
-without quotes and cannot read all of it back; the quoted form it reads whole
-(observed with 4.9.0, 4.9.1 and 4.10.1).
+without quotes, and cannot read all of it back. It reads the quoted form
+correctly (observed with 4.9.0, 4.9.1 and 4.10.1).
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ def number(value: Any, *, bare: bool = False) -> JSON:
         name = "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         return Number(name) if bare else name
     text = str(value)
-    # every reader goes by way of double, and for some floats the shortest text then rounds wrong
+    # readers parse a double first, and for some floats the shortest text is then rounded wrong
     return Number(text if type(value)(float(text)) == value else repr(float(value)))
 
 
 def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
     """Return the JSON value of an attribute (section 4.1): length one is bare, others are arrays.
 
-    In pure Zarr no type tells that ``"NaN"`` is a number: there, it is an array, ``["NaN"]``. A
-    ``_FillValue`` has the type of its variable.
+    In pure Zarr no type says that ``"NaN"`` is a number: there, the value is an array, ``["NaN"]``.
+    (A ``_FillValue`` has the type of its variable.)
     """
     if isinstance(attribute.value, str):
         return attribute.value
@@ -177,8 +177,8 @@ def _bytes_fill(fill: bytes, size: int, profile: Profile) -> str:
 def codecs(array: ChunkedArray, profile: Profile) -> tuple[JSON, JSON]:
     """Return ``filters`` and ``compressor``; no filters are null, because ``[]`` crashes netCDF-C.
 
-    In NCZarr the last codec is the compressor, whatever it is (section 7); in pure Zarr what is no
-    compressor is a filter.
+    In NCZarr the last codec is the compressor, of whatever kind (section 7). In pure Zarr a codec
+    that is no compressor is a filter.
     """
     configs: list[JSON] = [_codec(config, array) for config in array.codecs]
     compressor = None
@@ -197,7 +197,7 @@ def _codec(config: CodecConfig, array: ChunkedArray) -> dict[str, JSON]:
 def shuffle_size(array: ChunkedArray) -> int:
     """Return netCDF-C's element size for shuffle: for strings, that of a pointer (section 3.3).
 
-    It writes 0, which numcodecs takes for "do not shuffle".
+    netCDF-C writes 0, which means "do not shuffle" in numcodecs.
     """
     size = array.dtype.itemsize
     return 8 if array.dtype.kind == "S" and size > 1 else size

@@ -29,12 +29,12 @@ from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
 from nczarr_xarray.formats.nczarr.nodes import Answer, GroupNode, Nodes, Options, ReadRound
 from nczarr_xarray.formats.strangers import about_strangers
 
-#: Some programs write metadata of both versions: then those of Zarr 3 count, as in zarr-python,
+#: Some programs write metadata of both versions. Then those of Zarr 3 are used, as in zarr-python,
 #: unless the others are NCZarr's.
 _V3 = "zarr.json"
 _NOTHING = "no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.json)"
 
-#: Objects that most datasets do not have. Some servers answer 200 and a page for such.
+#: Objects that most datasets do not have. For these, some servers answer 200 and a page.
 _OPTIONAL = frozenset({*spellings.ROOT_FILES, ".zmetadata"}) - {".zgroup", ".zattrs"}
 
 Walking = Generator[ReadRound, Answer, Nodes]
@@ -200,7 +200,7 @@ class _Walk:
                     vital.append(document)
             elif document is not None:
                 found[file] = document
-        # an object that merely might exist is not missed if what must exist is there: some
+        # an error for an optional object does not matter if the required ones are there: some
         # servers answer 403 for objects that do not exist
         if vital or (errors and not found):
             raise (vital or errors)[0]
