@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.url import is_url
-from nczarr_xarray.cli.cdl_data import Line, Read, write_data
+from nczarr_xarray.cli.cdl_data import Line, ReadBlock, write_data
 from nczarr_xarray.cli.cdl_text import columns, name, owner
 from nczarr_xarray.cli.cdl_values import attribute_value, cdl_type, zarr_type
 from nczarr_xarray.cli.text import printable
@@ -29,7 +29,7 @@ def write_cdl(
     title: str,
     root: Group,
     write: Callable[[str], object],
-    read: Read | None = None,
+    read: ReadBlock | None = None,
     selected: Collection[str] | None = None,
 ) -> list[NCZarrError]:
     """Write a dataset as CDL, as ncdump does.

@@ -22,13 +22,15 @@ TEXT_ELEMENTS = 1 << 15
 LINE_COLUMNS = 79
 
 
-class Read(Protocol):
+class ReadBlock(Protocol):
     """Reads the block of a variable that `key` selects, one slice per dimension."""
 
     def __call__(self, variable: Variable, key: tuple[slice, ...], /) -> np.ndarray[Any, Any]: ...
 
 
-def write_data(variable: Variable, read: Read, write: Callable[[str], object], indent: int) -> None:
+def write_data(
+    variable: Variable, read: ReadBlock, write: Callable[[str], object], indent: int
+) -> None:
     """Write the values of `variable`, block by block; nothing for an empty one.
 
     Parameters

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
 def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
     from nczarr_xarray.dataset.open import open_hierarchy
     from nczarr_xarray.export.copy import (
-        Layout,
+        CopyLayout,
         open_other,
         plan_copy,
         plan_import,
@@ -107,7 +107,7 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
         "mode": "w" if args.overwrite else "w-",
         "compat": args.compat,
         "portable": args.portable,
-        "layout": Layout(args.chunks, args.compress),
+        "layout": CopyLayout(args.chunks, args.compress),
         "consolidated": args.consolidated,
         "storage_options": dict(args.target_options) or None,
     }

@@ -274,7 +274,7 @@ def plan_target(
     destination = find_destination(target, storage_options)
     mode, url = destination.mode, destination.url
     if portable and "nczarr" in mode and "zarr" not in mode:
-        raise ExportError(url, "what is portable is pure Zarr: write #mode=zarr")
+        raise ExportError(url, "portable=True writes pure Zarr: write #mode=zarr")
     if portable:
         mode |= {"zarr"}
     if compat not in COMPAT:

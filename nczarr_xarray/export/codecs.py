@@ -162,7 +162,7 @@ def _compression(encoding: Mapping[str, Any]) -> str | None:
     name = "zlib" if name == "gzip" else name
     if registry.compression(name) is None:
         known = ", ".join(registry.compressions())
-        raise ValueError(f"compression {name!r} is not known; there are {known}")
+        raise ValueError(f"compression {name!r} is not known; known are {known}")
     return str(name)
 
 

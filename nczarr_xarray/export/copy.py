@@ -41,7 +41,7 @@ _AS_STORED: Mapping[str, Any] = dict.fromkeys(
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CopyLayout:
     """How variables of the copy are stored; None leaves a thing as it is.
 
     Parameters
@@ -63,7 +63,7 @@ def plan_copy(
     mode: str = "w-",
     compat: str = "4.9.3",
     portable: bool = False,
-    layout: Layout = Layout(),
+    layout: CopyLayout = CopyLayout(),
     consolidated: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> WriteTask:
@@ -190,7 +190,7 @@ def plan_import(
     mode: str = "w-",
     compat: str = "4.9.3",
     portable: bool = False,
-    layout: Layout = Layout(),
+    layout: CopyLayout = CopyLayout(),
     consolidated: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     fixed: bool = False,
@@ -250,7 +250,7 @@ def _declared(source: Any, *, fixed: bool) -> tuple[Group, dict[str, list[str]]]
     return contents.root, order
 
 
-def _as_stored(dataset: xr.Dataset, layout: Layout) -> xr.Dataset:
+def _as_stored(dataset: xr.Dataset, layout: CopyLayout) -> xr.Dataset:
     """Return a dataset of `open_other` with what decoding removed, in a new layout."""
     dataset = dataset.copy()
     for name, variable in dataset.variables.items():
@@ -277,11 +277,11 @@ def _set_codecs(
 ) -> None:
     for key in encoding_keys():
         encoding.pop(key, None)
-    encoding["filters"] = _fitted(codecs, np.dtype("S8") if dtype.kind == "O" else dtype)
+    encoding["filters"] = _for_dtype(codecs, np.dtype("S8") if dtype.kind == "O" else dtype)
     encoding["compressor"] = None
 
 
-def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) -> Item:
+def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayout) -> Item:
     if profile.spelling is not None:
         variable = netcdf_text(variable)
     stored = stored_as(opened, variable)
@@ -303,7 +303,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: Layout) 
         # (of NCZarr, too: netCDF's default fill is no fill of Zarr's, see `fill_element`)
         fill = fill_element(variable.nc_type, _fill_value(variable), dtype, profile)
     if layout.codecs is not None:
-        codecs = _fitted(layout.codecs, dtype)
+        codecs = _for_dtype(layout.codecs, dtype)
     names = [d.name for d in variable.dimensions]
     if layout.chunks is not None:
         chunks = _chunk_shape(names, variable.shape, layout.chunks)
@@ -351,7 +351,7 @@ def _chunk_shape(
     )
 
 
-def _fitted(codecs: tuple[CodecConfig, ...], dtype: np.dtype[Any]) -> tuple[CodecConfig, ...]:
+def _for_dtype(codecs: tuple[CodecConfig, ...], dtype: np.dtype[Any]) -> tuple[CodecConfig, ...]:
     size = 8 if dtype.kind == "S" and dtype.itemsize > 1 else dtype.itemsize
     return tuple(
         {**config, "elementsize": size} if config["id"] == "shuffle" else config

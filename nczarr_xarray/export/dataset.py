@@ -20,7 +20,7 @@ from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.storage import (
     QUANTIZE_ATTRIBUTES,
     QUANTIZE_KEYS,
-    Request,
+    StorageRequest,
     netcdf_type,
     note_text,
     storage,
@@ -270,7 +270,7 @@ class Exporter:
                 raise
             encoding = leave_out(path, encoding, QUANTIZE_KEYS, error)
             rounding = None
-        request = Request(
+        request = StorageRequest(
             path=path.strip("/"),
             dims=source.dims,
             shape=source.shape,
@@ -353,7 +353,7 @@ class Exporter:
         mode = encoding.get("quantize_mode") or "BitGroom"
         if mode not in QUANTIZE_ATTRIBUTES:
             raise ValueError(
-                f"quantize_mode is {mode!r}; there are {', '.join(QUANTIZE_ATTRIBUTES)}"
+                f"quantize_mode is {mode!r}; known are {', '.join(QUANTIZE_ATTRIBUTES)}"
             )
         most = {"BitRound": (23, 52)}.get(mode, (7, 15))[source.dtype.itemsize == 8]
         if source.dtype.kind != "f" or source.dtype.itemsize not in (4, 8):

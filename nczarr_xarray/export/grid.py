@@ -66,7 +66,7 @@ def uniform_chunks(blocks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     return tuple(chunks)
 
 
-def misfit(
+def shared_chunk(
     blocks: Sequence[Sequence[int]],
     chunks: Sequence[int],
     start: Sequence[int],

@@ -23,7 +23,7 @@ from nczarr_xarray.export.request import (
     Request,
     aligned_item,
     array_of,
-    misfits,
+    chunk_conflicts,
     shares_chunks,
 )
 from nczarr_xarray.export.write_target import WriteTarget, check_clashes
@@ -125,7 +125,7 @@ def _collect(exporter: Exporter, request: Request) -> None:
         if wishes.align_chunks or not item.chunks_are_asked_for:
             contents.items[number] = aligned_item(item, (0,) * item.source.ndim)
     for item in contents.items:
-        exporter.problems += misfits(item, wishes, (0,) * item.source.ndim)
+        exporter.problems += chunk_conflicts(item, wishes, (0,) * item.source.ndim)
     exporter.problems += problems(contents.root, exporter.profile)
     exporter.check(request.url)
 

@@ -22,7 +22,7 @@ def is_packed(new: xr.Variable, stored: Variable) -> bool:
     return kind == "f" or (kind in "Mm" and dtype.itemsize < 8)
 
 
-def fitted(
+def as_integers(
     values: np.ndarray[Any, Any], dtype: np.dtype[Any], path: str, exact: bool
 ) -> np.ndarray[Any, Any]:
     """Return encoded values as the integers to store (`FormatError` for any that is no integer).

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import xarray as xr
 
 from nczarr_xarray.export.dataset import Item, Options
-from nczarr_xarray.export.grid import aligned, misfit
+from nczarr_xarray.export.grid import aligned, shared_chunk
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import ChunkedArray
@@ -62,14 +62,16 @@ def array_of(item: Item) -> ChunkedArray:
 def shares_chunks(item: Item, start: tuple[int, ...]) -> bool:
     """Tell whether two of dask's blocks share a chunk, if the data begin at `start`."""
     blocks = item.source.chunks
-    return blocks is not None and misfit(blocks, array_of(item).chunk_shape, start) is not None
+    return (
+        blocks is not None and shared_chunk(blocks, array_of(item).chunk_shape, start) is not None
+    )
 
 
-def misfits(item: Item, wishes: Wishes, start: tuple[int, ...]) -> list[str]:
+def chunk_conflicts(item: Item, wishes: Wishes, start: tuple[int, ...]) -> list[str]:
     """Say why dask's blocks cannot be written in parallel, unless the caller allows it."""
     if item.source.chunks is None or not wishes.safe_chunks:
         return []
-    where = misfit(item.source.chunks, array_of(item).chunk_shape, start)
+    where = shared_chunk(item.source.chunks, array_of(item).chunk_shape, start)
     if where is None:
         return []
     advice = "use align_chunks=True, rechunk the data, or choose other chunks"

@@ -11,7 +11,7 @@ import numpy as np
 from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.export.attributes import NC_TYPES
 from nczarr_xarray.export.codecs import asked_codecs, inherited_codecs
-from nczarr_xarray.export.grid import default_chunk_shape, misfit, uniform_chunks
+from nczarr_xarray.export.grid import default_chunk_shape, shared_chunk, uniform_chunks
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, ChunkedArray, Variable, bytes_of
 
@@ -38,7 +38,7 @@ QUANTIZE_ATTRIBUTES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StorageRequest:
     """The storage that is asked for one variable.
 
     Parameters
@@ -112,7 +112,7 @@ def note_text(variable: Variable, profile: Profile) -> None:
         variable.attributes.setdefault("_Encoding", Attribute("_Encoding", "char", "utf-8"))
 
 
-def storage(request: Request, profile: Profile) -> ChunkedArray:
+def storage(request: StorageRequest, profile: Profile) -> ChunkedArray:
     """Decide how a variable is stored.
 
     Raises
@@ -167,7 +167,7 @@ def check_keys(encoding: Mapping[str, Any]) -> None:
         raise ValueError("'shards' exist in Zarr 3 only; NCZarr is Zarr 2")
 
 
-def _stored_dtype(request: Request, profile: Profile) -> np.dtype[Any]:
+def _stored_dtype(request: StorageRequest, profile: Profile) -> np.dtype[Any]:
     dtype, encoding = request.dtype, request.encoding
     if dtype.kind in "OU":
         length = encoding.get("_nczarr_maxstrlen")
@@ -178,7 +178,7 @@ def _stored_dtype(request: Request, profile: Profile) -> np.dtype[Any]:
         if request.text_length > length:
             raise ValueError(
                 f"holds a text of {request.text_length} bytes, longer than its _nczarr_maxstrlen "
-                f"{length}; nothing is cut off"
+                f"{length}; text is never cut"
             )
         return text_dtype(request.text_length, int(length), profile)
     endian = encoding.get("endian", "native")
@@ -218,7 +218,7 @@ def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype[Any], profile: 
     return np.asarray(fill).astype(dtype)[()]
 
 
-def _chunk_shape(request: Request, dtype: np.dtype[Any]) -> tuple[int, ...]:
+def _chunk_shape(request: StorageRequest, dtype: np.dtype[Any]) -> tuple[int, ...]:
     encoding, shape = request.encoding, request.shape
     if not shape:
         return ()
@@ -230,7 +230,11 @@ def _chunk_shape(request: Request, dtype: np.dtype[Any]) -> tuple[int, ...]:
     inherited = None if given is None else _inherited_chunks(given, request)
     blocks = request.blocks
     if inherited is not None:
-        if blocks is None or request.align or misfit(blocks, inherited, (0,) * len(shape)) is None:
+        if (
+            blocks is None
+            or request.align
+            or shared_chunk(blocks, inherited, (0,) * len(shape)) is None
+        ):
             return inherited
     elif encoding.get("contiguous") and not any(request.unlimited) and blocks is None:
         return tuple(max(1, size) for size in shape)
@@ -250,7 +254,7 @@ def _chunk_shape(request: Request, dtype: np.dtype[Any]) -> tuple[int, ...]:
     return default_chunk_shape(shape, request.unlimited, itemsize)
 
 
-def _inherited_chunks(chunks: Any, request: Request) -> tuple[int, ...] | None:
+def _inherited_chunks(chunks: Any, request: StorageRequest) -> tuple[int, ...] | None:
     """Return the chunk lengths of the source, if they suit the data in their present form."""
     try:
         lengths = [int(length) for length in chunks]

@@ -18,7 +18,7 @@ from nczarr_xarray.codecs.quantize import quantize
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.dataset import Item, Rounding
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.packing import fitted, is_packed
+from nczarr_xarray.export.packing import as_integers, is_packed
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, netcdf_type
 from nczarr_xarray.export.strings import longest_text, whole_text
 from nczarr_xarray.formats.nczarr import edit
@@ -59,7 +59,7 @@ class Update:
             found = "".join(f"\n  {problem}" for problem in dict.fromkeys(self.problems))
             raise ExportError(
                 self.existing.target.url,
-                f"does not take these values; nothing was written:{found}",
+                f"cannot store these values; nothing was written:{found}",
             )
 
     # -- which part ------------------------------------------------------------
@@ -137,9 +137,9 @@ class Update:
 
     def items(self, dataset: xr.Dataset) -> list[Item]:
         """Return the variables of `dataset`, encoded as the stored ones are."""
-        misfits = {name: self._misfit(name, v) for name, v in dataset.variables.items()}
-        self.problems += [f"{name}: {found}" for name, found in misfits.items() if found]
-        gone = [name for name, found in misfits.items() if found]
+        refused = {name: self._refusal(name, v) for name, v in dataset.variables.items()}
+        self.problems += [f"{name}: {found}" for name, found in refused.items() if found]
+        gone = [name for name, found in refused.items() if found]
         dataset = dataset.drop_vars(gone).copy()  # the user's encoding stays as it is
         packed: dict[str, bool] = {}
         for name, variable in dataset.variables.items():
@@ -149,7 +149,7 @@ class Update:
                 encoding["dtype"] = str  # bytes stay whole
             variable.encoding = {"_FillValue": None, **encoding}
             if is_packed(variable, self.group.variables[str(name)]):
-                del variable.encoding["dtype"]  # see `fitted`
+                del variable.encoding["dtype"]  # see `as_integers`
                 packed[str(name)] = np.dtype(variable.dtype).kind != "f"
         try:
             encoded, _ = encode_for_netcdf(dataset)
@@ -167,18 +167,18 @@ class Update:
         dtype = self.group.variables[name].dtype.newbyteorder("=")
         if encoded.dtype.kind not in "fiu" or encoded.dtype == dtype:
             return encoded
-        fit = partial(fitted, dtype=dtype, path=join(self.path, name), exact=exact)
+        convert = partial(as_integers, dtype=dtype, path=join(self.path, name), exact=exact)
         try:
             if encoded.chunks is not None:
-                data: Any = encoded.data.map_blocks(fit, dtype=dtype)
+                data: Any = encoded.data.map_blocks(convert, dtype=dtype)
             else:
-                data = fit(np.asarray(encoded.data))
+                data = convert(np.asarray(encoded.data))
         except FormatError as error:
             self.problems.append(f"{name}: {error.reason}")
             return encoded.copy(data=np.zeros(encoded.shape, dtype))  # nothing comes of it
         return encoded.copy(data=data)
 
-    def _misfit(self, name: Hashable, new: xr.Variable) -> str | None:
+    def _refusal(self, name: Hashable, new: xr.Variable) -> str | None:
         """Say why the stored type cannot hold the values, or not without loss; None if it can."""
         variable = self.group.variables.get(str(name))
         if variable is None:

@@ -17,7 +17,7 @@ from nczarr_xarray.export.request import (
     Request,
     aligned_item,
     array_of,
-    misfits,
+    chunk_conflicts,
     shares_chunks,
 )
 from nczarr_xarray.export.update import Region, RegionLike, Update
@@ -152,7 +152,7 @@ def _ready(update: Update, items: list[Item], starts: list[Start], request: Requ
     if request.wishes.align_chunks:
         items = [aligned_item(item, start) for item, start in zip(items, starts, strict=True)]
     for item, start in zip(items, starts, strict=True):
-        update.problems += misfits(item, request.wishes, start)
+        update.problems += chunk_conflicts(item, request.wishes, start)
     return items
 
 

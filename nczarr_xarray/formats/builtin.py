@@ -55,14 +55,14 @@ class Zarr:
         return any(name in names for name in self.marks)
 
     async def read(self, source: Source, options: OpenOptions) -> Hierarchy:
-        from nczarr_xarray.formats.nczarr import Naming, Options, build, walk, walked
+        from nczarr_xarray.formats.nczarr import Naming, WalkOptions, build, walk, walked
 
         consolidated = options.consolidated
         required = consolidated is True  # the mode word asks for them, and does without
         if consolidated is None and "consolidated" in source.mode:
             consolidated = True
         pure = "zarr" in source.mode
-        asked = Options(
+        asked = WalkOptions(
             options.path, options.tree, pure, consolidated, required, remote=source.remote
         )
         nodes = await walked(walk(asked, source.url))

@@ -47,9 +47,9 @@ async def read_hierarchy(url: str, size: int, group: str = "") -> Hierarchy:
         attributes=header.attributes,
     )
     cut: list[str] = []
-    for entry, place in zip(header.variables, layout.places, strict=True):
+    for entry, placement in zip(header.variables, layout.placements, strict=True):
         path = join("/", entry.name)
-        if place.error is None and place.stop > size and 0 not in place.shape:
+        if placement.error is None and placement.stop > size and 0 not in placement.shape:
             cut.append(path)
         root.variables[entry.name] = Variable(
             name=entry.name,
@@ -59,9 +59,9 @@ async def read_hierarchy(url: str, size: int, group: str = "") -> Hierarchy:
             dtype=entry.dtype,
             attributes=entry.attributes,
             array=None
-            if place.error
-            else FileStrides(path, place.shape, entry.dtype, entry.begin, place.strides),
-            error=place.error,
+            if placement.error
+            else FileStrides(path, placement.shape, entry.dtype, entry.begin, placement.strides),
+            error=placement.error,
         )
     problems: list[NCZarrError] = list(header.problems)
     if cut:

@@ -19,7 +19,7 @@ from nczarr_xarray.formats.classic.header import Header, VariableEntry
 _MOST_DIMENSIONS = 64
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """The extent and strides of the elements of a variable.
 
     Parameters
@@ -44,7 +44,7 @@ class Layout(NamedTuple):
     """The number of records, and the layout of each variable in the order of the header."""
 
     records: int
-    places: tuple[Place, ...]
+    placements: tuple[Placement, ...]
 
 
 class _Extent(NamedTuple):
@@ -96,7 +96,7 @@ def lay_out(header: Header, url: str, size: int) -> Layout:
     mixed = _overlapping(extents)
     if records:
         mixed |= _overlapping(turn.extent(shift) for turn in turns for shift in (0, period))
-    return Layout(records, tuple(_place(block, records, period, mixed) for block in blocks))
+    return Layout(records, tuple(_placement(block, records, period, mixed) for block in blocks))
 
 
 def _block(variable: VariableEntry, header: Header, url: str) -> _Block:
@@ -120,7 +120,7 @@ def _block(variable: VariableEntry, header: Header, url: str) -> _Block:
     return _Block(variable, shape, repeats, math.prod(shape) * variable.dtype.itemsize)
 
 
-def _place(block: _Block, records: int, period: int, mixed: set[str]) -> Place:
+def _placement(block: _Block, records: int, period: int, mixed: set[str]) -> Placement:
     variable = block.variable
     shape = block.shape
     strides: tuple[int, ...] = ()
@@ -138,7 +138,7 @@ def _place(block: _Block, records: int, period: int, mixed: set[str]) -> Place:
         error = FormatError(f"/{variable.name}", "shares bytes with the header or another variable")
     elif stop >> 63:
         error = FormatError(f"/{variable.name}", f"reaches to byte {stop}, which no file has")
-    return Place(shape, strides, stop, error)
+    return Placement(shape, strides, stop, error)
 
 
 def _overlapping(extents: Iterable[_Extent]) -> set[str]:

@@ -120,7 +120,7 @@ class ChunkGrid:
         return chunks
 
 
-class Memory:
+class NodeCache:
     """Parsed nodes by address, so that no node is read twice. Forgotten on pickling.
 
     When it is full it is emptied: then a lookup needs more nodes than are worth keeping. Each
@@ -133,8 +133,8 @@ class Memory:
         self._nodes: dict[Any, Any] = {}
         self._size = 0
 
-    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
-        return Memory, ()
+    def __reduce__(self) -> tuple[type[NodeCache], tuple[()]]:
+        return NodeCache, ()
 
     def get(self, key: Any) -> Any:
         """Return the node that was kept for `key`, or None."""
@@ -164,7 +164,7 @@ class HDF5ChunkIndex(ABC):
     def __init__(self, grid: ChunkGrid, address: int) -> None:
         self.grid = grid
         self.address = address
-        self.memory = Memory()
+        self.memory = NodeCache()
 
     @abstractmethod
     async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

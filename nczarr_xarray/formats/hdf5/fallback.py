@@ -160,7 +160,7 @@ def _need_h5py(path: str, reason: str) -> None:
         import h5py  # noqa: F401
     except ImportError:
         raise UnsupportedError(
-            path, f"{reason}, which takes h5py to read: pip install 'nczarr-xarray[szip]'"
+            path, f"{reason}, which needs h5py: pip install 'nczarr-xarray[szip]'"
         ) from None
 
 

@@ -233,5 +233,5 @@ def shared_location(cursor: Cursor, type_: int) -> Shared:
         raise cursor.error(f"a shared message of version {version}, known are 1 to 3")
     address = cursor.address()
     if address is None:
-        raise cursor.error("a shared message is nowhere")
+        raise cursor.error("a shared message without an address")
     return Shared(type_, address)

@@ -188,7 +188,7 @@ async def resolve_vlen(
     positions = np.flatnonzero(stored["length"])
     there = stored[positions]
     if np.isin(there["address"], (0, frame.undefined)).any():
-        raise cursor.error("an element that is nowhere")
+        raise cursor.error("an element without an address in a heap")
     if _total(there, size) > frame.end:  # some may be wanted several times
         _, once = np.unique(there[["address", "index"]], return_index=True)
         if _total(there[once], size) > frame.end:

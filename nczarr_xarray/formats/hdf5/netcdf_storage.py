@@ -57,7 +57,7 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
     """
     shape, layout = dataset.space.shape, dataset.layout
     if shape is None:
-        raise FormatError(path, "has no elements, not even none (a null dataspace)")
+        raise FormatError(path, "has a null dataspace: no shape and no elements")
     if math.prod(length or 1 for length in shape) * max(1, value.stored.itemsize) > _LONGEST:
         raise FormatError(path, f"has the shape {shape}, beyond what can be addressed")
     if isinstance(layout, OtherLayout):

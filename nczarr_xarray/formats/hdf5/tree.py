@@ -301,7 +301,9 @@ def _children(links: list[Link], header: oh.Header) -> list[_Child]:
         name = link.name.decode("utf-8", "surrogateescape")
         # libhdf5 would find other objects by such names
         if name in ("", ".") or "/" in name or "\0" in name or name in names:
-            raise header.frame.error(header.what, f"two members called {name!r}, or no good name")
+            raise header.frame.error(
+                header.what, f"two members called {name!r}, or an impossible name"
+            )
         names.add(name)
         children.append(_Child(link, name, nowhere))
     return children

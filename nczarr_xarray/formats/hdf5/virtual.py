@@ -64,7 +64,7 @@ async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: 
     what = f"{path}, mappings in the global heap at {address}"
     heap = (await read_global_heap(frame, [address]))[address]
     if not heap.whole:
-        raise frame.error(what, "its objects are not all of it")
+        raise frame.error(what, "its objects and free space do not cover it")
     size = int(heap.sizes[index]) if index < len(heap.sizes) else -1
     if size < 0:
         raise frame.error(what, f"no object {index}")

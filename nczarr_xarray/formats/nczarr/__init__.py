@@ -7,15 +7,15 @@ makes the model from what the walk found.
 from __future__ import annotations
 
 from nczarr_xarray.formats.nczarr.build import Naming, build
-from nczarr_xarray.formats.nczarr.nodes import Answer, Nodes, Options, ReadRound
+from nczarr_xarray.formats.nczarr.nodes import Answer, Nodes, ReadRound, WalkOptions
 from nczarr_xarray.formats.nczarr.walk import Walking, single_array, walk, walked
 
 __all__ = [
     "Answer",
     "Naming",
     "Nodes",
-    "Options",
     "ReadRound",
+    "WalkOptions",
     "Walking",
     "build",
     "single_array",

@@ -234,7 +234,7 @@ class _Node:
     def key(self, file: str) -> str:
         return f"{self.path}/{file}" if self.path else file
 
-    def structure(self, places: Iterable[spellings.Place]) -> dict[str, JSON] | None:
+    def structure(self, places: Iterable[spellings.Location]) -> dict[str, JSON] | None:
         """Return the first of NCZarr's structures at `places`, uncopied; None if there is none."""
         for file, name in places:
             document = self.files.get(file)

@@ -64,7 +64,7 @@ def loads(data: bytes, key: str, *, apostrophe: str = "'") -> JSON:
     except RecursionError:
         raise FormatError(key, "is JSON nested too deeply") from None
     except MemoryError:
-        raise FormatError(key, f"is JSON of {len(data)} bytes, which does not fit") from None
+        raise FormatError(key, f"is JSON of {len(data)} bytes, too many for the memory") from None
     except ValueError as error:
         if not text.strip():
             raise FormatError(key, "is empty, JSON was expected") from None

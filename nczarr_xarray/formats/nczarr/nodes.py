@@ -34,7 +34,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class WalkOptions:
     """How to walk.
 
     Parameters

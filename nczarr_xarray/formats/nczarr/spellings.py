@@ -23,27 +23,27 @@ from nczarr_xarray.formats.nczarr.arrays import length
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
 
 #: (file, key inside it); a key of None means the whole document.
-Place = tuple[str, str | None]
+Location = tuple[str, str | None]
 
-SUPERBLOCK: dict[str, Place] = {
+SUPERBLOCK: dict[str, Location] = {
     "G2A": (".zattrs", "_nczarr_superblock"),
     "G2L": (".zgroup", "_nczarr_superblock"),
     "G2U": (".zgroup", "_NCZARR_SUPERBLOCK"),
     "G1": (".nczarr", None),
 }
-GROUP: tuple[Place, ...] = (
+GROUP: tuple[Location, ...] = (
     (".zattrs", "_nczarr_group"),
     (".zgroup", "_nczarr_group"),
     (".zgroup", "_NCZARR_GROUP"),
     (".nczgroup", None),
 )
-ARRAY: tuple[Place, ...] = (
+ARRAY: tuple[Location, ...] = (
     (".zattrs", "_nczarr_array"),
     (".zarray", "_nczarr_array"),
     (".zarray", "_NCZARR_ARRAY"),
     (".nczvar", None),
 )
-ATTRIBUTES: tuple[Place, ...] = (
+ATTRIBUTES: tuple[Location, ...] = (
     (".zattrs", "_nczarr_attr"),
     (".zattrs", "_NCZARR_ATTR"),
     (".nczattr", None),
@@ -174,7 +174,7 @@ def _at(documents: Documents, file: str, key: str | None) -> JSON:
     return document.get(key) if isinstance(document, dict) else None
 
 
-def _first(documents: Documents, places: tuple[Place, ...], path: str) -> tuple[JSON, str]:
+def _first(documents: Documents, places: tuple[Location, ...], path: str) -> tuple[JSON, str]:
     """Return the first of `places` that is not empty, and its name for errors."""
     for file, key in places:
         found = _at(documents, file, key)

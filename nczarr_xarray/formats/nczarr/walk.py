@@ -26,7 +26,7 @@ from nczarr_fsspec.keystore import is_safe_name
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
-from nczarr_xarray.formats.nczarr.nodes import Answer, GroupNode, Nodes, Options, ReadRound
+from nczarr_xarray.formats.nczarr.nodes import Answer, GroupNode, Nodes, ReadRound, WalkOptions
 from nczarr_xarray.formats.strangers import about_strangers
 
 #: Some programs write metadata of both versions. Then those of Zarr 3 are used, as in zarr-python,
@@ -40,7 +40,7 @@ _OPTIONAL = frozenset({*spellings.ROOT_FILES, ".zmetadata"}) - {".zgroup", ".zat
 Walking = Generator[ReadRound, Answer, Nodes]
 
 
-def walk(options: Options, where: str) -> Walking:
+def walk(options: WalkOptions, where: str) -> Walking:
     """Find the metadata of one dataset.
 
     Parameters
@@ -70,7 +70,7 @@ async def walked(walking: Walking) -> Nodes:
 
 
 class _Walk:
-    def __init__(self, options: Options, where: str) -> None:
+    def __init__(self, options: WalkOptions, where: str) -> None:
         self.options = options
         self.where = where
         self.nodes = Nodes()

@@ -12,7 +12,7 @@ from nczarr_xarray.export.grid import (
     DEFAULT_BYTES,
     aligned,
     default_chunk_shape,
-    misfit,
+    shared_chunk,
     uniform_chunks,
 )
 
@@ -27,7 +27,7 @@ def borders(blocks: tuple[int, ...], start: int) -> list[int]:
 @given(blocks=lengths, chunk=st.integers(1, 8), start=st.integers(0, 20))
 def test_aligned_blocks(blocks: tuple[int, ...], chunk: int, start: int) -> None:
     (new,) = aligned([blocks], [chunk], [start])
-    assert misfit([new], [chunk], [start]) is None
+    assert shared_chunk([new], [chunk], [start]) is None
     found = borders(new, start)
     assert (found[0], found[-1]) == (start, start + sum(blocks))
     assert found == sorted(found)
@@ -37,10 +37,12 @@ def test_aligned_blocks(blocks: tuple[int, ...], chunk: int, start: int) -> None
 
 
 @given(blocks=lengths, chunk=st.integers(1, 8), start=st.integers(0, 20))
-def test_misfits_are_chunks_of_two_blocks(blocks: tuple[int, ...], chunk: int, start: int) -> None:
+def test_shared_chunks_are_chunks_of_two_blocks(
+    blocks: tuple[int, ...], chunk: int, start: int
+) -> None:
     ends = borders(blocks, start)
     inner = [border for border in ends[1:-1] if border % chunk]
-    message = misfit([blocks], [chunk], [start])
+    message = shared_chunk([blocks], [chunk], [start])
     assert (message is None) == (not inner)
     if message is not None:
         assert f"meet at {inner[0]}, inside a chunk (chunks have length {chunk})" in message
@@ -50,7 +52,7 @@ def test_misfits_are_chunks_of_two_blocks(blocks: tuple[int, ...], chunk: int, s
 def test_blocks_that_are_a_grid(blocks: list[tuple[int, ...]], start: list[int]) -> None:
     chunks = uniform_chunks(blocks)
     if chunks is not None:
-        assert misfit(blocks, chunks, start[: len(blocks)]) is None
+        assert shared_chunk(blocks, chunks, start[: len(blocks)]) is None
         for axis, chunk in zip(blocks, chunks, strict=True):
             assert all(length == chunk for length in axis[:-1])
     else:

@@ -11,7 +11,7 @@ import netCDF4
 import pytest
 
 from nczarr_xarray import DatasetNotFoundError, FormatError, StoreError
-from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, Options, ReadRound, build, walk
+from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, ReadRound, WalkOptions, build, walk
 from nczarr_xarray.model import Hierarchy
 
 VECTORS = Path(__file__).parents[2] / "data" / "vectors"
@@ -27,7 +27,7 @@ def drive(
     objects: dict[str, bytes], *, listable: bool = True, **options: Any
 ) -> tuple[Nodes, list[ReadRound]]:
     """Run a walk over `objects`; return what it found and the read rounds it asked for."""
-    walking = walk(Options(**options), "test")
+    walking = walk(WalkOptions(**options), "test")
     rounds: list[ReadRound] = []
     try:
         asked = next(walking)
