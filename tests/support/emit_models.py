@@ -20,6 +20,7 @@ from nczarr_xarray.model import (
     join,
 )
 from tests.support.cdl_models import NAMES
+from tests.support.samples import DATA
 
 PROFILES = {name: Profile(name) for name in ("G2A", "G2L", "G2U", "v2")}
 
@@ -218,3 +219,14 @@ def variable_differences(ours: Variable, back: Variable, netcdf_c: bool) -> Iter
         one = replace(one, codecs=(), separator=".")
     if one != other:
         yield f"{where}: {one} / {other}"
+
+
+WRITER = "version=2,nczarr_xarray=0.1.0,nczarr=2.0.0"
+
+
+NCZARR = [profile for name, profile in PROFILES.items() if name != "v2"]
+
+
+def rewritable() -> list[str]:
+    names = (path.name.partition(".zip")[0].partition(".dataset")[0] for path in DATA.glob("*.zip"))
+    return sorted(name for name in names if "-nczarr" in name and "emptychar" not in name)

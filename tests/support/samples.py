@@ -33,6 +33,11 @@ def vector(name: str) -> Objects:
     return objects
 
 
+#: Groups /, /g1, /g1/sub, /emptygrp.
+NCZARR = dict(vector("dims-nczarr+file-4.10.1"))
+CONSOLIDATED = dict(vector("dims-nczarr+consolidated+file-4.10.1"))
+
+
 def encoded(chunk: np.ndarray[Any, Any], *configs: dict[str, Any]) -> bytes:
     """A chunk through a chain of numcodecs."""
     import numcodecs

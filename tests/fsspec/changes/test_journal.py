@@ -40,7 +40,7 @@ from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.formats.options import OpenOptions
 from tests.support.examples import examples
-from tests.xarray.formats.test_walk import CONSOLIDATED
+from tests.support.samples import CONSOLIDATED
 
 Objects = dict[str, bytes]
 

@@ -49,27 +49,10 @@ from nczarr_fsspec.resolve import open_data
 from nczarr_fsspec.stores.directory import SMALL
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from nczarr_fsspec.transport import policy as _policy
+from tests.support.archives import DATASET, HOSTILE, write_zip
 from tests.support.httpserver import Server
 from tests.support.s3server import S3Server, s3_server  # noqa: F401  # the fixture
 
-#: names as netCDF allows them: spaces, URL and glob characters, other scripts
-DATASET = {
-    ".zgroup": b'{"zarr_format": 2}',
-    ".zattrs": b"{}",
-    "v/.zarray": b"{...}",
-    "v/0.0": bytes(range(256)) * 5,
-    "v/0.1": b"",
-    "g1/.zgroup": b'{"zarr_format": 2}',
-    "g1/a b#c/0": b"space and hash",
-    "g1/50%/0": b"percent",
-    "g1/50%25/0": b"percent twenty-five",
-    "g1/q?x=1&y/0": b"query",
-    "g1/back\\slash/0": b"backslash",
-    "g1/star*[0]/0": b"glob",
-    "g1/tempé_温度/0": b"non-ASCII",
-    "g1/++;,@:$'/0": b"reserved",
-}
-HOSTILE = ["", "/", "/etc/passwd", "..", "../x", "v/../v/0.0", "v//0.0", "./v", "v/", "v/0.0\0"]
 CHUNK = DATASET["v/0.0"]
 
 Opened = tuple[KeyStore, bool]  # store, whether it can list
@@ -151,13 +134,6 @@ def write_tree(root: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     return root
-
-
-def write_zip(path: Path, prefix: str = "", method: int = zipfile.ZIP_STORED) -> Path:
-    with zipfile.ZipFile(path, "w", method) as archive:
-        for key, content in DATASET.items():
-            archive.writestr(prefix + key, content)
-    return path
 
 
 @contextmanager

@@ -42,7 +42,8 @@ from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.zarr._adopted import ZarrWriter
-from tests.fsspec.stores.test_stores import DATASET, HOSTILE, write_zip
+from tests.support.archives import DATASET, HOSTILE, write_zip
+from tests.support.disks import tiny_disk
 from tests.support.examples import examples
 from tests.support.s3server import S3Server
 
@@ -381,22 +382,6 @@ def _create_in_another_process(path: str, key: str, gate: Any, answers: Any, num
     store = DirectoryWriter(path)
     gate.wait(60)
     answers.put((number, store.create(key, b"%d" % number * 1000)))
-
-
-@contextmanager
-def tiny_disk(folder: Path, options: str = "size=1M") -> Iterator[Path]:
-    folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("no mount command: a full disk was not tried")
-    if done.returncode:
-        pytest.skip(f"mounting a tmpfs needs root, so this was not tried: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 class TestDirectoryWriter:

@@ -6,7 +6,6 @@ import asyncio
 import io
 import os
 import pickle
-import random
 import shutil
 import struct
 import subprocess
@@ -14,7 +13,6 @@ import sys
 import threading
 import tracemalloc
 import zipfile
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,17 +32,11 @@ from nczarr_fsspec import (
 )
 from nczarr_fsspec.stores.fsspec import remote_files
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
+from tests.support.archives import METHODS, NOISE, make_zip, patched
 from tests.support.examples import examples
 from tests.support.httpserver import Server
+from tests.support.samples import DATA as VECTORS
 
-VECTORS = Path(__file__).parents[2] / "data" / "vectors"
-METHODS = {
-    "stored": zipfile.ZIP_STORED,
-    "deflate": zipfile.ZIP_DEFLATED,
-    "bzip2": zipfile.ZIP_BZIP2,
-    "lzma": zipfile.ZIP_LZMA,
-}
-NOISE = random.Random(1).randbytes(200_000)
 MEMBERS = {
     ".zgroup": b'{"zarr_format": 2}',
     "v/.zarray": b"{}",
@@ -52,33 +44,6 @@ MEMBERS = {
     "v/1": NOISE[:5000],
     "v/2": b"",
 }
-
-
-def make_zip(
-    members: Mapping[str, bytes], method: int = zipfile.ZIP_STORED, prefix: str = ""
-) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as archive:
-        for name, content in members.items():
-            archive.writestr(prefix + name, content)
-    return buffer.getvalue()
-
-
-def patched(archive: bytes, name: str, **fields: int) -> bytes:
-    """`archive` with fields of the central directory entry of `name` replaced."""
-    layout = {"flags": (8, "H"), "method": (10, "H"), "crc": (16, "I"), "compressed": (20, "I"),
-              "size": (24, "I"), "offset": (42, "I")}  # fmt: skip
-    content = bytearray(archive)
-    at = -1
-    while True:
-        at = content.index(b"PK\x01\x02", at + 1)
-        length = struct.unpack_from("<H", content, at + 28)[0]
-        if content[at + 46 : at + 46 + length] == name.encode():
-            break
-    for field, value in fields.items():
-        offset, code = layout[field]
-        struct.pack_into("<" + code, content, at + offset, value)
-    return bytes(content)
 
 
 def need_7zip_and_deflate64() -> str:

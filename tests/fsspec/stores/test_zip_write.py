@@ -26,13 +26,11 @@ from nczarr_fsspec.stores import zipwrite
 from nczarr_fsspec.stores.fsspec import remote_files
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
-from tests.fsspec.stores.test_stores import DATASET
-from tests.fsspec.stores.test_writable import tiny_disk
-from tests.fsspec.stores.test_zip_store import METHODS, NOISE, make_zip, patched
+from tests.support.archives import DATASET, METHODS, NOISE, make_zip, patched
+from tests.support.disks import tiny_disk
 from tests.support.examples import examples
 from tests.support.httpserver import Server
-
-VECTORS = Path(__file__).parents[2] / "data" / "vectors"
+from tests.support.samples import DATA as VECTORS
 
 
 def nothing(key: str) -> bool:

@@ -17,8 +17,8 @@ import pytest
 from nczarr_xarray import __version__
 from nczarr_xarray.cli.main import build_parser, main
 from nczarr_xarray.cli.target import add_arguments
+from tests.support.samples import DATA as VECTORS
 
-VECTORS = Path(__file__).parents[2] / "data" / "vectors"
 DATASET = VECTORS / "types-nczarr+file-4.10.1.zip"
 
 

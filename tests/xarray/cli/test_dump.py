@@ -48,8 +48,7 @@ from tests.support.cdl_models import (
 )
 from tests.support.examples import examples
 from tests.support.nc_adapter import ncdump, run_ncdump, run_ncgen, write_netcdf
-
-VECTORS = Path(__file__).parents[2] / "data" / "vectors"
+from tests.support.samples import DATA as VECTORS
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[*HealthCheck])

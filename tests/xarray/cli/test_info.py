@@ -34,8 +34,8 @@ from nczarr_xarray.model import (
     Hierarchy,
     Variable,
 )
+from tests.support.samples import DATA as VECTORS
 
-VECTORS = Path(__file__).parents[2] / "data" / "vectors"
 WIDE = Style(width=1000)
 
 

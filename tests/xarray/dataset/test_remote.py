@@ -20,7 +20,8 @@ from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.variable import loop_of
 from tests.support.httpserver import Server
 from tests.support.s3server import S3Server
-from tests.xarray.formats.test_walk import CONSOLIDATED, NCZARR, VECTORS, vector
+from tests.support.samples import CONSOLIDATED, NCZARR, vector
+from tests.support.samples import DATA as VECTORS
 
 
 @pytest.fixture

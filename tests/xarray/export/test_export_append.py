@@ -19,7 +19,7 @@ from nczarr_fsspec.errors import ConflictError, DatasetNotFoundError, ExportErro
 from nczarr_xarray import to_nczarr
 from tests.support.examples import examples
 from tests.support.nc_adapter import ncdump
-from tests.xarray.export.test_export_region import by_netcdf, opened, problems, tree
+from tests.support.written import by_netcdf, opened, problems, tree
 
 
 def days(first: int, count: int, **attributes: Any) -> xr.Dataset:

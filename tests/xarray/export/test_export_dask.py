@@ -32,7 +32,7 @@ from nczarr_xarray.export.progress import Progress
 from tests.support.examples import examples
 from tests.support.marks import slow_but
 from tests.support.s3server import S3Server
-from tests.xarray.export.test_export_region import by_netcdf, opened, tree
+from tests.support.written import by_netcdf, opened, tree
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")

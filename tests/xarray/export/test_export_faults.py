@@ -23,7 +23,7 @@ from nczarr_fsspec.changes.journal import PRIVATE
 from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
 from nczarr_xarray import recover, to_nczarr
-from tests.fsspec.stores.test_writable import tiny_disk
+from tests.support.disks import tiny_disk
 from tests.support.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample
 from tests.support.s3server import S3Server
 

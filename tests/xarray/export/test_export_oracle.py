@@ -29,7 +29,7 @@ from tests.support.marks import slow_but
 from tests.support.nc_adapter import ncdump
 from tests.support.ncwriter import FEW, JSON_LIKE, WRITERS, grid, ramp
 from tests.support.netcdf_c import netcdf_model
-from tests.whole.test_live_random import contents
+from tests.support.random_contents import contents
 
 pytestmark = [
     # xarray says so of either engine

@@ -22,31 +22,9 @@ from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, FormatError
 from nczarr_xarray import to_nczarr
 from tests.support.examples import examples
 from tests.support.samples import DATA
+from tests.support.written import by_netcdf, opened, problems, tree
 
 RAW = {"decode_cf": False, "mask_and_scale": False}
-
-
-def opened(target: Path | str, **options: Any) -> xr.Dataset:
-    with xr.open_dataset(str(target), engine="nczarr", **options) as dataset:
-        return dataset.load()
-
-
-def by_netcdf(path: Path, name: str, kind: str = "nczarr") -> np.ndarray[Any, Any]:
-    """What netCDF-C 4.10.1 reads, as it is stored."""
-    with netCDF4.Dataset(f"file://{path}#mode={kind},file") as file:
-        file.set_auto_maskandscale(False)
-        file.set_auto_chartostring(False)
-        return np.asarray(file[name][...])
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    """Every object of a dataset."""
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
-
-
-def problems(error: pytest.ExceptionInfo[ExportError]) -> list[str]:
-    return [line.strip() for line in error.value.reason.splitlines()[1:]]
 
 
 @pytest.fixture

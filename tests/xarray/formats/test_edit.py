@@ -23,10 +23,17 @@ from nczarr_xarray.formats.nczarr.edit import (
 )
 from nczarr_xarray.formats.nczarr.emit import Profile, array_documents, documents
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Group, Variable, join
-from tests.support.emit_models import PROFILES, attributes, differences, models
+from tests.support.emit_models import (
+    NCZARR,
+    PROFILES,
+    WRITER,
+    attributes,
+    differences,
+    models,
+    rewritable,
+)
 from tests.support.examples import examples
 from tests.support.samples import Objects, vector
-from tests.xarray.formats.test_emit import NCZARR, WRITER, rewritable
 
 #: One dataset of netCDF-C for each spelling, with groups and attributes.
 SPELT = {

@@ -30,14 +30,20 @@ from nczarr_xarray.model import (
     Group,
     Variable,
 )
-from tests.support.emit_models import PROFILES, bits, differences, models, pure_model
+from tests.support.emit_models import (
+    NCZARR,
+    PROFILES,
+    WRITER,
+    bits,
+    differences,
+    models,
+    pure_model,
+    rewritable,
+)
 from tests.support.examples import examples
 from tests.support.nc_adapter import ncdump
 from tests.support.netcdf_c import netcdf_model
-from tests.support.samples import DATA, vector
-
-WRITER = "version=2,nczarr_xarray=0.1.0,nczarr=2.0.0"
-NCZARR = [profile for name, profile in PROFILES.items() if name != "v2"]
+from tests.support.samples import vector
 
 
 def write(target: Path, objects: Mapping[str, bytes]) -> str:
@@ -119,11 +125,6 @@ def test_ncdump_4_9_0_reads_it(root: Group) -> None:
         url = write(Path(directory) / "model", documents(root, PROFILES["G2U"], WRITER))
         theirs = ncdump("-h", f"{url}#mode=nczarr,file")
     assert "".join(pieces).split("\n") == theirs.split("\n")
-
-
-def rewritable() -> list[str]:
-    names = (path.name.partition(".zip")[0].partition(".dataset")[0] for path in DATA.glob("*.zip"))
-    return sorted(name for name in names if "-nczarr" in name and "emptychar" not in name)
 
 
 @pytest.mark.parametrize("name", rewritable())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,7 @@ import pytest
 from nczarr_xarray import DatasetNotFoundError, FormatError, StoreError
 from nczarr_xarray.formats.nczarr import Answer, Naming, Nodes, ReadRound, WalkOptions, build, walk
 from nczarr_xarray.model import Hierarchy
-
-VECTORS = Path(__file__).parents[2] / "data" / "vectors"
-
-
-def vector(name: str) -> dict[str, bytes]:
-    with zipfile.ZipFile(VECTORS / f"{name}.zip") as archive:
-        names = [entry for entry in archive.namelist() if not entry.endswith("/")]
-        return {entry: archive.read(entry) for entry in names}
+from tests.support.samples import CONSOLIDATED, NCZARR, vector
 
 
 def drive(
@@ -53,8 +45,6 @@ def variables(tree: Hierarchy) -> set[str]:
     return {v.path for group in tree.root.walk() for v in group.variables.values()}
 
 
-NCZARR = vector("dims-nczarr+file-4.10.1")  # groups /, /g1, /g1/sub, /emptygrp
-CONSOLIDATED = vector("dims-nczarr+consolidated+file-4.10.1")
 PURE = vector("dims-zarr+file-4.9.0")
 
 
