@@ -315,7 +315,7 @@ def _hosted(url: NetCDFURL) -> NetCDFURL:
 
 @dataclass(frozen=True, slots=True)
 class _S3Place:
-    """What the host of an S3 URL says."""
+    """Bucket, region and endpoint that the host of an S3 URL names."""
 
     bucket: str | None = None
     region: str | None = None

@@ -154,7 +154,7 @@ class Incomplete:
 
 @dataclass(slots=True)
 class State:
-    """What to read a store through: its journal, and the mark of chunks that are still to come.
+    """A store as readers must see it, with the arrays of which chunks are still to come.
 
     Parameters
     ----------

@@ -145,7 +145,7 @@ class Line:
     Attributes
     ----------
     indent
-        Of the group; a continued line is indented four columns deeper.
+        Indentation of the group; a continued line is indented by four columns more.
     column
         The column of the next token. In a group it differs from that on the
         terminal: ncdump counts the indent even where it does not print it.

@@ -1,4 +1,4 @@
-"""How CDL spells names and strings: ncdump's spelling, as observed with release 4.9.0."""
+"""Names and strings in CDL: ncdump's spelling, as observed with release 4.9.0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How CDL spells attribute values and data, one token per element."""
+"""Attribute values and data in CDL, one token per element."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _LABELS = ("variable", "type", "shape", "size", "chunks", "codecs")
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How to lay out text.
+    """The layout of text.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ import xarray as xr
 
 
 class NCZarrAccessor:
-    """What ``.nczarr`` of a Dataset, a DataArray or a DataTree offers."""
+    """The accessor ``.nczarr`` of a Dataset, a DataArray or a DataTree."""
 
     def __init__(self, obj: xr.Dataset | xr.DataArray | xr.DataTree) -> None:
         self._obj = obj

@@ -42,7 +42,7 @@ _AS_STORED: Mapping[str, Any] = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class CopyLayout:
-    """How variables of the copy are stored; None leaves a thing as it is.
+    """The storage of a copy's variables; None keeps that of the source.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def plan_copy(
     Warns
     -----
     LossWarning, NCZarrWarning
-        Of what the copy lacks, and of what it holds in another form.
+        For what the copy lacks, and for what it holds in another form.
     """
     destination, profile = plan_target(target, storage_options, compat, portable=portable)
     write_target = WriteTarget(destination)

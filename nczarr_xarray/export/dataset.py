@@ -90,7 +90,7 @@ class Contents:
 
 
 class Options(NamedTuple):
-    """What the user asked for, for one dataset.
+    """The options of a user for one dataset.
 
     Parameters
     ----------

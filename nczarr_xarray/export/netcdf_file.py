@@ -106,7 +106,7 @@ def check_names(group: Group) -> None:
 
 
 class Held(NamedTuple):
-    """What a netCDF-4 file can hold of a group."""
+    """The part of a group that a netCDF-4 file can hold."""
 
     attributes: Mapping[str, Attribute]
     variables: list[Variable]

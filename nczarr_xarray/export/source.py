@@ -23,7 +23,7 @@ class StoredSource:
     Parameters
     ----------
     reader
-        Of the variable.
+        Reader of the variable.
     variable
         It has the shape.
     chunk_shape

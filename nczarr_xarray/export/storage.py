@@ -44,11 +44,11 @@ class StorageRequest:
     Parameters
     ----------
     path
-        Of the array, without leading slash.
+        Path of the array, without leading slash.
     dims, shape, unlimited
         Per dimension.
     dtype
-        Of the values after CF encoding; object for text.
+        Dtype of the values after CF encoding; object for text.
     encoding
         The encoding that the user gave, or else the inherited one.
     explicit
@@ -197,7 +197,7 @@ def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype[Any], profile: 
     Parameters
     ----------
     nc_type, dtype
-        Of the variable, and of its elements as stored.
+        NetCDF type of the variable, and dtype of its stored elements.
     fill
         ``_FillValue`` or None.
 

@@ -20,7 +20,7 @@ class Stored:
     Parameters
     ----------
     dtype
-        Of the elements, with their byte order; object for text of any length.
+        Dtype of the elements, with their byte order; object for text of any length.
     chunk_shape
         As many lengths as dimensions.
     codecs

@@ -38,7 +38,7 @@ class Update:
     existing
         The dataset.
     path
-        Of the group.
+        Path of the group.
     dataset
         The new values.
     """
@@ -370,7 +370,7 @@ def _as_stored(
     source
         As xarray has split texts.
     names
-        Of those dimensions.
+        Names of the stored dimensions.
     hidden
         The last of them if the dataset shows texts.
     """

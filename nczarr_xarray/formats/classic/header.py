@@ -67,7 +67,7 @@ class Header:
     dimensions
         Names and lengths; the length of the record dimension is 0.
     size
-        Of the header, in bytes.
+        Size of the header, in bytes.
     problems
         Messages about what was ignored.
     """

@@ -16,7 +16,7 @@ async def read_hierarchy(url: str, size: int, group: str = "") -> Hierarchy:
     url
         The file, for messages.
     size
-        Of the file, in bytes.
+        Size of the file, in bytes.
     group
         Path of the group wanted, without outer slashes; there is none but the root.
 

@@ -1,4 +1,4 @@
-"""Where the data of a classic netCDF file are.
+"""The layout of the data in a classic netCDF file.
 
 A variable without the record dimension is contiguous in the file. Variables
 with it are interleaved: each record of the file has one record of each

@@ -90,7 +90,7 @@ class Cursor:
     data
         The bytes of the structure; fields are copied from it.
     frame
-        Of its file.
+        Frame of its file.
     what
         The structure's name, for messages: ``"object header at 96"``.
     """

@@ -45,7 +45,7 @@ class BTree2:
     frame, what
         File and name of the tree, for messages.
     type
-        Of the records.
+        Type of the records.
     record_size, depth
         Bytes of a record, and levels of internal nodes above the leaves.
     root

@@ -40,7 +40,7 @@ class _Header:
     Parameters
     ----------
     entry
-        Of an element.
+        Layout of an element.
     offset_size
         Bytes of an element number.
     inline

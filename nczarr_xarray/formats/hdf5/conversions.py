@@ -32,7 +32,7 @@ class FixedText:
     Parameters
     ----------
     path
-        Of the variable, for messages.
+        Path of the variable, for messages.
     errors
         As in `decode_texts`.
     """
@@ -63,11 +63,11 @@ class Values:
     Parameters
     ----------
     path
-        Of the variable, for messages.
+        Path of the variable, for messages.
     frame
-        Of the file.
+        Frame of the file.
     type
-        Of the elements.
+        Type of the elements.
     errors
         As in `decode_texts`.
 
@@ -88,7 +88,7 @@ class Values:
 
     @property
     def needs_libhdf5(self) -> bool:
-        """Whether there are numbers that numpy has not."""
+        """Whether there are numbers that numpy lacks."""
         return _has_odd_numbers(self.type)
 
     async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

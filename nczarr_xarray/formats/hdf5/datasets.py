@@ -30,7 +30,7 @@ class Fields:
     Parameters
     ----------
     header
-        Of the dataset.
+        Header of the dataset.
     shared
         Finds the messages that are stored elsewhere.
     """

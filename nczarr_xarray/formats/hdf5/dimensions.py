@@ -43,7 +43,7 @@ class Scale:
     number
         netCDF's, of the dimension.
     address
-        Of the scale; None for a phony dimension.
+        Address of the scale; None for a phony dimension.
     reach
         Length of the longest variable along it.
     """

@@ -35,9 +35,9 @@ class H5pyArray(Array):
     Parameters
     ----------
     path
-        Of the dataset in its file.
+        Path of the dataset in its file.
     dtype
-        Of the values; objects are text.
+        Dtype of the values; objects are text.
     reason
         Why our own code cannot read it.
     errors

@@ -45,7 +45,7 @@ def codecs_of(
     filters
         In the order of encoding.
     dtype, chunk_shape
-        Of the chunks before the first filter.
+        Dtype and shape of the chunks before the first filter.
     """
     nbytes = math.prod(chunk_shape) * dtype.itemsize
     return tuple(_codec(one, nbytes) for one in filters)

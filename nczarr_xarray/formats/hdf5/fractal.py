@@ -34,7 +34,7 @@ class _Table:
     start, largest
         Bytes of the first and of the largest direct block, powers of 2.
     bits
-        Of an offset in the heap.
+        Bits of an offset in the heap.
     """
 
     width: int
@@ -288,7 +288,7 @@ async def read_dense(
     heap, index
         Addresses of both.
     types
-        Of records that the tree may have.
+        Types of records that the tree may have.
 
     Returns
     -------

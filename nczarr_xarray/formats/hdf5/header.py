@@ -45,7 +45,7 @@ _FIRST_READ = 2048
 
 
 class Shared(NamedTuple):
-    """Where a message is that several objects share (specification IV.A.2, shared message).
+    """The location of a message that several objects share (specification IV.A.2, shared message).
 
     It is the message of type `type` in the object header at `address`, or the
     object `heap_id` of the file's heap of shared messages.
@@ -109,7 +109,7 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
     Parameters
     ----------
     name
-        Of the object, for messages (``"/g/v"``).
+        Name of the object, for messages (``"/g/v"``).
 
     Raises
     ------

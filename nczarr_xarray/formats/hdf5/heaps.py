@@ -80,7 +80,7 @@ class GlobalHeap:
     data
         All of its bytes.
     starts, sizes
-        Of the objects in `data`, by their index (int64); the size is -1 where there is none.
+        Positions and sizes of the objects in `data`, by index (int64); size -1 if missing.
     whole
         Whether objects and free space cover every byte. libhdf5 may loop for
         ever over a collection where they do not.
@@ -174,7 +174,7 @@ async def resolve_vlen(
         At least `count` elements as stored: a length in base elements, the
         address of a collection, and an index in there.
     size
-        Of a base element, in bytes.
+        Size of a base element, in bytes.
 
     Raises
     ------

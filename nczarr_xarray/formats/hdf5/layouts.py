@@ -46,7 +46,7 @@ def decode_layout(cursor: Cursor, space: Dataspace, type_: Datatype) -> Layout:
     Parameters
     ----------
     space, type_
-        Of the dataset, which the layout must fit.
+        Dataspace and datatype of the dataset, with which the layout must agree.
 
     Raises
     ------

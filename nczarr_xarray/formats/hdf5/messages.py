@@ -117,7 +117,7 @@ def _text(value: bytes) -> str:
 
 
 class DenseStorage(NamedTuple):
-    """Where links or attributes are that are not in the object header.
+    """The location of links or attributes that are not in the object header.
 
     `heap` and `tree` are addresses of a fractal heap and of a B-tree by name,
     None if all are in the header. `ordered` says whether the order of creation

@@ -82,7 +82,7 @@ async def read_hierarchy(
     Parameters
     ----------
     url, size
-        Of the file; `url` is for messages, `size` is in bytes.
+        URL of the file for messages, and its size in bytes.
     group
         Path of the group wanted; groups on other branches may be left out.
     tree

@@ -44,9 +44,9 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
     value
         The conversion and the types of its elements.
     path
-        Of the variable, for messages.
+        Path of the variable, for messages.
     h5_path
-        Of the dataset.
+        Path of the dataset.
 
     Raises
     ------

@@ -25,7 +25,7 @@ _DEEPEST = 32
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """How the elements of a dataset are read.
+    """The types of a dataset's elements, stored and as netCDF shows them.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class ValueType:
     stored
         dtype of the stored elements.
     dtype
-        Of the values: see `nczarr_xarray.model.Variable`.
+        Dtype of the values: see `nczarr_xarray.model.Variable`.
     enum
         The members, of enums.
     """

@@ -38,21 +38,21 @@ class Datatype:
         and variable-length types, a structure for compounds of such, the base's
         for enums, a sub-array for arrays. None if numpy has no equal.
     base
-        Of enum, vlen and array.
+        Base type of an enum, a vlen or an array.
     members
-        Of compound and enum.
+        Members of a compound or an enum.
     shape
-        Of array.
+        Shape of an array.
     text
         Whether a vlen is a string.
     padding, utf8
-        Of strings.
+        Padding of strings, and whether they are UTF-8.
     tag
-        Of opaque.
+        Tag of an opaque type.
     committed
         Address of the named type this is, if it is one.
     encoded
-        Of numbers in a format that numpy has not: the message itself.
+        For numbers in a format that numpy lacks: the message itself.
     """
 
     kind: Literal[
@@ -132,14 +132,14 @@ class ChunkedLayout:
     index
         Which kind of index.
     address
-        Of the index; of the chunk itself for "single"; None if nothing has been written.
+        Address of the index; of the chunk itself for "single"; None if nothing has been written.
     single_size, single_mask
         Stored size and filter mask of a filtered single chunk.
     unfiltered_edges
         Whether chunks that reach over the edge of the dataset are stored
         unfiltered (flag 1 of layout version 4).
     parameters
-        Of the index, as the layout message gives them, by the names of the
+        Parameters of the index in the layout message, by their names in the
         specification (``page_bits``, ``max_bits``, ``index_elements``,
         ``min_pointers``, ``min_elements``, ``node_size``, ``split_percent``,
         ``merge_percent``).
@@ -181,13 +181,13 @@ class H5Dataset:
     Parameters
     ----------
     address
-        Of its object header, which identifies it.
+        Address of its object header, which identifies it.
     fill
         Bytes of one element; None where the file defines no fill value (zeros are read).
     problems
         Errors about parts of the header that could not be understood.
     order
-        Of creation in its group, if the file keeps it.
+        Order of creation in its group, if the file keeps it.
     """
 
     name: str

@@ -25,7 +25,7 @@ async def read_superblock(url: str, size: int) -> tuple[Frame, int]:
     Parameters
     ----------
     url, size
-        Of the file; `url` is for messages.
+        URL of the file for messages, and its size in bytes.
 
     Returns
     -------

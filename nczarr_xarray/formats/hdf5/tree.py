@@ -40,7 +40,7 @@ async def read_tree(frame: Frame, root: int, path: str = "", tree: bool = True) 
     frame, root
         As `read_superblock` returns them.
     path
-        Of the group wanted (``"g1/g2"``); ``""`` for the root.
+        Path of the group wanted (``"g1/g2"``); ``""`` for the root.
     tree
         Whether everything below that group is wanted too.
 

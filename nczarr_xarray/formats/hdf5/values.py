@@ -106,7 +106,7 @@ def decode_attribute(
     heap
         Its elements, if they are in the global heap.
     types
-        Of the file. Values of an enum that is not among them are not shown.
+        Types of the file. Values of an enum that is not among them are not shown.
 
     Raises
     ------

@@ -38,7 +38,7 @@ async def check_mappings(frame: Frame, root: H5Group, dataset: H5Dataset, path: 
         The tree of the file, read completely: sources in the same file
         are to be in it, with data of their own.
     path
-        Of the dataset.
+        Path of the dataset.
 
     Returns
     -------

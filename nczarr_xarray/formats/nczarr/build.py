@@ -30,7 +30,7 @@ SCALAR_MARKS: tuple[list[str], ...] = ([], ["_scalar_"])
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How dimensions of pure Zarr get their names.
+    """The names of dimensions in pure Zarr.
 
     Parameters
     ----------

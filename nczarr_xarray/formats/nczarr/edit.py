@@ -68,7 +68,7 @@ def set_dimension(
     documents
         The group's objects, by key.
     path
-        Of the group, without leading slash; ``""`` is the root.
+        Path of the group, without leading slash; ``""`` is the root.
 
     Returns
     -------

@@ -35,7 +35,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class WalkOptions:
-    """How to walk.
+    """Options of a walk.
 
     Parameters
     ----------

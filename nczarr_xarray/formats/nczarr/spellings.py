@@ -1,4 +1,4 @@
-"""Where each generation of NCZarr keeps its metadata, as tables (nczarr-format.md, section 1).
+"""The locations of metadata in each generation of NCZarr, as tables (nczarr-format.md, section 1).
 
 | generation | netCDF-C     | superblock, group, array, attribute types            |
 |------------|--------------|------------------------------------------------------|
@@ -80,7 +80,7 @@ class GroupLists:
 
 @dataclass(frozen=True, slots=True)
 class ArrayStructure:
-    """What NCZarr adds to ``.zarray``: fully qualified dimension names, scalar mark."""
+    """NCZarr's addition to ``.zarray``: fully qualified dimension names, scalar mark."""
 
     references: tuple[str, ...]
     scalar: bool
