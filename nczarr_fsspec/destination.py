@@ -159,7 +159,7 @@ def open_destination(
     if hasattr(target, "read") and hasattr(target, "seek"):
         raise URLError(shown, "a file object cannot hold a dataset; name a path or a URL")
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
-        if hasattr(target, "root"):  # a mapper: what has keys is a tree, whatever it is called
+        if hasattr(target, "root"):  # a mapper has keys, so this is a tree, whatever its name
             return _in_filesystem(target.fs, target.root, _TREE, None)
         return _in_filesystem(target.fs, getattr(target, "path", ""), _NO_MODE, None)
     if isinstance(target, MutableMapping):
@@ -180,7 +180,7 @@ def _in_url(text: str, options: Mapping[str, Any] | None) -> Destination:
         return _at_path(local_path(url), shown, url.mode, follow=follow)
     if url.target_protocol in ("http", "https"):
         raise _plain_http(shown)
-    _, options = split_options(options, shown)  # those of ours are about reading
+    _, options = split_options(options, shown)  # our own options concern reading only
     fs, path = open_filesystem(url, options)
     return _in_filesystem(fs, path, url.mode, shown)
 

@@ -62,7 +62,7 @@ class Change(Protocol):
         """
 
     def abort(self) -> None:
-        """Remove what was staged."""
+        """Remove the staged objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class NewTree:
             raise
         except OSError as error:
             raise StoreError(self.path, f"cannot be put into place: {error.strerror}") from error
-        self.abort()  # what is there now is the old tree
+        self.abort()  # `partial` is the old tree now
 
     def _replace(self, old: Edit) -> None:
         """Exchange the two trees, or else put each new object in place of an old one."""
@@ -237,13 +237,13 @@ class NewObjects:
         expected: int | None = None,
         pending: Incomplete | None = None,
     ) -> None:
-        assert pending is None, "readers that know nothing of the mark would find fill values"
+        assert pending is None, "readers that do not know the mark would find fill values"
         self.lock.check()
         self.staged.delete([INCOMPLETE])
         self.lock.release()
 
     def abort(self) -> None:
-        with suppress(StoreError):  # then the mark stays, and says what this is
+        with suppress(StoreError):  # if this fails, the mark stays and keeps readers out
             store = self.staged
             _clear(store, store.keys_below(""))
             store.delete([INCOMPLETE])
@@ -251,7 +251,7 @@ class NewObjects:
 
 
 def _clear(store: WritableStore, keys: Iterable[str]) -> None:
-    """Remove those of `keys` that are a dataset's, but nothing private."""
+    """Remove those of `keys` that belong to a dataset and are not private."""
     store.delete([key for key in dataset_keys(keys) if not key.startswith(f"{PRIVATE}/")])
 
 

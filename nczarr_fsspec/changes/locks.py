@@ -56,7 +56,7 @@ class Lock:
         document = {"owner": Owner.here().document, "boxes": boxes}
         try:
             store.put(lock.key, json.dumps(document).encode())
-            staged = _staged(store)  # before the locks, which are put before anything is staged
+            staged = _staged(store)  # before the locks: each lock was put first
             locks = {key.rpartition("/")[2] for key in store.keys_below(WRITERS)}
             for other in locks - {lock.transaction}:
                 lock._give_way_to(other, boxes)
@@ -108,7 +108,7 @@ class Lock:
     def release(self) -> None:
         """Remove the lock, and all objects that were staged under it."""
         AT_WORK.discard(self.transaction)
-        with suppress(StoreError):  # the next writer tidies up
+        with suppress(StoreError):  # the next writer removes the rest
             forget(self.store, self.transaction)
 
 

@@ -7,7 +7,7 @@ the dataset is read again.
 
 A mark is the journal and the root's ``.zgroup``, which every change replaces. A file that was
 replaced has another stamp. In stores without stamps, ``.zgroup`` ends with white space that differs
-after every change (`told_apart`) and means nothing in JSON.
+after every change (`stamped`) and means nothing in JSON.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ Listing = frozenset[str] | StoreError | None
 _WHITE = b" \t\n\r"
 
 
-def told_apart(document: bytes) -> bytes:
+def stamped(document: bytes) -> bytes:
     """Return the JSON with white space at its end that is unique to this state of a dataset."""
     number = secrets.randbits(64)
-    return plain(document) + bytes(_WHITE[number >> 2 * i & 3] for i in range(32))
+    return unstamped(document) + bytes(_WHITE[number >> 2 * i & 3] for i in range(32))
 
 
-def plain(document: bytes) -> bytes:
-    """Return the document without the white space that `told_apart` appended."""
+def unstamped(document: bytes) -> bytes:
+    """Return the document without the white space that `stamped` appended."""
     return document.rstrip(_WHITE)
 
 
 def same_documents(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> bool:
-    """Tell whether two sets of documents are equal, apart from what `told_apart` appended."""
-    return one.keys() == other.keys() and all(plain(one[k]) == plain(other[k]) for k in one)
+    """Tell whether two sets of documents are equal, apart from what `stamped` appended."""
+    return one.keys() == other.keys() and all(unstamped(one[k]) == unstamped(other[k]) for k in one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class Reading:
 
 
 def _shown(found: Any) -> Any:
-    return plain(found) if isinstance(found, bytes) else found and str(found)
+    return unstamped(found) if isinstance(found, bytes) else found and str(found)
 
 
 def _answer(

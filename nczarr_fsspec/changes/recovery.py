@@ -180,8 +180,8 @@ def carry_out(store: WritableStore, journal: Journal) -> None:
         place = ROOT if pending_in(store) is None else HELD
         store.move([(journal.staged_key(ROOT), place)])
     settle(store)
-    # The lock first: where there is neither lock nor journal, a commit that is tried again
-    # knows that there is nothing left to do.
+    # The lock first: if there is neither lock nor journal, a commit that is repeated
+    # knows that everything is done.
     store.delete([f"{WRITERS}/{journal.transaction}"])
     store.delete([JOURNAL])
 

@@ -133,7 +133,7 @@ def _enum(enum: EnumType | None, scopes: Sequence[Scope]) -> str | None:
         return None
     if scopes[-1].types[enum.name] == enum:
         return name(enum.name)
-    return f"{name(enum.group).rstrip('/')}/{name(enum.name)}"  # which ncdump does not tell apart
+    return f"{name(enum.group).rstrip('/')}/{name(enum.name)}"  # ncdump does not distinguish them
 
 
 def _header(group: Group, scopes: Sequence[Scope]) -> Iterator[str]:

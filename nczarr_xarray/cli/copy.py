@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
             else:
                 _to_nczarr(args, progress)
         except DatasetExistsError as error:
-            # in the words of the command line
+            # the message in terms of the command line
             reason = error.reason.replace(", mode='a' adds to it", "")
             reason = reason.replace("mode='w'", "--overwrite")
             raise DatasetExistsError(error.object, reason) from error
@@ -116,7 +116,7 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
     except (URLError, FormatError):
         if not _is_other_file(args.source):
             raise
-        # libraries behind other engines were seen to crash among threads
+        # libraries of other engines were seen to crash with several threads
         with open_other(args.source) as groups, _one_thread():
             fixed = args.fixed
             _check_chunks(args.chunks, {str(d) for one in groups.values() for d in one.dims})

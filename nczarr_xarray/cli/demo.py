@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import xarray as xr
 
-#: Real observations as netCDF-C wrote them; ``demo_data/SOURCES.md`` says whose.
+#: Real observations, written by netCDF-C; their sources are in ``demo_data/SOURCES.md``.
 DATASET = Path(__file__).parent.parent / "demo_data" / "ocean_climate.nczarr"
 
 #: Months of data that a place needs for a yearly mean.

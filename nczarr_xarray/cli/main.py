@@ -45,7 +45,7 @@ def _ended_in_order() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    # one that is ignored (by nohup) stays so
+    # a signal that is ignored (under nohup) stays ignored
     before = {number: signal.getsignal(number) for number in known}
     for number, handler in before.items():
         if handler is signal.SIG_DFL:
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         report(error)
         return 1
     except OSError as error:
-        if error.filename is None:  # nothing else writes without a name
+        if error.filename is None:  # only writing to standard output has no file name
             error.filename = "standard output"
             _give_up_output()
         report(error)

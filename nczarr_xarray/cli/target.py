@@ -36,7 +36,7 @@ def add_option(parser: argparse.ArgumentParser, flag: str, dest: str, what: str)
 def _option(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not (key and equals):
-        # not the text itself: it may be a secret
+        # the text itself is not shown: it may be a secret
         raise argparse.ArgumentTypeError("an option is written KEY=VALUE")
     try:
         return key, json.loads(value)

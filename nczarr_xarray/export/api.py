@@ -323,5 +323,5 @@ def _options(
     own = of_group(unlimited) if isinstance(unlimited, Mapping) else unlimited
     if own is not None and not isinstance(unlimited, Mapping):
         own = {own} if isinstance(own, str) else set(own)
-        own &= {str(name) for name in groups[path].dims}  # not every group has all of them
+        own &= {str(name) for name in groups[path].dims}  # a group may have only some
     return Options(of_group(encoding) or {}, own)

@@ -88,7 +88,7 @@ def _inherited(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any
     """Return the codecs of the source, of Zarr 2 or 3; None if it has none."""
     level = encoding.get("complevel")
     if isinstance(level, (int, np.integer)) and level < 0:
-        encoding = {**encoding, "complevel": None}  # Zarr's libraries know such ones
+        encoding = {**encoding, "complevel": None}  # only Zarr's libraries have negative levels
     try:
         name = _compression(encoding)
         if not _in_words_of_netcdf(encoding, name):
@@ -102,15 +102,15 @@ def _inherited(encoding: Mapping[str, Any], array: ChunkedArray) -> Iterable[Any
 def _adapted(config: CodecConfig, array: ChunkedArray, profile: Profile) -> CodecConfig:
     """Return a codec made suitable for the array (ValueError if the codec may change values)."""
     name = config["id"]
-    if name == "gzip" and (profile.spelling or profile.portable):  # the same but for a header
+    if name == "gzip" and (profile.spelling or profile.portable):  # they differ in the header only
         config, name = {"id": "zlib", "level": config.get("level", 4)}, "zlib"
     if name == "shuffle":
         return {"id": "shuffle", "elementsize": shuffle_size(array)}
-    if name == "szip":  # it fails on what it cannot make smaller
+    if name == "szip":  # szip fails on chunks that it cannot make smaller
         config, name = {"id": "zlib", "level": 4}, "zlib"
     words = registry.codec("zlib" if name == "gzip" else name).netcdf
     if words and words.level and not registry.is_level(config.get(words.level, 0)):
-        # -1 is zlib's default, and below that come the fast ones of zstd
+        # -1 is zlib's default; lower levels are zstd's fast ones
         return {**config, words.level: words.below}
     if name == "delta":
         same = {np.dtype(config[key]) for key in ("dtype", "astype") if config.get(key)}
@@ -168,7 +168,7 @@ def _compression(encoding: Mapping[str, Any]) -> str | None:
 
 def _compressor(name: str, encoding: Mapping[str, Any]) -> CodecConfig:
     level = encoding.get("complevel")
-    options = encoding.get("compression_opts")  # h5netcdf's: a level, or else of other codecs
+    options = encoding.get("compression_opts")  # of h5netcdf: a level, or options of another codec
     if level is None and isinstance(options, (int, np.integer)):
         level = options
     row = registry.compression(name)

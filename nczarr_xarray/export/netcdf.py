@@ -72,7 +72,7 @@ class NetCDFTarget:
             self._mode,
             self._group,
             explicit,
-            # xarray has warned already of those that are gone
+            # xarray has warned already of names that the dataset does not have
             set(unlimited_dims or ()) & set(dataset.dims),
         )
         with Progress("export", shown=False) as progress:

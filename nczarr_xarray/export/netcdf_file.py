@@ -78,7 +78,7 @@ def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bo
             for group in opened.hierarchy.root.walk():
                 _write_group(file, opened, group, held[group.path], progress)
         os.replace(new, path)
-    except (OSError, RuntimeError) as error:  # netCDF4 raises both
+    except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
         if isinstance(error, StoreError):
             raise
         raise StoreError(path, f"cannot be written: {error}") from error
@@ -199,6 +199,6 @@ def _write_variable(file: Any, opened: Opened, variable: Variable) -> None:
             texts[:] = [t if isinstance(t, bytes) else bytes_of(t) for t in values.ravel().tolist()]
             values = texts.reshape(values.shape)
         if variable.enum is not None:
-            # netCDF4 refuses what is no member, as fill values need not be; netCDF-C does not
+            # netCDF4 refuses values that are no members, as some fill values are; netCDF-C does not
             made.datatype.enum_dict |= {str(n): n for n in np.unique(values).tolist()}
         made[part or ...] = values if part else values[()]

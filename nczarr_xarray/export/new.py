@@ -73,7 +73,7 @@ def _new_dataset(request: Request, mode: Mode) -> WriteTask:
         replace_old=mode == "w",
         consolidated=request.wishes.consolidated,
         skip_fill=request.wishes.write_empty_chunks is not True,
-        # others may write parts of it before it is complete
+        # other processes may write parts of it before it is complete
         template=None if request.wishes.compute else request.target.store,
     )
 

@@ -175,7 +175,7 @@ class Update:
                 data = convert(np.asarray(encoded.data))
         except FormatError as error:
             self.problems.append(f"{name}: {error.reason}")
-            return encoded.copy(data=np.zeros(encoded.shape, dtype))  # nothing comes of it
+            return encoded.copy(data=np.zeros(encoded.shape, dtype))  # to check the rest
         return encoded.copy(data=data)
 
     def _refusal(self, name: Hashable, new: xr.Variable) -> str | None:
@@ -193,7 +193,7 @@ class Update:
             return None
         packed = {"scale_factor", "add_offset"} & stored.encoding.keys()
         if packed and ours.kind == theirs.kind == "f":
-            return None  # what is stored has less digits than either
+            return None  # packed values have fewer digits than both types
         return f"is of type {ours}, stored as {theirs}; convert it with astype"
 
     def _item(self, name: str, source: xr.Variable, given: frozenset[Any]) -> Item | None:
@@ -201,7 +201,7 @@ class Update:
         array = self.existing.array(variable)
         names = self._dimension_names(variable)
         if array.dtype == source.dtype == "S1":
-            variable = replace(variable, nc_type="char")  # pure Zarr tells of no difference
+            variable = replace(variable, nc_type="char")  # in pure Zarr, char and string look alike
         if variable.nc_type == "char":
             hidden = len(names) > len(self.stored.variables[name].dims)
             source = _as_stored(source, names, variable.dimensions[-1] if hidden else None)
@@ -240,7 +240,7 @@ class Update:
         known = variable.attributes if variable.enum is None else as_flags(variable)
         for name, value in attributes.items():
             if name == "units" and name not in given:
-                # xarray takes finer units where those stored do not do
+                # xarray chooses finer units if the stored ones are too coarse
                 stored_units = variable.attributes.get("units")
                 if stored_units is None or not _same_units(value, stored_units.value):
                     return f"needs the units {value!r}, stored with others"
@@ -356,7 +356,7 @@ class Update:
     def group_of(self, dimension: Dimension) -> Group:
         """Return the group that declares a dimension."""
         group = self.existing.group(dimension.group)
-        assert group is not None  # some variable of it was found through it
+        assert group is not None  # the dimension was found through a variable
         return group
 
 

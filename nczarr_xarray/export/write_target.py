@@ -145,7 +145,7 @@ class WriteTarget:
         return self._archive(base=True)
 
     def _archive(self, *, base: bool) -> NewArchive:
-        old = self.reader()  # raises if what is there is not an archive that can be read
+        old = self.reader()  # raises an error if the file there is no readable archive
         if old is not None:
             old.close()
         destination = self.destination
@@ -165,7 +165,7 @@ def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base:
     file = os.path.basename(path or destination.remote_path or "")  # noqa: PTH119
     new = f"{tree}.zip" if path is None else partial_path(path)
     old = destination.open_archive() if base else None
-    # readers of Zarr look at the top, netCDF-C in a directory
+    # readers of Zarr look for keys at the top, netCDF-C in a directory
     at_top = "zarr" in destination.mode if old is None else not old.directory
     name = None if at_top else file.rpartition(".")[0] or file
     try:

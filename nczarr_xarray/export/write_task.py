@@ -16,7 +16,7 @@ import xarray as xr
 
 from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.changes.journal import ROOT, Incomplete
-from nczarr_fsspec.changes.moment import told_apart
+from nczarr_fsspec.changes.moment import stamped
 from nczarr_fsspec.changes.owned import is_chunk_of
 from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.changes.recovery import settle
@@ -69,13 +69,13 @@ class WriteTask:
         for key, document in self.documents.items():
             if key not in of_arrays:
                 if key == ROOT and not self.change.staged.stamps:
-                    document = told_apart(document)
+                    document = stamped(document)
                 self.change.staged.put(key, document)
         expected = self.staged_chunks
         if expected is not None:
             expected += len(self.documents)
         self.change.commit(self.removed, expected, mark)
-        CACHE.clear()  # of datasets that are still open, too
+        CACHE.clear()  # it may hold chunks of datasets that are still open
 
     def run(self, progress: Progress) -> None:
         """Write everything now; if anything goes wrong, nothing is left behind."""
@@ -104,7 +104,7 @@ class WriteTask:
         """Return the writing of dask's arrays, and what follows, as one ``dask.delayed``."""
         from dask.delayed import delayed
 
-        light = self.without_data()  # they are in the blocks
+        light = self.without_data()  # the data are in the graph of dask
         end = light.settled if done else light.complete
         return delayed(end, pure=False)(optimized(self.writes()))
 

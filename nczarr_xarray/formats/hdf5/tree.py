@@ -100,7 +100,7 @@ class _Reading:
         self.root = root
         self.shared = SharedMessages(frame)
         self.objects: dict[int, _Group | H5Dataset | H5NamedType | NCZarrError] = {}
-        #: by address of the group: its links, the same by name, and what brings them
+        #: by address of the group: its links, the links by name, and the part that reads them
         self._links: dict[int, list[Link]] = {}
         self._by_name: dict[int, dict[bytes, Link]] = {}
         self._coming: dict[int, Once[None]] = {}

@@ -248,7 +248,7 @@ class _Check:
 
     def codecs(self, array: ChunkedArray) -> Iterator[str]:
         if array.codecs and self.profile.generation == "G2U":
-            yield from self.codec(array.codecs[0], array)  # once for all
+            yield from self.codec(array.codecs[0], array)  # one problem is enough
             return
         for config in array.codecs:
             yield from _about(f"codec {config['id']!r}", self.codec(config, array))

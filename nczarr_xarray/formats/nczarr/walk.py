@@ -121,7 +121,7 @@ class _Walk:
         yield from self.load(
             [*spellings.ROOT_FILES, *([".zmetadata"] if try_consolidated else [])]
             + [_key(path, file) for path in ancestors for file in spellings.GROUP_FILES],
-            # which a .zmetadata that is trusted is not compared with
+            # a .zmetadata that is trusted is not compared with a listing
             [""] if self.options.remote and self.options.consolidated is not True else [],
         )
         root = self.root_documents()
@@ -134,7 +134,7 @@ class _Walk:
             yield from self.follow(root, ancestors)
         except DatasetNotFoundError as error:
             missing = error
-            if not root:  # nor any metadata of its own: it is of the version of what is below it
+            if not root:  # the root has no metadata: its version is that of the objects below it
                 keys = [_key(path, _V3) for path in ancestors]
                 yield from self.load(keys)
                 if any(self.files[key] is not None for key in keys):

@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.changes.journal import ROOT
-from nczarr_fsspec.changes.moment import plain
+from nczarr_fsspec.changes.moment import unstamped
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray import load_dataset, state, to_nczarr
 from tests.support.interleaving import (
@@ -67,7 +67,7 @@ def everywhere(make: Callable[[int, float], Any], work: Callable[[Any], None]) -
 
 def plain_objects(objects: Mapping[str, bytes]) -> Objects:
     """Without the white space by which states of a dataset are told apart."""
-    return {key: plain(data) if key == ROOT else data for key, data in objects.items()}
+    return {key: unstamped(data) if key == ROOT else data for key, data in objects.items()}
 
 
 @pytest.mark.parametrize("options", [{}, {"consolidated": True}])
