@@ -12,6 +12,17 @@ import netCDF4
 import numpy as np
 
 CASES: dict[str, Callable[[Path], None]] = {}
+#: Those that the quick tests choose.
+FEW = (
+    "h5_layouts",
+    "h5_links",
+    "h5_scales",
+    "nc_coordinates",
+    "nc_fill",
+    "nc_filters",
+    "nc_groups",
+    "nc_types",
+)
 LIBVERS = ("earliest", "v108", "v110", "v112", "v114", "latest")
 INTEGERS = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8")
 NUMBERS = (*INTEGERS, "f4", "f8")

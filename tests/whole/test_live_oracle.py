@@ -60,7 +60,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pair]:
 
 
 @pytest.mark.parametrize("how", DECODINGS)
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", slow_but(WRITERS, *FEW))
 def test_same_dataset(pairs: Callable[[str], Pair], name: str, how: str) -> None:
     ours, theirs = pairs(name).datasets(**DECODINGS[how])
     with ours, theirs:

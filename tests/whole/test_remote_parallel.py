@@ -64,7 +64,7 @@ def total(ds: xr.Dataset) -> float:
     ("scheduler", "name", "where"),
     [
         *itertools.product(["synchronous", "threads"], ["h5.nc", "c1.nc"], ["remote", "local"]),
-        ("processes", "h5.nc", "remote"),
+        pytest.param("processes", "h5.nc", "remote", marks=pytest.mark.slow),
         pytest.param("processes", "c1.nc", "local", marks=pytest.mark.slow),
     ],
 )

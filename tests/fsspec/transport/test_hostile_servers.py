@@ -466,6 +466,7 @@ class TestDamage:
         self.changed(tmp_path / "d", "zarr.json" if inline else "v/zarr.json", damaged)
         assert opened_or_refused(tmp_path / "d", consolidated=inline)
 
+    @pytest.mark.slow
     def test_deep_groups_of_hdf5(self, tmp_path: Path) -> None:
         h5py = pytest.importorskip("h5py")
         with h5py.File(tmp_path / "deep.h5", "w") as file:

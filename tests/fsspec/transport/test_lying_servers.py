@@ -21,6 +21,7 @@ from nczarr_fsspec.transport import policy as _policy
 from nczarr_xarray.dataset.open import open_hierarchy
 from tests.support.liar import Case, Liar
 from tests.support.lies import SILENCE
+from tests.support.marks import slow_but
 
 T = TypeVar("T")
 
@@ -135,7 +136,7 @@ def test_byte_ranges(liar: Liar, seed: int) -> None:
     assert read, "nothing came through"
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", slow_but(SEEDS, *SEEDS[:3]))
 @pytest.mark.parametrize("format_", ["NETCDF3_64BIT_OFFSET", "NETCDF4"])
 def test_files(liar: Liar, files: dict[str, tuple[bytes, ...]], seed: int, format_: str) -> None:
     rng = random.Random(f"files/{seed}/{format_}")

@@ -236,11 +236,17 @@ def full(*_: object) -> None:
 @pytest.mark.parametrize(
     ("command", "redirection", "status", "words"),
     [
-        ("refs", ">/dev/full", 1, "nczarr: standard output: No space left on device\n"),
+        pytest.param(
+            "refs",
+            ">/dev/full",
+            1,
+            "nczarr: standard output: No space left on device\n",
+            marks=pytest.mark.slow,
+        ),
         ("info", ">/dev/full", 1, "nczarr: standard output: No space left on device\n"),
-        ("dump", "2>/dev/full >/dev/full", 1, ""),
-        ("dump", ">&-", 0, ""),
-        ("info", "<&- >&- 2>&-", 0, ""),
+        pytest.param("dump", "2>/dev/full >/dev/full", 1, "", marks=pytest.mark.slow),
+        pytest.param("dump", ">&-", 0, "", marks=pytest.mark.slow),
+        pytest.param("info", "<&- >&- 2>&-", 0, "", marks=pytest.mark.slow),
         ("refs", "| true", 141, ""),
     ],
 )

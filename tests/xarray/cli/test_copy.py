@@ -91,7 +91,7 @@ def say_sizes(root: Group) -> None:
             variable.array = replace(array, codecs=codecs)
 
 
-@pytest.mark.parametrize("compat", ["4.9.3", "4.9.2"])
+@pytest.mark.parametrize("compat", slow_but(["4.9.3", "4.9.2"], "4.9.3"))
 @pytest.mark.parametrize("name", PURE)
 def test_through_pure_zarr_and_netcdf(tmp_path: Path, name: str, compat: str) -> None:
     """Values survive every form, whatever their types become."""

@@ -70,6 +70,7 @@ def test_it_is_written_and_read(tmp_path: Path) -> None:
     assert stored(tmp_path / "again.zarr.zarr")["compressor"] == {"id": "toy", "level": 2}
 
 
+@pytest.mark.slow
 def test_damaged_chunks_are_errors_that_name_them(tmp_path: Path) -> None:
     env = installed(tmp_path, module=codec_of_the_page())
     assert run(tmp_path, USE, env).returncode == 0
@@ -99,6 +100,7 @@ assert bytes(Decoder(array).decode([stored], lambda _: "")[0]) == plain
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "reason"),
     [

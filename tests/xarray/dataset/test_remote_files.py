@@ -30,6 +30,7 @@ from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.threads import BATCH_BYTES
 from tests.support.httpserver import Server
+from tests.support.marks import slow_but
 from tests.support.realservers import FAULTS, Nginx, RangeServer, nginx, python_server, range_server
 from tests.support.remotefiles import FORMATS, STEPS, check, expected, write_file
 from tests.support.s3server import S3Server
@@ -440,7 +441,7 @@ class TestServers:
 
 
 class TestFaults:
-    @pytest.mark.parametrize("name", ["h5.nc", "c1.nc"])
+    @pytest.mark.parametrize("name", slow_but(["h5.nc", "c1.nc"], "h5.nc"))
     @pytest.mark.parametrize("fault", FAULTS)
     def test_the_values_are_right(
         self, server: RangeServer, root: Path, fault: str, name: str

@@ -25,6 +25,7 @@ from tests.support.interleaving import (
     steps_of,
 )
 from tests.support.killing import CHUNKS, sample
+from tests.support.marks import slow_but
 
 Objects = dict[str, bytes]
 Change = Callable[[Any], object]
@@ -70,7 +71,7 @@ def plain_objects(objects: Mapping[str, bytes]) -> Objects:
     return {key: unstamped(data) if key == ROOT else data for key, data in objects.items()}
 
 
-@pytest.mark.parametrize("options", [{}, {"consolidated": True}])
+@pytest.mark.parametrize("options", slow_but([{}, {"consolidated": True}], {}))
 def test_a_region_while_others_become_valid(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +163,7 @@ class TestMetadataAreOfOneState:
 
         everywhere(partial(ChangingMapping, objects, steps_of(objects, *changes)), work)
 
+    @pytest.mark.slow
     def test_of_a_directory(self, case: Any, tmp_path: Path) -> None:
         objects, changes, states = case
         steps = steps_of(objects, *changes, stamps=True)

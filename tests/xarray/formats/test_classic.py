@@ -26,6 +26,7 @@ from tests.support import classic_corpus as corpus
 from tests.support.classic_corpus import Att, Classic, Lies, Var, write
 from tests.support.examples import examples
 from tests.support.h5drive import Driven, drive
+from tests.support.marks import slow_cases_but
 
 Buffer = bytes | memoryview
 
@@ -101,7 +102,10 @@ def check_against_netcdf(path: Path) -> Hierarchy:
 # -- what others wrote -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("content", "version"), corpus.CORPUS)
+QUICK = {content for content, _ in corpus.CORPUS if content != "huge header"}
+
+
+@pytest.mark.parametrize(("content", "version"), slow_cases_but(corpus.CORPUS, *QUICK))
 def test_files_of_netcdf_c(content: str, version: int, tmp_path: Path) -> None:
     path = tmp_path / "x.nc"
     corpus.make(content, version, path)

@@ -31,8 +31,9 @@ from nczarr_xarray.model import (
 )
 from tests.support.examples import examples
 from tests.support.h5drive import Driven, drive
-from tests.support.hdf5_corpus import CASES, write
+from tests.support.hdf5_corpus import CASES, FEW, write
 from tests.support.httpserver import Server
+from tests.support.marks import slow_but
 from tests.support.readings import RAW
 
 #: What libnetcdf 4.10.1 cannot open, and what the file is to us.
@@ -220,7 +221,10 @@ def _oracle(path: Path, **options: Any) -> dict[str, xr.Dataset]:
 @pytest.mark.parametrize("decode_cf", [True, False])
 @pytest.mark.parametrize(
     "corpus",
-    [n for n in SOUND if n not in ("h5_text_not_utf8", "h5_committed_attributes")],
+    slow_but(
+        [n for n in SOUND if n not in ("h5_text_not_utf8", "h5_committed_attributes")],
+        *FEW,
+    ),
     indirect=True,
 )
 def test_datasets_are_those_of_the_netcdf4_engine(corpus: Path, decode_cf: bool) -> None:

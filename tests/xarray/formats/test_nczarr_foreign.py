@@ -15,6 +15,7 @@ import xarray as xr
 
 from nczarr_xarray import FormatError
 from tests.support.httpserver import Server
+from tests.support.marks import slow_but
 from tests.support.netcdf_c import call
 
 
@@ -61,7 +62,7 @@ CHAINS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["i4", "u1", "f8", "i2"])
+@pytest.mark.parametrize("dtype", slow_but(["i4", "u1", "f8", "i2"], "i4"))
 @pytest.mark.parametrize("chain", CHAINS, ids=str)
 def test_chains_of_filters(tmp_path: Path, chain: tuple[int, ...], dtype: str) -> None:
     """In the order in which they were asked for."""

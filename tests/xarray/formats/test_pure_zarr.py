@@ -19,6 +19,7 @@ import xarray as xr
 import zarr
 
 from nczarr_xarray import FormatError, NCZarrWarning
+from tests.support.marks import slow_but
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -71,8 +72,8 @@ def assert_like_zarr(path: Path, **options: Any) -> xr.Dataset:
     return ours
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("order", slow_but(["C", "F"], "C"))
+@pytest.mark.parametrize("shape", slow_but(SHAPES, "plane"))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype(tmp_path: Path, dtype: str, shape: str, order: Any) -> None:
     sizes, chunks = SHAPES[shape]

@@ -55,6 +55,7 @@ from nczarr_xarray.zarr._offered import StoreView
 from nczarr_xarray.zarr.turns import Turn, settle
 from tests.support import classic_corpus, hdf5_corpus
 from tests.support.httpserver import Server
+from tests.support.marks import slow_but, slow_cases_but
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:endian-ness of dtype:UserWarning"),
@@ -160,7 +161,9 @@ def unreadable(path: Path) -> set[str]:
 
 
 class TestSameDataset:
-    @pytest.mark.parametrize("name", sorted(set(hdf5_corpus.CASES) - HUGE))
+    @pytest.mark.parametrize(
+        "name", slow_but(sorted(set(hdf5_corpus.CASES) - HUGE), *hdf5_corpus.FEW)
+    )
     def test_hdf5(self, name: str, tmp_path: Path) -> None:
         path = hdf5_corpus.write(name, tmp_path)
         store, left = show(path)
@@ -171,7 +174,9 @@ class TestSameDataset:
         assert {p.object for p in problems} == left
         compare(path, by_reference(refs), left)
 
-    @pytest.mark.parametrize(("content", "version"), CLASSIC)
+    @pytest.mark.parametrize(
+        ("content", "version"), slow_cases_but(CLASSIC, "attributes", "everything", "scalars")
+    )
     def test_classic(self, content: str, version: int, tmp_path: Path) -> None:
         path = tmp_path / "x.nc"
         classic_corpus.make(content, version, path)
