@@ -43,6 +43,7 @@ from numcodecs import blosc, lz4, zstd
 
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask
+from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.codecs.codec import Size
 from nczarr_xarray.codecs.registry import step_of
 from nczarr_xarray.codecs.shuffle import unshuffle
@@ -223,6 +224,7 @@ def our_shuffle(width: int, row: int = 1) -> Make:
         whole = (rows, (row + 1) * columns)
         dtype = np.dtype(f"<f{width}")
         decoder = Decoder(ChunkedArray("v", whole, (rows, columns), dtype, codecs=codecs))
+        scatter = Scatter(decoder)
         result = np.zeros(whole, dtype)
         every = (slice(0, rows, 1), slice(0, columns, 1))
         tasks = [
@@ -234,7 +236,7 @@ def our_shuffle(width: int, row: int = 1) -> Make:
         def decode(stored: Any) -> Any:
             stored = [stored] if row == 1 else stored
             chunks = decoder.decode(stored, str)
-            decoder.place_many(chunks, tasks, None, result)
+            scatter.many(chunks, tasks, None, result)
             return out
 
         return decode

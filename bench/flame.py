@@ -25,7 +25,7 @@ WIDTH, ROW = 1000, 17
 KINDS = {
     "inflate (libdeflate)": ("decompress.py",),
     "unshuffle (blosc)": ("unshuffle", "unshuffle_into"),
-    "copy into the result": ("place_row", "place "),
+    "copy into the result": ("Scatter.row", "Scatter.one"),
     "read files": ("_small", "_open", "read_at", "DirectoryStore.get", "directory.py"),
 }
 COLOURS = ("#1b7837", "#5aae61", "#a6dba0", "#3690c0", "#fdae61")
@@ -55,7 +55,7 @@ def parsed(text: str) -> Stacks:
         frames, _, count = line.rpartition(" ")
         names = [frame.replace("<locals>.", "") for frame in frames.split(";")]
         at = next((i for i, name in enumerate(names) if name.startswith("ChunkReader.read")), None)
-        work = next((i for i, name in enumerate(names) if name.startswith("share.work")), at)
+        work = next((i for i, name in enumerate(names) if name.startswith("GridPieces.take")), at)
         if work is not None:
             stacks[tuple(names[work:])] += int(count)
     return stacks

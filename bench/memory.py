@@ -41,7 +41,7 @@ from programs import programs
 from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.processors import processors
 from nczarr_fsspec.ranges.reader import HELD_BYTES
-from nczarr_xarray.chunks.engine import IN_FLIGHT_BYTES
+from nczarr_xarray.chunks.sources import IN_FLIGHT_BYTES
 from nczarr_xarray.chunks.threads import BATCH_BYTES
 
 T = TypeVar("T")

@@ -31,7 +31,6 @@ from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.options import OpenOptions
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
-    ChunkedArray,
     Dimension,
     Group,
     Variable,
@@ -271,7 +270,7 @@ class NCZarrDataStore(AbstractDataStore):
             data = LazilyIndexedArray(data.astype(VLEN_STRING))
         attributes = shown_attributes(variable)
         if "_FillValue" not in attributes and self.is_mask(variable):
-            assert isinstance(variable.array, ChunkedArray)
+            assert variable.array is not None
             attributes["_FillValue"] = variable.array.fill
         if variable.dtype.kind == "S" and isinstance(attributes.get("_FillValue"), bytes):
             empty = b"\0" if variable.nc_type == "char" else b""  # a char is never nothing
@@ -285,7 +284,7 @@ class NCZarrDataStore(AbstractDataStore):
     def is_mask(self, variable: Variable) -> bool:
         """Whether the Zarr fill value is what netCDF would call ``_FillValue``."""
         array, hierarchy = variable.array, self.opened.hierarchy
-        if not isinstance(array, ChunkedArray) or array.fill is None:
+        if array is None or array.fill is None:
             return False
         if hierarchy.generation != "v2":
             return False  # NCZarr says it in the attribute

@@ -1,4 +1,4 @@
-"""The chunk engine: one planner, one fetcher and one decoder for every format."""
+"""The chunk engine: locate, fetch, decode and scatter, for every format."""
 
 from __future__ import annotations
 

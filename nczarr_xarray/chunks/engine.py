@@ -1,262 +1,175 @@
-"""The chunk engine: plan, fetch, decode, place.
+"""The chunk engine: locate, fetch, decode, scatter.
 
-Local stores are read by a few threads, each fetching, decoding and placing
-whole chunks (the codec libraries let go of the interpreter lock). Remote stores
-keep many requests in flight on their event loop and hand what arrives to the
-same threads. Nothing here knows a file format.
+An array says where its chunks are, a source brings their bytes, and pieces know what becomes of
+them: chunks of a grid are decoded, runs of plain elements are copied. What is at hand is read by
+a few threads, each fetching, decoding and scattering some pieces (the codec libraries let go
+of the interpreter lock). What is far away is fetched by an event loop, with many requests in
+flight, and what arrives is handed to the same threads. Nothing here knows a file format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from nczarr_fsspec.errors import FormatError
-from nczarr_fsspec.keystore import LocalStore, RemoteStore
-from nczarr_xarray.chunks.cache import CACHE, Chunks
-from nczarr_xarray.chunks.decoder import Decoder
-from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
-from nczarr_xarray.chunks.threads import (
-    INLINE_BYTES,
-    chunks_at_a_time,
-    gather_or_cancel,
-    in_pool,
-    share,
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_xarray.chunks.grid import Grid
+from nczarr_xarray.chunks.plan import Plan
+from nczarr_xarray.chunks.sources import (
+    File,
+    LocalFile,
+    LocalKeys,
+    LocalSource,
+    RemoteFile,
+    RemoteKeys,
+    RemoteSource,
+    source_of,
 )
-from nczarr_xarray.model import ChunkedArray, FileChunks, FileStrides
+from nczarr_xarray.chunks.strided import Strided
+from nczarr_xarray.chunks.threads import BATCH_BYTES, in_threads, share
+from nczarr_xarray.model import Array, ChunkTable
 
-#: Bytes of decoded chunks in flight at most, for one remote read.
-IN_FLIGHT_BYTES = 1 << 28
+
+class Pieces(Protocol):
+    """Chunks, or runs of elements, that are fetched at the same time.
+
+    Attributes
+    ----------
+    table
+        Where they are, row by row.
+    groups
+        In how many parts threads take them.
+    group_nbytes, group_chunks
+        Bytes and chunks that a group is about.
+    nbytes
+        That a piece becomes.
+    most
+        Bytes that one may have as stored.
+    """
+
+    table: ChunkTable
+    groups: int
+    group_nbytes: int
+    group_chunks: int
+    nbytes: int
+    most: int
+
+    def take(self, source: LocalSource, groups: Sequence[int]) -> None:
+        """Fetch, decode and scatter consecutive groups; called in several threads."""
+
+    def left(self) -> np.ndarray[Any, Any]:
+        """Scatter what need not be fetched, and return the rows of what is left."""
+
+    def scatter(self, rows: np.ndarray[Any, Any], data: Sequence[Any]) -> None:
+        """Decode and scatter what was fetched, in any order; called in several threads."""
+
+
+class Read(Protocol):
+    """One read of a plan, and the array that it fills."""
+
+    result: np.ndarray[Any, Any]
+
+    def windows(self) -> Iterator[tuple[np.ndarray[Any, Any], Any]]:
+        """Yield numbers of chunks to locate together, and what `pieces` needs with them."""
+
+    def pieces(self, ids: np.ndarray[Any, Any], window: Any, table: ChunkTable) -> Pieces:
+        """Return the pieces of a window that has been located."""
+
+
+class Scheme(Protocol):
+    """A way to read arrays: decoded chunks, or parts of one that is plain.
+
+    Attributes
+    ----------
+    needs_libhdf5
+        Whether pieces must not be scattered in the thread of an event loop.
+    """
+
+    needs_libhdf5: bool
+
+    def begin(
+        self, plan: Plan, source: LocalSource | RemoteSource, *, remember: bool, local: bool
+    ) -> Read:
+        """Begin to read what `plan` selects; see `ChunkReader.read`."""
+
+    def whole(self, source: LocalSource) -> np.ndarray[Any, Any] | None:
+        """See `ChunkReader.read_whole`."""
 
 
 class ChunkReader:
-    """Reads selections of one array. Holds no handles; made once per array and process."""
+    """Reads selections of one array. Made once per array and process.
 
-    __slots__ = ("__weakref__", "_array", "_decoder", "_fill", "_known")
-
-    def __init__(self, array: ChunkedArray) -> None:
-        self._array = array
-        self._decoder = Decoder(array)
-        self._fill = fill_element(array)
-        self._known = CACHE.of(self)
-
-    def read(
-        self, store: LocalStore, plan: Plan, *, remember: bool = False
-    ) -> np.ndarray[Any, Any]:
-        """Read what `plan` selects, in the calling thread and the pool.
-
-        Parameters
-        ----------
-        remember
-            Whether reads of the same chunks may follow.
-
-        Raises
-        ------
-        FormatError, StoreError
-            Naming the chunk that cannot be decoded or read.
-        """
-        result = allocate(self._array, plan)
-        nbytes = self._decoder.nbytes
-        most = chunks_at_a_time(plan.count, nbytes) if self._decoder.in_rows else 1
-
-        # what is not compressed is in memory anyway, in the system's cache
-        known = self._chunks_of(plan) if remember and not self._decoder.is_plain else None
-
-        def place(batches: Sequence[list[Segment]]) -> None:
-            for batch in batches:
-                self._place_batch(store, batch, known, plan, result)
-
-        count = -(-plan.count // most)
-        share(place, _batches(plan, most), count, most * nbytes, chunks=most)
-        return plan.finish(result)
-
-    def read_whole(self, store: LocalStore) -> None:
-        """Leave it to `read`: a file is opened for each chunk anyway."""
-
-    def _place_batch(
-        self,
-        store: LocalStore,
-        batch: list[Segment],
-        known: Chunks | None,
-        plan: Plan,
-        result: np.ndarray[Any, Any],
-    ) -> None:
-        decoder = self._decoder
-        tasks: list[ChunkTask] = []
-        keys: list[str] = []
-        data: list[bytes] = []
-        for segment in batch:
-            own = self._keys(segment)
-            if decoder.is_plain and len(own) == 1:
-                room = decoder.room_for(segment.first, plan.axes, result)
-                if room is not None and store.get_into(own[0], room) == len(room):
-                    continue  # without a copy; what is missing or has another size is done below
-            if known is not None:
-                self._place_known(store, segment.tasks(), own, known, plan, result)
-                continue
-            if decoder.is_plain and segment.step and len(own) > 1:
-                plain = self._read_row(store, own)
-                if plain is not None:
-                    decoder.place_row(plain, segment, result)
-                    continue
-            stored = [store.get(key, None, None, decoder.most) for key in own]
-            if segment.step and len(own) > 1 and None not in stored:
-                chunks = decoder.decode(stored, own.__getitem__)
-                decoder.place_row(chunks, segment, result)
-                continue
-            for task, key, part in zip(segment.tasks(), own, stored, strict=True):
-                if part is None:
-                    result[task.target] = self._fill
-                else:
-                    tasks.append(task)
-                    keys.append(key)
-                    data.append(part)
-        if data:
-            chunks = decoder.decode(data, keys.__getitem__)
-            decoder.place_many(chunks, tasks, plan.axes, result)
-
-    def _read_row(self, store: LocalStore, keys: list[str]) -> np.ndarray[Any, Any] | None:
-        """Plain chunks, each a row of bytes; None if one has another size."""
-        chunks = np.empty((len(keys), self._decoder.nbytes), dtype=np.uint8)
-        for key, chunk in zip(keys, chunks, strict=True):
-            size = store.get_into(key, chunk.data)
-            if size is None:
-                chunk.view(self._array.dtype)[...] = self._fill
-            elif size != chunk.size:
-                return None
-        return chunks
-
-    def _place_known(
-        self,
-        store: LocalStore,
-        tasks: list[ChunkTask],
-        keys: list[str],
-        known: Chunks,
-        plan: Plan,
-        result: np.ndarray[Any, Any],
-    ) -> None:
-        versions = [(key, store.stamp(key)) for key in keys]  # before they are read
-        found = known.get(versions)
-        for task, key, version, chunk in zip(tasks, keys, versions, found, strict=True):
-            if chunk is None:
-                remember = partial(known.put, [version])
-                data = store.get(key, most=self._decoder.most)
-                self._place(task, key, data, remember, plan, result)
-            else:
-                self._decoder.place(chunk, task, plan.axes, result)
-
-    async def read_remote(
-        self, store: RemoteStore, plan: Plan, *, remember: bool = False
-    ) -> np.ndarray[Any, Any]:
-        """Read what `plan` selects; must run on the store's loop.
-
-        Parameters
-        ----------
-        remember
-            Whether reads of the same chunks may follow.
-
-        Raises
-        ------
-        FormatError, StoreError
-            Naming the chunk that cannot be decoded or read.
-        """
-        result = allocate(self._array, plan)
-        tasks = plan.tasks()
-        nbytes = self._decoder.nbytes
-        in_flight = min(plan.count, store.concurrency, max(4, IN_FLIGHT_BYTES // max(nbytes, 1)))
-        gate = store.gate()
-        inline = nbytes <= INLINE_BYTES // 8 and not self._decoder.needs_libhdf5
-        known = self._chunks_of(plan) if remember else None
-
-        async def work() -> None:
-            for task in tasks:
-                key = self._key(task)
-                (chunk,) = (None,) if known is None else known.get([key])
-                if chunk is not None:
-                    self._decoder.place(chunk, task, plan.axes, result)
-                    continue
-                async with gate:
-                    data = await store.get(key, most=self._decoder.most)
-                keep = None if known is None else partial(known.put, [key])
-                if inline:
-                    self._place(task, key, data, keep, plan, result)
-                else:
-                    await in_pool(self._place, task, key, data, keep, plan, result)
-
-        await gather_or_cancel(*(work() for _ in range(in_flight)))
-        return plan.finish(result)
-
-    def _chunks_of(self, plan: Plan) -> Chunks | None:
-        return self._known.for_read(plan, self._decoder.nbytes, self._array.dtype)
-
-    def _keys(self, segment: Segment) -> list[str]:
-        position, axis = segment.first.position, segment.axis
-        if len(segment.pieces) == 1:
-            return [self._key(segment.first)]
-        separator = self._array.separator
-        before = "".join(f"{number}{separator}" for number in position[:axis])
-        after = "".join(f"{separator}{number}" for number in position[axis + 1 :])
-        before = f"{self._array.path}/{before}"
-        return [f"{before}{piece.chunk}{after}" for piece in segment.pieces]
-
-    def _key(self, task: ChunkTask) -> str:
-        array = self._array
-        return f"{array.path}/{array.separator.join(map(str, task.position)) or '0'}"
-
-    def _place(
-        self,
-        task: ChunkTask,
-        key: str,
-        data: bytes | None,
-        remember: Callable[[list[Any], int], None] | None,
-        plan: Plan,
-        result: np.ndarray[Any, Any],
-    ) -> None:
-        if data is None:
-            result[task.target] = self._fill
-            return
-        chunks = self._decoder.decode([data], lambda _: key)
-        if remember is not None:
-            remember(chunks, self._decoder.nbytes)
-        self._decoder.place(chunks[0], task, plan.axes, result)
-
-
-def _batches(plan: Plan, most: int) -> Iterator[list[Segment]]:
-    """The segments of a plan, about `most` chunks at a time."""
-    batch: list[Segment] = []
-    count = 0
-    for segment in plan.segments(most):
-        batch.append(segment)
-        count += len(segment.pieces)
-        if count >= most:
-            yield batch
-            batch, count = [], 0
-    if batch:
-        yield batch
-
-
-def fill_element(array: ChunkedArray | FileChunks | FileStrides) -> Any:
-    """What elements that are not stored read as."""
-    if array.fill is not None:
-        return array.fill
-    return "" if array.dtype.kind == "O" else np.zeros((), dtype=array.dtype)[()]
-
-
-def allocate(array: ChunkedArray | FileChunks | FileStrides, plan: Plan) -> np.ndarray[Any, Any]:
-    """Room for the result of `plan`.
-
-    Raises
-    ------
-    FormatError
-        If there is none.
+    Parameters
+    ----------
+    array
+        Not one that `reads_itself`.
+    store
+        The keys of the dataset, or its file.
     """
-    try:
-        # placing chunks swaps bytes on the way: the result is always native
-        return np.empty(plan.shape, dtype=array.dtype.newbyteorder("="))
-    except (MemoryError, ValueError) as error:
-        raise FormatError(
-            array.path, f"a selection of shape {plan.shape} does not fit ({error})"
-        ) from None
+
+    def __init__(self, array: Array, store: KeyStore | File) -> None:
+        self._array = array
+        self._source = source_of(store)
+        self._scheme: Scheme = Grid(array) if array.strides is None else Strided(array)
+
+    def read_whole(self) -> np.ndarray[Any, Any] | None:
+        """Read all elements of what is at hand in one go; None if that is not the best way.
+
+        Raises
+        ------
+        FormatError, StoreError
+            As `read`.
+        """
+        assert isinstance(self._source, (LocalKeys, LocalFile))
+        return self._scheme.whole(self._source)
+
+    def read(self, plan: Plan, *, remember: bool = False) -> np.ndarray[Any, Any]:
+        """Read what `plan` selects of what is at hand, in the calling thread and the pool.
+
+        Parameters
+        ----------
+        remember
+            Whether reads of the same chunks may follow.
+
+        Raises
+        ------
+        FormatError, StoreError
+            Naming the chunk, or the variable, that cannot be found, read or decoded.
+        """
+        array, source = self._array, self._source
+        assert isinstance(source, (LocalKeys, LocalFile))
+        read = self._scheme.begin(plan, source, remember=remember, local=True)
+        for wanted, window in read.windows():
+            pieces = read.pieces(wanted, window, source.locate(array.locate(wanted)))
+            take, count = partial(pieces.take, source), pieces.groups
+            share(take, range(count), count, pieces.group_nbytes, chunks=pieces.group_chunks)
+        return plan.finish(read.result)
+
+    async def read_remote(self, plan: Plan, *, remember: bool = False) -> np.ndarray[Any, Any]:
+        """`read` of what is far away; must run on the loop of the source."""
+        array, source, scheme = self._array, self._source, self._scheme
+        assert isinstance(source, (RemoteKeys, RemoteFile))
+        read = scheme.begin(plan, source, remember=remember, local=False)
+        for wanted, window in read.windows():
+            pieces = read.pieces(wanted, window, await source.locate(array.locate(wanted)))
+            left = pieces.left()
+            most = max(1, BATCH_BYTES // max(1, pieces.nbytes))
+
+            def scatter(
+                numbers: Sequence[int],
+                data: Sequence[Any],
+                pieces: Pieces = pieces,
+                left: np.ndarray[Any, Any] = left,
+                most: int = most,
+            ) -> None:
+                # a request brings thousands of small chunks: decoded all at once, they are large
+                for part in (slice(at, at + most) for at in range(0, len(numbers), most)):
+                    pieces.scatter(left[numbers[part]], data[part])
+
+            receive = in_threads(scatter, pieces.nbytes, inline=not scheme.needs_libhdf5)
+            table = pieces.table if len(left) == len(pieces.table.start) else pieces.table.of(left)
+            await source.fetch(table, pieces.most, pieces.nbytes, receive)
+        return plan.finish(read.result)

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -72,6 +72,19 @@ class Segment(NamedTuple):
         along = slice(target[axis].start, self.pieces[-1].target.stop)  # type: ignore[union-attr]
         return (*target[:axis], along, *target[axis + 1 :])
 
+    def part(self, low: int, high: int) -> Segment:
+        """Some of the chunks, those from `low` to `high`; a single one has no step."""
+        if high - low == len(self.pieces):
+            return self
+        axis, (position, source, target), pieces = self.axis, self.first, self.pieces[low:high]
+        first = ChunkTask(
+            (*position[:axis], pieces[0].chunk, *position[axis + 1 :]),
+            (*source[:axis], pieces[0].source, *source[axis + 1 :]),
+            (*target[:axis], pieces[0].target, *target[axis + 1 :]),
+        )
+        several = len(pieces) > 1
+        return Segment(first, axis, pieces, self.step * several, self.dense and several)
+
     def tasks(self) -> list[ChunkTask]:
         """The chunks one by one."""
         axis, (position, source, target) = self.axis, self.first
@@ -85,30 +98,6 @@ class Segment(NamedTuple):
             )
             for piece in self.pieces
         ]
-
-
-class Plan(Protocol):
-    """All chunks of a selection, and the shape of the array they fill."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def count(self) -> int:
-        """Number of chunks."""
-
-    @property
-    def axes(self) -> tuple[int, ...] | None:
-        """Order in which `ChunkTask.source` sees the dimensions of a chunk, if not its own."""
-
-    def segments(self, most: int) -> Iterator[Segment]:
-        """The chunks, up to `most` at a time."""
-
-    def tasks(self) -> Iterator[ChunkTask]:
-        """The chunks one by one."""
-
-    def finish(self, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Turn the filled array into what the selection means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +220,12 @@ class PointPlan:
         return result.reshape(self.points_shape + self.shape[1:])
 
 
+#: All chunks of a selection (`segments`, `count` of them), and the shape of the array they fill.
+#: `axes` is the order in which `ChunkTask.source` sees the dimensions of a chunk, if not its own;
+#: `finish` turns the filled array into what the selection means.
+Plan: TypeAlias = OuterPlan | PointPlan
+
+
 def plan_outer(
     selection: Sequence[Index], shape: Sequence[int], chunk_shape: Sequence[int]
 ) -> OuterPlan:
@@ -330,31 +325,6 @@ def plan_points(
         flips=rest.flips,
         points_shape=points_shape,
     )
-
-
-def segments_of(tasks: Sequence[ChunkTask], chunk_shape: Sequence[int]) -> Iterator[Segment]:
-    """Put tasks of an orthogonal selection together again, in their order."""
-    axis = 0
-    if len(tasks) > 1:
-        pairs = zip(tasks[0].position, tasks[1].position, strict=True)
-        axis = max((i for i, (one, other) in enumerate(pairs) if one != other), default=0)
-
-    def across(task: ChunkTask) -> Any:
-        return task.position[:axis], task.position[axis + 1 :]
-
-    for _, group in itertools.groupby(tasks, across):
-        row = list(group)
-        if not chunk_shape or not all(
-            isinstance(part, slice) for part in (*row[0].source, *row[0].target)
-        ):
-            for task in row:
-                yield Segment(task, 0, [Piece(0, slice(0, 1), slice(0, 1))], 0, False)
-            continue
-        pieces = [Piece(t.position[axis], t.source[axis], t.target[axis]) for t in row]
-        at = 0
-        for run, step, dense in _runs(pieces, chunk_shape[axis], len(pieces)):
-            yield Segment(row[at], axis, run, step, dense)
-            at += len(run)
 
 
 def _checked(index: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:

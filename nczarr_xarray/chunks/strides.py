@@ -2,7 +2,7 @@
 
 Contiguous data and the records of classic files need no index: where an element
 is follows from its position. A selection becomes *runs* of equal length, each as
-long as reads little that is not wanted; placing them is a few numpy operations
+long as reads little that is not wanted; scattering them is a few numpy operations
 for as many runs as arrive together.
 """
 
@@ -17,7 +17,6 @@ import numpy as np
 
 from nczarr_xarray.chunks.plan import OuterPlan, Part, PointPlan
 from nczarr_xarray.chunks.records import LONGEST
-from nczarr_xarray.model import FileStrides
 
 #: Where bytes are on this machine, so many from one wanted piece to the next are read faster than a
 #: call for each piece takes: the records of a file with many variables are as long.
@@ -28,7 +27,7 @@ SHORT_RUN = 1 << 14
 WANTED_SHARE = 0.8
 #: (a slice that takes one element of so many is not read in one go)
 SPARSE_STEP = 8
-#: and while it is at most this long, that runs can be placed while others are still fetched.
+#: and while it is at most this long, that runs can be scattered while others are still fetched.
 LONG_RUN = 1 << 20
 #: Rows that are as long need not be read several together.
 LONG_ROW = 1 << 17
@@ -118,8 +117,11 @@ class Runs:
         part = result[self.target][(*index, ...)]  # a view, of a single element too
         return part.reshape(-1) if part.flags.c_contiguous else None
 
-    def place(
-        self, numbers: Sequence[int], data: Sequence[Any], result: np.ndarray[Any, Any]
+    def scatter(
+        self,
+        numbers: Sequence[int] | np.ndarray[Any, Any],
+        data: Sequence[Any],
+        result: np.ndarray[Any, Any],
     ) -> None:
         """Put the bytes of the runs `numbers`, in any order, where they belong in `result`."""
         stored = data[0] if len(data) == 1 else b"".join(data)
@@ -200,23 +202,22 @@ def plan_runs(
     return [_runs(outer[:-1], (*around, part), (axis, *axes[inner:]), dtype) for part, axis in cut]
 
 
-def span_of(array: FileStrides) -> int:
+def span_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
     """Measure the bytes from the first element of an array to the end of its last one.
 
     Returns
     -------
-    0 if the array is not to be read at once: nothing is stored in the file, or it is long, or much
-    of what lies between its elements is not its own.
+    0 if the array is not to be read at once: it is empty or long, or much of what lies between its
+    elements is not its own.
     """
-    if array.start is None or array.inline is not None or 0 in array.shape:
+    if 0 in shape:
         return 0
-    span = array.dtype.itemsize
-    for length, stride in zip(array.shape, array.strides, strict=True):
+    span = itemsize
+    for length, stride in zip(shape, strides, strict=True):
         span += (length - 1) * stride
-    dense = span == array.dtype.itemsize * math.prod(array.shape)
-    if dense:
+    if span == itemsize * math.prod(shape):
         return span if span <= LONG_RUN else 0
-    return span if array.strides[0] <= LOCAL_GAP and span <= LONGEST else 0
+    return span if strides[0] <= LOCAL_GAP and span <= LONGEST else 0
 
 
 def end_of(plan: OuterPlan | PointPlan, strides: Sequence[int], itemsize: int) -> int:

@@ -17,8 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 from nczarr_fsspec.processors import processors
 
 T = TypeVar("T")
@@ -226,29 +224,32 @@ async def in_pool(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def in_threads(
-    place: Callable[[Any, list[memoryview]], None], nbytes: int, *, inline: bool = True
-) -> Callable[[np.ndarray[Any, Any], list[memoryview]], Awaitable[None]]:
-    """What takes pieces on an event loop, and has the pool place them.
+    scatter: Callable[[Any, list[Any]], None], nbytes: int, *, inline: bool = True
+) -> Callable[[Any, list[Any]], Awaitable[None]]:
+    """What takes pieces on an event loop, and has the pool scatter them.
 
     Parameters
     ----------
-    place
+    scatter
         Takes numbers of pieces and their bytes.
     nbytes
         Bytes that one piece becomes.
     inline
-        Whether `place` may be called on the loop itself, if it is but little.
+        Whether `scatter` may be called on the loop itself, if it is but little.
     """
 
-    async def receive(numbers: np.ndarray[Any, Any], data: list[memoryview]) -> None:
+    async def receive(numbers: Any, data: list[Any]) -> None:
         count = len(numbers)
         if inline and count * nbytes <= INLINE_BYTES // 8:
-            place(numbers, data)
+            scatter(numbers, data)
             return
         shares = max(1, min(processors(), count, count * nbytes // INLINE_BYTES))
+        if shares == 1:
+            await in_pool(scatter, numbers, data)
+            return
         bounds = [count * i // shares for i in range(shares + 1)]
         await gather_or_cancel(
-            *(in_pool(place, numbers[a:b], data[a:b]) for a, b in itertools.pairwise(bounds))
+            *(in_pool(scatter, numbers[a:b], data[a:b]) for a, b in itertools.pairwise(bounds))
         )
 
     return receive

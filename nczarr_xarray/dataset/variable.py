@@ -6,9 +6,8 @@ import asyncio
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,23 +15,13 @@ from nczarr_fsspec.changes.moment import Mark, look
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, OnLoop, RemoteStore
 from nczarr_xarray.chunks import ChunkReader, Index, Plan, plan_outer, plan_points
-from nczarr_xarray.chunks.files import FileChunkReader, FileStridesReader
 from nczarr_xarray.chunks.padding import Fitted, fit
 from nczarr_xarray.chunks.threads import gather_or_cancel, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.formats.hdf5.fallback import H5pyArray, H5pyReader
 from nczarr_xarray.formats.nczarr.consolidated import same
 from nczarr_xarray.formats.nczarr.jsontext import loads
-from nczarr_xarray.formats.zarr3.array import ZarrArray, ZarrReader
-from nczarr_xarray.model import (
-    Array,
-    ChunkedArray,
-    Conversion,
-    FileChunks,
-    FileStrides,
-    Variable,
-)
+from nczarr_xarray.model import Selections, Variable
 
 #: An index of all positions along a dimension.
 _ALL = slice(None)
@@ -61,7 +50,8 @@ class VariableReader:
     ) -> None:
         self.store = store
         self.path = variable.path
-        self.array = _exact(variable.array) if exact else variable.array
+        array = variable.array
+        self.array = array.exact() if exact and array is not None else array
         self.exact = exact
         self.error = variable.error
         self.shape = variable.shape
@@ -70,16 +60,16 @@ class VariableReader:
         #: whether a selection of all is one of all that is stored
         self._is_whole = self.array is not None and self.array.shape == self.shape
         self._mark = mark
-        self._reader: _ArrayReader | _WholeReader | None = None
+        self._reader: ChunkReader | Selections | None = None
         # what .zmetadata says of the array, until it has been compared with the array's own
         self._expected: Any = None
-        if unchecked is not None and isinstance(self.array, ChunkedArray):
-            self._expected = unchecked.get(f"{self.array.path}/.zarray")
+        if unchecked is not None and array is not None:
+            self._expected = unchecked.get(array.described)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
 
-    def prepare(self) -> _ArrayReader | _WholeReader:
+    def prepare(self) -> ChunkReader | Selections:
         """Find out whether the variable can be read, as far as its metadata tell.
 
         Raises
@@ -90,23 +80,11 @@ class VariableReader:
         if self.error is not None:
             raise self.error.with_traceback(None)  # it may be remembered, and raised often
         if self._reader is None:
-            self._reader = self._make_reader()
+            array, store = self.array, self.store
+            assert array is not None
+            own = array.reads_itself
+            self._reader = array.selections(store) if own else ChunkReader(array, store)
         return self._reader
-
-    def _make_reader(self) -> _ArrayReader | _WholeReader:
-        array, store = self.array, self.store
-        if isinstance(array, ChunkedArray):
-            return ChunkReader(array)
-        if isinstance(array, FileChunks):
-            return FileChunkReader(array)
-        if isinstance(array, FileStrides):
-            return FileStridesReader(array)
-        if isinstance(array, H5pyArray):
-            assert isinstance(store, DataFile)
-            return H5pyReader(store.source, array)
-        assert isinstance(array, ZarrArray)
-        assert isinstance(store, KeyStore)
-        return ZarrReader(store, array)
 
     def read(
         self, key: tuple[Index, ...] | None = None, *, points: bool = False
@@ -134,25 +112,27 @@ class VariableReader:
     def _read(self, key: tuple[Index, ...] | None, points: bool) -> np.ndarray[Any, Any]:
         reader = self.prepare()
         key = self._full(key)
-        if isinstance(reader, _WholeReader):
+        if not isinstance(reader, ChunkReader):
             fitted = self._fit(key, points)
             return fitted.finish(reader.read(fitted.key, points=points))
         remote = loop_of(self.store)
         if remote is not None:
             return remote.run(self.read_remote(key, points=points, remember=_in_sequence()))
         if self._is_whole and all(isinstance(i, slice) and i == _ALL for i in key):
-            data = reader.read_whole(self.store)
+            data = reader.read_whole()
             if data is not None:
                 return self._converted(data)
         fitted = self._fit(key, points)
         plan = self._plan(fitted.key, points)
-        data = reader.read(self.store, plan, remember=_in_sequence())
+        data = reader.read(plan, remember=_in_sequence())
         return fitted.finish(self._converted(data))
 
     def _converted(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Values of elements that were read of a local store."""
-        if isinstance(self.store, DataFile) and (conversion := self._conversion()):
-            return self.store.parse(conversion(data))
+        assert self.array is not None
+        conversion, store = self.array.conversion, self.store
+        if conversion is not None and isinstance(store, DataFile):
+            return store.parse(conversion(data))
         return self._values(data)
 
     async def read_async(
@@ -178,23 +158,26 @@ class VariableReader:
         remember: bool = False,
     ) -> np.ndarray[Any, Any]:
         """`read`, on the loop of the (remote) store; `remember` if similar reads may follow."""
-        if self._reader is None and self._needs_libhdf5():
+        array, store = self.array, self.store
+        own = array is not None and (array.reads_itself or need_libhdf5(array.codecs))
+        if own and self._reader is None:  # not on an event loop
             await in_pool(self.prepare)
         reader = self.prepare()
         key = self._full(key)
-        if isinstance(reader, _WholeReader):
+        if not isinstance(reader, ChunkReader):
             fitted = self._fit(key, points)
             # not a thread of the loop's own, which may need those to find a host
             return fitted.finish(await in_pool(partial(reader.read, fitted.key, points=points)))
         fitted = self._fit(key, points)
         plan = self._plan(fitted.key, points)
         data, _ = await gather_or_cancel(
-            reader.read_remote(self.store, plan, remember=remember), self._compare()
+            reader.read_remote(plan, remember=remember), self._compare()
         )
-        if isinstance(self.store, DataFile) and (conversion := self._conversion()):
+        conversion = array.conversion if array is not None else None
+        if conversion is not None and isinstance(store, DataFile):
             if conversion.needs_libhdf5:
-                return fitted.finish(await in_pool(self.store.parse, conversion(data)))
-            return fitted.finish(await self.store.parse_remote(conversion(data)))
+                return fitted.finish(await in_pool(store.parse, conversion(data)))
+            return fitted.finish(await store.parse_remote(conversion(data)))
         return fitted.finish(self._values(data))
 
     def _explain(self, error: NCZarrError) -> None:
@@ -204,16 +187,6 @@ class VariableReader:
         with suppress(StoreError):
             if look(self.store) != self._mark:
                 error.reason += "; the dataset was changed after it was opened: open it again"
-
-    def _needs_libhdf5(self) -> bool:
-        """Whether `prepare` must not be called in the thread of an event loop."""
-        array = self.array
-        if isinstance(array, (ChunkedArray, FileChunks)):
-            return need_libhdf5(array.codecs)
-        return isinstance(array, H5pyArray)
-
-    def _conversion(self) -> Conversion | None:
-        return self.array.conversion if isinstance(self.array, (FileChunks, FileStrides)) else None
 
     def _fit(self, key: tuple[Any, ...], points: bool) -> Fitted:
         assert self.array is not None
@@ -235,9 +208,9 @@ class VariableReader:
         if expected is None:
             return
         store = self.store
-        assert isinstance(self.array, ChunkedArray)
+        assert self.array is not None
         assert isinstance(store, RemoteStore)
-        key = f"{self.array.path}/.zarray"
+        key = self.array.described
         async with store.gate():
             data = await store.get(key, most=store.max_metadata)
         if data is None or not same(loads(data, key), expected):
@@ -257,31 +230,6 @@ class VariableReader:
         errors = "surrogateescape" if self.exact else "replace"
         values[:] = [text.decode("utf-8", errors) for text in texts]
         return values.reshape(data.shape)
-
-
-def _exact(array: Array | None) -> Array | None:
-    """An array whose text keeps bytes that are not UTF-8."""
-    if isinstance(array, H5pyArray):
-        return replace(array, errors="surrogateescape")
-    if isinstance(array, (FileChunks, FileStrides)) and array.conversion is not None:
-        return replace(array, conversion=array.conversion.exact())
-    return array
-
-
-class _ArrayReader(Protocol):
-    """Reads what a plan selects, of a store (or file) of the kind it was made for."""
-
-    def read(self, store: Any, plan: Any, *, remember: bool) -> np.ndarray[Any, Any]: ...
-
-    def read_whole(self, store: Any) -> np.ndarray[Any, Any] | None: ...
-
-    async def read_remote(
-        self, store: Any, plan: Any, *, remember: bool
-    ) -> np.ndarray[Any, Any]: ...
-
-
-#: What brings its own ways to the data, and reads selections by itself.
-_WholeReader = ZarrReader | H5pyReader
 
 
 def _in_sequence() -> bool:

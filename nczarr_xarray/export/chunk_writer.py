@@ -19,7 +19,7 @@ import numpy as np
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.processors import processors
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.encoder import Encoder
@@ -48,7 +48,7 @@ class OldChunks:
     def __init__(self, store: KeyStore, array: ChunkedArray) -> None:
         self.store = store
         self.array = array
-        self._reader = ChunkReader(array)
+        self._reader = ChunkReader(array, store)
 
     def __reduce__(self) -> tuple[type[OldChunks], tuple[KeyStore, ChunkedArray]]:
         return type(self), (self.store, self.array)
@@ -57,9 +57,8 @@ class OldChunks:
         """Return the values of one part."""
         plan = plan_outer(part, self.array.shape, self.array.chunk_shape)
         if isinstance(self.store, RemoteStore):
-            return self.store.run(self._reader.read_remote(self.store, plan))
-        assert isinstance(self.store, LocalStore)
-        return self._reader.read(self.store, plan)
+            return self.store.run(self._reader.read_remote(plan))
+        return self._reader.read(plan)
 
 
 class Span(NamedTuple):

@@ -31,7 +31,7 @@ class ChunkTable(NamedTuple):
         Objects, what holds the bytes: the key of a store (``str``), the bytes themselves, or,
         None, the file that the array is in. None instead of the column: that file, for all.
         What else it may be, such as a place in another dataset, is between a kind of array
-        and the `nczarr_xarray.chunks.sources.Source` that is made for it.
+        and the source (`nczarr_xarray.chunks.sources`) that is made for it.
     """
 
     start: np.ndarray[Any, Any]
@@ -43,6 +43,10 @@ class ChunkTable(NamedTuple):
         """Some of the chunks: `which` is a key of numpy."""
         source = None if self.source is None else self.source[which]
         return ChunkTable(self.start[which], self.size[which], self.mask[which], source)
+
+
+#: The columns of a table of one object of a store, all of it.
+_ONE_KEY = np.array([0]), np.array([-1]), np.array([0], np.uint32)
 
 
 class Conversion(Protocol):
@@ -222,7 +226,15 @@ class ChunkedArray(Array):
         return f"{self.path}/{self.separator.join(map(str, position)) or '0'}"
 
     async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
-        keys = self._keys(ids, grid_of(self.shape, self.chunk_shape))
+        grid = grid_of(self.shape, self.chunk_shape)
+        if len(ids) == 1:
+            number, names = int(ids[0]), []
+            for count in reversed(grid):
+                number, at = divmod(number, count)
+                names.append(str(at))
+            key = f"{self.path}/{self.separator.join(names[::-1]) or '0'}"
+            return ChunkTable(*_ONE_KEY, np.array([key], object))
+        keys = self._keys(ids, grid)
         start, size = np.zeros(len(ids), np.int64), np.full(len(ids), -1, np.int64)
         return ChunkTable(start, size, np.zeros(len(ids), np.uint32), np.array(keys, object))
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.encoder import Encoder
-from nczarr_xarray.chunks.engine import fill_element
+from nczarr_xarray.chunks.result import fill_element
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.model import (
     Array,
@@ -19,10 +19,9 @@ from nczarr_xarray.model import (
     ChunkIndex,
     ChunkTable,
     CodecConfig,
-    FileChunks,
-    FileStrides,
     Variable,
     bytes_of,
+    grid_of,
     readable,
 )
 from nczarr_xarray.views.rows import rows
@@ -138,11 +137,6 @@ class ArrayView:
         return position[::-1]
 
 
-def grid_of(shape: tuple[int, ...], chunk_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Chunks along each dimension."""
-    return tuple(-(-n // c) for n, c in zip(shape, chunk_shape, strict=True))
-
-
 def view_of(variable: Variable, *, scattered: bool = True) -> ArrayView:
     """A variable as a Zarr array.
 
@@ -161,14 +155,15 @@ def view_of(variable: Variable, *, scattered: bool = True) -> ArrayView:
     if variable.error is not None:
         raise variable.error.with_traceback(None)
     assert array is not None
-    if isinstance(array, FileChunks):
+    if array.strides is not None:
+        if not array.conversion and variable.shape == array.shape:
+            return _view_of_strides(variable, array, array.strides, scattered=scattered)
+    elif not array.reads_itself:
         return _view_of_chunks(variable, array)
-    if isinstance(array, FileStrides) and not array.conversion and variable.shape == array.shape:
-        return _view_of_strides(variable, array, scattered=scattered)
     return _view_of_values(variable, array)
 
 
-def _view_of_chunks(variable: Variable, array: FileChunks) -> ArrayView:
+def _view_of_chunks(variable: Variable, array: Array) -> ArrayView:
     """With the chunks of the file as they are, if Zarr's codecs can decode them."""
     # what quantizing takes away is gone: there is nothing to undo
     kept = tuple(config for config in array.codecs if config["id"] != "hdf5-quantize")
@@ -184,17 +179,19 @@ def _view_of_chunks(variable: Variable, array: FileChunks) -> ArrayView:
     return ArrayView(variable, shown, index, hides_fill=hides_fill)
 
 
-def _view_of_strides(variable: Variable, array: FileStrides, *, scattered: bool) -> ArrayView:
+def _view_of_strides(
+    variable: Variable, array: Array, strides: tuple[int, ...], *, scattered: bool
+) -> ArrayView:
     """With runs of elements of the file as they are."""
     itemsize = array.dtype.itemsize
     chunks = rows(array.shape, itemsize)
     inner = math.prod(array.shape[1:]) * itemsize
-    apart = bool(array.shape) and array.shape[0] > 1 and array.strides[0] != inner
+    apart = bool(array.shape) and array.shape[0] > 1 and strides[0] != inner
     small = math.prod(array.shape) * itemsize <= SMALL
     if apart and not (scattered or small):
         chunks = (1, *chunks[1:])
     shown = _shown(variable, array.dtype, chunks)
-    index = _StridesIndex(array, chunks, plain=not apart or chunks[0] == 1)
+    index = _StridesIndex(array, strides, chunks, plain=not apart or chunks[0] == 1)
     return ArrayView(variable, shown, index, hides_fill=not _reads_as(shown, array))
 
 
@@ -279,7 +276,7 @@ def _mask(variable: Variable, dtype: np.dtype[Any]) -> Any:
     return fill[0] if same else None
 
 
-def _reads_as(shown: ChunkedArray, array: FileChunks | FileStrides) -> bool:
+def _reads_as(shown: ChunkedArray, array: Array) -> bool:
     """Whether what is not stored reads as `shown` says; nothing said means zero."""
     dtype = shown.dtype
     stored = np.array([fill_element(array)], dtype)
@@ -299,7 +296,7 @@ class _FileIndex:
         Whether all chunks are to be read and encoded.
     """
 
-    array: FileChunks
+    array: Array
     shape: tuple[int, ...]
     decoded: bool
 
@@ -345,7 +342,8 @@ class _StridesIndex:
         Whether the elements of a chunk that is full lie one behind the other.
     """
 
-    array: FileStrides
+    array: Array
+    strides: tuple[int, ...]
     chunks: tuple[int, ...]
     plain: bool
 
@@ -353,17 +351,18 @@ class _StridesIndex:
         array = self.array
         size = np.full(len(ids), math.prod(self.chunks) * array.dtype.itemsize, dtype=np.int64)
         mask = np.zeros(len(ids), dtype=np.uint32)
-        if array.start is None:
-            return ChunkTable(np.full(len(ids), -1, dtype=np.int64), size, mask)
-        start = np.full(len(ids), array.start, dtype=np.int64)
+        first = await array.locate(np.zeros(1, dtype=np.int64))
+        start = np.full(len(ids), first.start[0], dtype=np.int64)
+        if first.start[0] < 0:
+            return ChunkTable(start, size, mask)
         grid = grid_of(array.shape, self.chunks)
         position = np.unravel_index(ids, grid) if grid else ()
         for at, chunk, length, stride in zip(
-            position, self.chunks, array.shape, array.strides, strict=True
+            position, self.chunks, array.shape, self.strides, strict=True
         ):
             start += at * chunk * stride
             mask[(at + 1) * chunk > length] = 1
-        if array.inline is not None or not self.plain:
+        if first.source is not None or not self.plain:
             mask[:] = 1
         return ChunkTable(start, size, mask)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask
+from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.chunkindex import chunk_index
 from nczarr_xarray.formats.hdf5.filters import codecs_of
@@ -85,7 +86,7 @@ class Loaded(NamedTuple):
                 task = ChunkTask(position, source, target)
                 stored = self.data[start : start + size]
                 (chunk,) = decoder.decode([stored], str)
-                decoder.place(chunk, task, None, result)
+                Scatter(decoder).one(chunk, task, None, result)
         return result
 
 

@@ -53,7 +53,6 @@ from nczarr_xarray.model import (
     Attribute,
     Dimension,
     EnumType,
-    FileChunks,
     Group,
     Hierarchy,
     Variable,
@@ -408,9 +407,8 @@ class _Builder:
                 text = self.fill_texts.get(dataset.address)
                 variable.padding = padding_of(dataset, value, text, path)
             variable.array = array
-            if isinstance(array, FileChunks):
-                for reason in missing(array.codecs):
-                    self.problems.append(UnsupportedError(path, f"{reason}. {_NOT_ALL}"))
+            for reason in missing(array.codecs):
+                self.problems.append(UnsupportedError(path, f"{reason}. {_NOT_ALL}"))
         except NCZarrError as error:
             variable.error = error
         return variable

@@ -26,6 +26,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.plan import ChunkTask
+from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.codecs import compress
 from nczarr_xarray.model import ChunkedArray
 
@@ -77,7 +78,7 @@ def whole_chunk(array: ChunkedArray, data: Any) -> np.ndarray:
     everything = (slice(None),) * result.ndim
     decoder = Decoder(array)
     (chunk,) = decoder.decode([bytes(data)], lambda _: "v/0")
-    decoder.place(chunk, ChunkTask((), everything, everything), None, result)
+    Scatter(decoder).one(chunk, ChunkTask((), everything, everything), None, result)
     return result.astype(array.dtype)
 
 

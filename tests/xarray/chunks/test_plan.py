@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from numcodecs import Shuffle
 from nczarr_fsspec import FormatError, MappingStore
 from nczarr_xarray.chunks import ChunkReader, plan_outer, plan_points
 from nczarr_xarray.chunks.decoder import Decoder
-from nczarr_xarray.chunks.plan import segments_of
+from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.model import ChunkedArray
 
 
@@ -101,7 +102,7 @@ def test_outer_equals_numpy(grid: Any, codecs: Any, order: Any, draws: Any) -> N
     key = draws.draw(st.composite(lambda draw: tuple(an_index(draw, n) for n in data.shape))())
     array, store = chunked(data, chunks, codecs=codecs, order=order)
     plan = plan_outer(key, data.shape, chunks)
-    result = ChunkReader(array).read(store, plan)
+    result = ChunkReader(array, store).read(plan)
     expected = outer(data, key)
     assert result.shape == expected.shape
     assert np.array_equal(result, expected)
@@ -125,7 +126,7 @@ def test_points_equal_numpy(grid: Any, codecs: Any, order: Any, draws: Any) -> N
         return
     array, store = chunked(data, chunks, codecs=codecs, order=order)
     plan = plan_points(key, data.shape, chunks)
-    result = ChunkReader(array).read(store, plan)
+    result = ChunkReader(array, store).read(plan)
     indexed = [axis for axis, index in enumerate(key) if isinstance(index, np.ndarray)]
     sliced = [axis for axis in range(data.ndim) if axis not in indexed]
     turned = data.transpose(indexed + sliced)
@@ -140,7 +141,7 @@ def test_points_broadcast() -> None:
     data = np.arange(60).reshape(5, 12)
     array, store = chunked(data, (2, 5))
     key = (np.array([[0], [4]]), np.array([[1, 7, 11]]))
-    result = ChunkReader(array).read(store, plan_points(key, data.shape, (2, 5)))
+    result = ChunkReader(array, store).read(plan_points(key, data.shape, (2, 5)))
     assert np.array_equal(result, data[key])
 
 
@@ -171,7 +172,7 @@ def test_orders_types_and_separators(
 ) -> None:
     data = np.arange(shape[0] * shape[1]).reshape(shape).astype(dtype)
     array, store = chunked(data, (3, 4), order=order, separator=separator)
-    result = ChunkReader(array).read(store, plan_outer((slice(None),) * 2, shape, (3, 4)))
+    result = ChunkReader(array, store).read(plan_outer((slice(None),) * 2, shape, (3, 4)))
     assert np.array_equal(result, data)
     assert result.dtype == data.dtype.newbyteorder("=")
 
@@ -181,7 +182,7 @@ def test_missing_chunks_are_filled(fill: int | None) -> None:
     data = np.arange(10, dtype="i2")
     array, store = chunked(data, (4,), fill=None if fill is None else np.int16(fill))
     del store.mapping["v/1"]  # type: ignore[attr-defined]
-    result = ChunkReader(array).read(store, plan_outer((slice(None),), (10,), (4,)))
+    result = ChunkReader(array, store).read(plan_outer((slice(None),), (10,), (4,)))
     assert result.tolist() == [0, 1, 2, 3, *[fill or 0] * 4, 8, 9]
 
 
@@ -189,10 +190,10 @@ def test_large_reads_use_threads_and_report_the_first_error() -> None:
     data = np.arange(400 * 1000, dtype="f8").reshape(400, 1000)
     array, store = chunked(data, (10, 100))
     plan = plan_outer((slice(None),) * 2, data.shape, (10, 100))
-    assert np.array_equal(ChunkReader(array).read(store, plan), data)
+    assert np.array_equal(ChunkReader(array, store).read(plan), data)
     store.mapping["v/20.5"] = b"short"  # type: ignore[index]
     with pytest.raises(ValueError, match=r"v/20\.5: decodes to 5 bytes, not 8000 \(truncated\?\)"):
-        ChunkReader(array).read(store, plan)
+        ChunkReader(array, store).read(plan)
 
 
 def test_two_lists_of_indices_where_chunks_are_missing(tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def test_as_many_elements_as_a_chunk_has_need_not_be_the_chunk(codecs: Any) -> N
     array, store = chunked(data, (8,), codecs=codecs)
     for index in ([7, 6, 5, 4, 3, 2, 1, 0], [1, 1, 1, 1, 2, 2, 2, 2]):
         plan = plan_outer((np.array(index),), (8,), (8,))
-        assert ChunkReader(array).read(store, plan).tolist() == index
+        assert ChunkReader(array, store).read(plan).tolist() == index
 
 
 @st.composite
@@ -239,6 +240,13 @@ def test_segments_are_the_tasks(case: tuple[Any, tuple[int, ...], tuple[int, ...
     for segment in plan.segments(most):
         tasks = segment.tasks()
         assert 1 <= len(tasks) == len(segment.pieces) <= most
+        for low, high in itertools.combinations(range(min(len(tasks), 6) + 1), 2):
+            part = segment.part(low, high)
+            # compared as text, for there are arrays in them
+            assert repr(part.tasks()) == repr(tasks[low:high])
+            assert part.step in (0, segment.step)
+            assert part.step == segment.step or high == low + 1
+            assert segment.dense >= part.dense
         count += len(tasks)
         for task in tasks:
             corner = tuple(p * c for p, c in zip(task.position, chunks, strict=True))
@@ -263,9 +271,6 @@ def test_segments_are_the_tasks(case: tuple[Any, tuple[int, ...], tuple[int, ...
             assert not segment.dense
     assert count == plan.count
     assert np.array_equal(plan.finish(result), outer(data, key))
-    together = segments_of(list(plan.tasks()), chunks)
-    # compared as text, for there are arrays in them
-    assert repr([t for s in together for t in s.tasks()]) == repr(list(plan.tasks()))
 
 
 @given(segmented(), SHUFFLED, st.sampled_from(["<i4", ">i4", "<f8"]), st.data())
@@ -277,20 +282,25 @@ def test_chunks_in_rows_are_chunks_one_by_one(
     array, store = chunked(data, chunks, codecs=codecs)
     plan = plan_outer(key, shape, chunks)
     decoder = Decoder(array)
+    scatter = Scatter(decoder)
     result = np.full(plan.shape, -1, data.dtype.newbyteorder("="))
     for segment in plan.segments(most):
         tasks = segment.tasks()
         stored = [store.get(f"v/{'.'.join(map(str, t.position)) or '0'}") for t in tasks]
         decoded = decoder.decode(stored, str)
         if segment.step and draws.draw(st.booleans()):
-            decoder.place_row(decoded, segment, result)
+            cut = draws.draw(st.integers(0, len(tasks)))
+            for low, high in ((0, cut), (cut, len(tasks))):
+                part = segment.part(low, high) if high > low else segment
+                if part.step and high > low:
+                    scatter.row(decoded[low:high], part, result)
+                else:
+                    scatter.many(decoded[low:high], tasks[low:high], None, result)
             continue
         left = draws.draw(st.lists(st.booleans(), min_size=len(tasks), max_size=len(tasks)))
         for some in (True, False):  # as if others were missing
             chosen = [i for i, one in enumerate(left) if one is some]
-            decoder.place_many(
-                [decoded[i] for i in chosen], [tasks[i] for i in chosen], None, result
-            )
+            scatter.many([decoded[i] for i in chosen], [tasks[i] for i in chosen], None, result)
     assert np.array_equal(plan.finish(result), outer(data, key))
 
 
@@ -302,8 +312,8 @@ def test_rows_of_plain_chunks_with_gaps(key: slice) -> None:
         del store.mapping[f"v/1.{number}"]  # type: ignore[attr-defined]
         data[2:, number * 10 : number * 10 + 10] = -7
     plan = plan_outer((slice(None), key), data.shape, (2, 10))
-    assert np.array_equal(ChunkReader(array).read(store, plan), data[:, key])
+    assert np.array_equal(ChunkReader(array, store).read(plan), data[:, key])
     assert max(store.reads.values()) == 1
     store.mapping["v/0.5"] = bytes(81)  # type: ignore[index]
     with pytest.raises(FormatError, match=r"v/0\.5: decodes to 81 bytes, not 80"):
-        ChunkReader(array).read(store, plan)
+        ChunkReader(array, store).read(plan)

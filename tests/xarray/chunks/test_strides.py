@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.ranges.local import MemoryBytes
-from nczarr_xarray.chunks import plan_outer, plan_points, strides
-from nczarr_xarray.chunks.files import FileStridesReader
+from nczarr_xarray.chunks import ChunkReader, plan_outer, plan_points, strides
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.model import FileStrides
 
@@ -87,7 +86,7 @@ def fill(plan: Any, layout: Layout, data: st.DataObject) -> np.ndarray[Any, Any]
                     if not values.dtype.isnative:
                         room.byteswap(inplace=True)
             else:
-                runs.place(group, pieces, result)
+                runs.scatter(group, pieces, result)
     return plan.finish(result)
 
 
@@ -162,7 +161,7 @@ def test_a_scalar_and_nothing() -> None:
     dtype = np.dtype(">f8")
     (runs,) = strides.plan_runs(plan_outer((), (), ()), (), dtype)
     result = np.empty(())
-    runs.place([0], [np.array(2.5, dtype).tobytes()], result)
+    runs.scatter([0], [np.array(2.5, dtype).tobytes()], result)
     assert result == 2.5
     empty = plan_outer((slice(None), slice(0, 0)), (4, 5), (4, 5))
     assert strides.plan_runs(empty, (40, 8), dtype) == []
@@ -190,7 +189,7 @@ def test_rows_out_of_order(order: list[int], size: int) -> None:
     for at in range(0, len(arrival), size):
         numbers = arrival[at : at + size]
         data = [stored[int(s) : int(s) + runs.length] for s in runs.starts[numbers]]
-        runs.place(numbers.tolist(), data, result)
+        runs.scatter(numbers, data, result)
     np.testing.assert_array_equal(plan.finish(result), values[order])
 
 
@@ -217,10 +216,9 @@ def test_all_at_once(layout: Layout) -> None:
     values, stored, between = layout
     array = FileStrides("/v", values.shape, values.dtype, 3, between)
     source = MemoryBytes(b"xyz" + stored, "memory")
-    reader = FileStridesReader(array)
-    found = reader.read_whole(DataFile(source))
+    found = ChunkReader(array, DataFile(source)).read_whole()
     if found is not None:
         assert found.dtype.isnative
         np.testing.assert_array_equal(found, values)
     truncated = MemoryBytes(b"xyz" + stored[: values.nbytes // 2], "memory")
-    assert reader.read_whole(DataFile(truncated)) is None
+    assert ChunkReader(array, DataFile(truncated)).read_whole() is None

@@ -20,6 +20,7 @@ from nczarr_fsspec.errors import FormatError, UnsupportedError
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask
 from nczarr_xarray.codecs.registry import codec_of_filter
+from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.formats.hdf5 import filters as module
 from nczarr_xarray.formats.hdf5.filters import codecs_of
 from nczarr_xarray.formats.hdf5.objects import Filter
@@ -192,7 +193,7 @@ def decoded(array: FileChunks, stored: bytes, mask: int = 0) -> np.ndarray[Any, 
     task = ChunkTask((0,) * len(array.shape), everything, everything)
     decoder = Decoder(array, mask)
     (chunk,) = decoder.decode([stored], lambda _: "/v chunk (0,)")
-    decoder.place(chunk, task, None, result)
+    Scatter(decoder).one(chunk, task, None, result)
     return result
 
 

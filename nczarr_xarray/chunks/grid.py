@@ -1,0 +1,382 @@
+"""Reads of a chunk grid: which chunks, where they are, and what becomes of their bytes.
+
+Chunks of a selection come in *windows*, which are located together; those of a window in segments,
+rows of chunks that are decoded and scattered together if they are small.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import mul
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
+from nczarr_xarray.chunks.decoder import Decoder
+from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
+from nczarr_xarray.chunks.result import allocate, fill_element
+from nczarr_xarray.chunks.scatter import Scatter
+from nczarr_xarray.chunks.sources import LocalSource
+from nczarr_xarray.chunks.threads import chunks_at_a_time
+from nczarr_xarray.model import Array, ChunkTable, grid_of
+
+#: Chunks that are looked up, fetched and decoded together: bounds what a huge read remembers.
+WINDOW = 1 << 16
+#: The same where looking up costs no round trip.
+LOCAL_WINDOW = 1 << 13
+#: The number of the only chunk of an array.
+_FIRST = np.zeros(1, dtype=np.int64)
+
+
+class Window(NamedTuple):
+    """Chunks of a selection that are located together.
+
+    Attributes
+    ----------
+    segments
+        They are rows of these, one after the other.
+    first
+        The row that each segment begins with, and the end of the last one.
+    ids
+        Numbers of the chunks in the grid, row by row.
+    """
+
+    segments: list[Segment]
+    first: list[int]
+    ids: np.ndarray[Any, Any]
+
+
+class Grid:
+    """An array of chunks, as far as all reads have it in common."""
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.shape = grid_of(array.shape, array.chunk_shape)
+        #: by mask: what undoes the codecs of chunks that were stored without some
+        self._decoders: dict[int, tuple[Decoder, Scatter]] = {}
+        self.decoder, self.scatter = self.decoder_of(0)
+        self.nbytes = self.decoder.nbytes
+        self.needs_libhdf5 = self.decoder.needs_libhdf5
+        self.known = CACHE.of(self)
+        #: from a chunk to the next along each dimension
+        self.steps = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
+        #: (more chunks than numpy's integers count are told apart by Python's)
+        self.dtype = np.dtype(np.int64 if math.prod(self.shape) < 1 << 63 else object)
+        #: all of an array that is one chunk, and most of it
+        self._whole: ChunkTask | None = None
+        large = 0 < math.prod(array.chunk_shape) * SHARE <= math.prod(array.shape)
+        if large and set(self.shape) <= {1}:
+            everything = tuple(map(slice, array.shape))
+            self._whole = ChunkTask((0,) * len(array.shape), everything, everything)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether chunks are read to where they belong in the result, where that can be."""
+        return self.decoder.is_plain and not self.decoder.in_rows
+
+    def decoder_of(self, mask: int) -> tuple[Decoder, Scatter]:
+        """What undoes the codecs of a chunk that was stored without those of `mask`."""
+        if mask not in self._decoders:
+            decoder = Decoder(self.array, mask)
+            self._decoders[mask] = decoder, Scatter(decoder)
+        return self._decoders[mask]
+
+    def begin(self, plan: Plan, _: object, *, remember: bool, local: bool) -> GridRead:
+        """Begin to read what `plan` selects."""
+        # what is not compressed is in memory anyway, in the system's cache
+        remember = remember and not (local and self.decoder.is_plain)
+        known = self.known.for_read(plan, self.nbytes, self.array.dtype) if remember else None
+        return GridRead(self, plan, known, local=local)
+
+    def whole(self, source: LocalSource) -> np.ndarray[Any, Any] | None:
+        """Read all elements, if they are one chunk; None if not."""
+        task, array = self._whole, self.array
+        if task is None:
+            return None
+        table = source.locate(array.locate(_FIRST))
+        self.check_sizes(_FIRST, table.size)
+        result = allocate(array, array.shape)
+        self.take(source, table, 0, task, None, result, None)
+        return result
+
+    def take(
+        self,
+        source: LocalSource,
+        table: ChunkTable,
+        number: int,
+        task: ChunkTask,
+        axes: tuple[int, ...] | None,
+        result: np.ndarray[Any, Any],
+        known: Chunks | None,
+    ) -> None:
+        """Fetch, decode and scatter the only chunk of a table: the one with this number."""
+        data = None
+        if table.start[0] >= 0:
+            if known is not None:
+                versions = source.versions([number], table)  # before it is read
+                (chunk,) = known.get(versions)
+                if chunk is not None:
+                    self.scatter.one(chunk, task, axes, result)
+                    return
+            if self.is_direct:
+                room = self.scatter.room_for(task, axes, result)
+                if room is not None and source.fetch_into(table, 0, room):
+                    return
+            (data,) = source.fetch(table, self.decoder.most)
+        if data is None:
+            result[task.target] = fill_element(self.array)
+            return
+        mask = int(table.mask[0])
+        decoder, scatter = self.decoder_of(mask)
+        chunks = decoder.decode([data], lambda _: self.name(number))
+        if known is not None and not mask:  # remembered is what the first decoder leaves
+            known.put(versions, chunks, self.nbytes)
+        scatter.one(chunks[0], task, axes, result)
+
+    def name(self, number: int) -> str:
+        """What messages call a chunk."""
+        lengths = zip(self.steps, self.shape, strict=True)
+        position = tuple(int(number) // step % length for step, length in lengths)
+        return self.array.chunk_name(position)
+
+    def check_sizes(self, numbers: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any]) -> None:
+        """Refuse chunks that are stated to be longer than codecs can make them."""
+        most = self.decoder.most
+        if (sizes[0] if len(sizes) == 1 else sizes.max(initial=0)) > most:
+            worst = int(sizes.argmax())
+            raise FormatError(
+                self.name(numbers[worst]),
+                f"is stated to have {int(sizes[worst])} bytes, and can have {most} at most",
+            )
+
+
+class GridRead:
+    """One read of a grid.
+
+    Parameters
+    ----------
+    known
+        Chunks that are remembered, if any are to be.
+    local
+        Whether chunks are at hand.
+    """
+
+    def __init__(self, grid: Grid, plan: Plan, known: Chunks | None, *, local: bool) -> None:
+        self.grid = grid
+        self.plan = plan
+        self.known = known
+        self.local = local
+        self.result = allocate(grid.array, plan.shape)
+        self.fill = fill_element(grid.array)
+
+    def windows(self) -> Iterator[tuple[np.ndarray[Any, Any], Window]]:
+        """The chunks in windows, and what has to be located for each."""
+        plan, grid = self.plan, self.grid
+        if plan.count == 1:  # there is nothing to sort
+            segments = list(plan.segments(1))
+            number = sum(map(mul, segments[0].first.position, grid.steps))
+            ids = np.array([number], grid.dtype)
+            yield ids, Window(segments, [0, 1], ids)
+            return
+        if self.local:
+            most = chunks_at_a_time(plan.count, grid.nbytes) if grid.decoder.in_rows else 1
+        else:
+            most = WINDOW
+        segments, count = [], 0
+        for segment in plan.segments(most):
+            segments.append(segment)
+            count += len(segment.pieces)
+            if count >= (LOCAL_WINDOW if self.local else WINDOW):
+                yield self._window(segments)
+                segments, count = [], 0
+        if segments:
+            yield self._window(segments)
+
+    def _window(self, segments: list[Segment]) -> tuple[np.ndarray[Any, Any], Window]:
+        grid = self.grid
+        lengths = [len(segment.pieces) for segment in segments]
+        first = [0, *itertools.accumulate(lengths)]
+        if not grid.steps:
+            ids = np.zeros(first[-1], dtype=np.int64)
+        else:
+            steps = np.array(grid.steps, dtype=grid.dtype)
+            positions = np.array([segment.first.position for segment in segments], grid.dtype)
+            axes = np.array([segment.axis for segment in segments])
+            own = positions[np.arange(len(segments)), axes]
+            base = positions @ steps - own * steps[axes]
+            along = np.fromiter(
+                (piece.chunk for segment in segments for piece in segment.pieces),
+                grid.dtype,
+                first[-1],
+            )
+            ids = np.repeat(base, lengths) + along * np.repeat(steps[axes], lengths)
+        window = Window(segments, first, ids)
+        return (ids if np.all(ids[1:] > ids[:-1]) else np.unique(ids)), window
+
+    def pieces(self, wanted: np.ndarray[Any, Any], window: Window, table: ChunkTable) -> GridPieces:
+        """The chunks of a window, located."""
+        self.grid.check_sizes(wanted, table.size)
+        if wanted is not window.ids:
+            table = table.of(np.searchsorted(wanted, window.ids))
+        return GridPieces(self, window, table)
+
+
+class GridPieces:
+    """Chunks of a window.
+
+    Attributes
+    ----------
+    table
+        Where they are.
+    groups
+        In how many parts threads take them: segments.
+    group_nbytes, group_chunks
+        Bytes and chunks that one of them is about.
+    """
+
+    def __init__(self, read: GridRead, window: Window, table: ChunkTable) -> None:
+        self._read = read
+        self._window = window
+        self.table = table
+        self.groups = len(window.segments)
+        self.group_chunks = -(-len(window.ids) // self.groups)
+        self.nbytes = read.grid.nbytes
+        self.most = read.grid.decoder.most
+        self.group_nbytes = self.group_chunks * self.nbytes
+
+    def take(self, source: LocalSource, groups: Sequence[int]) -> None:
+        """Fetch, decode and scatter consecutive segments."""
+        read, grid, first, ids = self._read, self._read.grid, self._window.first, self._window.ids
+        if len(ids) == 1:
+            task, axes = self._window.segments[0].first, read.plan.axes
+            grid.take(source, self.table, int(ids[0]), task, axes, read.result, read.known)
+            return
+        rows = np.arange(first[groups[0]], first[groups[-1] + 1])
+        table = self.table.of(slice(first[groups[0]], first[groups[-1] + 1]))
+        left = self._missing(rows, table)
+        versions: Sequence[Any] = ()
+        if read.known is not None:
+            if len(left) < len(rows):
+                table = self.table.of(left)
+            versions = source.versions(ids[left].tolist(), table)  # before they are read
+            left, versions = self._scatter_known(left, versions)
+        if grid.is_direct:
+            left = np.array([row for row in left.tolist() if not self._direct(source, row)], int)
+        if len(left):
+            table = table if len(left) == len(table.start) else self.table.of(left)
+            self.scatter(left, source.fetch(table, self.most), versions)
+
+    def left(self) -> np.ndarray[Any, Any]:
+        """Scatter what need not be fetched, for it is not stored or it is remembered.
+
+        Returns
+        -------
+        The rows that are left.
+        """
+        left = self._missing(np.arange(len(self._window.ids)), self.table)
+        if self._read.known is not None:
+            left, _ = self._scatter_known(left, self._window.ids[left].tolist())
+        return left
+
+    def scatter(
+        self, rows: np.ndarray[Any, Any], data: Sequence[Any], versions: Sequence[Any] = ()
+    ) -> None:
+        """Decode and scatter some chunks, in any order.
+
+        Parameters
+        ----------
+        versions
+            What they are remembered as, if not as their numbers.
+        """
+        absent = [i for i, stored in enumerate(data) if stored is None]
+        if absent:
+            self._fill(rows[absent])
+            there = [i for i, stored in enumerate(data) if stored is not None]
+            rows, data = rows[there], [data[i] for i in there]
+            versions = versions and [versions[i] for i in there]
+        masks = self.table.mask[rows]
+        mask = int(masks[0]) if len(masks) else 0
+        if (masks != mask).any():
+            for i in range(len(rows)):
+                self.scatter(rows[i : i + 1], data[i : i + 1], versions[i : i + 1])
+            return
+        read, ids = self._read, self._window.ids
+        decoder, scatter = read.grid.decoder_of(mask)
+        step = max(1, len(rows)) if decoder.in_rows else 1  # large ones are not held side by side
+        for part in (slice(at, at + step) for at in range(0, len(rows), step)):
+            own = rows[part]
+            chunks = decoder.decode(data[part], partial(self._name, own))
+            if read.known is not None and not mask:
+                read.known.put(versions[part] or ids[own].tolist(), chunks, self.nbytes)
+            self._scatter(scatter, own, chunks)
+
+    def _name(self, rows: np.ndarray[Any, Any], i: int) -> str:
+        return self._read.grid.name(self._window.ids[rows[i]])
+
+    def _scatter(self, scatter: Scatter, rows: np.ndarray[Any, Any], chunks: Sequence[Any]) -> None:
+        axes, result = self._read.plan.axes, self._read.result
+        alone: list[Any] = []
+        tasks: list[ChunkTask] = []
+        in_rows = self._read.grid.decoder.in_rows
+        for segment, low, high in self._parts(rows):
+            if in_rows and segment.step and high > low + 1:
+                scatter.row(chunks[low:high], segment, result)
+            else:
+                alone += chunks[low:high]
+                tasks += segment.tasks()
+        scatter.many(alone, tasks, axes, result)
+
+    def _fill(self, rows: np.ndarray[Any, Any]) -> None:
+        for segment, _, _ in self._parts(rows):
+            for task in segment.tasks() if not segment.step else ():
+                self._read.result[task.target] = self._read.fill
+            if segment.step:
+                self._read.result[segment.target] = self._read.fill
+
+    def _parts(self, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Segment, int, int]]:
+        """Rows as parts of segments, as long as can be, with their bounds in `rows`."""
+        first, segments = self._window.first, self._window.segments
+        numbers: list[int] = rows.tolist()
+        at, count = 0, len(numbers)
+        while at < count:
+            row = numbers[at]
+            which = bisect.bisect_right(first, row) - 1
+            most = min(count, at + first[which + 1] - row)
+            stop = at + 1
+            while stop < most and numbers[stop] == row + stop - at:
+                stop += 1
+            yield segments[which].part(row - first[which], row - first[which] + stop - at), at, stop
+            at = stop
+
+    def _missing(self, rows: np.ndarray[Any, Any], table: ChunkTable) -> np.ndarray[Any, Any]:
+        """Fill what is not stored; the other rows."""
+        there = table.start >= 0
+        if there.all():
+            return rows
+        self._fill(rows[~there])
+        return rows[there]
+
+    def _scatter_known(
+        self, rows: np.ndarray[Any, Any], versions: Sequence[Any]
+    ) -> tuple[np.ndarray[Any, Any], Sequence[Any]]:
+        """Scatter what is remembered; the other rows, and what they are to be remembered as."""
+        assert self._read.known is not None
+        found = self._read.known.get(versions)
+        hits = [i for i, chunk in enumerate(found) if chunk is not None]
+        if not hits:
+            return rows, versions
+        self._scatter(self._read.grid.scatter, rows[hits], [found[i] for i in hits])
+        left = [i for i, chunk in enumerate(found) if chunk is None]
+        return rows[left], [versions[i] for i in left]
+
+    def _direct(self, source: LocalSource, row: int) -> bool:
+        ((segment, _, _),) = self._parts(np.array([row]))
+        read = self._read
+        room = read.grid.scatter.room_for(segment.first, read.plan.axes, read.result)
+        return room is not None and source.fetch_into(self.table, row, room)

@@ -1,0 +1,34 @@
+"""The arrays that reads fill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.model import Array
+
+
+def fill_element(array: Array) -> Any:
+    """What elements that are not stored read as."""
+    if array.fill is not None:
+        return array.fill
+    return "" if array.dtype.kind == "O" else np.zeros((), dtype=array.dtype)[()]
+
+
+def allocate(array: Array, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Room for elements of an array.
+
+    Raises
+    ------
+    FormatError
+        If there is none.
+    """
+    try:
+        # scattering chunks swaps bytes on the way: the result is always native
+        return np.empty(shape, dtype=array.dtype.newbyteorder("="))
+    except (MemoryError, ValueError) as error:
+        raise FormatError(
+            array.path, f"a selection of shape {shape} does not fit ({error})"
+        ) from None

@@ -1,0 +1,177 @@
+"""Scattering decoded chunks: their elements to where they belong in the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.chunks.decoder import Decoder
+from nczarr_xarray.chunks.plan import ChunkTask, Segment
+from nczarr_xarray.codecs.codec import Buffer
+from nczarr_xarray.codecs.shuffle import unshuffle, unshuffle_into
+
+#: Where less than this share of a shuffled chunk is wanted, only that is brought together.
+_SELECTIVE = 0.4
+
+
+class Scatter:
+    """Puts the elements of chunks into results, as `Decoder` leaves them.
+
+    The results have the dtype of the array in native byte order: bytes are swapped on the way.
+
+    Parameters
+    ----------
+    decoder
+        Of the chunks.
+    """
+
+    __slots__ = ("_array", "_count", "_fields", "_in_rows", "_objects")
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._array = decoder.array
+        self._count = math.prod(decoder.array.chunk_shape)
+        self._objects = decoder.array.dtype.kind == "O"
+        self._in_rows = decoder.in_rows
+        #: names of the bytes of an element, if chunks are planes of bytes
+        self._fields = [f"f{i}" for i in range(decoder.planes)]
+
+    def one(
+        self,
+        chunk: Buffer,
+        task: ChunkTask,
+        axes: tuple[int, ...] | None,
+        result: np.ndarray[Any, Any],
+    ) -> None:
+        """Put what `task` wants of a chunk into `result`.
+
+        Parameters
+        ----------
+        axes
+            Order in which `task` sees the dimensions of the chunk, if not its own.
+        """
+        elements = chunk if self._objects else np.frombuffer(chunk, self._array.dtype)
+        if self._fields:
+            basic = not any(isinstance(index, np.ndarray) for index in task.target)
+            # with an Ellipsis a basic key gives a view even where it selects one element
+            out = result[(*task.target, ...)] if basic else None
+            if out is None or out.size < _SELECTIVE * self._count:
+                self._one_by_planes(np.frombuffer(chunk, np.uint8), task, axes, result, out)
+                return
+            size = len(self._fields)
+            if self._array.dtype.isnative and self._is_copy(task, axes, out):
+                unshuffle_into([chunk], size, out.reshape(-1).view(np.uint8))
+                return
+            elements = unshuffle([chunk], size).view(self._array.dtype)
+        result[task.target] = self._part(elements, task, axes)
+
+    def many(
+        self,
+        chunks: Sequence[Buffer],
+        tasks: Sequence[ChunkTask],
+        axes: tuple[int, ...] | None,
+        result: np.ndarray[Any, Any],
+    ) -> None:
+        """`one` for several chunks that are in no row."""
+        if len(tasks) == 1 or not self._in_rows:
+            for chunk, task in zip(chunks, tasks, strict=True):
+                self.one(chunk, task, axes, result)
+        elif tasks:
+            for elements, task in zip(self._elements(chunks), tasks, strict=True):
+                seen = elements if axes is None else elements.transpose(axes)
+                result[task.target] = seen[task.source]
+
+    def row(self, chunks: Sequence[Buffer], segment: Segment, result: np.ndarray[Any, Any]) -> None:
+        """`one` for the chunks of a segment with a constant step; see `Decoder.in_rows`."""
+        shape, count, axis = self._array.chunk_shape, len(chunks), segment.axis
+        source, out = segment.first.source, result[segment.target]
+        if segment.dense:  # the result is divided, which is a view
+            out = out.reshape(*out.shape[:axis], count, shape[axis], *out.shape[axis + 1 :])
+            out = out.transpose(axis, *range(axis), *range(axis + 1, out.ndim))
+
+            def wanted(chunks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+                return chunks[(slice(None), *source)]
+
+        else:  # the chunks are joined, which is a copy
+            last = segment.pieces[-1].source
+            assert isinstance(last, slice)  # there is a step
+            stop = (count - 1) * shape[axis] + last.stop
+            along = slice(source[axis].start, stop, segment.step)
+            across = (*source[:axis], slice(None), *source[axis + 1 :])
+
+            def wanted(chunks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+                part = chunks[(slice(None), *across)]
+                part = part.transpose(*range(1, axis + 1), 0, *range(axis + 1, part.ndim))
+                rows = part.reshape(*part.shape[:axis], -1, *part.shape[axis + 2 :])
+                return rows[(*[slice(None)] * axis, along)]
+
+        if self._fields and out.size < self._count * count * _SELECTIVE:
+            planes = np.frombuffer(b"".join(chunks), np.uint8)
+            planes = planes.reshape(count, len(self._fields), *shape)
+            bytewise = out.view([(name, np.uint8) for name in self._fields])
+            for i, field in enumerate(self._ordered_fields()):
+                bytewise[field] = wanted(planes[:, i])
+            return
+        out[...] = wanted(self._elements(chunks))
+
+    def room_for(
+        self, task: ChunkTask, axes: tuple[int, ...] | None, result: np.ndarray[Any, Any]
+    ) -> memoryview | None:
+        """Where in `result` all bytes of a plain chunk go as they are; None if there is no such."""
+        if not self._count or any(isinstance(index, np.ndarray) for index in task.target):
+            return None
+        out = result[(*task.target, ...)]
+        return out.reshape(-1).view(np.uint8).data if self._is_copy(task, axes, out) else None
+
+    def _elements(self, chunks: Sequence[Buffer]) -> np.ndarray[Any, Any]:
+        """Small chunks as elements, one after the other along a first dimension."""
+        size = len(self._fields)
+        stored = unshuffle(chunks, size) if size else b"".join(chunks)
+        shape = (len(chunks), *self._array.chunk_shape)
+        return np.frombuffer(stored, self._array.dtype).reshape(shape)
+
+    def _ordered_fields(self) -> list[str]:
+        """The bytes of a native element, in the order of the planes."""
+        return self._fields if self._array.dtype.isnative else self._fields[::-1]
+
+    def _is_copy(
+        self, task: ChunkTask, axes: tuple[int, ...] | None, out: np.ndarray[Any, Any]
+    ) -> bool:
+        """Whether `out`, which `task` fills, has the elements of the chunk in the same order."""
+        return (
+            axes is None
+            and self._array.order == "C"
+            and out.size == self._count
+            and out.flags.c_contiguous
+            and all(isinstance(index, slice) for index in task.source)  # others may repeat
+        )
+
+    def _one_by_planes(
+        self,
+        planes: np.ndarray[Any, Any],
+        task: ChunkTask,
+        axes: tuple[int, ...] | None,
+        result: np.ndarray[Any, Any],
+        out: np.ndarray[Any, Any] | None,
+    ) -> None:
+        """Put what is wanted of a shuffled chunk into `result` (`out` is that part of it)."""
+        count = self._count
+        parts = [
+            self._part(planes[i * count : (i + 1) * count], task, axes)
+            for i in range(len(self._fields))
+        ]
+        whole = np.empty(parts[0].shape, result.dtype) if out is None else out
+        bytewise = whole.view([(name, np.uint8) for name in self._fields])
+        for name, part in zip(self._ordered_fields(), parts, strict=True):
+            bytewise[name] = part
+        if out is None:
+            result[task.target] = whole
+
+    def _part(
+        self, flat: np.ndarray[Any, Any], task: ChunkTask, axes: tuple[int, ...] | None
+    ) -> Any:
+        """What `task` wants of a chunk (or of one byte plane of it)."""
+        chunk = flat.reshape(self._array.chunk_shape, order=self._array.order)
+        return (chunk if axes is None else chunk.transpose(axes))[task.source]

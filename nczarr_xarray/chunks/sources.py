@@ -1,0 +1,223 @@
+"""What brings the bytes of chunks: the keys of a store, or one file, at hand or far away.
+
+An array locates its chunks (`ChunkTable`); a source fetches them. How many bytes and requests may
+be in flight is the business of the store or file below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
+from nczarr_xarray.chunks.records import read_records
+from nczarr_xarray.chunks.threads import gather_or_cancel
+from nczarr_xarray.model import ChunkTable
+
+#: Bytes of decoded chunks in flight at most, for one read of the keys of a remote store.
+IN_FLIGHT_BYTES = 1 << 28
+
+Locating: TypeAlias = Coroutine[Any, Any, ChunkTable]
+#: Bytes of a chunk; None if there is no such key.
+Stored: TypeAlias = "bytes | memoryview | None"
+#: Takes rows of a table and what is stored there, in no particular order.
+Receive: TypeAlias = Callable[[Any, list[Any]], Awaitable[None]]
+
+
+class File(Protocol):
+    """What runs parsers over one file and reads its bytes."""
+
+    source: ByteSource
+
+    def parse(self, parsing: Any) -> Any: ...
+    async def parse_remote(self, parsing: Any) -> Any: ...
+    async def read_data(self, starts: Any, stops: Any, receive: Any) -> None: ...
+
+
+class LocalSource(Protocol):
+    """Chunks at hand: whoever asks has them when the call returns."""
+
+    def locate(self, locating: Locating) -> ChunkTable:
+        """Run `Array.locate`."""
+
+    def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
+        """Fetch the chunks of a table, all of which exist as far as it says.
+
+        Parameters
+        ----------
+        most
+            Bytes that one may have.
+        """
+
+    def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
+        """Put one chunk of a table where it goes; False if it is missing, or of another size."""
+
+    def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
+        """Tell chunks apart, and, if that costs little, what they are now from what they were."""
+
+
+class RemoteSource(Protocol):
+    """Chunks of which many are on their way at a time; coroutines run on the source's loop."""
+
+    async def locate(self, locating: Locating) -> ChunkTable:
+        """Run `Array.locate`."""
+
+    async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
+        """Fetch the chunks of a table, and hand each over as soon as it is there.
+
+        Parameters
+        ----------
+        most
+            Bytes that one may have.
+        nbytes
+            Bytes that one becomes.
+        receive
+            Awaited with some rows of the table and what is stored there.
+        """
+
+
+class LocalKeys:
+    """The keys of a store on this machine."""
+
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
+
+    def locate(self, locating: Locating) -> ChunkTable:
+        return at_once(locating)
+
+    def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
+        get = self._store.get
+        return [get(key, None, None, most) for key in _keys(table)]
+
+    def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
+        assert table.source is not None
+        return self._store.get_into(table.source[row], room) == len(room)
+
+    def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
+        stamp = self._store.stamp
+        return [(number, stamp(key)) for number, key in zip(ids, _keys(table), strict=True)]
+
+
+class RemoteKeys:
+    """The keys of a store behind a network."""
+
+    def __init__(self, store: RemoteStore) -> None:
+        self._store = store
+
+    async def locate(self, locating: Locating) -> ChunkTable:
+        return at_once(locating)
+
+    async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
+        store, gate, keys = self._store, self._store.gate(), _keys(table)
+        numbers = iter(range(len(keys)))
+
+        async def work() -> None:
+            for number in numbers:
+                async with gate:
+                    data = await store.get(keys[number], most=most)
+                await receive([number], [data])
+
+        in_flight = min(len(keys), store.concurrency, max(4, IN_FLIGHT_BYTES // max(nbytes, 1)))
+        await gather_or_cancel(*(work() for _ in range(in_flight)))
+
+
+class LocalFile:
+    """One file on this machine."""
+
+    def __init__(self, file: File, source: LocalBytes) -> None:
+        self._file = file
+        self._source = source
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._source.size
+
+    def locate(self, locating: Locating) -> ChunkTable:
+        table: ChunkTable = self._file.parse(locating)
+        return table
+
+    def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
+        starts, stops = table.start.tolist(), (table.start + table.size).tolist()
+        if table.source is not None:
+            return _inline(table, starts, stops)
+        return self._source.read_many(starts, stops)
+
+    def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
+        if table.size[row] != len(room) or table.source is not None:
+            return False
+        self._source.read_into(int(table.start[row]), room)
+        return True
+
+    def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
+        return ids
+
+    def read_records(self, start: int, stop: int, record: int) -> tuple[bytes | memoryview, int]:
+        """See `nczarr_xarray.chunks.records.read_records`."""
+        return read_records(self._source, start, stop, record)
+
+    def read(self, start: int, stop: int) -> bytes | memoryview:
+        """Bytes of the file."""
+        return self._source.read(start, stop)
+
+
+class RemoteFile:
+    """One file behind a network."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._file.source.size
+
+    async def locate(self, locating: Locating) -> ChunkTable:
+        table: ChunkTable = await self._file.parse_remote(locating)
+        return table
+
+    async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
+        stops = table.start + table.size
+        if table.source is None:
+            await self._file.read_data(table.start, stops, receive)
+        else:
+            data = _inline(table, table.start.tolist(), stops.tolist())
+            await receive(np.arange(len(data)), list(data))
+
+
+def source_of(store: KeyStore | File) -> LocalKeys | RemoteKeys | LocalFile | RemoteFile:
+    """What brings chunks out of an open store, or file."""
+    if isinstance(store, LocalStore):
+        return LocalKeys(store)
+    if isinstance(store, RemoteStore):
+        return RemoteKeys(store)
+    assert not isinstance(store, KeyStore)
+    if isinstance(store.source, LocalBytes):
+        return LocalFile(store, store.source)
+    return RemoteFile(store)
+
+
+def at_once(locating: Locating) -> ChunkTable:
+    """Run `Array.locate` of an array that reads nothing for it."""
+    try:
+        locating.send(None)
+    except StopIteration as stop:
+        table: ChunkTable = stop.value
+        return table
+    raise TypeError("chunks in a store of keys are located without reading")
+
+
+def _keys(table: ChunkTable) -> list[str]:
+    assert table.source is not None
+    keys: list[str] = table.source.tolist()
+    return keys
+
+
+def _inline(table: ChunkTable, starts: list[int], stops: list[int]) -> list[Stored]:
+    """Chunks that came with the metadata."""
+    assert table.source is not None
+    rows = zip(table.source.tolist(), starts, stops, strict=True)
+    return [memoryview(data)[start:stop] for data, start, stop in rows]

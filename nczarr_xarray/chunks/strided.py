@@ -1,0 +1,172 @@
+"""Reads of plain elements at regular distances: runs of bytes, and what becomes of them."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.chunks.plan import Plan
+from nczarr_xarray.chunks.result import allocate, fill_element
+from nczarr_xarray.chunks.sources import LocalFile, LocalSource, RemoteFile, RemoteSource, at_once
+from nczarr_xarray.chunks.strides import LOCAL_GAP, Runs, end_of, plan_runs, span_of
+from nczarr_xarray.model import Array, ChunkTable
+
+#: Runs of elements from this length on are read straight into the result; a copy costs less than
+#: finding their places one by one.
+DIRECT_BYTES = 1 << 15
+#: The number of the only chunk of an array.
+_FIRST = np.zeros(1, dtype=np.int64)
+
+
+class Strided:
+    """An array of plain elements, as far as all reads have it in common."""
+
+    def __init__(self, array: Array) -> None:
+        assert array.strides is not None
+        self.array = array
+        self.strides = array.strides
+        self.needs_libhdf5 = False  # nothing is decoded
+        start, _, _, inline = at_once(array.locate(_FIRST))
+        self._start = int(start[0])
+        #: bytes from the first element to the end of the last, if one read for all is best
+        self._span = 0
+        if self._start >= 0 and inline is None:
+            self._span = span_of(array.shape, self.strides, array.dtype.itemsize)
+        self._is_dense = self._span == math.prod(array.shape) * array.dtype.itemsize
+
+    def whole(self, source: LocalSource) -> np.ndarray[Any, Any] | None:
+        """Read all elements with one read; None if that is not the best way.
+
+        Raises
+        ------
+        StoreError
+            Naming the file, if it cannot be read.
+        """
+        assert isinstance(source, LocalFile)
+        array, start, stop = self.array, self._start, self._start + self._span
+        if not self._span or stop > source.size:
+            return None
+        offset = 0
+        if self._is_dense:
+            data = source.read(start, stop)
+        else:
+            data, offset = source.read_records(start, stop, self.strides[0])
+        stored = np.ndarray(array.shape, array.dtype, data, offset, self.strides)
+        return stored.astype(array.dtype.newbyteorder("="))
+
+    def begin(
+        self,
+        plan: Plan,
+        source: LocalSource | RemoteSource,
+        *,
+        remember: bool,
+        local: bool,
+    ) -> StridedRead:
+        """Begin to read what `plan` selects."""
+        assert isinstance(source, (LocalFile, RemoteFile))
+        return StridedRead(self, plan, source.size, LOCAL_GAP if local else 0)
+
+
+class StridedRead:
+    """One read of plain elements."""
+
+    result: np.ndarray[Any, Any]
+
+    def __init__(self, strided: Strided, plan: Plan, size: int, gap: int) -> None:
+        self._strided = strided
+        self._plan = plan
+        self._size = size
+        self._gap = gap
+
+    def windows(self) -> Iterator[tuple[np.ndarray[Any, Any], None]]:
+        """The only chunk."""
+        yield _FIRST, None
+
+    def pieces(self, _: np.ndarray[Any, Any], __: None, table: ChunkTable) -> RunPieces:
+        """The runs of the chunk that are wanted.
+
+        Raises
+        ------
+        FormatError
+            Naming the variable, if the file ends before its data do.
+        """
+        array, plan, strides = self._strided.array, self._plan, self._strided.strides
+        start = int(table.start[0])
+        if start < 0:
+            self.result = allocate(array, plan.shape)
+            self.result[...] = fill_element(array)
+            return RunPieces([], table, self.result)
+        size = self._size if table.source is None else len(table.source[0])  # inline
+        end = start + end_of(plan, strides, array.dtype.itemsize)
+        if math.prod(plan.shape) and end > size:
+            raise FormatError(
+                array.path, f"its data go on to byte {end}, and there are {size}: truncated?"
+            )
+        self.result = allocate(array, plan.shape)
+        return RunPieces(plan_runs(plan, strides, array.dtype, self._gap), table, self.result)
+
+
+class RunPieces:
+    """Runs of a read; see `nczarr_xarray.chunks.grid.GridPieces`."""
+
+    def __init__(self, parts: list[Runs], chunk: ChunkTable, result: np.ndarray[Any, Any]) -> None:
+        self.group_chunks = 1
+        self._parts = parts
+        self._result = result
+        #: the row that each part begins with, and the end of the last one
+        self._first = [0, *itertools.accumulate(len(runs.starts) for runs in parts)]
+        self.groups = count = self._first[-1]
+        self.most = self.nbytes = self.group_nbytes = max(
+            (runs.length for runs in parts), default=0
+        )
+        starts = [runs.starts for runs in parts]
+        self.table = ChunkTable(
+            np.concatenate(starts) + chunk.start[0] if starts else np.zeros(0, np.int64),
+            np.repeat([runs.length for runs in parts], np.diff(self._first)).astype(np.int64),
+            np.zeros(count, np.uint32),
+            None if chunk.source is None else np.repeat(chunk.source, count),
+        )
+
+    def take(self, source: LocalSource, groups: Sequence[int]) -> None:
+        """Fetch and scatter consecutive runs."""
+        low, stop = groups[0], groups[-1] + 1
+        while low < stop:
+            part = bisect.bisect_right(self._first, low) - 1
+            high, runs = min(stop, self._first[part + 1]), self._parts[part]
+            rows: Sequence[int] = range(low, high)
+            if runs.is_copy and runs.length >= DIRECT_BYTES:
+                rows = [row for row in rows if not self._direct(source, part, row)]
+            if rows:
+                table = self.table.of(slice(low, high) if len(rows) == high - low else rows)
+                self._scatter(part, rows, source.fetch(table, runs.length))
+            low = high
+
+    def left(self) -> np.ndarray[Any, Any]:
+        """Find what has to be fetched: all."""
+        return np.arange(self.groups)
+
+    def scatter(self, rows: np.ndarray[Any, Any], data: Sequence[Any]) -> None:
+        """Put runs, in any order, where they belong."""
+        which = np.searchsorted(self._first, rows, side="right") - 1
+        for part in np.unique(which).tolist():
+            members = np.flatnonzero(which == part)
+            self._scatter(part, rows[members], [data[i] for i in members.tolist()])
+
+    def _scatter(self, part: int, rows: Any, data: Sequence[Any]) -> None:
+        numbers = np.asarray(rows) - self._first[part]
+        self._parts[part].scatter(numbers, data, self._result)
+
+    def _direct(self, source: LocalSource, part: int, row: int) -> bool:
+        runs = self._parts[part]
+        room = runs.room(row - self._first[part], self._result)
+        if room is None or not source.fetch_into(self.table, row, room.view(np.uint8).data):
+            return False
+        if not runs.dtype.isnative:
+            room.byteswap(inplace=True)
+        return True
