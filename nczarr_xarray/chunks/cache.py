@@ -53,7 +53,7 @@ class ChunkCache:
             os.register_at_fork(after_in_child=self._after_fork)
 
     def of(self, owner: object) -> Chunks:
-        """The part for the chunks of one array, forgotten together with `owner`."""
+        """Return the part for the chunks of one array, forgotten together with `owner`."""
         number = next(self._owners)
         weakref.finalize(owner, self._leave, number).atexit = False
         return Chunks(self, number)
@@ -67,7 +67,7 @@ class ChunkCache:
             self.nbytes = 0
 
     def get(self, owner: int, keys: Sequence[Hashable]) -> list[Any]:
-        """Decoded chunks, None for those that are not known."""
+        """Return decoded chunks, None for those that are not known."""
         found = []
         with self._lock:
             self._forget()
@@ -133,7 +133,7 @@ class Chunks:
         self._owner = owner
 
     def for_read(self, plan: Plan, nbytes: int, dtype: np.dtype[Any]) -> Chunks | None:
-        """These, if a read of chunks of `nbytes` each wants so little that others may follow."""
+        """Return these, if a read of chunks of `nbytes` each is so small that others may follow."""
         decoded = plan.count * nbytes
         wanted = math.prod(plan.shape) * dtype.itemsize
         if dtype.kind == "O":  # nobody knows how large they are
@@ -141,7 +141,7 @@ class Chunks:
         return self if 0 < decoded <= MOST_BYTES and wanted < SHARE * decoded else None
 
     def get(self, keys: Sequence[Hashable]) -> list[Any]:
-        """Decoded chunks, None for those that are not known."""
+        """Return decoded chunks, None for those that are not known."""
         return self._cache.get(self._owner, keys)
 
     def put(self, keys: Sequence[Hashable], chunks: Sequence[Any], size: int) -> None:

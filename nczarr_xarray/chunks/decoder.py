@@ -118,7 +118,7 @@ class Decoder:
         return tuple(steps)
 
     def decode(self, data: Sequence[Buffer], name: Callable[[int], str]) -> list[Buffer]:
-        """Chunks as `Scatter` takes them: decoded, but for the last step where that goes along.
+        """Decode chunks as `Scatter` takes them: without the last step, where that goes along.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class Decoder:
         return [self._decode(chunk, name(i)) for i, chunk in enumerate(data)]
 
     def _decode(self, data: Buffer, key: str) -> Buffer:
-        """All elements of the chunk stored as `data`, in stored order (shuffled, if `planes`)."""
+        """Decode one chunk: all elements in stored order (shuffled, if `planes`)."""
         try:
             for step in self._steps:
                 data = step(data)
@@ -182,7 +182,7 @@ class Decoder:
 
 
 def _is_absent(element: Any) -> bool:
-    """Whether an object is what stands where no text was put: None, NaN, or zarr's default, 0.
+    """Tell whether an object is what stands where no text was put: None, NaN, or zarr's default, 0.
 
     zarr-python 2 completes the chunks at the edges with that.
     """
@@ -192,7 +192,7 @@ def _is_absent(element: Any) -> bool:
 
 
 def _is_bytes(chunk: Buffer) -> bool:
-    """Whether its length is in bytes; filters may return elements."""
+    """Tell whether its length is in bytes; filters may return elements."""
     kind = type(chunk)
     return kind is bytes or kind is bytearray or (kind is np.ndarray and chunk.dtype == np.uint8)
 

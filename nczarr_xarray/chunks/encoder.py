@@ -48,7 +48,7 @@ class Scratch(threading.local):
         self._blocks = None
 
     def empty(self, use: str, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """An array of any content, perhaps where this thread's last one of this `use` is."""
+        """Return an array of any content, perhaps where this thread's last one of this `use` is."""
         if self._blocks is None:
             return np.empty(shape, dtype)
         size = math.prod(shape) * dtype.itemsize
@@ -118,7 +118,7 @@ class Encoder:
         return type(self), (self._array,)
 
     def encode(self, values: np.ndarray[Any, Any]) -> memoryview:
-        """The bytes to store for a chunk.
+        """Return the bytes to store for a chunk.
 
         Parameters
         ----------
@@ -154,7 +154,7 @@ class Encoder:
     def encode_run(
         self, values: np.ndarray[Any, Any], count: int, *, skip_fill: bool
     ) -> Iterator[memoryview | None]:
-        """The bytes of `count` whole chunks that lie side by side along the last dimension.
+        """Return the bytes of `count` whole chunks that lie side by side along the last dimension.
 
         What is done to elements is done to those of all chunks at once: for small
         chunks that takes a fraction of the time, and threads wait less for each other.
@@ -187,14 +187,14 @@ class Encoder:
             yield None if nothing else self._encoded(row, steps)
 
     def as_stored(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """`values` with the dtype of the array in native byte order, texts as bytes."""
+        """Return `values` with the dtype of the array in native byte order, texts as bytes."""
         elements = np.asarray(values)
         if self._text:
             return self._as_bytes(elements)
         return elements.astype(self._array.dtype.newbyteorder("="), copy=False)
 
     def is_fill(self, values: np.ndarray[Any, Any]) -> bool:
-        """Whether all elements equal the array's fill, bit for bit.
+        """Tell whether all elements equal the array's fill, bit for bit.
 
         Without fill, whether all bytes are zero: what a missing chunk reads as.
 
@@ -220,7 +220,7 @@ class Encoder:
         return bool(np.all(elements[..., None].view(np.uint8) == fill))
 
     def _elements(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """`values` in the order of storage, texts as bytes."""
+        """Return `values` in the order of storage, texts as bytes."""
         elements = np.asarray(values)
         if self._text:
             elements = self._as_bytes(elements)
@@ -245,7 +245,7 @@ class Encoder:
         return np.array(encoded, dtype=self._array.dtype).reshape(texts.shape)
 
     def _fill_element(self, fill: Any) -> np.ndarray[Any, Any]:
-        """What pads a chunk, of shape ``()``."""
+        """Return what pads a chunk, of shape ``()``."""
         dtype = self._array.dtype
         if dtype.hasobject:
             return np.array("" if fill is None else fill, dtype=dtype)
@@ -254,7 +254,7 @@ class Encoder:
         return self._as_bytes(np.array(fill, object)) if self._text else np.array(fill, dtype=dtype)
 
     def _gathered(self, elements: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The whole chunk, flat; no copy if `elements` are that already."""
+        """Return the whole chunk, flat; no copy if `elements` are that already."""
         dtype, shape = self._array.dtype, self._shape
         if elements.shape == shape and elements.dtype == dtype and elements.flags.c_contiguous:
             return elements.reshape(-1)
@@ -265,13 +265,13 @@ class Encoder:
         return chunk.reshape(-1)
 
     def _copied(self, elements: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The same in "C" order, with the dtype of the array."""
+        """Return the same in "C" order, with the dtype of the array."""
         copy = self.scratch.empty("elements", elements.shape, self._array.dtype)
         copy[...] = elements
         return copy
 
     def _swapped(self, elements: np.ndarray[Any, Any]) -> bool:
-        """Whether only the byte order of `elements` is another."""
+        """Tell whether only the byte order of `elements` is another."""
         dtype = self._array.dtype
         return dtype.kind in _NUMBERS and elements.dtype == dtype.newbyteorder() != dtype
 
@@ -281,7 +281,7 @@ def _corner(elements: np.ndarray[Any, Any]) -> tuple[slice, ...]:
 
 
 def _step(config: CodecConfig, array: ChunkedArray) -> Step:
-    """How to apply one codec."""
+    """Return how to apply one codec."""
     name = config["id"]
     row = registry.codec(name)
     try:
@@ -310,7 +310,7 @@ def _of_numcodecs(config: CodecConfig) -> Step:
 
 
 def _plain(data: Buffer) -> Buffer:
-    """Arrays as flat bytes, everything else as it is."""
+    """Return arrays as flat bytes, everything else as it is."""
     if not isinstance(data, np.ndarray):
         return data
     if data.dtype.hasobject:
@@ -319,7 +319,7 @@ def _plain(data: Buffer) -> Buffer:
 
 
 def _rows_equal(rows: np.ndarray[Any, Any], element: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Which rows hold nothing but `element`, bit for bit."""
+    """Return which rows hold nothing but `element`, bit for bit."""
     size = rows.dtype.itemsize
     fill = np.frombuffer(element.astype(rows.dtype).tobytes(), np.uint8)
     bits = rows.view(np.uint8).reshape(len(rows), -1, size)

@@ -149,7 +149,7 @@ class ChunkReader:
         return plan.finish(read.result)
 
     async def read_remote(self, plan: Plan, *, remember: bool = False) -> np.ndarray[Any, Any]:
-        """`read` of what is far away; must run on the loop of the source."""
+        """Do as `read` does, of what is far away; must run on the loop of the source."""
         array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, (RemoteKeys, RemoteFile))
         read = scheme.begin(plan, source, remember=remember, local=False)

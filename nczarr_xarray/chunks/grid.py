@@ -81,7 +81,7 @@ class Grid:
         return self.decoder.is_plain and not self.decoder.in_rows
 
     def decoder_of(self, mask: int) -> tuple[Decoder, Scatter]:
-        """What undoes the codecs of a chunk that was stored without those of `mask`."""
+        """Return what undoes the codecs of a chunk that was stored without those of `mask`."""
         if mask not in self._decoders:
             decoder = Decoder(self.array, mask)
             self._decoders[mask] = decoder, Scatter(decoder)
@@ -140,7 +140,7 @@ class Grid:
         scatter.one(chunks[0], task, axes, result)
 
     def name(self, number: int) -> str:
-        """What messages call a chunk."""
+        """Name a chunk, for messages."""
         lengths = zip(self.steps, self.shape, strict=True)
         position = tuple(int(number) // step % length for step, length in lengths)
         return self.array.chunk_name(position)
@@ -176,7 +176,7 @@ class GridRead:
         self.fill = fill_element(grid.array)
 
     def windows(self) -> Iterator[tuple[np.ndarray[Any, Any], Window]]:
-        """The chunks in windows, and what has to be located for each."""
+        """Yield windows of chunks, and before each what has to be located for it."""
         plan, grid = self.plan, self.grid
         if plan.count == 1:  # there is nothing to sort
             segments = list(plan.segments(1))
@@ -220,7 +220,7 @@ class GridRead:
         return (ids if np.all(ids[1:] > ids[:-1]) else np.unique(ids)), window
 
     def pieces(self, wanted: np.ndarray[Any, Any], window: Window, table: ChunkTable) -> GridPieces:
-        """The chunks of a window, located."""
+        """Return the chunks of a window, located."""
         self.grid.check_sizes(wanted, table.size)
         if wanted is not window.ids:
             table = table.of(np.searchsorted(wanted, window.ids))
@@ -340,7 +340,7 @@ class GridPieces:
                 self._read.result[segment.target] = self._read.fill
 
     def _parts(self, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Segment, int, int]]:
-        """Rows as parts of segments, as long as can be, with their bounds in `rows`."""
+        """Yield rows as parts of segments, as long as can be, with their bounds in `rows`."""
         first, segments = self._window.first, self._window.segments
         numbers: list[int] = rows.tolist()
         at, count = 0, len(numbers)

@@ -45,7 +45,7 @@ class Fitted:
     padding: Any = None
 
     def finish(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The selection of the variable."""
+        """Return the selection of the variable."""
         if self.shape is None:
             return stored
         result: np.ndarray[Any, Any] = np.full(self.shape, self.padding, dtype=stored.dtype)
@@ -118,7 +118,7 @@ def _count(index: Any, length: int) -> int:
 
 
 def _positions(index: Any, length: int) -> np.ndarray[Any, Any]:
-    """What ``np.arange(length)[index]`` is, without making all of that."""
+    """Return what ``np.arange(length)[index]`` is, without making all of that."""
     if isinstance(index, slice):
         return np.arange(*index.indices(length))
     chosen = np.asarray(index)
@@ -129,7 +129,7 @@ def _positions(index: Any, length: int) -> np.ndarray[Any, Any]:
 
 
 def _as_slice(positions: np.ndarray[Any, Any]) -> slice:
-    """Evenly spaced positions as a slice."""
+    """Return evenly spaced positions as a slice."""
     if not positions.size:
         return slice(0, 0)
     first, last = int(positions[0]), int(positions[-1])

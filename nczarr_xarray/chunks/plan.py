@@ -73,7 +73,7 @@ class Segment(NamedTuple):
         return (*target[:axis], along, *target[axis + 1 :])
 
     def part(self, low: int, high: int) -> Segment:
-        """Some of the chunks, those from `low` to `high`; a single one has no step."""
+        """Return some of the chunks, those from `low` to `high`; a single one has no step."""
         if high - low == len(self.pieces):
             return self
         axis, (position, source, target), pieces = self.axis, self.first, self.pieces[low:high]
@@ -86,7 +86,7 @@ class Segment(NamedTuple):
         return Segment(first, axis, pieces, self.step * several, self.dense and several)
 
     def tasks(self) -> list[ChunkTask]:
-        """The chunks one by one."""
+        """Return the chunks one by one."""
         axis, (position, source, target) = self.axis, self.first
         if len(self.pieces) == 1:
             return [self.first]
@@ -398,7 +398,7 @@ def _run(run: list[Piece], step: int, length: int) -> tuple[list[Piece], int, bo
 
 
 def _step(one: Piece, other: Piece, length: int) -> int:
-    """The step along `one` and on to `other` and its end; 0 if it is not constant."""
+    """Return the step along `one` and on to `other` and its end; 0 if it is not constant."""
     (before, filled), (after, next_) = (one.source, one.target), (other.source, other.target)
     if not (isinstance(before, slice) and isinstance(after, slice)):
         return 0
@@ -415,7 +415,7 @@ def _step(one: Piece, other: Piece, length: int) -> int:
 
 
 def _product(pieces: Sequence[Pieces]) -> Iterator[tuple[Piece, ...]]:
-    """`itertools.product`, which would make a tuple of everything, for long pieces too."""
+    """Do as `itertools.product` does, without a tuple of everything where pieces are long."""
     if all(len(part) <= LONG for part in pieces):
         return itertools.product(*pieces)
     return ((piece, *rest) for piece in pieces[0] for rest in _product(pieces[1:]))
@@ -448,7 +448,7 @@ def _as_slice(index: np.ndarray[Any, Any]) -> Part:
 
 
 def as_indexer(parts: Sequence[Part]) -> tuple[Any, ...]:
-    """A numpy key that selects orthogonally, also where several parts are arrays."""
+    """Return a numpy key that selects orthogonally, also where several parts are arrays."""
     if [type(part) for part in parts].count(np.ndarray) < 2:
         return tuple(parts)
     arrays = [

@@ -11,14 +11,14 @@ from nczarr_xarray.model import Array
 
 
 def fill_element(array: Array) -> Any:
-    """What elements that are not stored read as."""
+    """Return what elements that are not stored read as."""
     if array.fill is not None:
         return array.fill
     return "" if array.dtype.kind == "O" else np.zeros((), dtype=array.dtype)[()]
 
 
 def allocate(array: Array, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """Room for elements of an array.
+    """Return room for elements of an array.
 
     Raises
     ------

@@ -74,7 +74,7 @@ class Scatter:
         axes: tuple[int, ...] | None,
         result: np.ndarray[Any, Any],
     ) -> None:
-        """`one` for several chunks that are in no row."""
+        """Do as `one` does, for several chunks that are in no row."""
         if len(tasks) == 1 or not self._in_rows:
             for chunk, task in zip(chunks, tasks, strict=True):
                 self.one(chunk, task, axes, result)
@@ -84,7 +84,7 @@ class Scatter:
                 result[task.target] = seen[task.source]
 
     def row(self, chunks: Sequence[Buffer], segment: Segment, result: np.ndarray[Any, Any]) -> None:
-        """`one` for the chunks of a segment with a constant step; see `Decoder.in_rows`."""
+        """Do as `one` does, for a segment with a constant step; see `Decoder.in_rows`."""
         shape, count, axis = self._array.chunk_shape, len(chunks), segment.axis
         source, out = segment.first.source, result[segment.target]
         if segment.dense:  # the result is divided, which is a view
@@ -119,27 +119,27 @@ class Scatter:
     def room_for(
         self, task: ChunkTask, axes: tuple[int, ...] | None, result: np.ndarray[Any, Any]
     ) -> memoryview | None:
-        """Where in `result` all bytes of a plain chunk go as they are; None if there is no such."""
+        """Find where in `result` all bytes of a plain chunk go as they are; None if nowhere."""
         if not self._count or any(isinstance(index, np.ndarray) for index in task.target):
             return None
         out = result[(*task.target, ...)]
         return out.reshape(-1).view(np.uint8).data if self._is_copy(task, axes, out) else None
 
     def _elements(self, chunks: Sequence[Buffer]) -> np.ndarray[Any, Any]:
-        """Small chunks as elements, one after the other along a first dimension."""
+        """Return small chunks as elements, one after the other along a first dimension."""
         size = len(self._fields)
         stored = unshuffle(chunks, size) if size else b"".join(chunks)
         shape = (len(chunks), *self._array.chunk_shape)
         return np.frombuffer(stored, self._array.dtype).reshape(shape)
 
     def _ordered_fields(self) -> list[str]:
-        """The bytes of a native element, in the order of the planes."""
+        """Return the bytes of a native element, in the order of the planes."""
         return self._fields if self._array.dtype.isnative else self._fields[::-1]
 
     def _is_copy(
         self, task: ChunkTask, axes: tuple[int, ...] | None, out: np.ndarray[Any, Any]
     ) -> bool:
-        """Whether `out`, which `task` fills, has the elements of the chunk in the same order."""
+        """Tell whether `out`, which `task` fills, has the elements in the order of the chunk."""
         return (
             axes is None
             and self._array.order == "C"
@@ -172,6 +172,6 @@ class Scatter:
     def _part(
         self, flat: np.ndarray[Any, Any], task: ChunkTask, axes: tuple[int, ...] | None
     ) -> Any:
-        """What `task` wants of a chunk (or of one byte plane of it)."""
+        """Return what `task` wants of a chunk (or of one byte plane of it)."""
         chunk = flat.reshape(self._array.chunk_shape, order=self._array.order)
         return (chunk if axes is None else chunk.transpose(axes))[task.source]

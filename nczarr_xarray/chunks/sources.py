@@ -160,7 +160,7 @@ class LocalFile:
         return read_records(self._source, start, stop, record)
 
     def read(self, start: int, stop: int) -> bytes | memoryview:
-        """Bytes of the file."""
+        """Return bytes of the file."""
         return self._source.read(start, stop)
 
 
@@ -189,7 +189,7 @@ class RemoteFile:
 
 
 def source_of(store: KeyStore | File) -> LocalKeys | RemoteKeys | LocalFile | RemoteFile:
-    """What brings chunks out of an open store, or file."""
+    """Return what brings chunks out of an open store, or file."""
     if isinstance(store, LocalStore):
         return LocalKeys(store)
     if isinstance(store, RemoteStore):
@@ -217,7 +217,7 @@ def _keys(table: ChunkTable) -> list[str]:
 
 
 def _inline(table: ChunkTable, starts: list[int], stops: list[int]) -> list[Stored]:
-    """Chunks that came with the metadata."""
+    """Return chunks that came with the metadata."""
     assert table.source is not None
     rows = zip(table.source.tolist(), starts, stops, strict=True)
     return [memoryview(data)[start:stop] for data, start, stop in rows]

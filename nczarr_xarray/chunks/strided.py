@@ -85,11 +85,11 @@ class StridedRead:
         self._gap = gap
 
     def windows(self) -> Iterator[tuple[np.ndarray[Any, Any], None]]:
-        """The only chunk."""
+        """Yield the only chunk."""
         yield _FIRST, None
 
     def pieces(self, _: np.ndarray[Any, Any], __: None, table: ChunkTable) -> RunPieces:
-        """The runs of the chunk that are wanted.
+        """Return the runs of the chunk that are wanted.
 
         Raises
         ------

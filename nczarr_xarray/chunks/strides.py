@@ -68,7 +68,7 @@ class _Axis:
         return (self.span - 1) * self.stride / max(1, self.count - 1)
 
     def offsets(self) -> np.ndarray[Any, Any]:
-        """Bytes from the beginning of the array to each position."""
+        """Return bytes from the beginning of the array to each position."""
         positions = np.arange(self.span, dtype=np.int64)[self.part] + self.first
         return positions * self.stride
 
@@ -112,7 +112,7 @@ class Runs:
         return nbytes == self.length
 
     def room(self, number: int, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-        """The elements of `result` that a run fills, 1-D; None if they are not contiguous."""
+        """Find the elements of `result` that a run fills, 1-D; None if not contiguous."""
         index = np.unravel_index(number, self.outer) if self.outer else ()
         part = result[self.target][(*index, ...)]  # a view, of a single element too
         return part.reshape(-1) if part.flags.c_contiguous else None
@@ -221,7 +221,7 @@ def span_of(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
 
 
 def end_of(plan: OuterPlan | PointPlan, strides: Sequence[int], itemsize: int) -> int:
-    """Where the last element of a selection ends, in bytes from the beginning of the array."""
+    """Find where the last element of a selection ends, in bytes from the array's beginning."""
     if not math.prod(plan.shape):
         return 0
     dimensions: Sequence[int] = range(len(strides))
@@ -253,7 +253,7 @@ def _runs(
 
 
 def _cut(axis: _Axis, farthest: int) -> list[tuple[slice, _Axis]]:
-    """Parts of an axis short enough for one run each, if it is a slice that is not too sparse.
+    """Cut an axis into parts short enough for a run each, if it is a slice that is not too sparse.
 
     Parameters
     ----------

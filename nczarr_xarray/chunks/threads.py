@@ -51,16 +51,16 @@ class _Pool:
         self.callers = self.helpers = 0
 
     def spare(self) -> int:
-        """How many processors no read has."""
+        """Return how many processors no read has."""
         return max(0, processors() - self.callers - self.helpers)
 
     def enter(self) -> None:
-        """A caller begins to read."""
+        """Count a caller that begins to read."""
         with self.lock:
             self.callers += 1
 
     def hire(self, most: int) -> int:
-        """How many threads may help a caller: those that no other read has."""
+        """Return how many threads may help a caller: those that no other read has."""
         with self.lock:
             helpers = min(most, self.spare())
             self.helpers += helpers
@@ -83,7 +83,7 @@ _pool = _Pool()
 
 
 def chunks_at_a_time(count: int, nbytes: int) -> int:
-    """How many of `count` chunks of `nbytes` a thread takes at a time.
+    """Return how many of `count` chunks of `nbytes` a thread takes at a time.
 
     Enough to be worth it, and for the threads that will share them to end together: not more than
     there are processors now, nor than there is work for.
@@ -226,7 +226,7 @@ async def in_pool(function: Callable[..., T], *arguments: Any) -> T:
 def in_threads(
     scatter: Callable[[Any, list[Any]], None], nbytes: int, *, inline: bool = True
 ) -> Callable[[Any, list[Any]], Awaitable[None]]:
-    """What takes pieces on an event loop, and has the pool scatter them.
+    """Return what takes pieces on an event loop, and has the pool scatter them.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ def in_threads(
 
 
 async def gather_or_cancel(*coroutines: Any) -> list[Any]:
-    """`asyncio.gather` that leaves nothing running when one of them fails."""
+    """Do as `asyncio.gather` does, and leave nothing running when one of them fails."""
     futures = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*futures))

@@ -38,7 +38,7 @@ UNKNOWN = Size(1 << 30, exact=False)
 
 
 def packed(size: Size) -> Size:
-    """What a compressor may have made of so many bytes: hardly more than they were."""
+    """Return what a compressor may have made of so many bytes: hardly more than they were."""
     return Size(size.most + size.most // 4 + 4096, exact=False)
 
 
@@ -49,7 +49,7 @@ Encode: TypeAlias = Callable[[CodecConfig, ChunkedArray], Step]
 
 
 def compressor(decode: Callable[[CodecConfig, Size], Step]) -> Decode:
-    """A `Decode` that takes what compressors make, of a function that gives the step alone."""
+    """Make a `Decode` for what compressors make, of a function that gives the step alone."""
     return lambda config, _, size: (decode(config, size), packed(size))
 
 
@@ -117,7 +117,7 @@ class Keyword:
 
 
 def with_level(id_: str, name: str, levels: range, **more: Any) -> Keyword:
-    """The `Keyword` of a compressor whose only setting is a level."""
+    """Return the `Keyword` of a compressor whose only setting is a level."""
 
     def config(_: str, __: Mapping[str, Any], level: int) -> CodecConfig:
         return {"id": id_, "level": checked(level, levels)}
@@ -126,7 +126,7 @@ def with_level(id_: str, name: str, levels: range, **more: Any) -> Keyword:
 
 
 def checked(value: int, possible: range) -> int:
-    """`value`, if it is possible (`ValueError` if not)."""
+    """Return `value`, if it is possible (`ValueError` if not)."""
     if value not in possible:
         raise ValueError(f"{value} is not between {possible[0]} and {possible[-1]}")
     return value

@@ -47,7 +47,7 @@ _LARGE = 1 << 31
 
 
 def deflate(config: CodecConfig, typesize: int) -> Step:
-    """``{"id": "zlib", "level": -1 to 9}``: a zlib stream.
+    """Make ``{"id": "zlib", "level": -1 to 9}``: a zlib stream.
 
     Shuffled numbers begin with the byte planes that say least, which often are
     mere noise. Compressors take longest for what they cannot shrink, so those
@@ -93,7 +93,7 @@ _SMOOTH = 240
 
 
 def _noise(data: np.ndarray[Any, Any], typesize: int, lz4: Callable[[Any], bytes]) -> int:
-    """How many bytes at the beginning, in whole planes, deflate would not make smaller.
+    """Return how many bytes at the beginning, in whole planes, deflate would not make smaller.
 
     Their values are equally likely (nothing to gain for Huffman's code), they are not smooth, and
     nothing is repeated in them, as LZ4 finds out in a hundredth of the time.
@@ -121,7 +121,7 @@ def _sampled(plane: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _small_bends(sample: np.ndarray[Any, Any]) -> int:
-    """How many second differences, modulo 256, are -1, 0 or 1."""
+    """Return how many second differences, modulo 256, are -1, 0 or 1."""
     steps = sample[1:] - sample[:-1]
     bends = steps[1:] - steps[:-1]
     return int(np.count_nonzero(bends + 1 < 3))
@@ -133,7 +133,7 @@ _FEW = 48
 
 
 def _few_bytes(data: np.ndarray[Any, Any]) -> bool:
-    """Whether libdeflate would leave out short matches that are worth it.
+    """Tell whether libdeflate would leave out short matches that are worth it.
 
     From how many different bytes there are in the first 4 KiB it concludes how long a match has to
     be, and thinks again after 10,000 bytes. The first plane of float32 rounded to tenths has 5: at
@@ -149,7 +149,7 @@ def _different(data: np.ndarray[Any, Any]) -> int:
 
 
 def _stored(data: np.ndarray[Any, Any]) -> Iterator[Buffer]:
-    """Stored blocks, each with its header, none of them the last of a stream."""
+    """Return stored blocks, each with its header, none of them the last of a stream."""
     for start in range(0, data.size, 0xFFFF):
         block = data[start : start + 0xFFFF]
         yield struct.pack("<BHH", 0, block.size, block.size ^ 0xFFFF)
@@ -157,13 +157,13 @@ def _stored(data: np.ndarray[Any, Any]) -> Iterator[Buffer]:
 
 
 def gzip(config: CodecConfig, _: int) -> Step:
-    """``{"id": "gzip", "level": -1 to 9}``: a gzip member without name and time."""
+    """Make ``{"id": "gzip", "level": -1 to 9}``: a gzip member without name and time."""
     level = _level(config)
     return lambda data: zlib.compress(data, level, wbits=31)
 
 
 def blosc(config: CodecConfig, typesize: int) -> Step:
-    """``{"id": "blosc", "cname", "clevel", "shuffle", "blocksize"}``: a blosc 1 container."""
+    """Make ``{"id": "blosc", "cname", "clevel", "shuffle", "blocksize"}``: a blosc 1 container."""
     from numcodecs import blosc
 
     cname = config.get("cname", "lz4")
@@ -189,6 +189,6 @@ def _level(config: CodecConfig) -> int:
 
 
 def of_elements(make: Callable[[CodecConfig, int], Step]) -> Encode:
-    """An `Encode` of a function that wants to know the size of an element."""
+    """Return an `Encode` of a function that wants to know the size of an element."""
     # (objects have become bytes of no known structure)
     return lambda config, array: make(config, 1 if array.dtype.hasobject else array.dtype.itemsize)

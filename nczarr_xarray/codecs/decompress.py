@@ -48,12 +48,12 @@ _LZMA_MEMORY = 1 << 28
 
 
 def inflate(_: CodecConfig, size: Size) -> Step:
-    """``zlib``: a zlib stream."""
+    """Undo ``zlib``: a zlib stream."""
     return _inflate("zlib", 15, size)
 
 
 def gunzip(_: CodecConfig, size: Size) -> Step:
-    """``gzip``: a gzip member."""
+    """Undo ``gzip``: a gzip member."""
     return _inflate("gzip", 31, size)
 
 
@@ -66,12 +66,12 @@ def _inflate(name: str, bits: int, size: Size) -> Step:
 
 
 def bunzip2(_: CodecConfig, size: Size) -> Step:
-    """``bz2``: a bzip2 stream."""
+    """Undo ``bz2``: a bzip2 stream."""
     return _stream(bz2.BZ2Decompressor, size)
 
 
 def unlzma(config: CodecConfig, size: Size) -> Step:
-    """``lzma``: a stream of xz, or what its settings say."""
+    """Undo ``lzma``: a stream of xz, or what its settings say."""
     kind, filters = config.get("format", lzma.FORMAT_XZ), config.get("filters")
     if kind == lzma.FORMAT_RAW:
         return _stream(lambda: lzma.LZMADecompressor(kind, filters=filters), size)
@@ -92,7 +92,7 @@ def _stream(new: Callable[[], Any], size: Size) -> Step:
 
 
 def unblosc(_: CodecConfig, size: Size) -> Step:
-    """``blosc``: a blosc 1 container."""
+    """Undo ``blosc``: a blosc 1 container."""
     from numcodecs import blosc
 
     def decompress(data: Buffer) -> Buffer:
@@ -110,7 +110,7 @@ def unblosc(_: CodecConfig, size: Size) -> Step:
 
 
 def unlz4(_: CodecConfig, size: Size) -> Step:
-    """``lz4`` of numcodecs: the decoded size, then a block."""
+    """Undo ``lz4`` of numcodecs: the decoded size, then a block."""
     from numcodecs import lz4
 
     def decompress(data: Buffer) -> Buffer:
@@ -121,7 +121,7 @@ def unlz4(_: CodecConfig, size: Size) -> Step:
 
 
 def unzstd(_: CodecConfig, size: Size) -> Step:
-    """``zstd``: a frame."""
+    """Undo ``zstd``: a frame."""
     if _zstandard is None:
         return _unzstd_by_numcodecs(size)
     content_size, new = _zstandard.frame_content_size, _zstandard.ZstdDecompressor
@@ -186,7 +186,7 @@ class _ZstdFrame(NamedTuple):
         return cls(content, start + width, bool(descriptor & 4))
 
     def end(self, data: memoryview) -> int:
-        """Where the frame ends; beyond the end of `data` if that is cut."""
+        """Return where the frame ends; beyond the end of `data` if that is cut."""
         position, last = self.blocks, False
         while not last and position < len(data):
             header = int.from_bytes(data[position : position + 3], "little")

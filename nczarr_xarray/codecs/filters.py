@@ -22,7 +22,7 @@ _CHECKSUMS = frozenset({"fletcher32", "crc32", "crc32c", "adler32", "jenkins_loo
 
 
 def filter_step(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
-    """How to undo a filter that has to return `size`, and the size it takes.
+    """Return how to undo a filter that has to return `size`, and the size it takes.
 
     Raises
     ------

@@ -19,12 +19,12 @@ from nczarr_xarray.model import Array, CodecConfig
 
 
 def identity(_: CodecConfig, __: Array, size: Size) -> tuple[Step, Size]:
-    """A filter that changes values when they are written, and nothing afterwards."""
+    """Undo a filter that changes values when they are written, and nothing afterwards."""
     return (lambda data: data), size
 
 
 def unlz4(_: CodecConfig, __: Array, size: Size) -> tuple[Step, Size]:
-    """Blocks behind a head: decoded bytes (8) and bytes of a block (4), both big-endian.
+    """Undo LZ4: blocks behind a head, decoded bytes (8) and bytes of a block (4), big-endian.
 
     A block has its stored size (4) before it; one that is as long as it is when
     decoded was not compressed.
@@ -63,7 +63,7 @@ def _big(data: memoryview, start: int, size: int) -> int:
 
 
 def unlzf(_: CodecConfig, __: Array, size: Size) -> tuple[Step, Size]:
-    """Runs of up to 32 bytes, and copies of up to 264 from the last 8 KiB."""
+    """Undo LZF: runs of up to 32 bytes, and copies of up to 264 from the last 8 KiB."""
 
     def decompress(data: Buffer) -> Buffer:
         packed = bytes(data)
@@ -101,7 +101,7 @@ def unlzf(_: CodecConfig, __: Array, size: Size) -> tuple[Step, Size]:
 
 
 def unscale(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
-    """Differences to the least value in as few bits as they need, behind a head of 21 bytes.
+    """Undo scale-offset: differences to the least value in few bits, behind a head of 21 bytes.
 
     The largest number of those bits stands for the fill value, if there is one.
     """
@@ -146,7 +146,7 @@ def unscale(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
 
 
 def _unpack(packed: np.ndarray[Any, Any], count: int, bits: int, width: int) -> Any:
-    """`count` numbers of `bits` bits, the highest first, as unsigned ones of `width` bytes."""
+    """Unpack `count` numbers of `bits` bits, the highest first, to `width` bytes each, unsigned."""
     wide = np.zeros((count, 8 * width), dtype=np.uint8)
     if bits:
         flat = np.unpackbits(packed, count=count * bits)
@@ -155,7 +155,7 @@ def _unpack(packed: np.ndarray[Any, Any], count: int, bits: int, width: int) -> 
 
 
 def by_libhdf5(config: CodecConfig, _: Array, size: Size) -> tuple[Step, Size]:
-    """Any filter that h5py can undo."""
+    """Undo any filter that h5py can undo."""
     number, values = config["filter"], config["values"]
     if number == SZIP:
         return szip_step(values, size)
@@ -165,6 +165,6 @@ def by_libhdf5(config: CodecConfig, _: Array, size: Size) -> tuple[Step, Size]:
 
 
 def refuse(config: CodecConfig, _: Array, __: Size) -> tuple[Step, Size]:
-    """A filter that cannot be undone, for a reason that is known already."""
+    """Refuse a filter that cannot be undone, for a reason that is known already."""
     error = UnsupportedError if config["id"] == "hdf5-missing" else FormatError
     raise error("", config["reason"])

@@ -25,7 +25,7 @@ _BUILT_IN = range(1, 7)
 
 
 def only_user() -> AbstractContextManager[Any]:
-    """Keeps others from using libhdf5.
+    """Keep others from using libhdf5.
 
     netCDF4 and h5py may share one library, which is not thread-safe; xarray's
     reads of netCDF files hold this lock. They may wait for an event loop while
@@ -61,7 +61,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def opened(image: bytes) -> Iterator[Any]:
-    """The HDF5 file whose bytes are `image`, to be read and changed in memory."""
+    """Open the HDF5 file whose bytes are `image`, to be read and changed in memory."""
     import h5py
 
     open_image = h5py.h5f.open_file_image
@@ -70,7 +70,7 @@ def opened(image: bytes) -> Iterator[Any]:
 
 
 def lacks(filter_id: int) -> str:
-    """Why h5py cannot undo a filter, by itself or with the help of hdf5plugin; empty if it can."""
+    """Tell why h5py cannot undo a filter, alone or with hdf5plugin; empty if it can."""
     with only_user():
         try:
             import h5py
@@ -90,7 +90,7 @@ def lacks(filter_id: int) -> str:
 
 
 def filter_decoder(filter_id: int, values: Sequence[int], size: int) -> Callable[[Any], Any]:
-    """A function that undoes one filter of HDF5.
+    """Return a function that undoes one filter of HDF5.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def filter_decoder(filter_id: int, values: Sequence[int], size: int) -> Callable
 def filter_encoder(
     filter_id: int, values: Sequence[int], size: int
 ) -> Callable[[Any], bytes | None]:
-    """A function that applies one filter of HDF5; None of what the filter fails to encode.
+    """Return a function that applies one filter of HDF5; None of what the filter fails to encode.
 
     Parameters and errors are as of `filter_decoder`.
     """
@@ -146,7 +146,7 @@ def _image(filter_id: int, values: Sequence[int], size: int) -> bytes:
 def convert_numbers(
     stored: np.ndarray[Any, Any], encoded: bytes, dtype: np.dtype[Any]
 ) -> np.ndarray[Any, Any]:
-    """Numbers in a format of their own, as HDF5 converts them.
+    """Convert numbers in a format of their own, as HDF5 does.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def convert_numbers(
 
 @lru_cache(maxsize=64)
 def _chunk_file(filter_id: int, values: tuple[int, ...], size: int) -> bytes:
-    """The bytes of an HDF5 file with one empty chunk of `size` bytes.
+    """Return the bytes of an HDF5 file with one empty chunk of `size` bytes.
 
     Most filters replace their parameters by what fits the dataset when it is
     created. So it is created with a filter that does not, whose number is changed

@@ -73,7 +73,7 @@ _Element: TypeAlias = _Number | _Array | _Structure
 
 
 def nbit_step(config: CodecConfig, _: Array, size: Size) -> tuple[Step, Size]:
-    """How to undo n-bit that has to return `size`, and the size it takes.
+    """Return how to undo n-bit that has to return `size`, and the size it takes.
 
     Raises
     ------

@@ -39,12 +39,12 @@ _NEAREST, _ENTROPY = 32, 4
 
 
 def _level(position: int, default: int) -> Callable[[tuple[int, ...]], dict[str, Any]]:
-    """The level of a filter, among its parameters."""
+    """Return the level of a filter, among its parameters."""
     return lambda values: {"level": values[position] if values else default}
 
 
 def _compression(name: str, below: int = 4) -> Callable[[CodecConfig], dict[str, Any]]:
-    """Arguments of `createVariable` for a compressor with a level."""
+    """Return arguments of `createVariable` for a compressor with a level."""
 
     def options(config: CodecConfig) -> dict[str, Any]:
         level = config.get("level", 4)
@@ -245,18 +245,18 @@ _NOTHING = Codec(id="")
 
 @cache
 def _added() -> tuple[Codec, ...]:
-    """The rows of other packages; looked for when something is asked that is not in the table."""
+    """Find the rows of other packages, when something is asked that is not in the table."""
     return added(GROUP, Codec)
 
 
 def codec(id_: str) -> Codec:
-    """What is known of a codec by its id: nothing, if it is in no table."""
+    """Return what is known of a codec by its id: nothing, if it is in no table."""
     row = _BY_ID.get(id_)
     return row or next((row for row in _added() if row.id == id_), _NOTHING)
 
 
 def codec_of_filter(number: int) -> Codec | None:
-    """The codec that is a filter of HDF5; None if there is none."""
+    """Return the codec that is a filter of HDF5; None if there is none."""
     row = _BY_NUMBER.get(number)
     if row is not None:
         return row
@@ -264,7 +264,7 @@ def codec_of_filter(number: int) -> Codec | None:
 
 
 def compression(name: str) -> Codec | None:
-    """The codec that netCDF's ``compression`` means by `name`; None if there is none."""
+    """Return the codec that netCDF's ``compression`` means by `name`; None if there is none."""
     for row in _every():
         if row.netcdf and row.netcdf.config and name in (row.netcdf.name, *row.netcdf.also):
             return row
@@ -272,13 +272,13 @@ def compression(name: str) -> Codec | None:
 
 
 def compressions() -> list[str]:
-    """All values of netCDF's ``compression``."""
+    """Return all values of netCDF's ``compression``."""
     words = [row.netcdf for row in _every() if row.netcdf and row.netcdf.config]
     return [name for word in words for name in (word.name, *word.also)]
 
 
 def asked(encoding: Mapping[str, Any]) -> str | None:
-    """The name of the compressor that the flags of an `encoding` ask for."""
+    """Return the name of the compressor that the flags of an `encoding` ask for."""
     known = {row.netcdf.name for row in _every() if row.netcdf and row.netcdf.config}
     names = [name for name in map(str, encoding) if name in known and encoding[name]]
     order = compressions()
@@ -286,7 +286,7 @@ def asked(encoding: Mapping[str, Any]) -> str | None:
 
 
 def encoding_keys() -> frozenset[str]:
-    """The keys of `encoding` that are about codecs, in the words of netCDF."""
+    """Return the keys of `encoding` that are about codecs, in the words of netCDF."""
     words = [row.netcdf for row in _every() if row.netcdf]
     return frozenset(key for word in words for key in (word.name, *word.keys)) | {
         "compression",
@@ -301,7 +301,7 @@ def _every() -> Iterator[Codec]:
 
 
 def step_of(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
-    """How to undo a codec of an array that has to return `size`, and the size it takes."""
+    """Make the step that undoes a codec and returns `size`; say what size it takes."""
     row = codec(config["id"])
     if row.decode is not None and (row.zarr or array.codec_words == "hdf5"):
         return row.decode(config, array, size)
@@ -309,7 +309,7 @@ def step_of(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
 
 
 def as_zarr(config: CodecConfig) -> CodecConfig:
-    """A codec as Zarr calls it, or would if it could be undone; unchanged if Zarr has none."""
+    """Say a codec in the words of Zarr, also if it cannot be undone; unchanged if Zarr has none."""
     row = codec_of_filter(config["filter"]) if "filter" in config else None
     if row is None or row.hdf5 is None or not row.zarr:
         return config
@@ -318,10 +318,10 @@ def as_zarr(config: CodecConfig) -> CodecConfig:
 
 
 def need_libhdf5(codecs: Iterable[CodecConfig]) -> bool:
-    """Whether libhdf5 is used to decode, and to prepare that: see `libhdf5.only_user`."""
+    """Tell whether libhdf5 is used to decode, and to prepare that: see `libhdf5.only_user`."""
     return any(codec(config["id"]).needs_libhdf5 for config in codecs)
 
 
 def is_level(value: Any) -> bool:
-    """Whether a level is one that netCDF knows."""
+    """Tell whether a level is one that netCDF knows."""
     return isinstance(value, (int, np.integer)) and bool(value >= 0)

@@ -41,9 +41,9 @@ if platform.machine().lower() in {"x86_64", "amd64"}:
 
 
 def element_size(config: CodecConfig, array: Array) -> int:
-    """Bytes that are shuffled. netCDF-C writes 0 for its own type size, a pointer for strings.
+    """Return the bytes of an element.
 
-    (nczarr-format.md, section 7)
+    netCDF-C writes 0 for its own type size, a pointer for strings (nczarr-format.md, section 7).
     """
     size = config.get("elementsize") or 0
     if not isinstance(size, int) or size < 0:
@@ -54,7 +54,7 @@ def element_size(config: CodecConfig, array: Array) -> int:
 
 
 def decode(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
-    """How to undo the shuffle of an array."""
+    """Return how to undo the shuffle of an array."""
     width = element_size(config, array)
     return (lambda data: unshuffle([data], width)) if width > 1 else _as_it_is, size
 
@@ -64,7 +64,7 @@ def encode(
     array: Array,
     empty: Callable[[str, Any, np.dtype[Any]], np.ndarray[Any, Any]] | None = None,
 ) -> Step:
-    """How to shuffle chunks of an array; see `shuffled` for `empty`."""
+    """Return how to shuffle chunks of an array; see `shuffled` for `empty`."""
     width = element_size(config, array)
 
     def step(data: Buffer) -> Buffer:
@@ -81,7 +81,7 @@ def shuffled(
     size: int,
     empty: Callable[[str, Any, np.dtype[Any]], np.ndarray[Any, Any]] | None = None,
 ) -> np.ndarray[Any, Any]:
-    """Bytes of elements of `size`, in rows, as byte planes in rows.
+    """Shuffle bytes of elements of `size`, in rows, to byte planes in rows.
 
     Parameters
     ----------
@@ -102,12 +102,12 @@ def shuffled(
 
 
 def _as_it_is(data: Buffer) -> Buffer:
-    """Shuffling bytes one by one changes nothing."""
+    """Shuffle bytes one by one, which changes nothing."""
     return data
 
 
 def unshuffle(chunks: Sequence[Buffer], size: int) -> np.ndarray[Any, Any]:
-    """The elements of shuffled chunks of equal length, one chunk after the other.
+    """Bring together the elements of shuffled chunks of equal length, one after the other.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def unshuffle(chunks: Sequence[Buffer], size: int) -> np.ndarray[Any, Any]:
 
 
 def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray[Any, Any]) -> None:
-    """`unshuffle` into contiguous memory of the right length."""
+    """Do as `unshuffle` does, into contiguous memory of the right length."""
     length = len(chunks[0])
     rest = length % size
     fits = 1 < size < 256 and 0 < plain.nbytes <= _MOST

@@ -36,7 +36,7 @@ def decode(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
 
 
 def szip_step(values: Sequence[int], size: Size) -> tuple[Step, Size]:
-    """How to undo szip that has to return `size`, and the size it takes.
+    """Return how to undo szip that has to return `size`, and the size it takes.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def szip_step(values: Sequence[int], size: Size) -> tuple[Step, Size]:
 
 
 def szip_encoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], Any]:
-    """A function that encodes the bytes of chunks of `array`, as `szip_step` undoes it.
+    """Return a function that encodes the bytes of chunks of `array`, as `szip_step` undoes it.
 
     netCDF-C 4.10.1 gives the same bytes (observed). It fails where szip makes a
     chunk no smaller, and so does the function, with a ValueError.
@@ -94,7 +94,7 @@ def szip_encoder(config: CodecConfig, array: ChunkedArray) -> Callable[[Any], An
 
 
 def szip_parameters(config: CodecConfig, array: Array) -> tuple[int, int, int, int]:
-    """HDF5's parameters of the szip of an NCZarr array.
+    """Return HDF5's parameters of the szip of an NCZarr array.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def szip_parameters(config: CodecConfig, array: Array) -> tuple[int, int, int, i
 
 
 def _scanline(array: Array, pixels: int) -> int:
-    """Elements of one scanline: HDF5's rule, applied to the variable's last dimension."""
+    """Return elements of one scanline: HDF5's rule, applied to the variable's last dimension."""
     most = _BLOCKS_PER_SCANLINE * pixels
     last = array.shape[-1] if array.shape else 1
     if last < pixels:
@@ -119,7 +119,7 @@ def _scanline(array: Array, pixels: int) -> int:
 
 
 def _width(values: Sequence[int]) -> int:
-    """Bytes of a pixel.
+    """Return bytes of a pixel.
 
     Raises
     ------
@@ -138,6 +138,6 @@ def _width(values: Sequence[int]) -> int:
 
 
 def _check_whole(size: int, width: int) -> None:
-    """szip takes pixels only, and libhdf5 would lose the rest."""
+    """Refuse a part of a pixel: szip takes whole ones only, and libhdf5 would lose the rest."""
     if size % width:
         raise FormatError("", f"{size} bytes for szip, which are no multiple of {width}")

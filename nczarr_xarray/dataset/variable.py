@@ -128,7 +128,7 @@ class VariableReader:
         return fitted.finish(self._converted(data))
 
     def _converted(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Values of elements that were read of a local store."""
+        """Return values of elements that were read of a local store."""
         assert self.array is not None
         conversion, store = self.array.conversion, self.store
         if conversion is not None and isinstance(store, DataFile):
@@ -138,7 +138,7 @@ class VariableReader:
     async def read_async(
         self, key: tuple[Index, ...] | None = None, *, points: bool = False
     ) -> np.ndarray[Any, Any]:
-        """`read`, from any event loop without blocking it."""
+        """Do as `read` does, from any event loop without blocking it."""
         remote = loop_of(self.store)
         if remote is not None:
             reading = self.read_remote(key, points=points)
@@ -157,7 +157,7 @@ class VariableReader:
         points: bool = False,
         remember: bool = False,
     ) -> np.ndarray[Any, Any]:
-        """`read`, on the loop of the (remote) store; `remember` if similar reads may follow."""
+        """Do as `read` does, on the remote store's loop; `remember` if similar reads may follow."""
         array, store = self.array, self.store
         own = array is not None and (array.reads_itself or need_libhdf5(array.codecs))
         if own and self._reader is None:  # not on an event loop
@@ -219,7 +219,7 @@ class VariableReader:
         self._expected = None  # other reads may be waiting above for the same
 
     def _values(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Stored elements as values: fixed-size bytes of NC_STRING become str."""
+        """Return stored elements as values: fixed-size bytes of NC_STRING become str."""
         if self.dtype.kind != "O" or data.dtype.kind != "S":
             return data
         values = np.empty(data.size, dtype=object)
@@ -233,7 +233,7 @@ class VariableReader:
 
 
 def _in_sequence() -> bool:
-    """Whether this read may be one of many, one after the other, as a program makes them.
+    """Tell whether this read may be one of many, one after the other, as a program makes them.
 
     The threads of dask (and of anything else) share the work: what one has read, none reads again.
     """
@@ -241,6 +241,6 @@ def _in_sequence() -> bool:
 
 
 def loop_of(store: KeyStore | DataFile) -> OnLoop | None:
-    """What has the event loop on which `store` is read, if one does."""
+    """Return what has the event loop on which `store` is read, if one does."""
     source = store.source if isinstance(store, DataFile) else store
     return source if isinstance(source, OnLoop) else None

@@ -223,7 +223,7 @@ class Group:
             pending.extend(reversed(group.groups.values()))
 
     def find(self, path: str) -> Group | None:
-        """The group at an absolute `path`, seen from the root group."""
+        """Return the group at an absolute `path`, seen from the root group."""
         group: Group | None = self
         for name in filter(None, path.split("/")):
             if group is None:
@@ -267,7 +267,7 @@ class Hierarchy:
 
 
 def text_of(data: bytes) -> str:
-    """Text as the model has it, from its bytes; bytes that are not UTF-8 become surrogates.
+    """Return text as the model has it, from its bytes; bytes that are not UTF-8 become surrogates.
 
     So text of any encoding can be copied as it is (`bytes_of`). What goes to users or
     into other formats is made `readable` first.
@@ -276,12 +276,12 @@ def text_of(data: bytes) -> str:
 
 
 def bytes_of(text: str) -> bytes:
-    """The bytes that `text_of` made text of."""
+    """Return the bytes that `text_of` made text of."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def readable(text: str, errors: str = "replace") -> str:
-    """Text of the model as valid Unicode.
+    """Return text of the model as valid Unicode.
 
     Parameters
     ----------
@@ -293,18 +293,18 @@ def readable(text: str, errors: str = "replace") -> str:
 
 
 def sequence_of(element: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of values that are 1-D arrays of `element`, each of a length of its own."""
+    """Return the dtype of values that are 1-D arrays of `element`, each of a length of its own."""
     return np.dtype(object, metadata={"element_type": element})
 
 
 def element_of(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """The dtype of the elements of sequences; None if it is not `sequence_of` anything."""
+    """Return the dtype of the elements of sequences; None if it is not `sequence_of` anything."""
     metadata: Mapping[str, Any] = dtype.metadata or {}
     return metadata.get("element_type")
 
 
 def described(dtype: np.dtype[Any]) -> str:
-    """A dtype of values in few words, for messages."""
+    """Return a dtype of values in few words, for messages."""
     element = element_of(dtype)
     if element is not None:
         return f"sequences of {described(element)}"

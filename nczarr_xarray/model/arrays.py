@@ -40,7 +40,7 @@ class ChunkTable(NamedTuple):
     source: np.ndarray[Any, Any] | None = None
 
     def of(self, which: Any) -> ChunkTable:
-        """Some of the chunks: `which` is a key of numpy."""
+        """Return some of the chunks: `which` is a key of numpy."""
         source = None if self.source is None else self.source[which]
         return ChunkTable(self.start[which], self.size[which], self.mask[which], source)
 
@@ -53,14 +53,14 @@ class Conversion(Protocol):
     """Makes values of stored elements where that takes more of the file (a heap of strings)."""
 
     def __call__(self, stored: np.ndarray[Any, Any]) -> Coroutine[Any, Any, np.ndarray[Any, Any]]:
-        """Values in the shape of `stored`; awaits `nczarr_xarray.formats.rounds.read` only."""
+        """Make values in the shape of `stored`; await `nczarr_xarray.formats.rounds.read` only."""
 
     @property
     def needs_libhdf5(self) -> bool:
         """Whether it must not run in the thread of an event loop."""
 
     def exact(self) -> Conversion:
-        """The same conversion, to which text that is not UTF-8 is no error: see `text_of`."""
+        """Return the conversion to which text that is not UTF-8 is no error: see `text_of`."""
 
 
 class Selections(Protocol):
@@ -165,12 +165,12 @@ class Array:
         return f"{self.path} chunk {position}"
 
     def exact(self) -> Array:
-        """The same array, whose text keeps bytes that are not UTF-8: see `text_of`."""
+        """Return the same array, whose text keeps bytes that are not UTF-8: see `text_of`."""
         changes: dict[str, Any] = {"conversion": self.conversion and self.conversion.exact()}
         return replace(self, **changes) if self.conversion else self
 
     def locate(self, ids: np.ndarray[Any, Any]) -> Coroutine[Any, Any, ChunkTable]:
-        """Find chunks; awaits `nczarr_xarray.formats.rounds.read` only.
+        """Find chunks; await `nczarr_xarray.formats.rounds.read` only.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class Array:
         raise NotImplementedError
 
     def selections(self, store: Any) -> Selections:
-        """What reads selections of the array in an open dataset, if it `reads_itself`.
+        """Return what reads selections of the array in an open dataset, if it `reads_itself`.
 
         Parameters
         ----------
@@ -255,7 +255,7 @@ class ChunkIndex(Protocol):
     """Where the chunks of a `FileChunks` are. Picklable and safe in threads."""
 
     def locate(self, ids: np.ndarray[Any, Any]) -> Coroutine[Any, Any, ChunkTable]:
-        """As `Array.locate`."""
+        """Find chunks: see `Array.locate`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,5 +320,5 @@ class FileStrides(Array):
 
 
 def grid_of(shape: tuple[int, ...], chunk_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Chunks along each dimension."""
+    """Return chunks along each dimension."""
     return tuple(-(-n // c) for n, c in zip(shape, chunk_shape, strict=True))

@@ -112,7 +112,7 @@ class ZarrReader:
 
 
 def plain(document: JSON, key: str) -> Any:
-    """The document with its numbers as numbers, as zarr-python wants it."""
+    """Return the document with its numbers as numbers, as zarr-python wants it."""
     try:
         return json.loads(dumps(document))
     except ValueError as error:  # netCDF-C's dialect, which Zarr v3 never had
@@ -151,7 +151,7 @@ def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
 
 
 def _most_stored(array: Any) -> int:
-    """Bytes that an object of chunks may have: no codec makes more of them."""
+    """Return bytes that an object of chunks may have: no codec makes more of them."""
     count = math.prod(array.shards or array.chunks)
     dtype = np.dtype(object) if array.dtype.kind == "T" else np.dtype(array.dtype)
     if dtype.kind == "O":

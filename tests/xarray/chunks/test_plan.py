@@ -241,12 +241,12 @@ def test_segments_are_the_tasks(case: tuple[Any, tuple[int, ...], tuple[int, ...
         tasks = segment.tasks()
         assert 1 <= len(tasks) == len(segment.pieces) <= most
         for low, high in itertools.combinations(range(min(len(tasks), 6) + 1), 2):
-            part = segment.part(low, high)
+            some = segment.part(low, high)
             # compared as text, for there are arrays in them
-            assert repr(part.tasks()) == repr(tasks[low:high])
-            assert part.step in (0, segment.step)
-            assert part.step == segment.step or high == low + 1
-            assert segment.dense >= part.dense
+            assert repr(some.tasks()) == repr(tasks[low:high])
+            assert some.step in (0, segment.step)
+            assert some.step == segment.step or high == low + 1
+            assert segment.dense >= some.dense
         count += len(tasks)
         for task in tasks:
             corner = tuple(p * c for p, c in zip(task.position, chunks, strict=True))
