@@ -9,94 +9,26 @@ flight, and what arrives is handed to the same threads. Nothing here knows a fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_xarray.chunks.grid import Grid
+from nczarr_xarray.chunks.grid import Grid, GridPieces
 from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.chunks.sources import (
     File,
     LocalFile,
     LocalKeys,
-    LocalSource,
     RemoteFile,
     RemoteKeys,
-    RemoteSource,
     source_of,
 )
-from nczarr_xarray.chunks.strided import Strided
+from nczarr_xarray.chunks.strided import RunPieces, Strided
 from nczarr_xarray.chunks.threads import BATCH_BYTES, in_threads, share
-from nczarr_xarray.model import Array, ChunkTable
-
-
-class Pieces(Protocol):
-    """Chunks, or runs of elements, that are fetched at the same time.
-
-    Attributes
-    ----------
-    table
-        Where they are, row by row.
-    groups
-        In how many parts threads take them.
-    group_nbytes, group_chunks
-        Bytes and chunks that a group is about.
-    nbytes
-        That a piece becomes.
-    most
-        Bytes that one may have as stored.
-    """
-
-    table: ChunkTable
-    groups: int
-    group_nbytes: int
-    group_chunks: int
-    nbytes: int
-    most: int
-
-    def take(self, source: LocalSource, groups: Sequence[int]) -> None:
-        """Fetch, decode and scatter consecutive groups; called in several threads."""
-
-    def left(self) -> np.ndarray[Any, Any]:
-        """Scatter what need not be fetched, and return the rows of what is left."""
-
-    def scatter(self, rows: np.ndarray[Any, Any], data: Sequence[Any]) -> None:
-        """Decode and scatter what was fetched, in any order; called in several threads."""
-
-
-class Read(Protocol):
-    """One read of a plan, and the array that it fills."""
-
-    result: np.ndarray[Any, Any]
-
-    def windows(self) -> Iterator[tuple[np.ndarray[Any, Any], Any]]:
-        """Yield numbers of chunks to locate together, and what `pieces` needs with them."""
-
-    def pieces(self, ids: np.ndarray[Any, Any], window: Any, table: ChunkTable) -> Pieces:
-        """Return the pieces of a window that has been located."""
-
-
-class Scheme(Protocol):
-    """A way to read arrays: decoded chunks, or parts of one that is plain.
-
-    Attributes
-    ----------
-    needs_libhdf5
-        Whether pieces must not be scattered in the thread of an event loop.
-    """
-
-    needs_libhdf5: bool
-
-    def begin(
-        self, plan: Plan, source: LocalSource | RemoteSource, *, remember: bool, local: bool
-    ) -> Read:
-        """Begin to read what `plan` selects; see `ChunkReader.read`."""
-
-    def whole(self, source: LocalSource) -> np.ndarray[Any, Any] | None:
-        """See `ChunkReader.read_whole`."""
+from nczarr_xarray.model import Array
 
 
 class ChunkReader:
@@ -113,7 +45,7 @@ class ChunkReader:
     def __init__(self, array: Array, store: KeyStore | File) -> None:
         self._array = array
         self._source = source_of(store)
-        self._scheme: Scheme = Grid(array) if array.strides is None else Strided(array)
+        self._scheme = Grid(array) if array.strides is None else Strided(array)
 
     def read_whole(self) -> np.ndarray[Any, Any] | None:
         """Read all elements of what is at hand in one go; None if that is not the best way.
@@ -161,7 +93,7 @@ class ChunkReader:
             def scatter(
                 numbers: Sequence[int],
                 data: Sequence[Any],
-                pieces: Pieces = pieces,
+                pieces: GridPieces | RunPieces = pieces,
                 left: np.ndarray[Any, Any] = left,
                 most: int = most,
             ) -> None:

@@ -219,7 +219,7 @@ class GridRead:
         window = Window(segments, first, ids)
         return (ids if np.all(ids[1:] > ids[:-1]) else np.unique(ids)), window
 
-    def pieces(self, wanted: np.ndarray[Any, Any], window: Window, table: ChunkTable) -> GridPieces:
+    def pieces(self, wanted: np.ndarray[Any, Any], window: Any, table: ChunkTable) -> GridPieces:
         """Return the chunks of a window, located."""
         self.grid.check_sizes(wanted, table.size)
         if wanted is not window.ids:
@@ -238,6 +238,8 @@ class GridPieces:
         In how many parts threads take them: segments.
     group_nbytes, group_chunks
         Bytes and chunks that one of them is about.
+    nbytes, most
+        Bytes that a chunk becomes, and that it may have as stored.
     """
 
     def __init__(self, read: GridRead, window: Window, table: ChunkTable) -> None:

@@ -88,7 +88,7 @@ class StridedRead:
         """Yield the only chunk."""
         yield _FIRST, None
 
-    def pieces(self, _: np.ndarray[Any, Any], __: None, table: ChunkTable) -> RunPieces:
+    def pieces(self, _: np.ndarray[Any, Any], __: Any, table: ChunkTable) -> RunPieces:
         """Return the runs of the chunk that are wanted.
 
         Raises
