@@ -245,7 +245,7 @@ def judge(item: Item, said: dict[str, Reading | Failed]) -> Verdict:
             verdict.found[kind or "ours"].append((opened[0], f"refused: {ours}"))
         verdict.refused = not opened
         return verdict
-    decoded = said.get("ours, decoded")
+    decoded = said.get("ours, decoded", ours)
     for name in others:
         theirs = said[name]
         if isinstance(theirs, Failed):
