@@ -68,7 +68,7 @@ class KeyStore(ABC):
         Parameters
         ----------
         most
-            How many bytes each may have; `max_metadata` unless told.
+            The number of bytes that each may have; by default `max_metadata`.
         """
 
     @abstractmethod
@@ -104,7 +104,7 @@ class LocalStore(KeyStore):
         Parameters
         ----------
         most
-            How many bytes all of `key` may have. Where all of it is asked for, an object with
+            The number of bytes that `key` may have. If all of it is asked for, an object with
             more is an error, and is not read.
 
         Raises
@@ -120,8 +120,8 @@ class LocalStore(KeyStore):
 
         Returns
         -------
-        How many there are, of which those that do not fit are left out; more than fit, if there
-        are more. None if there is no such key.
+        The number of bytes that were read; a number larger than `buffer` if `key` has more bytes
+        than that; None if there is no such key.
 
         Raises
         ------

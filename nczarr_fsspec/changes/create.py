@@ -300,14 +300,14 @@ def _keep_out(path: str, ours: str) -> None:
 
 
 def remove_leftovers(path: str, *, alive: bool = False) -> None:
-    """Remove what dead writers of `path` left behind, and what writers left that count as dead."""
+    """Remove what dead writers of `path` left beside it; if `alive`, what any writer left."""
     for partial, owner in leftovers(path):
         if alive or owner.has_left(os.path.basename(partial)):
             remove_partial(partial)
 
 
 def remove_partial(partial: str) -> None:
-    """Remove what is at a `partial_path`, and its owner's file."""
+    """Remove what is at a `partial_path`, and its entry in `AT_WORK`."""
     AT_WORK.discard(os.path.basename(partial))
     if os.path.isdir(partial):
         shutil.rmtree(partial, ignore_errors=True)
@@ -317,7 +317,7 @@ def remove_partial(partial: str) -> None:
 
 
 def exchange(one: str, other: str) -> bool:
-    """Exchange the names of two directories in one step; tell whether the system can do that."""
+    """Exchange the names of two directories in one step; return False if the system cannot."""
     try:
         library = ctypes.CDLL(None, use_errno=True)
         names = os.fsencode(one), os.fsencode(other)

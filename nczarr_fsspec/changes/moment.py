@@ -214,7 +214,7 @@ class Reading:
         self.objects, self._listings = {}, {}
 
     def agrees(self, before: Reading) -> bool:
-        """Tell whether an earlier reading found the same metadata; only data have changed then."""
+        """Tell whether an earlier reading found the same metadata, so that only data may differ."""
         return COVER not in self.objects.values() and self._found() == before._found()
 
     def _found(self) -> Any:

@@ -54,7 +54,7 @@ def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> di
 
 
 def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict[str, Any] | None:
-    """Return an encoding without what concerns values, which it does not suit; None if unchanged.
+    """Return an encoding without the keys that concern values; None if it has none of them.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def _overflow(
     scale_factor: Any,
     add_offset: Any,
 ) -> str | None:
-    """Say which of `values` do not fit into integers of `dtype` once scaled; None if all do."""
+    """Say which of the scaled `values` integers of `dtype` cannot hold; None if they hold all."""
     if values.dtype.kind == "i" and has_fill:  # NaT, if these are times that were not decoded
         values = values[values != np.iinfo("i8").min]
     if not values.size:

@@ -25,7 +25,7 @@ def is_packed(new: xr.Variable, stored: Variable) -> bool:
 def as_integers(
     values: np.ndarray[Any, Any], dtype: np.dtype[Any], path: str, exact: bool
 ) -> np.ndarray[Any, Any]:
-    """Return encoded values as the integers to store (`FormatError` for any that is no integer).
+    """Return encoded values as integers (`FormatError` for a value that `dtype` cannot hold).
 
     xarray casts without a check: a number that is too large for the type becomes another
     number, and a missing value becomes one where there is no ``_FillValue``.

@@ -65,8 +65,8 @@ def restored(variable: Variable) -> Variable | None:
     except ValueError:
         return None  # the flags were changed: now they define the meaning of the values
     limits = np.iinfo(variable.dtype)
-    fit = all(limits.min <= number <= limits.max for number in numbers)
-    if not (name and members and all(members) and fit) or len(members) < len(names):
+    within = all(limits.min <= number <= limits.max for number in numbers)
+    if not (name and members and all(members) and within) or len(members) < len(names):
         return None
     if not group:  # xarray's datasets do not keep the group of a type
         group = "/" if path.startswith("/") else variable.group

@@ -77,7 +77,7 @@ def codec_problems(config: CodecConfig, array: ChunkedArray, profile: Profile) -
 
 
 def consistently_named(group: Group) -> set[str]:
-    """Return the variables whose ``_ARRAY_DIMENSIONS`` contradict none before them, by name.
+    """Return the names of variables whose ``_ARRAY_DIMENSIONS`` contradict none before them.
 
     The short names leave out the group of a dimension. So one name may
     mean two lengths, which no reader of ``_ARRAY_DIMENSIONS`` accepts.
