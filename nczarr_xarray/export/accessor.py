@@ -34,7 +34,7 @@ def register_accessors() -> None:
 def register() -> None:
     """Let ``Dataset.to_netcdf(target, engine="nczarr")`` write NCZarr.
 
-    xarray has no public way for this; the one place that knows of it is
+    xarray has no public way for this; the only module that does it is
     `nczarr_xarray.backend._compat`. What only `to_nczarr` has (appends, regions, trees)
     stays there.
     """

@@ -171,13 +171,13 @@ class ChunkWriter:
     Parameters
     ----------
     array
-        As it is to be.
+        The array to write, in its final shape.
     store
         The store that its chunks are put into.
     start
-        Where in the array the data begin.
+        The position in the array where the data begin.
     old
-        Chunks that are there already.
+        The chunks that exist already.
     rounding
         A function that rounds the values before they are encoded.
     skip_fill

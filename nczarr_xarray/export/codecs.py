@@ -31,7 +31,7 @@ def asked_codecs(
     Parameters
     ----------
     shuffled
-        Whether the compressors of netCDF come with shuffling if nothing is said of it.
+        Whether netCDF's compressors shuffle unless the encoding says otherwise.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def kept_codecs(
     Parameters
     ----------
     array
-        As it is to be, without codecs.
+        The array to write, without codecs.
     """
     kept: list[CodecConfig] = []
     for codec in codecs:

@@ -290,17 +290,17 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     array = variable.array
     fill = array.fill if array is not None else None
     if variable.nc_type == "string" and dtype.kind in "OU":
-        # of any length in the source: only the texts themselves tell how long they are
+        # the source does not state the length of its texts: they have to be read
         dtype = text_dtype(source.longest_text(), _room(variable), profile)
         codecs = ()
         fill = fill.encode() if isinstance(fill, str) else None
     elif variable.nc_type == "string" and opened.hierarchy.generation != "v2":
         dtype = text_dtype(dtype.itemsize, 0, profile)
     if isinstance(opened.store, DataFile) and profile.generation in ("G2L", "G2U"):
-        dtype = dtype.newbyteorder("<")  # they know the order of the machine only
+        dtype = dtype.newbyteorder("<")  # these releases ignore the stated byte order
     pure = profile.generation == "v2" and opened.hierarchy.generation.startswith("G")
     if pure or isinstance(opened.store, DataFile):
-        # (of NCZarr, too: netCDF's default fill is no fill of Zarr's, see `fill_element`)
+        # netCDF's default fill value is not always one of Zarr, see `fill_element`
         fill = fill_element(variable.nc_type, _fill_value(variable), dtype, profile)
     if layout.codecs is not None:
         codecs = _for_dtype(layout.codecs, dtype)
@@ -318,7 +318,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
         fill=fill,
         codecs=codecs if variable.shape else (),
     )
-    # chunks of NCZarr have been through its codecs, and can again; of others, szip may fail
+    # NCZarr's codecs have encoded equal chunks before; with other chunks, szip may fail
     same = (opened.hierarchy.generation, stored.chunk_shape) == (profile.generation, chunks)
     proven = dtype.hasobject or (same and profile.spelling is not None)
     if profile.portable or not (proven or layout.codecs):

@@ -51,11 +51,11 @@ class Item(NamedTuple):
     Parameters
     ----------
     variable
-        With a `ChunkedArray` as it is to be.
+        The variable to write, with its `ChunkedArray`.
     source
-        CF-encoded, with dask's data or data in memory; or stored somewhere.
+        The CF-encoded data, in memory or of dask; or data that are stored already.
     rounding
-        Quantization asked for.
+        The quantization that was asked for; None for none.
     chunks_are_asked_for
         Whether the user chose the chunks (if not, they were chosen for these blocks).
     """
@@ -95,11 +95,11 @@ class Options(NamedTuple):
     Parameters
     ----------
     encoding
-        By variable.
+        Encoding by variable.
     unlimited
-        Names, or None for those the data came with.
+        Names of unlimited dimensions; None for those of the source.
     encoded
-        Whether values and attributes are to be stored as they are.
+        Whether values and attributes are encoded already.
     """
 
     encoding: Mapping[Hashable, Mapping[str, Any]]
@@ -113,7 +113,7 @@ class Exporter:
     Parameters
     ----------
     profile
-        What is written.
+        The format to write.
     root
         See `Contents`.
     align

@@ -28,7 +28,7 @@ def write_blocks(data: Any, writer: ChunkWriter, *, counted: bool) -> Any:
     Parameters
     ----------
     counted
-        Whether they are counted; if not, the number is 0.
+        Whether the chunks are counted; if not, the number is 0.
     """
     write = partial(
         _write_block,

@@ -25,7 +25,7 @@ class StoredSource:
     reader
         Reader of the variable.
     variable
-        It has the shape.
+        The stored variable, which has the shape.
     chunk_shape
         The shape of the parts to read together.
     """

@@ -118,7 +118,7 @@ def storage(request: StorageRequest, profile: Profile) -> ChunkedArray:
     Raises
     ------
     ValueError
-        Saying what of the encoding is impossible, and what is possible.
+        If the encoding is impossible; the message says what is possible.
     """
     encoding = request.encoding
     if request.explicit:

@@ -62,7 +62,7 @@ def stored_as(opened: Opened, variable: Variable) -> Stored:
 def netcdf_text(variable: Variable) -> Variable:
     """Return a variable of Zarr's bytes as netCDF has it: as char, or as string.
 
-    ``_Encoding`` tells xarray that bytes of Zarr are text, which a string is without it.
+    ``_Encoding`` marks bytes of Zarr as text for xarray; a string needs no such mark.
     """
     if variable.nc_type != "string" or variable.dtype.kind != "S":
         return variable

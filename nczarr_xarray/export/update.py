@@ -368,11 +368,11 @@ def _as_stored(
     Parameters
     ----------
     source
-        As xarray has split texts.
+        The characters into which xarray has split texts.
     names
         Names of the stored dimensions.
     hidden
-        The last of them if the dataset shows texts.
+        The last stored dimension, if the dataset shows texts.
     """
     *others, last = source.dims
     if hidden is None:

@@ -174,7 +174,7 @@ def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | Non
     Raises
     ------
     ExportError
-        If they are not.
+        If the metadata have changed.
     """
     again = Existing.open(request.target)
     if again is None or not again.agrees(existing, arrays):

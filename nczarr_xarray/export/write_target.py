@@ -39,7 +39,7 @@ class WriteTarget:
     Parameters
     ----------
     destination
-        Where to write.
+        The destination to write to.
     """
 
     def __init__(self, destination: Destination) -> None:
