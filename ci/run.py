@@ -3,7 +3,7 @@
 
     python3 ci/run.py demo              install the package, run `nczarr demo`
     python3 ci/run.py test [ARGUMENT]   install for development, run the quick tests
-    python3 ci/run.py check             ruff, mypy, docs and all tests, as continuous integration
+    python3 ci/run.py check             linters, docs and all tests, as continuous integration
 
 The quick tests are those without the marks slow and servers, and hypothesis tries fewer examples;
 `test -m ""` runs the others, too.
@@ -32,6 +32,8 @@ LINT = {
     "ruff check": ("-m", "ruff", "check", "."),
     "ruff format": ("-m", "ruff", "format", "--check", "."),
     "mypy": ("-m", "mypy"),
+    "imports": ("-c", "from importlinter.cli import lint_imports_command as c; c()"),
+    "picture of the imports": ("ci/picture.py", "--check"),
     "docs": ("-m", "mkdocs", "build", "--strict", "--quiet"),
 }
 # Every worker begins with a part of the files, and takes tests of another when it has done.

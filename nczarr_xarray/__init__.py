@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         StoreError,
         URLError,
     )
-    from nczarr_xarray.dataset.consistent import load_dataset, state
+    from nczarr_xarray.backend.consistent import load_dataset, state
     from nczarr_xarray.dataset.open import Opened, open_hierarchy
     from nczarr_xarray.export.accessor import register
     from nczarr_xarray.export.api import to_nczarr
@@ -48,7 +48,7 @@ _MODULES = {
         "URLError",
     ],
     "nczarr_xarray.export.accessor": ["register"],
-    "nczarr_xarray.dataset.consistent": ["load_dataset", "state"],
+    "nczarr_xarray.backend.consistent": ["load_dataset", "state"],
     "nczarr_xarray.export.api": ["to_nczarr"],
     "nczarr_xarray.export.recovery": ["recover"],
     "nczarr_xarray.dataset.open": ["Opened", "open_hierarchy"],

@@ -256,8 +256,8 @@ class NCZarrDataStore(AbstractDataStore):
             # the variable of a dimension must lie along it
             size = sizes[name]
             variable = replace(variable, dimensions=(Dimension(name, size, group=""),))
-            self.readers[name] = self.opened.reader(variable)
             names: tuple[str, ...] = (name,)
+            self.readers[name] = self.opened.reader(variable)
         else:
             names = self.dimensions_of(variable)
         data: Any = self.loaded.get(name)

@@ -100,17 +100,18 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
         plan_import,
         with_fixed_dimensions,
     )
+    from nczarr_xarray.export.options import WriteOptions
 
     if args.portable and any(c["id"] not in ("shuffle", "zlib") for c in args.compress or ()):
         raise UsageError("--compress", "not every reader of Zarr 2 has it (--portable): use zlib")
-    options: dict[str, Any] = {
-        "mode": "w" if args.overwrite else "w-",
-        "compat": args.compat,
-        "portable": args.portable,
-        "layout": CopyLayout(args.chunks, args.compress),
-        "consolidated": args.consolidated,
-        "storage_options": dict(args.target_options) or None,
-    }
+    options = WriteOptions(
+        mode="w" if args.overwrite else "w-",
+        compat=args.compat,
+        portable=args.portable,
+        consolidated=args.consolidated,
+        storage_options=dict(args.target_options) or None,
+    )
+    layout = CopyLayout(args.chunks, args.compress)
     try:
         opened = open_hierarchy(args.source, storage_options=dict(args.source_options) or None)
     except (URLError, FormatError):
@@ -118,15 +119,15 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
             raise
         # libraries of other engines were seen to crash with several threads
         with open_other(args.source) as groups, _one_thread():
-            fixed = args.fixed
             _check_chunks(args.chunks, {str(d) for one in groups.values() for d in one.dims})
-            plan_import(args.source, groups, args.target, fixed=fixed, **options).run(progress)
+            task = plan_import(args.source, groups, args.target, options, layout, fixed=args.fixed)
+            task.run(progress)
         return
     with opened:
         declared = (group.dimensions for group in opened.hierarchy.root.walk())
         _check_chunks(args.chunks, {name for dimensions in declared for name in dimensions})
         source = with_fixed_dimensions(opened) if args.fixed else opened
-        plan_copy(source, args.target, **options).run(progress)
+        plan_copy(source, args.target, options, layout).run(progress)
 
 
 def _one_thread() -> AbstractContextManager[Any]:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import xarray as xr
 
-from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend._compat import dataarray_to_dataset
-from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.dataset import Options
 from nczarr_xarray.export.new import plan_new
+from nczarr_xarray.export.options import AS_IT_IS, WriteOptions, settle
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.request import Mode, Request, Wishes
+from nczarr_xarray.export.request import Mode, Request
 from nczarr_xarray.export.update import RegionLike
 from nczarr_xarray.export.values import plan_append, plan_values
-from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask
-from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile
 
 Exportable: TypeAlias = "xr.Dataset | xr.DataArray | xr.DataTree"
 
@@ -128,13 +124,8 @@ def to_nczarr(
     StoreError
         If the store fails; the old state can still be read.
     """
-    task = plan(
-        obj,
-        target,
-        mode,
-        group,
-        encoding,
-        unlimited_dims,
+    options = WriteOptions(
+        mode=mode,
         compute=compute,
         append_dim=append_dim,
         region=region,
@@ -145,6 +136,14 @@ def to_nczarr(
         compat=compat,
         portable=portable,
         storage_options=storage_options,
+    )
+    task = plan(
+        obj,
+        target,
+        options,
+        group,
+        encoding,
+        unlimited_dims,
         write_inherited_coords=write_inherited_coords,
     )
     with Progress("export", shown=bool(progress)) as shown:
@@ -154,21 +153,11 @@ def to_nczarr(
 def plan(
     obj: Exportable,
     target: Any,
-    mode: str | None = None,
+    options: WriteOptions,
     group: str | None = None,
     encoding: Mapping[Any, Any] | None = None,
     unlimited_dims: Any = None,
     *,
-    compute: bool = True,
-    append_dim: Hashable | None = None,
-    region: RegionLike | None = None,
-    consolidated: bool = False,
-    safe_chunks: bool = True,
-    align_chunks: bool = False,
-    write_empty_chunks: bool | None = None,
-    compat: str = "4.9.3",
-    portable: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
     write_inherited_coords: bool = False,
 ) -> WriteTask:
     """Check a call of `to_nczarr` and plan its writing (the parameters are documented there)."""
@@ -182,42 +171,16 @@ def plan(
                     str(target),
                     f"unexpected encoding group {name!r}: the tree has {sorted(groups)}",
                 )
-    return plan_groups(
-        groups,
-        target,
-        mode=mode,
-        path=path,
-        options=partial(_options, groups, encoding or {}, unlimited_dims, path, tree),
-        compute=compute,
-        append_dim=append_dim,
-        region=region,
-        consolidated=consolidated,
-        safe_chunks=safe_chunks,
-        align_chunks=align_chunks,
-        write_empty_chunks=write_empty_chunks,
-        compat=compat,
-        portable=portable,
-        storage_options=storage_options,
-    )
+    asked = partial(_asked, groups, encoding or {}, unlimited_dims, path, tree)
+    return plan_groups(groups, target, options, path, asked)
 
 
 def plan_groups(
     groups: Mapping[str, xr.Dataset],
     target: Any,
-    *,
-    mode: str | None = None,
+    options: WriteOptions = AS_IT_IS,
     path: str = "/",
-    options: Callable[[str], Options] = _nothing_asked,
-    compute: bool = True,
-    append_dim: Hashable | None = None,
-    region: RegionLike | None = None,
-    consolidated: bool = False,
-    safe_chunks: bool = True,
-    align_chunks: bool = False,
-    write_empty_chunks: bool | None = None,
-    compat: str = "4.9.3",
-    portable: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
+    asked: Callable[[str], Options] = _nothing_asked,
 ) -> WriteTask:
     """Plan the writing of several datasets, given by the absolute path of their group; see `plan`.
 
@@ -225,63 +188,29 @@ def plan_groups(
     ----------
     path
         The group that all of them are in.
-    options
-        Returns the options for the group at a path.
+    asked
+        Returns what is asked for the group at a path.
     """
-    destination, profile = plan_target(target, storage_options, compat, portable=portable)
-    write_target = WriteTarget(destination)
-    request = Request(
-        target=write_target,
-        profile=profile,
-        groups=groups,
-        path=path,
-        options=options,
-        wishes=Wishes(
-            compute=compute,
-            consolidated=consolidated or "consolidated" in destination.mode,
-            safe_chunks=safe_chunks and not align_chunks,
-            align_chunks=align_chunks,
-            write_empty_chunks=write_empty_chunks,
-        ),
-    )
-    how = _mode(mode, append_dim, region, write_target.url)
-    if append_dim is not None:
-        return plan_append(request, append_dim)
-    if region is not None or how == "r+":
-        return plan_values(request, {} if region is None else region)
+    write_target, profile, options = settle(target, options)
+    how = _mode(options, write_target.url)
+    request = Request(write_target, profile, groups, path, asked, options)
+    if options.append_dim is not None:
+        return plan_append(request, options.append_dim)
+    if options.region is not None or how == "r+":
+        return plan_values(request, {} if options.region is None else options.region)
     return plan_new(request, how)
 
 
-def _mode(mode: str | None, append_dim: Any, region: Any, url: str) -> Mode:
-    default = "a" if append_dim is not None else ("r+" if region is not None else "w-")
+def _mode(options: WriteOptions, url: str) -> Mode:
+    appends, replaces = options.append_dim is not None, options.region is not None
+    default = "a" if appends else ("r+" if replaces else "w-")
     allowed = {"a": ("a",), "r+": ("r+", "a"), "w-": ("w-", "w", "a", "r+")}[default]
-    mode = mode or default
-    if append_dim is not None and region is not None:
+    mode = options.mode or default
+    if appends and replaces:
         raise ExportError(url, "append_dim and region exclude each other")
     if mode not in allowed:
         raise ExportError(url, f"mode is {mode!r}; here it is one of {', '.join(allowed)}")
     return mode  # type: ignore[return-value]  # it is one of these
-
-
-def plan_target(
-    target: Any,
-    storage_options: Mapping[str, Any] | None,
-    compat: str,
-    *,
-    portable: bool = False,
-) -> tuple[Destination, Profile]:
-    """Return the target and the profile to write; the mode words of a URL and `release` decide."""
-    destination = find_destination(target, storage_options)
-    mode, url = destination.mode, destination.url
-    if portable and "nczarr" in mode and "zarr" not in mode:
-        raise ExportError(url, "portable=True writes pure Zarr: write #mode=zarr")
-    if portable:
-        mode |= {"zarr"}
-    if compat not in COMPAT:
-        raise ExportError(url, f"compat is {compat!r}; it is one of {', '.join(COMPAT)}")
-    generation = "v2" if "zarr" in mode else COMPAT[compat]
-    profile = Profile(generation, "noxarray" not in mode, portable)
-    return replace(destination, mode=mode), profile
 
 
 def _groups(obj: Exportable, path: str, *, write_inherited_coords: bool) -> dict[str, xr.Dataset]:
@@ -304,7 +233,7 @@ def _joined(path: str, relative: str) -> str:
     return path if relative in ("", ".") else f"{path.rstrip('/')}/{relative}"
 
 
-def _options(
+def _asked(
     groups: Mapping[str, xr.Dataset],
     encoding: Mapping[Any, Any],
     unlimited: Any,

@@ -14,16 +14,15 @@ from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import Opened
-from nczarr_xarray.export.api import plan_target
 from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.new import plan_contents
+from nczarr_xarray.export.options import AS_IT_IS, WriteOptions, settle
 from nczarr_xarray.export.request import aligned_item
 from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.storage import fill_element, note_text, text_dtype
 from nczarr_xarray.export.stored import netcdf_text, stored_as
-from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
 from nczarr_xarray.formats.nczarr.emit import Profile
@@ -59,13 +58,8 @@ class CopyLayout:
 def plan_copy(
     opened: Opened,
     target: Any,
-    *,
-    mode: str = "w-",
-    compat: str = "4.9.3",
-    portable: bool = False,
+    options: WriteOptions = AS_IT_IS,
     layout: CopyLayout = CopyLayout(),
-    consolidated: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
 ) -> WriteTask:
     """Plan the copy of an open dataset: every dimension, attribute and value stays as it is.
 
@@ -75,8 +69,8 @@ def plan_copy(
     ----------
     opened
         The source; it must stay open until the write task has ended.
-    target, mode, compat, portable, consolidated, storage_options
-        As for `to_nczarr`; mode is ``"w-"`` or ``"w"``.
+    target, options
+        As for `to_nczarr`; the mode is ``"w-"`` or ``"w"``.
     layout
         The differences between the copy and the source.
 
@@ -90,8 +84,7 @@ def plan_copy(
     LossWarning, NCZarrWarning
         For what the copy lacks, and for what it holds in another form.
     """
-    destination, profile = plan_target(target, storage_options, compat, portable=portable)
-    write_target = WriteTarget(destination)
+    write_target, profile, options = settle(target, options)
     opened = replace(opened, exact=True)
     lacking = Lacking(netcdf4=False)
     lacking.note_hidden(opened.hierarchy)
@@ -113,10 +106,7 @@ def plan_copy(
     found += problems(contents.root, profile)
     if found:
         raise ExportError(write_target.url, "cannot hold this dataset; nothing was written", found)
-    wanted = consolidated or "consolidated" in destination.mode
-    task = plan_contents(
-        contents, write_target, profile, replace_old=mode == "w", consolidated=wanted
-    )
+    task = plan_contents(contents, write_target, profile, options)
     with task.or_nothing():
         lacking.tell(write_target.url)
     return task
@@ -186,13 +176,9 @@ def plan_import(
     source: Any,
     groups: Mapping[str, xr.Dataset],
     target: Any,
-    *,
-    mode: str = "w-",
-    compat: str = "4.9.3",
-    portable: bool = False,
+    options: WriteOptions = AS_IT_IS,
     layout: CopyLayout = CopyLayout(),
-    consolidated: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
+    *,
     fixed: bool = False,
 ) -> WriteTask:
     """Plan the copy of a dataset of `open_other` (parameters as `plan_copy`).
@@ -203,8 +189,7 @@ def plan_import(
     its characters, and dimensions that no variable uses are kept only if
     netCDF4 reads `source`.
     """
-    destination, profile = plan_target(target, storage_options, compat, portable=portable)
-    write_target = WriteTarget(destination)
+    write_target, profile, options = settle(target, options)
     root, order = _declared(source, fixed=fixed)
     exporter = Exporter(profile, root, align=True)
     for path, dataset in groups.items():
@@ -217,10 +202,7 @@ def plan_import(
     contents.items[:] = [aligned_item(i, (0,) * i.source.ndim) for i in contents.items]
     exporter.problems += problems(contents.root, profile)
     exporter.check(write_target.url)
-    wanted = consolidated or "consolidated" in destination.mode
-    return plan_contents(
-        contents, write_target, profile, replace_old=mode == "w", consolidated=wanted
-    )
+    return plan_contents(contents, write_target, profile, options)
 
 
 def _declared(source: Any, *, fixed: bool) -> tuple[Group, dict[str, list[str]]]:

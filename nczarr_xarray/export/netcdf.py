@@ -12,6 +12,7 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.api import plan
 from nczarr_xarray.export.chunk_writer import ChunkWriter
+from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_task import WriteTask, lazy_data
 
@@ -69,7 +70,7 @@ class NetCDFTarget:
         task = plan(
             dataset,
             self._target,
-            self._mode,
+            WriteOptions(mode=self._mode),
             self._group,
             explicit,
             # xarray has warned already of names that the dataset does not have

@@ -13,11 +13,11 @@ from nczarr_fsspec.errors import (
     ExportError,
     IncompleteExportError,
 )
-from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray._version import __version__
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Contents, Exporter
 from nczarr_xarray.export.existing import Existing
+from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.request import (
     Mode,
     Request,
@@ -53,7 +53,7 @@ def plan_new(request: Request, mode: Mode) -> WriteTask:
         ):  # a new dataset that was never complete does not count
             existing = Existing.open(request.target)
     if existing is None:
-        return _new_dataset(request, mode)
+        return _new_dataset(request)
     with existing.opened:
         if mode == "w-" and existing.group(request.path) is not None:
             name = "a dataset" if request.path == "/" else f"a group {request.path!r}"
@@ -63,48 +63,27 @@ def plan_new(request: Request, mode: Mode) -> WriteTask:
     return _merge(request, replaced=None if mode == "a" else request.path)
 
 
-def _new_dataset(request: Request, mode: Mode) -> WriteTask:
-    exporter = Exporter(request.profile, align=request.wishes.align_chunks)
+def _new_dataset(request: Request) -> WriteTask:
+    exporter = Exporter(request.profile, align=request.options.align_chunks)
     _collect(exporter, request)
-    return plan_contents(
-        exporter.contents,
-        request.target,
-        request.profile,
-        replace_old=mode == "w",
-        consolidated=request.wishes.consolidated,
-        skip_fill=request.wishes.write_empty_chunks is not True,
-        # other processes may write parts of it before it is complete
-        template=None if request.wishes.compute else request.target.store,
-    )
+    return plan_contents(exporter.contents, request.target, request.profile, request.options)
 
 
 def plan_contents(
-    contents: Contents,
-    target: WriteTarget,
-    profile: Profile,
-    *,
-    replace_old: bool,
-    consolidated: bool,
-    skip_fill: bool = True,
-    template: WritableStore | None = None,
+    contents: Contents, target: WriteTarget, profile: Profile, options: WriteOptions
 ) -> WriteTask:
-    """Plan the writing of a whole dataset that has been checked.
-
-    Parameters
-    ----------
-    replace_old
-        Whether an existing dataset may be replaced.
-    skip_fill
-        Whether chunks of nothing but the fill value are left out.
-    template
-        The store for dask's arrays, if they are written after all else is in place.
-    """
+    """Plan the writing of a whole dataset that has been checked."""
     root, items = contents.root, contents.items
     found = documents(root, profile, WRITER)
-    if consolidated:
+    if options.consolidated:
         found[CONSOLIDATED] = consolidate(found)
+    skip_fill = options.write_empty_chunks is not True
+    replace_old = options.mode == "w"
+    # the store for dask's arrays, if others may write parts of the dataset before it is complete;
+    # what is there stays until everything that replaces it has been written
+    template = None if options.compute else target.store
     if replace_old and target.holds_dataset():
-        template = None  # the old dataset stays until everything that replaces it has been written
+        template = None
     change, removed, foreign = target.create(replace=replace_old, template=template is not None)
     try:
         arrays = [array_of(item).path for item in items]
@@ -119,13 +98,13 @@ def plan_contents(
 def _collect(exporter: Exporter, request: Request) -> None:
     """Add all groups to an exporter, and raise the problems that it finds."""
     for path, dataset in request.groups.items():
-        exporter.add(path, dataset, request.options(path))
-    contents, wishes = exporter.contents, request.wishes
+        exporter.add(path, dataset, request.asked(path))
+    contents, options = exporter.contents, request.options
     for number, item in enumerate(contents.items):
-        if wishes.align_chunks or not item.chunks_are_asked_for:
+        if options.align_chunks or not item.chunks_are_asked_for:
             contents.items[number] = aligned_item(item, (0,) * item.source.ndim)
     for item in contents.items:
-        exporter.problems += chunk_conflicts(item, wishes, (0,) * item.source.ndim)
+        exporter.problems += chunk_conflicts(item, options, (0,) * item.source.ndim)
     exporter.problems += problems(contents.root, exporter.profile)
     exporter.check(request.url)
 
@@ -163,11 +142,11 @@ def _merge(request: Request, replaced: str | None) -> WriteTask:
         with existing.opened:
             profile = _profile_there(existing, request)
             there = existing.skeleton(replaced)
-            exporter = Exporter(profile, there, align=request.wishes.align_chunks)
+            exporter = Exporter(profile, there, align=request.options.align_chunks)
             _collect(exporter, request)
             removed = _outdated(exporter, existing, request, replaced)
             _note_changes(exporter, existing, profile, replaced)
-            final = existing.final_documents(removed, consolidated=request.wishes.consolidated)
+            final = existing.final_documents(removed, consolidated=request.options.consolidated)
             flows = _flows(exporter.contents, change, skip_fill=False)
             return WriteTask(change, flows, final, removed)
     except BaseException:

@@ -10,22 +10,12 @@ import xarray as xr
 
 from nczarr_xarray.export.dataset import Item, Options
 from nczarr_xarray.export.grid import aligned, shared_chunk
+from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import ChunkedArray
 
 Mode: TypeAlias = Literal["w-", "w", "a", "r+"]
-
-
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """How data are to be written, apart from what and where."""
-
-    compute: bool = True
-    consolidated: bool = False
-    safe_chunks: bool = True
-    align_chunks: bool = False
-    write_empty_chunks: bool | None = None
 
 
 @dataclass(slots=True)
@@ -38,14 +28,16 @@ class Request:
         Absolute path -> dataset.
     path
         The group that is written.
+    asked
+        Returns what is asked for the dataset at a path.
     """
 
     target: WriteTarget
     profile: Profile
     groups: Mapping[str, xr.Dataset]
     path: str
-    options: Callable[[str], Options]
-    wishes: Wishes
+    asked: Callable[[str], Options]
+    options: WriteOptions
 
     @property
     def url(self) -> str:
@@ -67,9 +59,9 @@ def shares_chunks(item: Item, start: tuple[int, ...]) -> bool:
     )
 
 
-def chunk_conflicts(item: Item, wishes: Wishes, start: tuple[int, ...]) -> list[str]:
+def chunk_conflicts(item: Item, options: WriteOptions, start: tuple[int, ...]) -> list[str]:
     """Say why dask's blocks cannot be written in parallel, unless the caller allows it."""
-    if item.source.chunks is None or not wishes.safe_chunks:
+    if item.source.chunks is None or not options.safe_chunks:
         return []
     where = shared_chunk(item.source.chunks, array_of(item).chunk_shape, start)
     if where is None:

@@ -103,7 +103,7 @@ def plan_append(request: Request, append_dim: Hashable) -> WriteTask:
                 for (item, old), start in zip(update.grow(items, dimension), starts, strict=True)
             ]
             _update_attributes(existing, path, dataset, request)
-            final = existing.final_documents((), consolidated=request.wishes.consolidated)
+            final = existing.final_documents((), consolidated=request.options.consolidated)
             staged = None if request.target.store is None else _count(flows)
             return WriteTask(change, flows, final, staged_chunks=staged)
         except BaseException:
@@ -124,12 +124,12 @@ def _one_group(request: Request) -> tuple[str, xr.Dataset]:
             request.url, "a DataTree of several groups is changed group by group (group=...)"
         )
     path, dataset = next(iter(request.groups.items()))
-    options = request.options(path)
-    if options.unlimited:
+    asked = request.asked(path)
+    if asked.unlimited:
         raise ExportError(
             request.url, "unlimited_dims was given, but dimensions that exist stay what they are"
         )
-    if options.encoding:
+    if asked.encoding:
         raise ExportError(
             request.url, "encoding was provided, but variables that exist keep theirs: leave it out"
         )
@@ -149,10 +149,10 @@ def _refuse_outsiders(update: Update, slices: Region) -> None:
 
 def _ready(update: Update, items: list[Item], starts: list[Start], request: Request) -> list[Item]:
     """Return the items, if their blocks suit the chunks; otherwise note the problem."""
-    if request.wishes.align_chunks:
+    if request.options.align_chunks:
         items = [aligned_item(item, start) for item, start in zip(items, starts, strict=True)]
     for item, start in zip(items, starts, strict=True):
-        update.problems += chunk_conflicts(item, request.wishes, start)
+        update.problems += chunk_conflicts(item, request.options, start)
     return items
 
 

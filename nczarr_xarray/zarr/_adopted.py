@@ -23,9 +23,9 @@ from zarr.storage import FsspecStore as ZarrFsspecStore
 from zarr.storage import LocalStore as ZarrLocalStore
 from zarr.storage import ZipStore as ZarrZipStore
 
-from nczarr_fsspec import open_keystore
 from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
 from nczarr_fsspec.keystore import KeyStore, RemoteStore, check_key
+from nczarr_fsspec.resolve import open_keystore
 from nczarr_fsspec.writable import WritableStore, creating
 from nczarr_xarray.zarr._offered import StoreView
 

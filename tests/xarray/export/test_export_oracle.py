@@ -22,6 +22,7 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.api import plan_groups
 from nczarr_xarray.export.copy import open_other, plan_import
+from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.model import ChunkedArray
 from tests.support.examples import examples
@@ -169,13 +170,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 def export(groups: Mapping[str, xr.Dataset], target: str, **options: Any) -> None:
     """`to_nczarr` for groups that no DataTree can hold."""
     with Progress("", shown=False) as progress:
-        plan_groups(groups, target, **options).run(progress)
+        plan_groups(groups, target, WriteOptions(**options)).run(progress)
 
 
 def convert(source: str, target: str, **options: Any) -> None:
     """What ``nczarr copy`` does with a netCDF-4 file."""
     with open_other(source) as groups, Progress("", shown=False) as progress:
-        plan_import(source, groups, target, **options).run(progress)
+        plan_import(source, groups, target, WriteOptions(**options)).run(progress)
 
 
 CONTENTS = slow_but(WRITERS, *FEW)

@@ -1,0 +1,60 @@
+"""What a user asks for when something is written."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.export.update import RegionLike
+from nczarr_xarray.export.write_target import WriteTarget
+from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How to write, apart from what and where; the parameters are those of `to_nczarr`."""
+
+    mode: str | None = None
+    compute: bool = True
+    append_dim: Hashable | None = None
+    region: RegionLike | None = None
+    consolidated: bool = False
+    safe_chunks: bool = True
+    align_chunks: bool = False
+    write_empty_chunks: bool | None = None
+    compat: str = "4.9.3"
+    portable: bool = False
+    storage_options: Mapping[str, Any] | None = None
+
+
+#: What writes a new dataset as it is.
+AS_IT_IS = WriteOptions()
+
+
+def settle(target: Any, options: WriteOptions) -> tuple[WriteTarget, Profile, WriteOptions]:
+    """Decide where to write, and as what; the mode words of a URL and the options have a say.
+
+    Raises
+    ------
+    ExportError
+        If options contradict each other, or the target.
+    """
+    destination = find_destination(target, options.storage_options)
+    words, url = destination.mode, destination.url
+    if options.portable and "nczarr" in words and "zarr" not in words:
+        raise ExportError(url, "portable=True writes pure Zarr: write #mode=zarr")
+    if options.portable:
+        words |= {"zarr"}
+    if options.compat not in COMPAT:
+        raise ExportError(url, f"compat is {options.compat!r}; it is one of {', '.join(COMPAT)}")
+    generation = "v2" if "zarr" in words else COMPAT[options.compat]
+    profile = Profile(generation, "noxarray" not in words, options.portable)
+    options = replace(
+        options,
+        consolidated=options.consolidated or "consolidated" in words,
+        safe_chunks=options.safe_chunks and not options.align_chunks,
+    )
+    return WriteTarget(replace(destination, mode=words)), profile, options
