@@ -1,4 +1,4 @@
-"""Variables of files as Zarr arrays: what ``.zarray`` says of them, and where their chunks are."""
+"""Variables of files as Zarr arrays: their ``.zarray``, and the locations of their chunks."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from nczarr_xarray.model import (
 from nczarr_xarray.views.rows import rows
 
 _TEXT = ({"id": "vlen-utf8"},)
-#: Bytes that one text is taken for, to find out how many make a chunk.
+#: Bytes that a text is assumed to have, to choose the number of texts in a chunk.
 _TEXT_BYTES = 64
-#: Bytes of a variable that may be one chunk however scattered it is in the file.
+#: Bytes of a variable that may be one chunk even if it is scattered in the file.
 SMALL = 1 << 16
 #: Chunks that are located together.
 WINDOW = 1 << 20
-#: Chunks of a grid that are looked for, of which most may not exist.
+#: Chunks of a grid that are looked for, at most; many of them may not exist.
 MOST_CHUNKS = 1 << 26
 
 
@@ -67,7 +67,7 @@ class ArrayView:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """What makes chunks of values."""
+        """The encoder for chunks of values."""
         return Encoder(self.array)
 
     async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
@@ -82,7 +82,7 @@ class ArrayView:
         return table
 
     async def existing(self) -> tuple[np.ndarray[Any, Any], ChunkTable]:
-        """The chunks that exist: their numbers and where they are.
+        """Return the chunks that exist: their numbers and locations.
 
         Raises
         ------
@@ -105,11 +105,11 @@ class ArrayView:
         return np.concatenate(numbers), ChunkTable(*map(np.concatenate, columns))
 
     def name(self, number: int) -> str:
-        """The last segment of the key of a chunk."""
+        """Return the last segment of the key of a chunk."""
         return ".".join(map(str, self._position(number))) or "0"
 
     def number(self, name: str) -> int | None:
-        """The chunk that has this last segment of a key; None if none has."""
+        """Return the chunk with this last segment of a key; None if there is none."""
         parts = name.split(".") if self.grid else []
         if not self.grid:
             return 0 if name == "0" else None
@@ -125,7 +125,7 @@ class ArrayView:
         return number
 
     def selection(self, number: int) -> tuple[slice, ...]:
-        """What of the variable lies in a chunk."""
+        """Return the selection of the variable that lies in a chunk."""
         corners = zip(self._position(number), self.array.chunk_shape, self.array.shape, strict=True)
         return tuple(slice(at * size, min((at + 1) * size, length)) for at, size, length in corners)
 
@@ -138,7 +138,7 @@ class ArrayView:
 
 
 def view_of(variable: Variable, *, scattered: bool = True) -> ArrayView:
-    """A variable as a Zarr array.
+    """Return a variable as a Zarr array.
 
     Parameters
     ----------
@@ -164,11 +164,11 @@ def view_of(variable: Variable, *, scattered: bool = True) -> ArrayView:
 
 
 def _view_of_chunks(variable: Variable, array: Array) -> ArrayView:
-    """With the chunks of the file as they are, if Zarr's codecs can decode them."""
-    # what quantizing takes away is gone: there is nothing to undo
+    """Return the view with the chunks of the file as they are, if Zarr's codecs can decode them."""
+    # quantizing cannot be undone
     kept = tuple(config for config in array.codecs if config["id"] != "hdf5-quantize")
     names = [config["id"] for config in kept]
-    # numcodecs refuses to shuffle what is not a whole number of elements, such as encoded bytes
+    # numcodecs refuses to shuffle a broken number of elements, such as encoded bytes
     of_zarr = all(codec(name).zarr for name in names)
     shared = of_zarr and "shuffle" not in names[1:] and not array.conversion
     dtype, codecs = (array.dtype, kept) if shared else _type_of_values(variable)
@@ -182,7 +182,7 @@ def _view_of_chunks(variable: Variable, array: Array) -> ArrayView:
 def _view_of_strides(
     variable: Variable, array: Array, strides: tuple[int, ...], *, scattered: bool
 ) -> ArrayView:
-    """With runs of elements of the file as they are."""
+    """Return the view with runs of elements of the file as chunks."""
     itemsize = array.dtype.itemsize
     chunks = rows(array.shape, itemsize)
     inner = math.prod(array.shape[1:]) * itemsize
@@ -196,7 +196,7 @@ def _view_of_strides(
 
 
 def _view_of_values(variable: Variable, array: Array) -> ArrayView:
-    """With values that are read and encoded when a chunk is asked for."""
+    """Return the view whose chunks are read and encoded when they are asked for."""
     dtype, codecs = _type_of_values(variable)
     chunks = tuple(max(1, length) for length in array.chunk_shape)
     if array.chunk_shape == array.shape:
@@ -207,7 +207,7 @@ def _view_of_values(variable: Variable, array: Array) -> ArrayView:
 
 
 def _type_of_values(variable: Variable) -> tuple[np.dtype[Any], tuple[CodecConfig, ...]]:
-    """As what values are encoded that do not go as they are stored."""
+    """Return dtype and codecs of a view whose values are encoded."""
     dtype = variable.dtype
     if variable.nc_type == "string":
         return np.dtype(object), _TEXT
@@ -217,14 +217,14 @@ def _type_of_values(variable: Variable) -> tuple[np.dtype[Any], tuple[CodecConfi
 
 
 def _packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """A structure without gaps, for which Zarr has no form."""
+    """Return a structure without gaps, because Zarr has no form for gaps."""
     if dtype.fields is None:
         return dtype
     return np.dtype([(name, dtype.fields[name][0]) for name in dtype.names or ()])
 
 
 def _is_zarr_type(dtype: np.dtype[Any]) -> bool:
-    """Whether zarr-python has a type; it has no structures in structures, nor arrays in them."""
+    """Tell whether zarr-python has a type; it lacks structures and arrays within structures."""
     fields = [dtype.fields[name][0] for name in dtype.names or ()] if dtype.fields else [dtype]
     return all(
         one.subdtype is None
@@ -254,7 +254,7 @@ def _shown(
 
 
 def _mask(variable: Variable, dtype: np.dtype[Any]) -> Any:
-    """The fill value to show: ``_FillValue`` if the array's dtype can hold it.
+    """Return the fill value to show: ``_FillValue`` if the array's dtype can hold it.
 
     xarray masks by the fill value of Zarr 2, so that it must not be anything else.
     """
@@ -277,7 +277,7 @@ def _mask(variable: Variable, dtype: np.dtype[Any]) -> Any:
 
 
 def _reads_as(shown: ChunkedArray, array: Array) -> bool:
-    """Whether what is not stored reads as `shown` says; nothing said means zero."""
+    """Tell whether missing chunks of `array` read as those of `shown` do."""
     dtype = shown.dtype
     stored = np.array([fill_element(array)], dtype)
     told = np.zeros(1, dtype) if shown.fill is None else np.array([shown.fill], dtype)
@@ -286,7 +286,7 @@ def _reads_as(shown: ChunkedArray, array: Array) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _FileIndex:
-    """The chunks of an array as those of a variable, whose lengths may be others.
+    """The chunks of an array as those of a variable, which may have another shape.
 
     Parameters
     ----------
@@ -311,7 +311,7 @@ class _FileIndex:
         if array.shape == self.shape:
             table = await array.locate(ids)
             return table._replace(mask=table.mask.copy())
-        # positions in C order are in C order in any grid
+        # positions in C order are in C order of any grid
         position = np.unravel_index(ids, grid_of(self.shape, array.chunk_shape))
         grid = grid_of(array.shape, array.chunk_shape)
         inside = np.ones(len(ids), dtype=bool)
@@ -377,12 +377,12 @@ class _NoIndex:
 
 
 def _table(count: int) -> ChunkTable:
-    """Room for `count` chunks."""
+    """Return a table with room for `count` chunks."""
     return ChunkTable(np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, "u4"))
 
 
 def renamed(view: ArrayView, names: tuple[str, ...]) -> Variable:
-    """The variable to write the documents of: with `names` of dimensions, as the array shown."""
+    """Return the variable for the documents: with `names` of dimensions and the array shown."""
     variable = view.variable
     dimensions = tuple(
         replace(dimension, name=name)

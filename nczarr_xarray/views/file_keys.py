@@ -26,7 +26,7 @@ Futures: TypeAlias = "list[asyncio.Future[tuple[int, int, int]]]"
 def file_keys(
     file: DataFile, hierarchy: Hierarchy, *, scattered: bool = True
 ) -> LocalFileKeys | RemoteFileKeys:
-    """An open file as a store of the keys of Zarr 2.
+    """Return an open file as a store of the keys of Zarr 2.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def file_keys(
 
 
 class FileKeys(KeyStore):
-    """What the stores of local and of remote files share.
+    """The common part of the key stores of local and of remote files.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class FileKeys(KeyStore):
         self._of = hierarchy, scattered
 
     def is_object(self, key: str) -> bool:
-        """Whether a key of those that are listed is one of an object, not of a prefix."""
+        """Tell whether a listed key is that of an object, not of a prefix."""
         return self.tree.document(key) is not None or self.tree.chunk(key) is not None
 
     def close(self) -> None:
@@ -76,14 +76,14 @@ class FileKeys(KeyStore):
         return type(self), (self.file, *self._of)
 
     def reader(self, view: ArrayView) -> VariableReader:
-        """A reader of the values of an array."""
+        """Return a reader of the values of an array."""
         path = view.array.path
         if path not in self._readers:
             self._readers[path] = VariableReader(self.file, view.variable)
         return self._readers[path]
 
     async def names(self, prefix: str) -> frozenset[str]:
-        """Names directly below a prefix; awaits reads of metadata only."""
+        """Return the names directly below a prefix; awaits reads of metadata only."""
         names = self.tree.members(prefix)
         view = self.tree.arrays.get(prefix)
         if view is not None:
@@ -94,7 +94,7 @@ class FileKeys(KeyStore):
     def extent(
         self, view: ArrayView, number: int, found: tuple[int, int], part: slice
     ) -> tuple[int, int]:
-        """Bytes of the file that are wanted of a chunk.
+        """Return the extent of the file that has a chunk.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class FileKeys(KeyStore):
 
 
 class LocalFileKeys(FileKeys, LocalStore):
-    """The keys of a file whose reads are quick."""
+    """The keys of a file that answers at once."""
 
     def get(
         self,
@@ -145,7 +145,7 @@ class LocalFileKeys(FileKeys, LocalStore):
 
 
 class RemoteFileKeys(FileKeys, RemoteStore):
-    """The keys of a file whose reads wait for a network.
+    """The keys of a file that waits for a network.
 
     What is asked for in the same turn of the event loop is looked up together and fetched
     together.
@@ -208,7 +208,7 @@ class RemoteFileKeys(FileKeys, RemoteStore):
         except NCZarrError:
             if len(ids) == 1:
                 raise
-            # whose fault it is comes out one by one
+            # one of them fails: read them one by one to find it
             for number, future in zip(numbers, futures, strict=True):
                 self._run(self._locate(view, [number], [future]), [future])
             return
@@ -229,7 +229,7 @@ class RemoteFileKeys(FileKeys, RemoteStore):
         self._run(ranges.read_data(bounds[:, 0], bounds[:, 1], receive), futures)
 
     def _run(self, work: Coroutine[Any, Any, None], futures: builtins.list[Any]) -> None:
-        """Run `work`, whose errors go to those of `futures` that are left."""
+        """Run `work`; its errors are set in those of `futures` that are not done."""
 
         async def run() -> None:
             try:
@@ -239,5 +239,5 @@ class RemoteFileKeys(FileKeys, RemoteStore):
                     fail(future, error)
 
         task = asyncio.get_running_loop().create_task(run())
-        self._tasks.add(task)  # the loop itself does not keep it
+        self._tasks.add(task)  # the loop itself keeps no reference to it
         task.add_done_callback(self._tasks.discard)

@@ -1,4 +1,4 @@
-"""A file as kerchunk references: the keys of a Zarr 2 tree, and where in the file each one is."""
+"""A file as kerchunk references: the keys of a Zarr 2 tree, with their extents in the file."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.file_keys import FileKeys
 from nczarr_xarray.views.store import open_view
 
-#: Bytes of a chunk up to which it is part of the references.
+#: Bytes of a chunk that may be part of the references, at most.
 INLINE_BYTES = 500
-#: Bytes of chunks of one variable that may have to be, because the file has no such bytes, ...
+#: Bytes of one variable's chunks that may be part of them because the file has no such bytes, ...
 MOST_INLINE = 1 << 26
-#: ... and chunks of which it has nothing.
+#: ... and the number of its chunks that are not in the file.
 MOST_UNWRITTEN = 1 << 20
 
 
 def references(target: Any, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Find where in a classic or HDF5 file the parts of its Zarr 2 view are.
+    """Return references to the parts of a Zarr 2 view of a classic or HDF5 file.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def references(target: Any, storage_options: Mapping[str, Any] | None = None) ->
 def find_references(
     target: Any, storage_options: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[NCZarrError]]:
-    """`references`, and why variables were left out."""
+    """Return `references`, and the reasons why variables were left out."""
     url = _url(target)
     keys = open_view(target, storage_options, scattered=False)
     try:
@@ -87,7 +87,7 @@ def find_references(
 
 
 def _url(target: Any) -> str:
-    """How others name the file."""
+    """Return the name of the file for other programs."""
     if not isinstance(target, (str, os.PathLike)):
         raise URLError(f"{type(target).__name__} object", "references need a path or a URL")
     text = os.fsdecode(target)
@@ -103,7 +103,7 @@ def _url(target: Any) -> str:
 
 
 def _chunks(keys: FileKeys, view: ArrayView, url: str) -> dict[str, str | list[Any]]:
-    """References to the chunks of one array.
+    """Return references to the chunks of one array.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def _chunks(keys: FileKeys, view: ArrayView, url: str) -> dict[str, str | list[A
 
 
 def _unwritten(keys: FileKeys, view: ArrayView, numbers: np.ndarray[Any, Any]) -> dict[str, str]:
-    """Chunks that do not exist, but must not be missing: they all are the same."""
+    """Return chunks that are not stored but must not be missing: they are all equal."""
     count = view.count - len(numbers)
     reason = "they have never been written, and no _FillValue says what they read as"
     if not count:
@@ -156,7 +156,7 @@ def _too_much(view: ArrayView, count: int, nbytes: int, reason: str) -> FormatEr
 
 
 def _text(key: str, data: bytes | StoreError | None) -> str:
-    """A chunk as part of the references."""
+    """Return a chunk as text within the references."""
     if not isinstance(data, bytes):
         raise data or StoreError(key, "has gone")
     return "base64:" + base64.b64encode(data).decode("ascii")

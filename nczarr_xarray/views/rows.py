@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-#: Bytes of a chunk at most, unless a divisor of the length asks for twice as many.
+#: Bytes of a chunk, at most; twice as many if a divisor of the length needs them.
 CHUNK_BYTES = 1 << 21
-#: Divisors of a length that are looked at.
+#: Divisors of a length that are tried.
 _TRIES = 10_000
 
 
 def rows(shape: Sequence[int], itemsize: int, room: int = CHUNK_BYTES) -> tuple[int, ...]:
-    """A chunk shape whose chunks are runs of elements in C order, of about `room` bytes.
+    """Return a shape whose chunks are runs of elements in C order, of about `room` bytes.
 
     The last dimensions are whole, one is split, the first ones have length one. If the length
     that is split has a divisor of about the right size, no chunk reaches over the edge.
@@ -30,7 +30,7 @@ def rows(shape: Sequence[int], itemsize: int, room: int = CHUNK_BYTES) -> tuple[
 
 
 def part_of(length: int, most: int) -> int:
-    """A good length of chunks: a divisor from a quarter to twice of `most`, else equal parts."""
+    """Return a good chunk length: a divisor of a quarter to twice `most`, else equal parts."""
     least = max(1, math.ceil(length / (2 * most)))
     parts = range(least, min(math.ceil(4 * length / most), least + _TRIES) + 1)
     divisors = [length // count for count in parts if length % count == 0]

@@ -1,4 +1,4 @@
-"""Any dataset that we read, as a store of zarr-python."""
+"""Any dataset that this package reads, as a store of zarr-python."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def open_store(target: Any, storage_options: Mapping[str, Any] | None = None) ->
 
 
 class FileView(StoreView):
-    """A file as a read-only zarr-python store, which knows what there is without reading it."""
+    """A file as a read-only zarr-python store, which lists its keys without reading them."""
 
     keys: FileKeys
 
@@ -81,13 +81,13 @@ class FileView(StoreView):
 def open_view(
     target: Any, storage_options: Mapping[str, Any] | None = None, *, scattered: bool = True
 ) -> KeyStore:
-    """The keys of `open_store`; `scattered` as for `nczarr_xarray.views.file_arrays.view_of`."""
+    """Return the keys of `open_store`; `scattered` is that of `file_arrays.view_of`."""
     options = OpenOptions(storage_options=storage_options)
     return open_either(target, options, _keys_of_tree, partial(_keys_of_file, scattered=scattered))
 
 
 def _keys_of_tree(store: KeyStore, mode: frozenset[str]) -> KeyStore:
-    """The objects of a tree, with all changes that are valid; without its hierarchy."""
+    """Return the objects of a tree, with all valid changes; its hierarchy is not read."""
     with closed_on_error(store):
         *roots, incomplete, journal = store.get_many((*_ROOT_KEYS, *STATE_KEYS))
         keys = with_changes(store, incomplete, journal).store

@@ -15,12 +15,12 @@ from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable, readable
 from nczarr_xarray.views.file_arrays import ArrayView, renamed, view_of
 
 _PROFILE = Profile("v2")
-#: Names that mean something else in a Zarr tree.
+#: Names with a meaning of their own in a Zarr tree.
 _RESERVED = frozenset({".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json"})
 
 
 class Tree:
-    """Which keys there are, the documents, and the arrays that have the chunks.
+    """The keys of a view, its documents, and the arrays that have the chunks.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Tree:
                     pending.append((below.path.strip("/"), below))
 
     def leave_out(self, path: str) -> None:
-        """Do without an array."""
+        """Leave out the array at a path."""
         del self.arrays[path]
         group, _, name = path.rpartition("/")
         self._members[group].remove(name)
@@ -69,7 +69,7 @@ class Tree:
         self._consolidated = None
 
     def document(self, key: str) -> bytes | None:
-        """A metadata object; None if there is none of this name."""
+        """Return a metadata object; None if there is none of this name."""
         if key == ".zmetadata":
             if self._consolidated is None:
                 self._consolidated = _consolidated(self.documents())
@@ -87,20 +87,20 @@ class Tree:
         return self._documents.get(key)
 
     def documents(self) -> Mapping[str, bytes]:
-        """All metadata objects by key, without the consolidated one."""
+        """Return all metadata objects by key, without the consolidated one."""
         for path in (*self.groups, *self.arrays):
             self.document(f"{path}/.zattrs".lstrip("/"))
         return self._documents
 
     def chunk(self, key: str) -> tuple[ArrayView, int] | None:
-        """The array and the number of the chunk that `key` may name; None if it cannot."""
+        """Return the array and the number of the chunk that `key` may name; None if it cannot."""
         path, _, name = key.rpartition("/")
         view = self.arrays.get(path)
         number = None if view is None else view.number(name)
         return None if view is None or number is None else (view, number)
 
     def members(self, path: str) -> list[str]:
-        """Names below a group or an array (without chunks); empty if there is none."""
+        """Return the names below a group or an array (without chunks); empty if there is none."""
         if path in self.arrays:
             return [".zarray", ".zattrs"]
         if path in self.groups:
@@ -118,7 +118,7 @@ class Tree:
             return None
 
     def _fits(self, path: str, name: str) -> bool:
-        # zarr-python makes a slash of a backslash
+        # zarr-python turns a backslash into a slash
         fits = is_safe_name(name) and name not in _RESERVED and "\\" not in name
         fits = fits and readable(name) == name
         if not fits:
@@ -140,13 +140,13 @@ class Tree:
 
 
 def _in_json(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    """The attributes that JSON has a form for: not structures."""
+    """Return the attributes that JSON has a form for: all but structures."""
     found = map(_exact, attributes.values())
     return {attribute.name: attribute for attribute in found if attribute.type != "compound"}
 
 
 def _exact(attribute: Attribute) -> Attribute:
-    """An attribute for readers of JSON.
+    """Return an attribute for readers of JSON.
 
     Floats are the doubles that they are, for the shortest text is another one there. Text is
     that of `attribute_value`.
@@ -162,6 +162,6 @@ def _exact(attribute: Attribute) -> Attribute:
 
 
 def _consolidated(documents: Mapping[str, bytes]) -> bytes:
-    """``.zmetadata``, made of the texts as they are."""
+    """Return ``.zmetadata``, made of the texts of the documents."""
     members = b",\n".join(dumps(key).encode() + b": " + documents[key] for key in sorted(documents))
     return b'{"metadata": {\n' + members + b'\n}, "zarr_consolidated_format": 1}'
