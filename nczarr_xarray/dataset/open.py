@@ -28,7 +28,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_xarray.chunks import Index
+from nczarr_xarray.chunks.plan import Index
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.targets import open_target
 from nczarr_xarray.dataset.variable import VariableReader, loop_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_xarray.chunks import plan_outer
+from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN
 from nczarr_xarray.formats.nczarr.arrays import MAX_SIZE
 from nczarr_xarray.formats.nczarr.attributes import as_float

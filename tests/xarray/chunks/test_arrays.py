@@ -12,7 +12,8 @@ import pytest
 
 from nczarr_fsspec import FormatError, MappingStore
 from nczarr_fsspec.ranges.local import MemoryBytes
-from nczarr_xarray.chunks import ChunkReader, plan_outer, plan_points
+from nczarr_xarray.chunks.engine import ChunkReader
+from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.sources import LocalFile, RemoteFile, source_of
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.model import Array, ChunkedArray, ChunkTable

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec import FormatError
-from nczarr_xarray.chunks import plan_outer, plan_points
 from nczarr_xarray.chunks.padding import fit
+from nczarr_xarray.chunks.plan import plan_outer, plan_points
 
 
 def read(stored: np.ndarray[Any, Any], key: tuple[Any, ...], *, points: bool) -> Any:

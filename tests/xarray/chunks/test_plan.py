@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from numcodecs import Shuffle
 
 from nczarr_fsspec import FormatError, MappingStore
-from nczarr_xarray.chunks import ChunkReader, plan_outer, plan_points
 from nczarr_xarray.chunks.decoder import Decoder
+from nczarr_xarray.chunks.engine import ChunkReader
+from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.model import ChunkedArray
 

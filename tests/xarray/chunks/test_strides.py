@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.ranges.local import MemoryBytes
-from nczarr_xarray.chunks import ChunkReader, plan_outer, plan_points, strides
+from nczarr_xarray.chunks import strides
+from nczarr_xarray.chunks.engine import ChunkReader
+from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.model import FileStrides
 
