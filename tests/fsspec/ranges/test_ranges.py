@@ -1072,6 +1072,7 @@ class TestThrottle:
         asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_many_at_once(server: RangeServer, opened: Any) -> None:
     server.set(latency_ms=50)
     source = opened(f"{server.url}/x.bin")

@@ -154,6 +154,7 @@ class TestDirectory:
         for content in (archive, b"in front" + archive):
             assert ZipStore(content).get_many(list(MEMBERS)) == list(MEMBERS.values())
 
+    @pytest.mark.slow
     def test_more_members_than_the_old_format_counts(self) -> None:
         archive = make_zip({".zgroup": b"{}", **{f"v/{i}": b"%d" % i for i in range(66_000)}})
         store = ZipStore(archive)

@@ -149,6 +149,7 @@ class TestLayout:
         if shutil.which("7z"):
             subprocess.run(["7z", "t", str(first)], check=True, capture_output=True)
 
+    @pytest.mark.slow
     def test_many_members(self, tmp_path: Path) -> None:
         base = make_zip({".zattrs": b"{}", **{f"v/{n}": b"" for n in range(66_000)}})
         path = packed(tmp_path, {".zgroup": b"{}"}, base)

@@ -632,6 +632,7 @@ class TestLocal:
                     ds.v0.load()
         check(path, path)
 
+    @pytest.mark.slow
     def test_a_file_that_is_deleted(self, tmp_path: Path) -> None:
         path = write_file(tmp_path / "c1.nc")
         before = expected(path)

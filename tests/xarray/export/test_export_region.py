@@ -21,6 +21,7 @@ from hypothesis import assume, given, settings
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, FormatError
 from nczarr_xarray import to_nczarr
 from tests.support.examples import examples
+from tests.support.marks import slow_but
 from tests.support.samples import DATA
 from tests.support.written import by_netcdf, opened, problems, tree
 
@@ -445,7 +446,9 @@ def flipped(dataset: xr.Dataset) -> tuple[xr.Dataset, dict[Any, slice]]:
     return part, {name: region[name] for name in part.dims if name in region}
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize(
+    "name", slow_but(VECTORS, "chunks-nczarr+file-4.10.1", "fills-nczarr+file-4.9.2")
+)
 def test_datasets_of_old_releases(name: str, tmp_path: Path) -> None:
     path = unpack(name, tmp_path / "d")
     kind = name.partition("-")[2].partition("+")[0]

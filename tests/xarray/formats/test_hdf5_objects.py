@@ -298,6 +298,7 @@ def test_links_in_circles() -> None:
     assert isinstance(read(data, "to b").result.members["to b"].members["x"], H5Dataset)
 
 
+@pytest.mark.slow
 def test_groups_within_groups_many_times() -> None:
     """Two links to each next group are more paths than can be listed."""
 

@@ -585,6 +585,7 @@ class TestTree:
         assert copy == store
         xr.testing.assert_equal(xr.open_zarr(copy, chunks=None), netcdf4(path))
 
+    @pytest.mark.slow
     def test_dask_and_threads(self, tmp_path: Path) -> None:
         path = tmp_path / "x.nc"
         data = np.arange(160_000, dtype="f8").reshape(400, 400)
