@@ -8,8 +8,8 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from nczarr_fsspec.errors import StoreError, URLError
-from nczarr_fsspec.ranges.open import split_options
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
+from nczarr_fsspec.ranges.open import open_source, split_options
 from nczarr_fsspec.resolve import (
     _ZIP,
     exists,
@@ -22,14 +22,13 @@ from nczarr_fsspec.resolve import (
     split_local_options,
 )
 from nczarr_fsspec.stores.writers import MappingWriter
-from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
+from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
+from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.url import is_url, parse_url, redact
 from nczarr_fsspec.writable import WritableStore
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-
-    from nczarr_fsspec.stores.fsspec import FsspecFiles
 
 _NO_MODE: frozenset[str] = frozenset()
 _TREE = frozenset({"nczarr"})
@@ -55,7 +54,7 @@ class Destination:
         Whether symbolic links may lead out of that directory.
     store : WritableStore or None
         The store to write to, if `kind` is ``"objects"``.
-    files, remote_path : FsspecFiles and str, or None
+    fs, remote_path : AbstractFileSystem and str, or None
         Where an archive is that has no `path`.
     """
 
@@ -65,7 +64,7 @@ class Destination:
     path: str | None = None
     follow_symlinks: bool = False
     store: WritableStore | None = None
-    files: FsspecFiles | None = None
+    fs: AbstractFileSystem | None = None
     remote_path: str | None = None
 
     def open_archive(self) -> ZipStore | RemoteZipStore | None:
@@ -83,11 +82,15 @@ class Destination:
                 return None
             archive = ZipStore(self.path)
         else:
-            assert self.files is not None
+            assert self.fs is not None
             assert self.remote_path is not None
-            archive = RemoteZipStore(self.files, self.remote_path, self.url)
-            if archive.run(self.files.read_tail(self.remote_path, 1)) is None:
-                return None
+            try:
+                source = open_source(self.fs, self.remote_path, self.url, tail=TAIL_BYTES)
+            except DatasetNotFoundError as error:
+                if not error.reason.startswith("there is no such bucket"):
+                    return None
+                raise
+            archive = open_archive(source)
         (found,) = archive.list_many([""])
         if isinstance(found, StoreError):
             archive.close()
@@ -104,10 +107,10 @@ class Destination:
         """
         from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 
-        assert self.files is not None
+        assert self.fs is not None
         assert self.remote_path is not None
         folder, _, name = self.remote_path.rpartition("/")
-        store = FsspecWriter(self.files.recipe, folder)
+        store = FsspecWriter(self.fs, folder)
         try:
             store.upload(name, path)
         finally:
@@ -192,7 +195,6 @@ def _in_filesystem(
     from fsspec.implementations.chained import ChainedFileSystem
     from fsspec.implementations.local import LocalFileSystem
 
-    from nczarr_fsspec.stores.fsspec import FsspecFiles
     from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 
     fs, path = innermost(fs, path)
@@ -210,7 +212,7 @@ def _in_filesystem(
     if says_file(path, mode):
         raise _ambiguous(shown, f"{shown}#mode=nczarr")
     if says_zip(path, mode):
-        return Destination("zip", shown, mode, files=FsspecFiles(fs), remote_path=path)
+        return Destination("zip", shown, mode, fs=fs, remote_path=path)
     return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown))
 
 

@@ -12,20 +12,18 @@ from __future__ import annotations
 import asyncio
 import builtins
 import re
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.transport.policy import most_connections
 
 T = TypeVar("T")
 
 #: bytes of one object of metadata, at most; consolidated metadata of 10,000 arrays take 10 MB
 MAX_METADATA = 16 << 20
-#: `most_connections` if the process may open many files
-MOST_CONNECTIONS = 192
 #: segments without NUL, none of them empty, "." or ".."; one regex, for every chunk passes here
 _KEY = re.compile(r"(?:(?!\.{1,2}(?:/|\Z))[^/\0]+(?:/(?!\Z)|\Z))+")
 
@@ -153,23 +151,6 @@ class LocalStore(KeyStore):
         self, prefixes: Sequence[str]
     ) -> builtins.list[frozenset[str] | StoreError | None]:
         return [_caught(self.list, prefix) for prefix in prefixes]
-
-
-def most_connections() -> int:
-    """Return how many connections to have at most.
-
-    Measured with 2,500 objects of 9 KB over 20, 50 and 100 ms: without TLS, more pay up to 256;
-    with it a connection costs a millisecond of CPU time, and beyond 192 nothing is gained. Besides,
-    they may only be a small part of the files that the process may open (on macOS, 256).
-    """
-    if sys.platform == "win32":  # sockets are no files there
-        return MOST_CONNECTIONS
-    import resource
-
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if files == resource.RLIM_INFINITY:
-        return MOST_CONNECTIONS
-    return min(MOST_CONNECTIONS, max(16, files // 4))
 
 
 class OnLoop(ABC):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
+from nczarr_fsspec.descriptors import OPEN_FLAGS
 from nczarr_fsspec.errors import (
     AccessDeniedError,
     DatasetNotFoundError,
@@ -32,11 +33,12 @@ from nczarr_fsspec.ranges.open import (
     open_source,
     split_options,
 )
-from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
-from nczarr_fsspec.stores.directory import OPEN_FLAGS, DirectoryStore
+from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
+from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.stores.mapping import MappingStore
-from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
+from nczarr_fsspec.stores.zip import ZipStore, open_archive
+from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION
 from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
 
@@ -202,7 +204,7 @@ class _Place:
 
         ``""`` where only an object of this process tells it (an open file, a function).
         """
-        from nczarr_fsspec.transport.shared import arguments, is_plain
+        from nczarr_fsspec.transport.filesystems import arguments, is_plain
 
         args, options = arguments(self.fs)
         if not is_plain((args, options)):
@@ -210,7 +212,20 @@ class _Place:
         text = repr((type(self.fs).__name__, args, sorted(options.items()), self.path))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def open(self, shown: str | None, index_cache: Path | None) -> ByteSource:
+    def open_archive(self, shown: str | None) -> KeyStore:
+        """Open the archive here; errors as `nczarr_fsspec.ranges.open.open_source`."""
+        own = self.own
+        source = open_source(
+            self.fs,
+            self.path,
+            shown,
+            max_whole=own.max_whole,
+            timeout=own.timeout,
+            tail=TAIL_BYTES,
+        )
+        return _checked(open_archive(source))
+
+    def open(self, shown: str | None, index_cache: Path | None) -> RemoteBytes | LocalBytes:
         """The file here; errors as `nczarr_fsspec.ranges.open.open_source`."""
         from nczarr_fsspec.ranges.memory import memory
 
@@ -286,7 +301,7 @@ def _open_in_filesystem(
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem
 
-    from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore, remote_files
+    from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
 
     fs, path = innermost(place.fs, place.path)
     place = replace(place, fs=fs, path=path)
@@ -299,12 +314,8 @@ def _open_in_filesystem(
     def tree(as_file: Callable[[], ByteSource]) -> Resolved:
         return Resolved(FsspecStore(fs, path, shown, own.timeout), mode, as_file)
 
-    def archive() -> Resolved:
-        store = RemoteZipStore(remote_files(fs, own.timeout), path, shown)
-        return Resolved(_checked(store), mode)
-
     if says_zip(name, mode):
-        return archive()
+        return Resolved(place.open_archive(shown), mode)
     if isinstance(fs, MemoryFileSystem):
         shown = shown or redact(fs.unstrip_protocol(path))
         if not fs.exists(path):
@@ -321,8 +332,7 @@ def _open_in_filesystem(
             raise
         return tree(partial(_raise, error))
     if bytes(source.head[:4]) in _ZIP:
-        source.close()
-        return archive()
+        return Resolved(_checked(open_archive(source)), mode)
     if source.head.lstrip().startswith(b"<") and "bytes" not in mode:
         # a tree may be called like a file, and this be what its server makes of a directory
         source.close()

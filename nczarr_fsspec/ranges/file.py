@@ -12,7 +12,8 @@ import numpy as np
 
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.ranges.reader import RangeReader
-from nczarr_fsspec.ranges.source import Extent, LocalBytes, RemoteBytes
+from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
+from nczarr_fsspec.transport.request import Extent
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

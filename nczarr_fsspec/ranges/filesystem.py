@@ -24,7 +24,7 @@ from nczarr_fsspec.ranges.file import ByteRangeFile
 from nczarr_fsspec.ranges.open import MAX_WHOLE, open_source
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
-from nczarr_fsspec.stores.fsspec import FsspecFiles
+from nczarr_fsspec.transport.open import open_transport
 
 #: files that `cat_ranges` opens at the same time
 _AT_A_TIME = 16
@@ -76,7 +76,7 @@ class ByteRangeFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ha
         # each instance has a target of its own
         own, below = type(self)._strip_protocol, fs._strip_protocol  # noqa: SLF001
         self._strip_protocol = lambda path: below(own(path))  # type: ignore[method-assign]
-        self._connections = FsspecFiles(fs)
+        self._connections = open_transport(fs)
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:

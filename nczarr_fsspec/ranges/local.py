@@ -9,10 +9,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
+from nczarr_fsspec.descriptors import OPEN_FLAGS, read_at, read_into
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.forks import FORKED, ProcessLock, may_share_position
 from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes
-from nczarr_fsspec.stores.directory import OPEN_FLAGS, read_at, read_into
 
 CHANGED = "the file has changed since it was opened; open it again"
 #: file objects whose bytes are those of what is below them

@@ -30,6 +30,7 @@ def open_source(
     known: Known | None = None,
     max_whole: int = MAX_WHOLE,
     timeout: Timeout | None = None,
+    tail: int = 0,
 ) -> RemoteBytes | LocalBytes:
     """Open one file for verified reads of byte ranges; over a network with one request.
 
@@ -48,6 +49,8 @@ def open_source(
         Bytes of a file that may be kept in memory if its server does not serve ranges.
     timeout
         Of each request, if not what `fs` says.
+    tail
+        How many of its last bytes a remote file is opened with, instead of the first.
 
     Raises
     ------
@@ -59,26 +62,17 @@ def open_source(
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem
 
-    from nczarr_fsspec.ranges.fsspec import FsspecBytes
-    from nczarr_fsspec.stores.fsspec import FsspecFiles, _describe, _is_http
-    from nczarr_fsspec.transport.shared import is_s3
+    from nczarr_fsspec.ranges.remote import RemoteFileBytes
+    from nczarr_fsspec.transport.filesystems import describe
+    from nczarr_fsspec.transport.open import open_transport
 
-    shown = shown or _describe(fs, path)
+    shown = shown or describe(fs, path)
     if isinstance(fs, LocalFileSystem):
         return LocalFileBytes(fs._strip_protocol(path), shown)  # noqa: SLF001
     if isinstance(fs, MemoryFileSystem):
         return _open_memory(fs, path, shown)
-    if _is_http(fs):
-        from nczarr_fsspec.ranges.http import HTTPBytes
-        from nczarr_fsspec.transport.http_files import HTTPFiles
-
-        return HTTPBytes.open(HTTPFiles(fs, timeout), path, shown, known, max_whole)
-    if is_s3(fs):
-        from nczarr_fsspec.ranges.s3 import S3Bytes
-        from nczarr_fsspec.transport.s3 import S3Files
-
-        return S3Bytes.open(S3Files(fs, timeout), path, shown, known)
-    return FsspecBytes.open(FsspecFiles(fs, timeout), path, shown)
+    transport = open_transport(fs, timeout)
+    return RemoteFileBytes.open(transport, path, shown, known, max_whole, tail)
 
 
 def open_local(path: str | os.PathLike[str], shown: str | None = None) -> LocalBytes:

@@ -30,7 +30,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from nczarr_fsspec.ranges.source import Extent, Limits
+from nczarr_fsspec.ranges.source import Limits
+from nczarr_fsspec.transport.request import Extent
 
 Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 

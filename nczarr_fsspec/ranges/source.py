@@ -15,16 +15,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nczarr_fsspec.keystore import OnLoop
+from nczarr_fsspec.transport.request import Extent
 
 #: What the first request of a remote file asks for: most metadata are there.
 HEAD_BYTES = 1 << 16
-
-
-class Extent(NamedTuple):
-    """Bytes ``[start, stop)`` of a file."""
-
-    start: int
-    stop: int
 
 
 class Known(NamedTuple):
@@ -130,9 +124,12 @@ class RemoteBytes(ByteSource, OnLoop):
     identity : str
         Tells this file from all others, whatever its version; free of secrets.
         ``""`` if that cannot be told.
+    tail : bytes
+        The last bytes of the file, if opening it brought these instead of the first.
     """
 
     identity: str = ""
+    tail: bytes = b""
 
     @property
     @abstractmethod

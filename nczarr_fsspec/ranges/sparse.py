@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.ranges.source import Extent
+from nczarr_fsspec.transport.request import Extent
 
 _MAGIC = b"NCSPARSE\x01\0\0\0\0\0\0\0"
 _DIGEST = 16

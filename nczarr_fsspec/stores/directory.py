@@ -5,18 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import threading
-from collections.abc import Callable, Sequence
-from typing import Any
 
+from nczarr_fsspec.descriptors import OPEN_FLAGS, pread, read_at, read_into
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import LocalStore, check_key
 from nczarr_fsspec.stores.inside import Inside
-
-#: O_NONBLOCK: a FIFO in the tree must not stop us; it means nothing to regular files. Where a
-#: system lacks a flag, it lacks what the flag is about; Windows alone has O_BINARY.
-_FLAGS = ("O_RDONLY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
-OPEN_FLAGS = sum(getattr(os, flag, 0) for flag in _FLAGS)
 
 #: An object of fewer bytes is read without asking for its size.
 SMALL = 1 << 16
@@ -131,62 +124,10 @@ class DirectoryStore(LocalStore):
             raise _failure(path, error) from error
 
 
-def read_at(descriptor: int, start: int, stop: int) -> bytes:
-    """Bytes ``[start, stop)`` of an open file; fewer if it ends before `stop`."""
-    if stop <= start:
-        return b""
-    data = _pread(descriptor, stop - start, start)
-    if len(data) == stop - start:
-        return data
-    parts = [data]  # one call returns at most 2 GiB
-    while data:
-        start += len(data)
-        data = _pread(descriptor, stop - start, start)
-        parts.append(data)
-    return b"".join(parts)
-
-
-if hasattr(os, "pread"):
-    _pread = os.pread
-else:  # Windows: one file position a descriptor, so one reader at a time
-    _lock = threading.Lock()
-
-    def _pread(descriptor: int, count: int, offset: int) -> bytes:
-        with _lock:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            return os.read(descriptor, count)
-
-
-def read_into(descriptor: int, start: int, buffer: memoryview) -> int:
-    """Fill `buffer` from byte `start` on; how many bytes there were."""
-    there = 0
-    while there < len(buffer):
-        count = _preadv(descriptor, [buffer[there:]], start + there)
-        if count == 0:
-            break
-        there += count
-    return there
-
-
-_preadv: Callable[[int, Sequence[Any], int], int]
-if hasattr(os, "preadv"):
-    _preadv = os.preadv
-else:  # Windows, and macOS before 11
-
-    def _preadv(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
-        data = _pread(descriptor, sum(map(len, buffers)), offset)
-        at = 0
-        for buffer in buffers:
-            part = data[at : at + len(buffer)]
-            buffer[: len(part)] = part
-            at += len(part)
-        return len(data)
-
-
 def _small(descriptor: int) -> bytes:
     """All of a small file; nothing of what is large, empty, or no file."""
     try:
-        data = _pread(descriptor, SMALL, 0)
+        data = pread(descriptor, SMALL, 0)
         # some file systems in user space return less than there is, and devices have no size
         ends = len(data) < SMALL and os.lseek(descriptor, 0, os.SEEK_END) == len(data)
     except OSError:  # a directory, say

@@ -14,15 +14,16 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, check_key, is_safe_name
-from nczarr_fsspec.stores.fsspec import (
-    _SECRET_OPTION,
-    FsspecFiles,
-    FsspecStore,
-    SyncFsspecStore,
-    _s3_code,
+from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
+from nczarr_fsspec.transport.filesystems import (
+    is_async,
+    is_s3,
+    s3_code,
+    wants_credentials,
+    without_secrets,
 )
-from nczarr_fsspec.transport.shared import arguments, is_async, is_s3
-from nczarr_fsspec.url import redact
+from nczarr_fsspec.transport.fsspec import FsspecTransport
+from nczarr_fsspec.transport.request import Extent, Request
 from nczarr_fsspec.writable import WritableStore, creating
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class FsspecWriter(WritableStore):
     def __init__(self, fs: AbstractFileSystem, root: str, url: str | None = None) -> None:
         self._fs = fs
         self._root = root
-        self._files = FsspecFiles(fs)
+        self._transport = FsspecTransport(fs)
         self._keys = FsspecStore(fs, root, url)
         self.url = self._keys.url
 
@@ -123,13 +124,13 @@ class FsspecWriter(WritableStore):
 
     def close(self) -> None:
         self._keys.close()
-        self._files.close()
+        self._transport.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._fs, self._root, self.url)
 
     def _path(self, key: str) -> str:
-        return self._files.join(self._root, check_key(key))
+        return self._transport.join(self._root, check_key(key))
 
     def _each(self, function: Callable[[Any], Awaitable[T]], arguments: Iterable[Any]) -> list[T]:
         """Call `function` on each argument, `parallel` at a time; raise the first error."""
@@ -140,6 +141,13 @@ class FsspecWriter(WritableStore):
             results.append(result)
         return results
 
+    async def _read(self, path: str, count: int | None = None) -> bytes | None:
+        """What is there now, or its first bytes; None if nothing is."""
+        extents = None if count is None else [Extent(0, count)]
+        request = Request(path, self._transport.describe(path), extents)
+        answer = await self._transport.fetch(request)
+        return None if answer is None else bytes(answer.parts[0] or b"")
+
     async def _put(self, data: bytes, path: str) -> None:
         with self._naming(path, "written"):
             await self._call_making_folder(path, "pipe_file", path, data)
@@ -149,16 +157,16 @@ class FsspecWriter(WritableStore):
             await self._call("put_file", local, path)
 
     async def _create(self, data: bytes, path: str) -> bool:
-        if await self._files.read(path, 0, 1) is not None:  # a service may ignore conditions
+        if await self._read(path, 1) is not None:  # a service may ignore conditions
             return False
         with self._naming(path, "written"):
             try:
                 await self._call_making_folder(path, "pipe_file", path, data, mode="create")
             except Exception as error:
-                if not isinstance(error, FileExistsError) and _s3_code(error) not in _EXISTS:
+                if not isinstance(error, FileExistsError) and s3_code(error) not in _EXISTS:
                     raise
                 # an answer that was lost: the second attempt met what the first one stored
-                return _was_retried(error) and await self._files.read(path) == data
+                return _was_retried(error) and await self._read(path) == data
         return True
 
     async def _delete(self, path: str) -> None:
@@ -166,11 +174,11 @@ class FsspecWriter(WritableStore):
             try:
                 await self._call("rm_file", path)
             except FileNotFoundError as error:
-                if _s3_code(error) == "NoSuchBucket":
+                if s3_code(error) == "NoSuchBucket":
                     raise
 
     async def _delete_from_s3(self, paths: list[str]) -> None:
-        fs = self._files.shared.fs
+        fs = self._transport.shared.fs
         bucket = fs.split_path(paths[0])[0]
         objects = [{"Key": fs.split_path(path)[1]} for path in paths]
         request = {"Bucket": bucket, "Delete": {"Objects": objects, "Quiet": True}}
@@ -180,7 +188,7 @@ class FsspecWriter(WritableStore):
         for failed in answer.get("Errors", ()):
             if failed.get("Code") != "NoSuchKey":
                 raise StoreError(
-                    self._files.describe(f"{bucket}/{failed.get('Key')}"),
+                    self._transport.describe(f"{bucket}/{failed.get('Key')}"),
                     f"cannot be deleted: {failed.get('Code')}: {failed.get('Message')}",
                 )
 
@@ -190,7 +198,7 @@ class FsspecWriter(WritableStore):
             try:
                 await self._call_making_folder(target, "cp_file", source, target)
             except FileNotFoundError:
-                if await self._files.read(target, 0, 1) is None:
+                if await self._read(target, 1) is None:
                     raise
             except NotImplementedError:  # a filesystem that has nothing but reads and writes
                 await self._put(await self._call("cat_file", source), target)
@@ -199,13 +207,13 @@ class FsspecWriter(WritableStore):
         with self._naming(path, "listed"):
             try:
                 if is_s3(self._fs):  # its _find asks for the path itself where nothing is below
-                    fs = self._files.shared.fs
+                    fs = self._transport.shared.fs
                     found = await fs._lsdir(path, delimiter="", refresh=True)  # noqa: SLF001
                     return [entry["name"] for entry in found]
                 names: list[str] = await self._call("find", path)
                 return names
             except FileNotFoundError as error:
-                if _s3_code(error) == "NoSuchBucket":
+                if s3_code(error) == "NoSuchBucket":
                     raise
                 return []
 
@@ -223,12 +231,12 @@ class FsspecWriter(WritableStore):
         """Call the filesystem, and again after a moment where a failure may pass."""
         for pause in self.pauses:
             try:
-                return await self._files.shared.call(method, *args, **kwargs)
+                return await self._transport.shared.call(method, *args, **kwargs)
             except Exception as error:
                 if not _may_pass(self._fs, error):
                     raise
             await asyncio.sleep(pause)
-        return await self._files.shared.call(method, *args, **kwargs)
+        return await self._transport.shared.call(method, *args, **kwargs)
 
     @contextmanager
     def _naming(self, path: str, what: str) -> Iterator[None]:
@@ -239,7 +247,7 @@ class FsspecWriter(WritableStore):
             raise
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
             reason = f"cannot be {what}: {_explained(self._fs, error)}"
-            raise StoreError(self._files.describe(path), reason) from None
+            raise StoreError(self._transport.describe(path), reason) from None
 
 
 def _bytes(data: Buffer) -> bytes:
@@ -255,7 +263,7 @@ def _may_pass(fs: AbstractFileSystem, error: Exception) -> bool:
     minutes (s3fs 2026.9).
     """
     if is_s3(fs):
-        return _s3_code(error) in _CONFLICTS
+        return s3_code(error) in _CONFLICTS
     return isinstance(error, (ConnectionError, TimeoutError))
 
 
@@ -267,13 +275,10 @@ def _was_retried(error: Exception) -> bool:
 
 def _explained(fs: AbstractFileSystem, error: Exception) -> str:
     """The cause, with the code of S3 and without the secrets among the options of `fs`."""
-    text = redact(str(error)) or "no message"
-    for name, value in arguments(fs)[1].items():
-        if isinstance(value, str) and value and _SECRET_OPTION.search(name):
-            text = text.replace(value, "***")
-    code = _s3_code(error)
-    text = f"{type(error).__name__}: {text}" + (f" ({code})" if code not in text else "")
-    if is_s3(fs) and (isinstance(error, PermissionError) or "Credentials" in type(error).__name__):
+    text = without_secrets(fs, error)
+    code = s3_code(error)
+    text += f" ({code})" if code not in text else ""
+    if wants_credentials(fs, error):
         text += (
             "; choose credentials that may write: AWS_PROFILE, #aws.profile=NAME or storage_options"
         )

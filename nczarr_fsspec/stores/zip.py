@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, TypeVar, cast
 
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import LocalStore, RemoteStore
 from nczarr_fsspec.ranges.local import LocalFileBytes, MemoryBytes
 from nczarr_fsspec.ranges.open import open_file_object
-from nczarr_fsspec.ranges.source import LocalBytes
-from nczarr_fsspec.stores.zipformat import TAIL_BYTES, Archive, advance, answer, read_archive
+from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
+from nczarr_fsspec.stores.zipformat import TAIL_BYTES, Archive, Plan, advance, answer, read_archive
+from nczarr_fsspec.transport.request import Extent
+
+T = TypeVar("T")
 
 #: what costs the event loop more to unpack than to hand to a thread, in bytes
 _HEAVY = 64 * 1024
@@ -93,42 +95,26 @@ class ZipStore(LocalStore):
         return type(self), (self._source, self.url), {"max_metadata": self.max_metadata}
 
 
-class RemoteFiles(Protocol):
-    """What a remote archive needs of the place it is in."""
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-    def describe(self, path: str) -> str: ...
-    async def read(
-        self, path: str, start: int | None = None, stop: int | None = None
-    ) -> bytes | None: ...
-    async def read_tail(self, path: str, count: int) -> tuple[bytes, int] | None: ...
-    def close(self) -> None: ...
-
-
 class RemoteZipStore(RemoteStore):
     """An archive behind a network: one request for its directory, one for each member.
 
     Parameters
     ----------
-    files, path
-        Where the archive is.
-    url
-        How messages name it, where that is not plain from `path`.
+    source
+        The archive, opened best with its last `TAIL_BYTES`.
     """
 
     steady = True
 
-    def __init__(self, files: RemoteFiles, path: str, url: str | None = None) -> None:
-        self._files = files
-        self._path = path
-        self.url = url or files.describe(path)
-        self._opened: tuple[Archive, bytes, int] | None = None
-        self._opening: asyncio.Future[tuple[Archive, bytes, int]] | None = None
+    def __init__(self, source: RemoteBytes) -> None:
+        self.source = source
+        self.url = source.url
+        self._opened: tuple[Archive, bytes] | None = None
+        self._opening: asyncio.Future[tuple[Archive, bytes]] | None = None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        return self._files.loop
+        return self.source.loop
 
     async def get(
         self,
@@ -137,39 +123,47 @@ class RemoteZipStore(RemoteStore):
         stop: int | None = None,
         most: int | None = None,
     ) -> bytes | None:
-        archive, tail, size = await self._open()
-        plan = archive.read(key, start, stop, most, whole=True)
-        wanted, content = advance(plan)
+        archive, tail = await self._open()
+        return await self._answer(archive.read(key, start, stop, most, whole=True), tail)
+
+    async def _answer(self, plan: Plan[T], tail: bytes) -> T:
+        """The result of `plan`, by reads of the source and of its last bytes, which are here."""
+        held = self.source.size - len(tail)
+        wanted, result = advance(plan)
         while wanted is not None:
             begin, end = wanted
-            held = size - len(tail)
             if begin >= held:
                 data = tail[begin - held : end - held]
             else:
-                data = await self._read(begin, end)
+                data = await self.read(begin, end)
             if len(data) < _HEAVY:
-                wanted, content = advance(plan, data)
+                wanted, result = advance(plan, data)
             else:
-                wanted, content = await asyncio.to_thread(advance, plan, data)
-        return content
+                wanted, result = await asyncio.to_thread(advance, plan, data)
+        return cast("T", result)
 
     @property
     def directory(self) -> str:
         """Where in the archive the dataset is, with a slash; ``""`` if that is its top."""
-        return self.run(self._open())[0].directory
+        return self.archive.directory
+
+    @property
+    def archive(self) -> Archive:
+        """The members of the dataset."""
+        return self.run(self._open())[0]
 
     async def list(self, prefix: str) -> frozenset[str]:
         return (await self._open())[0].children.get(prefix, frozenset())
 
     def contents(self) -> str:
-        return self.run(self._open())[0].digest()
+        return self.archive.digest()
 
     def close(self) -> None:
         self._opened = None
-        self._files.close()
+        self.source.close()
 
-    async def _open(self) -> tuple[Archive, bytes, int]:
-        """The archive, its last bytes and its size; read once, however many ask at a time."""
+    async def _open(self) -> tuple[Archive, bytes]:
+        """The archive and its last bytes; read once, however many ask at a time."""
         opened = self._opened
         if opened is None:
             opening = self._opening
@@ -183,28 +177,28 @@ class RemoteZipStore(RemoteStore):
                     self._opening = None
         return opened
 
-    async def _read_directory(self) -> tuple[Archive, bytes, int]:
-        found = await self._files.read_tail(self._path, TAIL_BYTES)
-        if found is None:
-            raise DatasetNotFoundError(self.url, "there is no such file")
-        tail, size = found
-        plan = read_archive(self.url, size, tail)
-        wanted, archive = await asyncio.to_thread(advance, plan)
-        while wanted is not None:
-            data = await self._read(*wanted)
-            wanted, archive = await asyncio.to_thread(advance, plan, data)
-        assert archive is not None
-        return archive, tail, size
+    async def _read_directory(self) -> tuple[Archive, bytes]:
+        source = self.source
+        tail = source.tail or source.head[: source.size]
+        if len(tail) < min(source.size, TAIL_BYTES):
+            tail = await self.read(max(0, source.size - TAIL_BYTES), source.size)
+        return await self._answer(read_archive(self.url, source.size, tail), tail), tail
 
-    async def _read(self, start: int, stop: int) -> bytes:
-        data = await self._files.read(self._path, start, stop) if start < stop else b""
-        if data is None:
-            raise StoreError(self.url, "the archive has disappeared")
-        return data
+    async def read(self, start: int, stop: int) -> bytes:
+        """Bytes ``[start, stop)`` of the archive, or those up to its end."""
+        stop = min(stop, self.source.size)
+        if start >= stop:
+            return b""
+        (data,) = await self.source.fetch([Extent(start, stop)])
+        return bytes(data)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        arguments = self._files, self._path, self.url
-        return type(self), arguments, {"max_metadata": self.max_metadata}
+        return type(self), (self.source,), {"max_metadata": self.max_metadata}
+
+
+def open_archive(source: RemoteBytes | LocalBytes) -> RemoteZipStore | ZipStore:
+    """The store of the archive that `source` is."""
+    return RemoteZipStore(source) if isinstance(source, RemoteBytes) else ZipStore(source)
 
 
 def _reading(source: LocalBytes) -> Callable[[int, int], bytes]:

@@ -105,12 +105,8 @@ def _open(base: ZipStore | RemoteZipStore | str | None) -> _Base:
     store = ZipStore(base) if isinstance(base, str) else base
     if isinstance(store, RemoteZipStore):
         remote = store
-        members = remote.run(remote._open())[0].members  # noqa: SLF001 - of one family
-        return _Base(
-            remote.url,
-            members,
-            lambda start, stop: remote.run(remote._read(start, stop)),  # noqa: SLF001
-        )
+        members = remote.archive.members
+        return _Base(remote.url, members, lambda start, stop: remote.run(remote.read(start, stop)))
     read, archive = store._open()  # noqa: SLF001
     return _Base(store.url, archive.members, read)
 

@@ -1,251 +1,287 @@
-"""What answers of HTTP say, and their bodies: bounded, watched by a clock, checked.
+"""What answers of HTTP say: each is checked to be what was asked for, of one version.
 
-Source: RFC 9110 (ranges, content codings).
+Source: RFC 9110 (conditions, ranges, redirects, retries); observed behaviour of nginx, Apache, S3
+and Python's ``http.server``.
 """
 
 from __future__ import annotations
 
-import re
-import zlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import NamedTuple
+import time
+from email.utils import parsedate_to_datetime
+from functools import partial
 
-import aiohttp
+from yarl import URL
 
-from nczarr_fsspec.errors import StoreError, too_large
-from nczarr_fsspec.transport.buffer import buffer
+from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
+from nczarr_fsspec.transport import multipart
+from nczarr_fsspec.transport.bodies import (
+    Response,
+    at_most,
+    exactly,
+    is_encoded,
+    pieces,
+    up_to,
+)
+from nczarr_fsspec.transport.contentrange import ContentRange, content_range, unsatisfied_size
 from nczarr_fsspec.transport.policy import Clock, TransientError
+from nczarr_fsspec.transport.request import END, Answer, Extent, Request
+from nczarr_fsspec.transport.version import FileVersion, changed
 
-_CONTENT_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
-_UNSATISFIED = re.compile(r"bytes\s+\*/(\d+)", re.IGNORECASE)
-#: forms of compression that can be undone in bounds: zlib's ``wbits`` for each
-_INFLATABLE = {"gzip": 31, "x-gzip": 31, "deflate": 15}
-#: bytes that are inflated at a time
-_INFLATED = 1 << 20
-
-
-class ContentRange(NamedTuple):
-    """Bytes ``[start, stop)`` of a file of `size` bytes (None if the server does not say)."""
-
-    start: int
-    stop: int
-    size: int | None
-
-
-def content_range(header: str | None) -> ContentRange | None:
-    """Parse ``Content-Range``; None if it is missing or makes no sense."""
-    stated = _CONTENT_RANGE.fullmatch((header or "").strip())
-    if stated is None:
-        return None
-    size = None if stated[3] == "*" else int(stated[3])
-    found = ContentRange(int(stated[1]), int(stated[2]) + 1, size)
-    sensible = found.start < found.stop and (size is None or found.stop <= size)
-    return found if sensible else None
+#: answers that say there is no such file
+MISSING = frozenset({404, 410})
+#: answers after which another try may succeed
+TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+#: those of them that mean "too many requests"
+BUSY = frozenset({429, 503})
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_HINTS = {
+    401: "; it wants credentials: put user:password@ before the host or give storage_options",
+    403: "; access is denied (some servers say so of files that do not exist, too)",
+}
+#: how refusing several ranges looks; a server that ignores them says 200
+_ONE_RANGE = frozenset({200, 400, 416, 501})
+#: how servers say that they do not understand ``bytes=-N``
+_NO_SUFFIX = frozenset({400, 501})
+#: headers of object stores, all of which answer one range at a time
+_OBJECT_STORES = ("x-amz-request-id", "x-goog-generation", "x-ms-request-id")
 
 
-def unsatisfied_size(header: str | None) -> int | None:
-    """The size of the file, from ``Content-Range`` of the answer 416."""
-    stated = _UNSATISFIED.fullmatch((header or "").strip())
-    return None if stated is None else int(stated[1])
-
-
-def is_encoded(response: aiohttp.ClientResponse) -> bool:
-    """Whether the body was compressed on its way."""
-    return response.headers.get("Content-Encoding", "identity").lower() != "identity"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A piece of a file and where it lies: `partial` if the server honoured the range."""
-
-    body: bytes
-    size: int | None
-    partial: bool
-
-
-def range_header(start: int, stop: int | None) -> str:
-    """The header ``Range``; a negative `start` counts from the end."""
-    if start < 0:
-        return f"bytes={start}"
-    return f"bytes={start}-" if stop is None else f"bytes={start}-{stop - 1}"
-
-
-async def whole_file(
-    response: aiohttp.ClientResponse,
-    clock: Clock,
-    shown: str,
-    start: int | None,
-    stop: int | None,
-    most: int | None,
-) -> Answer:
-    """The answer 200: the file from its beginning, whatever range was asked for.
-
-    Parameters
-    ----------
-    start, stop
-        What was asked for.
-    most
-        Bytes that may be read.
-    """
-    length = None if is_encoded(response) else response.content_length
-    if start is not None and start < 0:
-        if length is None or length > -start:
-            return Answer(b"", length, partial=False)  # not the whole file for its tail
-        start = None
-    if stop is not None and (length is None or length > stop):
-        body = await up_to(response, clock, shown, stop - 1)
-        if len(body) >= stop:
-            return Answer(body[start:stop], length, partial=False)
-    else:
-        body = await at_most(response, clock, shown, most)
-    if length is not None and len(body) != length:
-        raise TransientError(f"the body has {len(body)} of {length} bytes")
-    return Answer(body[start:] if start else body, length, partial=False)
-
-
-async def part_of_file(
-    response: aiohttp.ClientResponse,
-    clock: Clock,
-    shown: str,
-    start: int,
-    stop: int | None,
-    most: int | None,
-) -> Answer:
-    """The answer 206: check that it is the range that was asked for, and all of it."""
-    stated = content_range(response.headers.get("Content-Range"))
-    asked = -start if start < 0 else None if stop is None else stop - start
-    if stated is not None and asked is not None and stated.stop - stated.start > asked:
-        raise wrong_range(shown, stated, start, stop)
-    body = await at_most(response, clock, shown, most if asked is None else asked)
-    if stated is None:  # a proxy may lose it; then only the length can tell
-        if stop is None or start < 0 or len(body) != stop - start:
-            raise StoreError(shown, "the server sent a byte range without saying which")
-        return Answer(body, None, partial=True)
-    first, end, size = stated
-    if len(body) != end - first:
-        raise TransientError(f"the body has {len(body)} of {end - first} bytes")
-    if size is None:
-        if start < 0:
-            return Answer(b"", None, partial=False)  # the tail of what?
-        wanted = start, end
-    else:
-        wanted = slice(start, stop).indices(size)[:2]
-    if (first, end) != wanted:
-        raise wrong_range(shown, stated, *wanted)
-    return Answer(body, size, partial=True)
-
-
-def wrong_range(shown: str, sent: ContentRange, start: int, stop: int | None) -> StoreError:
-    """The error for another range than ``[start, stop)``; a negative `start` is from the end."""
-    asked = range_header(start, stop).removeprefix("bytes=")
-    return StoreError(
-        shown, f"the server sent bytes {sent.start}-{sent.stop - 1}, asked for {asked}"
-    )
-
-
-async def pieces(
-    response: aiohttp.ClientResponse, clock: Clock, shown: str
-) -> AsyncIterator[bytes]:
-    """The body as it comes, inflated if it was compressed on its way; `clock` watches."""
-    inflater = _inflater(response, shown) if is_encoded(response) else None
-    have = 0
-    async for piece in response.content.iter_any():
-        have += len(piece)
-        if have >= clock.mark:
-            clock.came(have)
-        if inflater is None:
-            yield piece
-        else:
-            async for plain in inflater.inflate(piece):
-                yield plain
-    if inflater is not None:
-        inflater.end()
-
-
-async def at_most(
-    response: aiohttp.ClientResponse, clock: Clock, shown: str, most: int | None
-) -> bytes:
-    """The body.
-
-    Raises
-    ------
-    TooLargeError
-        If it has more than `most` bytes; not many more have been read then.
-    """
-    if most is None:
-        return b"".join([piece async for piece in pieces(response, clock, shown)])
-    if (response.content_length or 0) > most:
-        raise too_large(shown, most)
-    body = await up_to(response, clock, shown, most)
-    if len(body) > most:
-        raise too_large(shown, most)
-    return body
-
-
-async def up_to(response: aiohttp.ClientResponse, clock: Clock, shown: str, most: int) -> bytes:
-    """The body; if it has more than `most` bytes, at least one more than that."""
-    parts = []
-    have = 0
-    async for piece in pieces(response, clock, shown):
-        parts.append(piece)
-        have += len(piece)
-        if have > most:
-            response.close()
-            break
-    return b"".join(parts)
-
-
-class _Inflater:
-    """Undoes the compression of a body, so much at a time."""
-
-    def __init__(self, bits: int) -> None:
-        self._bits = bits
-        self._stream = zlib.decompressobj(bits)
-        self._begun = False
-
-    async def inflate(self, piece: bytes) -> AsyncIterator[bytes]:
-        while piece:
-            if not self._begun and self._bits == 15 and piece[0] & 15 != 8:
-                self._stream = zlib.decompressobj(-15)  # some servers leave zlib's header out
-            self._begun = True
-            try:
-                plain = self._stream.decompress(piece, _INFLATED)
-            except zlib.error as error:
-                raise TransientError(f"the body is compressed and damaged ({error})") from None
-            piece = self._stream.unconsumed_tail
-            if plain:
-                yield plain
-
-    def end(self) -> None:
-        if self._begun and not self._stream.eof:
-            raise TransientError("the body is compressed and ends early")
-
-
-def _inflater(response: aiohttp.ClientResponse, shown: str) -> _Inflater:
-    encoding = response.headers["Content-Encoding"].strip().lower()
-    if encoding not in _INFLATABLE:
-        raise StoreError(
-            shown, f"the server compressed it ({encoding:.40}), though it was asked not to"
-        )
-    return _Inflater(_INFLATABLE[encoding])
-
-
-async def exactly(pieces: AsyncIterator[bytes], count: int) -> memoryview:
-    """A body that comes in pieces and must have `count` bytes.
+async def read_answer(response: Response, clock: Clock, request: Request) -> Answer | None:
+    """The answer to `request`, checked; None if there is no such key.
 
     Raises
     ------
     TransientError
-        If it has less or more.
+        If it is worth another try.
+    DatasetNotFoundError
+        If there is no such file, and the way to this one file was asked for.
+    StoreError
+        If it is not what was asked for, or about another version.
     """
-    body = buffer(count)
-    have = 0
-    async for piece in pieces:
-        begin, have = have, have + len(piece)
-        if have > count:
-            raise TransientError(f"the body has more than {count} bytes")
-        body[begin:have] = piece
-    if have < count:
-        raise TransientError(f"the body has {have} of {count} bytes")
-    return body.toreadonly()
+    status, several = response.status, len(request.extents or ()) > 1
+    if status in MISSING and request.route is None:
+        return None
+    if status in MISSING and request.version is not None:
+        said = f"HTTP status {status} {response.reason or ''}".rstrip()
+        raise DatasetNotFoundError(request.shown, f"the file has disappeared ({said})")
+    if status == 304 and request.unless is not None:
+        return Answer((), request.unless)
+    if several and status in _ONE_RANGE:
+        response.close()  # not a whole file for a few of its bytes
+        return _refused(request)
+    if status == 200:
+        return await _whole(response, clock, request)
+    if status == 206 and several:
+        return await _several(response, clock, request)
+    if status == 206 and request.ranged:
+        return await _part(response, clock, request)
+    if status == 416 and request.ranged:
+        return _beyond(response, request)
+    if status in _NO_SUFFIX and request.tail:
+        return _refused(request)
+    raise failure(request.shown, response)
+
+
+def _refused(request: Request) -> Answer:
+    """The answer of a server that cannot send what is asked for in this way."""
+    return Answer([None] * max(1, len(request.extents or ())), request.version or FileVersion())
+
+
+def _agreed(response: Response, size: int | None, request: Request) -> FileVersion:
+    """The version that the answer is about.
+
+    Raises
+    ------
+    StoreError
+        If another one was asked for.
+    """
+    found = FileVersion.of(response.headers, size)
+    return found if request.version is None else request.version.agreeing(found, request.shown)
+
+
+async def _whole(response: Response, clock: Clock, request: Request) -> Answer:
+    """The answer 200: the file from its beginning, whatever range was asked for."""
+    length = None if is_encoded(response) else response.content_length
+    tail, shown = request.tail, request.shown
+    if tail and (length is None or length > tail):
+        response.close()  # not the whole file for its end
+        return Answer([None], FileVersion.of(response.headers, length))
+    version = _agreed(response, length, request)
+    nothing = request.extents is not None and not request.extents
+    if nothing and (length is not None or request.route is None):
+        response.close()
+        return Answer((), version)
+    if request.route is not None:
+        download = partial(_download, response, clock, request, version)
+        body = await request.route.keep(download, response.close, clock)
+        version = version._replace(size=len(body))
+    elif request.extents and (length is None or length > request.extents[0].stop):
+        body = await up_to(response, clock, shown, request.extents[0].stop - 1)
+        if len(body) < request.extents[0].stop:
+            _check_length(body, length)
+    else:
+        body = await at_most(response, clock, shown, request.most)
+        _check_length(body, length)
+    if request.extents is None:
+        return Answer([body], version)
+    view = memoryview(body)
+    return Answer([view[start:stop] for start, stop in request.extents], version)
+
+
+async def _download(
+    response: Response, clock: Clock, request: Request, version: FileVersion
+) -> bytes:
+    """All of a file that the server sent though it was asked for a part."""
+    assert request.route is not None
+    most = request.route.max_whole
+    length = None if is_encoded(response) else response.content_length
+    if (length or 0) <= most:
+        body = await up_to(response, clock, request.shown, most)
+        if len(body) <= most:
+            _check_length(body, version.size if length is None and version.size >= 0 else length)
+            return body
+    held = "" if length is None else f" of {length} bytes"
+    raise StoreError(
+        request.shown,
+        f"the server does not serve byte ranges, and the file{held} is larger than the "
+        f"{most} bytes that are kept in memory (storage option max_whole); "
+        "download it, or put simplecache:: before the URL",
+    )
+
+
+def _check_length(body: bytes, length: int | None) -> None:
+    if length is not None and len(body) != length:
+        raise TransientError(f"the body has {len(body)} of {length} bytes")
+
+
+async def _part(response: Response, clock: Clock, request: Request) -> Answer:
+    """The answer 206: the range that was asked for, and all of it."""
+    shown, route, tail = request.shown, request.route, request.tail
+    stated = _stated(response, shown)
+    version = _agreed(response, stated and stated.size, request)
+    start, stop = request.extents[0] if request.extents else (0, END)
+    if route is not None and request.version is None:
+        if any(name in response.headers for name in _OBJECT_STORES):
+            route.ranges = 1
+        if stated is None and start == 0 and not tail:  # a proxy may lose it
+            begin = await up_to(response, clock, shown, stop)
+            return Answer([begin[:stop]], version)
+    if stated is None:  # then only the length can tell
+        count = stop - start
+        if tail or stop == END or response.content_length not in (None, count):
+            raise StoreError(shown, "the server sent a byte range without saying which")
+    else:
+        if tail and stated.size is None:
+            response.close()  # the end of what?
+            return Answer([None], version)
+        size = stated.stop if stated.size is None else stated.size
+        if tail:
+            start = max(0, size - tail)
+        if stated[:2] != (start, min(stop, size)):
+            raise _wrong_range(shown, stated, Extent(start, min(stop, size)))
+        count = stated.stop - start
+    body = exactly(pieces(response, clock, shown), count)
+    data = await (body if route is None else route.timed(body))
+    return Answer([data], version)
+
+
+async def _several(response: Response, clock: Clock, request: Request) -> Answer:
+    """The answer 206 to a request for several extents: those of them that it has."""
+    assert request.extents is not None
+    wanted = sum(stop - start for start, stop in request.extents)
+    most = 2 * wanted + (1 << 20)  # headers, and gaps that the server filled
+    stated = content_range(response.headers.get("Content-Range"))
+    mark = multipart.boundary(response.headers.get("Content-Type", ""))
+    found: list[multipart.Part] | None = None
+    if is_encoded(response):
+        pass
+    elif mark is not None:
+        found = multipart.parts(await up_to(response, clock, request.shown, most), mark)
+    elif stated is not None and stated.stop - stated.start <= most:
+        body = exactly(pieces(response, clock, request.shown), stated.stop - stated.start)
+        found = [(stated, await body)]
+    if not found:
+        response.close()
+        return _refused(request)
+    version = request.version or FileVersion()
+    for part, _ in found:
+        version = version.agreeing(FileVersion.of(response.headers, part.size), request.shown)
+    return Answer([multipart.cut(found, extent) for extent in request.extents], version)
+
+
+def _beyond(response: Response, request: Request) -> Answer:
+    """The answer 416: there are no such bytes, as in a slice."""
+    size = unsatisfied_size(response.headers.get("Content-Range"))
+    if request.version is not None and size not in (None, request.version.size):
+        raise changed(request.shown, f"it had {request.version.size} bytes and has {size}")
+    if request.route is not None and (size or request.version is not None):
+        raise failure(request.shown, response)
+    return Answer([b""], FileVersion.of(response.headers, size))
+
+
+def _stated(response: Response, shown: str) -> ContentRange | None:
+    """Which range an answer for one says it is; None if it does not say."""
+    if is_encoded(response):
+        raise StoreError(shown, "the server compressed a byte range, which cannot be undone")
+    if response.headers.get("Content-Type", "").lower().startswith("multipart/byteranges"):
+        raise StoreError(shown, "the server sent several byte ranges, asked for one")
+    header = response.headers.get("Content-Range")
+    stated = content_range(header)
+    if stated is None and header is not None:
+        raise StoreError(shown, f"the server sent no possible byte range: {header[:60]!r}")
+    return stated
+
+
+def _wrong_range(shown: str, sent: ContentRange, asked: Extent) -> StoreError:
+    return StoreError(
+        shown,
+        f"the server sent bytes {sent.start}-{sent.stop - 1}, "
+        f"asked for {asked.start}-{asked.stop - 1}",
+    )
+
+
+# ---- refusals
+
+
+def failure(shown: str, response: Response) -> StoreError | TransientError:
+    """What to raise for an answer that is of no use."""
+    status = response.status
+    said = f"HTTP status {status} {response.reason or ''}".rstrip()
+    if status in TRANSIENT:
+        wait = retry_after(response.headers.get("Retry-After"))
+        return TransientError(said, wait, busy=status in BUSY)
+    if status in MISSING:
+        return DatasetNotFoundError(shown, f"there is no such file ({said})")
+    if status in REDIRECTS:
+        return StoreError(shown, f"{said}: there are too many redirects, or one to nowhere")
+    said += _HINTS.get(status, "")
+    if status not in _HINTS:
+        return StoreError(shown, said)
+    said += redirected(shown, response.url)
+    return AccessDeniedError(shown, said)
+
+
+def redirected(shown: str, target: URL) -> str:
+    """Why a server may have had no credentials: it is not the one that the user named."""
+    try:
+        first = URL(shown).origin()
+    except ValueError:
+        return ""
+    if target.origin() == first:
+        return ""
+    if target.scheme == "https" and (first.scheme, first.host) == ("http", target.host):
+        return "; it was redirected to https, where no credentials go: write https:// in the URL"
+    named = target.host if target.host != first.host else target.origin()
+    return f"; it was redirected to {named}, which gets no credentials but netrc's"
+
+
+def retry_after(header: str | None) -> float:
+    """Seconds to wait, from either form of ``Retry-After``; 0 if it says nothing sensible."""
+    if header is None:
+        return 0.0
+    try:
+        if header.strip().isdigit():
+            return float(header)
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0

@@ -1,73 +1,133 @@
-"""Requests over fsspec's HTTP session: redirects without leaks, and what answers say.
+"""Plain HTTP(S): redirects without leaks, ranged requests, checked answers.
 
 fsspec's ``HTTPFileSystem`` neither retries nor compares what it got with what
 it asked for; its session is used here, with the user's headers, credentials
 and client options.
 
-Source: RFC 9110 (ranges, redirects, retries), aiohttp 3.12 to 3.14, observed
-behaviour of nginx, Apache, S3.
+Source: RFC 9110 (ranges, redirects), aiohttp 3.12 to 3.14, observed behaviour of nginx, Apache,
+S3.
 """
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import math
 import time
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import aiohttp
 from fsspec import AbstractFileSystem
 from yarl import URL
 
-from nczarr_fsspec.errors import (
-    AccessDeniedError,
-    DatasetNotFoundError,
-    StoreError,
-)
-from nczarr_fsspec.transport.policy import (
-    TIMEOUT_OPTION,
-    TOO_LONG,
-    Clock,
-    Timeout,
-    TransientError,
-)
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
+from nczarr_fsspec.transport.base import Transport
+from nczarr_fsspec.transport.policy import TIMEOUT_OPTION, Clock, Timeout, TransientError
+from nczarr_fsspec.transport.request import Answer, Extent, Request, range_text
+from nczarr_fsspec.transport.sessions import connecting, connections, gate, stranger, translated
 from nczarr_fsspec.transport.shared import SharedFilesystem
+from nczarr_fsspec.transport.throttle import Throttle
 from nczarr_fsspec.url import redact
 
-#: answers that say there is no such file
-MISSING = frozenset({404, 410})
-
-#: answers after which another try may succeed
-TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
-#: those of them that mean "too many requests"
-BUSY = frozenset({429, 503})
-#: errors of this machine that mean the same
-TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
-_REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_HINTS = {
-    401: "; it wants credentials: put user:password@ before the host or give storage_options",
-    403: "; access is denied (some servers say so of files that do not exist, too)",
-}
+#: extents that one request names: 4 KiB of header at most, which servers take
+RANGES = 100
 #: already legal in a URL, so that what is percent-encoded stays as it is
 _LEGAL = "%/:?#[]@!$&'()*+,;=-._~"
 #: options of a request that are meant for the host that the user named; ``ssl`` may hold a
 #: client's certificate, or turn verification off. Proxies are the way to all hosts.
 _PRIVATE = ("auth", "cookies", "server_hostname", "ssl")
-#: for each session of a user one that has its connections but none of its secrets
-_strangers: weakref.WeakKeyDictionary[aiohttp.ClientSession, aiohttp.ClientSession]
-_strangers = weakref.WeakKeyDictionary()
 #: for each filesystem what its requests have in common; sessions may be those of several
 _habits: weakref.WeakKeyDictionary[SharedFilesystem, _Habits] = weakref.WeakKeyDictionary()
-#: what a request passes to have one of the connections; to wait for one is not to wait for a server
-_gates: weakref.WeakKeyDictionary[aiohttp.BaseConnector, asyncio.Semaphore]
-_gates = weakref.WeakKeyDictionary()
+
+
+class HTTPTransport(Transport):
+    """Files of HTTP servers; a path is a URL, which may hold a user and a query."""
+
+    can_list = False
+    ranges = RANGES
+
+    def __init__(self, recipe: AbstractFileSystem, timeout: Timeout | None = None) -> None:
+        super().__init__(recipe, timeout)
+        self._divided = "", "", ""  # the last root, and what `_divided` makes of it
+
+    def timeout_of(self, recipe: AbstractFileSystem) -> Timeout:
+        given = recipe.kwargs.get(TIMEOUT_OPTION, recipe.client_kwargs.get(TIMEOUT_OPTION))
+        return Timeout() if given is None else Timeout.parse(given, "HTTPFileSystem")
+
+    def describe(self, path: str) -> str:
+        # most have nothing that could be secret, and every chunk passes here
+        return redact(path) if "@" in path or "=" in path else path
+
+    def join(self, root: str, key: str) -> str:
+        """The URL of `key`: each segment encoded, the query of `root` kept at the end."""
+        last, base, query = self._divided
+        if root != last:
+            base, query = _divided(root)
+            self._divided = root, base, query
+        return f"{base}{quote(key, safe='/', errors='surrogatepass')}{query}"
+
+    def throttle(self, path: str) -> Throttle:
+        return self.shared.throttle(path.split("/", 3)[2])
+
+    async def list(self, path: str) -> None:
+        return None  # HTTP has no listing; an HTML index is no contract
+
+    async def fetch(self, request: Request) -> Answer | None:
+        answer = await super().fetch(request)
+        if not request.tail or answer is None or answer.parts != [None]:
+            return answer
+        # suffix ranges are not understood here; the start and the size say the same
+        for probe in ([Extent(0, 1)], []):
+            asked = request._replace(tail=0, extents=probe)
+            answer = await super().fetch(asked)
+            if answer is None:
+                return None
+            if answer.version.size >= 0:
+                break
+        else:
+            raise StoreError(request.shown, "its size cannot be found out")
+        size = answer.version.size
+        end = [Extent(max(0, size - request.tail), size)]
+        version = None if request.route is None else answer.version
+        return await super().fetch(request._replace(tail=0, extents=end, version=version))
+
+    async def _attempt(self, request: Request, left: float) -> Answer | None:
+        route = request.route
+        via = None if route is None else route.target
+        if route is None or via is None:
+            return await self._exchange(request, left, None)
+        try:
+            answer = await self._exchange(request, left, via)
+            if answer is not None:
+                return answer
+        except TransientError:
+            route.leave(via)
+            raise
+        except StoreError:
+            pass
+        route.leave(via)  # where a redirect led may be good for a while only
+        return await self._exchange(request, left, None)
+
+    async def _exchange(self, request: Request, left: float, via: str | None) -> Answer | None:
+        path, route = request.path, request.route
+        headers = {"Range": range_text(request)} if request.ranged else {}
+        # Asked by time, a server may also call a file the same that was replaced by an older one.
+        if request.unless is not None and request.unless.etag:
+            headers["If-None-Match"] = request.unless.etag
+        with translated(request.shown):
+            shared = self.shared
+            if route is not None:
+                await shared.fs.set_session()  # which the wait below is not about
+            began = time.perf_counter()
+            async with get(shared, path, headers, left, via) as (response, clock):
+                waited = time.perf_counter() - began
+                answer = await read_answer(response, clock, request)
+                if route is not None and answer is not None:
+                    route.arrived(str(response.url), via or address(path), waited)
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +194,11 @@ async def get(
     via
         Where `url` is known to lead: it is asked instead.
     """
-    fs = shared.fs
-    session = await fs.set_session()
+    session = await shared.fs.set_session()
     habits = _habits.get(shared)
     if habits is None:
-        habits = _habits[shared] = _Habits.of(fs, shared.timeout)
+        habits = _habits[shared] = _Habits.of(shared.fs, shared.timeout)
+        shared.cap(connections(session))
     given, hops = habits.given, habits.hops
     first = _legal(url)
     if habits.params:
@@ -152,88 +212,15 @@ async def get(
                     target = target.with_user(first.user).with_password(first.password)
                 request = session.get(target, headers={**headers, **given}, **habits.options)
             else:
-                request = _stranger(session, given).get(target, headers=headers, **habits.public)
+                request = stranger(session, given).get(target, headers=headers, **habits.public)
             async with request as response:
                 location = response.headers.get("Location")
-                if response.status not in _REDIRECTS or location is None or hops == 0:
+                if response.status not in REDIRECTS or location is None or hops == 0:
                     clock.body()
                     yield response, clock
                     return
                 target = response.url.join(_legal(location))
             hops -= 1
-
-
-def connecting(timeout: Timeout) -> aiohttp.ClientTimeout:
-    """What aiohttp is to see to; the rest is done by `Clock`."""
-    return aiohttp.ClientTimeout(
-        total=None, sock_connect=None if timeout.connect == math.inf else timeout.connect
-    )
-
-
-def gate(session: aiohttp.ClientSession) -> asyncio.Semaphore:
-    """What requests of `session` pass, so that each finds a connection free."""
-    connector = getattr(session, "connector", None)
-    found = None if connector is None else _gates.get(connector)
-    if found is None:
-        limits = [getattr(connector, name, 0) for name in ("limit", "limit_per_host")]
-        found = asyncio.Semaphore(min(filter(None, limits), default=1 << 20))  # 0 is none
-        if connector is not None:
-            _gates[connector] = found
-    return found
-
-
-@contextmanager
-def translated(shown: str) -> Iterator[None]:
-    """Turn the exceptions of aiohttp into `TransientError`, or `StoreError` if they will stay."""
-    try:
-        yield
-    except (TransientError, StoreError):
-        raise
-    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
-        reason = f"{type(error).__name__}: {redact(str(error))}"
-        if getattr(error, "errno", None) in TOO_MANY_FILES:
-            raise TransientError(reason, busy=True) from None
-        if _is_final(error):
-            raise StoreError(shown, f"cannot connect: {reason}") from None
-        cost = TOO_LONG if isinstance(error, TimeoutError) else 1
-        raise TransientError(reason, cost=cost) from None
-    except MemoryError:
-        raise StoreError(shown, "does not fit into memory") from None
-    except (aiohttp.ClientError, ValueError) as error:
-        reason = f"{type(error).__name__}: {redact(str(error))}"
-        raise StoreError(shown, f"cannot be read: {reason}") from None
-
-
-def failure(shown: str, response: aiohttp.ClientResponse) -> StoreError | TransientError:
-    """What to raise for an answer that is of no use."""
-    status = response.status
-    said = f"HTTP status {status} {response.reason or ''}".rstrip()
-    if status in TRANSIENT:
-        wait = retry_after(response.headers.get("Retry-After"))
-        return TransientError(said, wait, busy=status in BUSY)
-    if status in MISSING:
-        return DatasetNotFoundError(shown, f"there is no such file ({said})")
-    if status in _REDIRECTS:
-        return StoreError(shown, f"{said}: there are too many redirects, or one to nowhere")
-    said += _HINTS.get(status, "")
-    if status not in _HINTS:
-        return StoreError(shown, said)
-    said += _redirected(shown, response.url)
-    return AccessDeniedError(shown, said)
-
-
-def _redirected(shown: str, target: URL) -> str:
-    """Why a server may have had no credentials: it is not the one that the user named."""
-    try:
-        first = URL(shown).origin()
-    except ValueError:
-        return ""
-    if target.origin() == first:
-        return ""
-    if target.scheme == "https" and (first.scheme, first.host) == ("http", target.host):
-        return "; it was redirected to https, where no credentials go: write https:// in the URL"
-    named = target.host if target.host != first.host else target.origin()
-    return f"; it was redirected to {named}, which gets no credentials but netrc's"
 
 
 def address(url: str) -> str:
@@ -245,37 +232,8 @@ def _legal(url: str) -> URL:
     return URL(quote(url, safe=_LEGAL), encoded=True)
 
 
-def _stranger(session: aiohttp.ClientSession, given: Mapping[str, str]) -> aiohttp.ClientSession:
-    """A session for hosts that the user did not name."""
-    stranger = _strangers.get(session)
-    if stranger is None or stranger.closed:
-        agents = [*given.items(), *session.headers.items()]
-        stranger = aiohttp.ClientSession(
-            connector=session.connector,
-            connector_owner=False,
-            headers={name: value for name, value in agents[::-1] if name.lower() == "user-agent"},
-            timeout=session.timeout,
-            trust_env=session.trust_env,
-        )
-        _strangers[session] = stranger
-        weakref.finalize(session, stranger.detach)  # or it complains that it was not closed
-    return stranger
-
-
-def _is_final(error: Exception) -> bool:
-    """Whether there is no such host, nobody listening there, or a bad certificate."""
-    if not isinstance(error, aiohttp.ClientConnectorError):
-        return False
-    return not isinstance(error.os_error, (ConnectionResetError, TimeoutError))
-
-
-def retry_after(header: str | None) -> float:
-    """Seconds to wait, from either form of ``Retry-After``; 0 if it says nothing sensible."""
-    if header is None:
-        return 0.0
-    try:
-        if header.strip().isdigit():
-            return float(header)
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return 0.0
+def _divided(root: str) -> tuple[str, str]:
+    """A URL without its fragment, in two: up to a slash at the end of the path, and the query."""
+    parts = urlsplit(root)
+    base = parts._replace(path=f"{parts.path.rstrip('/')}/", query="", fragment="")
+    return urlunsplit(base), f"?{parts.query}" if parts.query else ""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from nczarr_fsspec.ranges.source import Extent
-from nczarr_fsspec.transport.answers import ContentRange, content_range
+from nczarr_fsspec.transport.contentrange import ContentRange, content_range
+from nczarr_fsspec.transport.request import Extent
 
 #: bytes of a part's header at most
 _HEADER_BYTES = 4096

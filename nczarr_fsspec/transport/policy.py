@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -17,6 +18,8 @@ from typing import Any, Self
 
 from nczarr_fsspec.errors import URLError
 
+#: what `most_connections` is where files are plenty
+MOST_CONNECTIONS = 192
 #: tries of one request at most, and the first of the doubling waits between them, in seconds
 ATTEMPTS = 6
 FIRST_WAIT = 0.25
@@ -34,6 +37,23 @@ TIMEOUT_OPTION = "timeout"
 MAX_METADATA_OPTION = "max_metadata"
 
 _log = logging.getLogger("nczarr_fsspec.requests")
+
+
+def most_connections() -> int:
+    """How many requests one host gets at a time, each on a connection of its own.
+
+    Measured with 2,500 objects of 9 KB over 20, 50 and 100 ms: without TLS, more pay up to 256;
+    with it a connection costs a millisecond of CPU time, and beyond 192 nothing is gained. Besides,
+    they may only be a small part of the files that the process may open (on macOS, 256).
+    """
+    if sys.platform == "win32":  # sockets are no files there
+        return MOST_CONNECTIONS
+    import resource
+
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return min(MOST_CONNECTIONS, max(16, files // 4))
 
 
 @dataclass(frozen=True, slots=True)

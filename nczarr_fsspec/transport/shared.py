@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 from weakref import WeakSet, WeakValueDictionary
 
 from fsspec import AbstractFileSystem
-from fsspec.asyn import AsyncFileSystem, get_loop
+from fsspec.asyn import get_loop
 from fsspec.dircache import DirCache
 from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from nczarr_fsspec.forks import may_share_position
-from nczarr_fsspec.keystore import RemoteStore
-from nczarr_fsspec.transport.policy import Timeout
+from nczarr_fsspec.transport.filesystems import arguments, is_async, is_plain, is_s3
+from nczarr_fsspec.transport.policy import Timeout, most_connections
+from nczarr_fsspec.transport.throttle import Throttle
 
 
 class SharedFilesystem:
@@ -48,10 +48,13 @@ class SharedFilesystem:
         self.timeout = timeout
         self.users: WeakSet[object] = WeakSet()
         self.fs = _alike(recipe) if is_async(recipe) else recipe
+        self._most = most_connections()
+        self._throttles: dict[str, Throttle] = {}
         if once and is_s3(recipe):
-            from nczarr_fsspec.transport.s3 import send_once
+            from nczarr_fsspec.transport.s3client import pool_size, send_once
 
             send_once(self.fs, timeout)
+            self.cap(pool_size(self.fs))
         self.loop: asyncio.AbstractEventLoop = self.fs.loop if is_async(recipe) else get_loop()
         self._per_thread = threading.local()
         # An open file handed over is one for all threads, and a cache on disk, too: fsspec's
@@ -78,6 +81,19 @@ class SharedFilesystem:
         shared = cls.all.get(key)
         return shared or cls.all.setdefault(key, cls(recipe, timeout, once=once))
 
+    def throttle(self, host: str) -> Throttle:
+        """What all requests to `host` pass, be they for keys or for parts of files."""
+        found = self._throttles.get(host)
+        if found is None:
+            found = self._throttles.setdefault(host, Throttle(self._most, self.timeout))
+        return found
+
+    def cap(self, most: int) -> None:
+        """Send no more than `most` requests to a host at a time."""
+        self._most = min(self._most, most)
+        for throttle in list(self._throttles.values()):
+            throttle.cap(most)
+
     @cached_property
     def one_request(self) -> dict[str, int]:
         """What keeps s3fs from asking for the size before it reads an object."""
@@ -103,6 +119,8 @@ class SharedFilesystem:
 
     def close(self) -> None:
         """Close the connections if nobody uses them any more."""
+        if not self.users:
+            self._throttles = {}
         if is_async(self.fs) and self.pid == os.getpid() and self.loop.is_running():
             closing = asyncio.run_coroutine_threadsafe(self._disconnect(), self.loop)
             try:
@@ -178,7 +196,7 @@ def _alike(fs: AbstractFileSystem) -> AbstractFileSystem:
     if _makes_sessions_of_fsspec(like) and "connector" not in like.client_kwargs:
         like.get_client = _make_session
     if is_s3(like):
-        from nczarr_fsspec.transport.s3 import share_descriptions
+        from nczarr_fsspec.transport.s3client import share_descriptions
 
         share_descriptions(like)
     return like
@@ -194,41 +212,5 @@ async def _make_session(**options: Any) -> Any:
     """A session of aiohttp with as many connections as there are requests; 100 by default."""
     import aiohttp
 
-    connector = aiohttp.TCPConnector(limit=RemoteStore.concurrency)
+    connector = aiohttp.TCPConnector(limit=most_connections())
     return aiohttp.ClientSession(connector=connector, **options)
-
-
-def arguments(fs: AbstractFileSystem) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What `fs` was made with."""
-    return tuple(fs.storage_args), dict(fs.storage_options)
-
-
-def is_plain(value: Any) -> bool:
-    """Whether `value` is made of texts, numbers and the like, the same in every process."""
-    if isinstance(value, (list, tuple)):
-        return all(map(is_plain, value))
-    if isinstance(value, dict):
-        return all(map(is_plain, value.values()))
-    return value is None or isinstance(value, (str, bytes, int, float, os.PathLike))
-
-
-def holds_open_file(value: Any) -> bool:
-    """Whether `value`, a filesystem or one of its arguments, has a file open for its caller."""
-    if isinstance(value, AbstractFileSystem):
-        return holds_open_file(arguments(value))
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, (list, tuple)):
-        return any(map(holds_open_file, value))
-    return may_share_position(value)
-
-
-def is_async(fs: AbstractFileSystem) -> bool:
-    """Whether `fs` can be awaited."""
-    # not fs.async_impl, for fsspec's caches claim what their target says
-    return isinstance(fs, AsyncFileSystem)
-
-
-def is_s3(fs: AbstractFileSystem) -> bool:
-    """Whether `fs` is s3fs's, or made from it."""
-    return hasattr(type(fs), "_call_s3")

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.ranges.traffic import Budget
 from nczarr_fsspec.transport import policy as _policy
+from nczarr_fsspec.transport.budget import Budget
 from nczarr_fsspec.transport.policy import Timeout, TransientError
 
 T = TypeVar("T")
@@ -152,6 +152,3 @@ class Throttle:
         self.limit, self._good, self._refused = limit, 0, 0
         if self._loop is not None:
             self._places.limit = limit
-
-    def __reduce__(self) -> tuple[type[Throttle], tuple[int, Timeout]]:
-        return Throttle, (self.limit, self.timeout)

@@ -1,4 +1,4 @@
-"""Which version of a file an HTTP server sends: entity tags, times and sizes.
+"""Which version of a file a server sends: entity tags, times and sizes.
 
 Source: RFC 9110 sections 8.8 and 13.
 """
@@ -7,22 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.ranges.source import Known
-
-_Headers = Mapping[str, str]
 
 #: seconds after which a file has to be sent for its time to tell it from the next version
 _SETTLED = 60
 
 
-class Version:
-    """What the answers about one file have said so far, and must go on to say.
-
-    Answers must agree in the entity tag, else (if one of them has none) in ``Last-Modified``,
-    and in the size of the file wherever it is stated. An answer with neither validator, though
-    earlier ones had one, must state the size.
+class FileVersion(NamedTuple):
+    """What answers about one file have said of its version.
 
     Attributes
     ----------
@@ -30,35 +24,18 @@ class Version:
         ``ETag`` and ``Last-Modified``; ``""`` while no answer had one.
     size : int
         Of the file; -1 while no answer stated it.
+    date : str
+        When the first answer was sent; ``""`` if `modified` is known to be long past.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self.etag = ""
-        self.modified = ""
-        self.size = -1
-        self._settled = False
+    etag: str = ""
+    modified: str = ""
+    size: int = -1
+    date: str = ""
 
-    @property
-    def validator(self) -> str:
-        """One text for all of it; ``""`` if there is neither a tag nor a time long past."""
-        return self.etag or (f"{self.modified};{self.size}" if self._settled else "")
-
-    def begin(self, headers: _Headers) -> None:
-        """Forget everything but what this first answer says."""
-        self.etag = headers.get("ETag", "").strip()
-        self.modified = headers.get("Last-Modified", "").strip()
-        self.size = -1
-        self._settled = _is_settled(self.modified, headers.get("Date", ""))
-
-    def resume(self, known: Known) -> None:
-        """Go on with a version that another source has seen."""
-        self.etag, self.modified = _split(known.validator)
-        self._settled = bool(self.modified)
-        self.size = known.size
-
-    def check(self, headers: _Headers, size: int | None) -> None:
-        """Raise `StoreError` if a later answer is about another version.
+    @classmethod
+    def of(cls, headers: Mapping[str, str], size: int | None) -> FileVersion:
+        """What one answer says.
 
         Parameters
         ----------
@@ -67,54 +44,64 @@ class Version:
         size
             Of the file, where the answer states it.
         """
-        etag = headers.get("ETag", "").strip()
-        modified = headers.get("Last-Modified", "").strip()
-        if size is not None and self.size not in (-1, size):
-            raise self.changed(f"it had {self.size} bytes and has {size}")
-        if etag and self.etag:
-            if _opaque(etag) != _opaque(self.etag):
-                raise self.changed(f"its tag was {self.etag} and is {etag}")
-        elif modified and self.modified:
-            if modified != self.modified:
-                raise self.changed(f"it was of {self.modified} and is of {modified}")
-        elif size is None and (self.etag or self.modified):
-            raise StoreError(
-                self._url, "the server no longer says which version of the file it sends"
-            )
-        self.etag = self.etag or etag
-        self.modified = self.modified or modified
+        etag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
+        date = headers.get("Date") or "-"
+        return cls(etag.strip(), modified.strip(), -1 if size is None else size, date)
 
-    def changed(self, how: str) -> StoreError:
-        """The error that says so."""
-        return StoreError(
-            self._url, f"the file has changed while it was read ({how}); open it again"
-        )
+    @classmethod
+    def known(cls, size: int, validator: str) -> FileVersion:
+        """The version that has this `validator`."""
+        if _opaque(validator).startswith('"'):
+            return cls(validator, "", size)
+        return cls("", validator.rpartition(";")[0], size)
+
+    @property
+    def validator(self) -> str:
+        """One text for all of it; ``""`` if there is neither a tag nor a time long past."""
+        if self.etag:
+            return self.etag
+        past = self.modified and (not self.date or _is_past(self.modified, self.date))
+        return f"{self.modified};{self.size}" if past else ""
+
+    def agreeing(self, later: FileVersion, shown: str) -> FileVersion:
+        """Add to this version what a later answer says of it.
+
+        Answers must agree in the entity tag, else (if one of them has none) in
+        ``Last-Modified``, and in the size of the file wherever it is stated. An answer with
+        neither validator, though earlier ones had one, must state the size.
+
+        Raises
+        ------
+        StoreError
+            If the later answer is about another version.
+        """
+        if later.size >= 0 and self.size not in (-1, later.size):
+            raise changed(shown, f"it had {self.size} bytes and has {later.size}")
+        if later.etag and self.etag:
+            if _opaque(later.etag) != _opaque(self.etag):
+                raise changed(shown, f"its tag was {self.etag} and is {later.etag}")
+        elif later.modified and self.modified:
+            if later.modified != self.modified:
+                raise changed(shown, f"it was of {self.modified} and is of {later.modified}")
+        elif later.size < 0 and (self.etag or self.modified):
+            raise StoreError(shown, "the server no longer says which version of the file it sends")
+        etag, modified = self.etag or later.etag, self.modified or later.modified
+        size = later.size if self.size < 0 else self.size
+        return FileVersion(etag, modified, size, self.date)
 
 
-def condition(known: Known | None) -> dict[str, str]:
-    """Headers that ask for a file only if it is not the known version.
-
-    There are none without an entity tag: asked by time, a server may also call a file the same
-    that was replaced by an older one.
-    """
-    etag = _split(known.validator)[0] if known is not None else ""
-    return {"If-None-Match": etag} if etag else {}
+def changed(shown: str, how: str) -> StoreError:
+    """The error for a file of which there is another version now."""
+    return StoreError(shown, f"the file has changed while it was read ({how}); open it again")
 
 
-def _is_settled(modified: str, date: str) -> bool:
+def _is_past(modified: str, date: str) -> bool:
     """Whether a file was sent so long after `modified` that no other version has this time."""
     try:
         age = parsedate_to_datetime(date) - parsedate_to_datetime(modified)
     except (ValueError, TypeError):
         return False
     return age.total_seconds() >= _SETTLED
-
-
-def _split(validator: str) -> tuple[str, str]:
-    """Entity tag and time in a `Version.validator`."""
-    if _opaque(validator).startswith('"'):
-        return validator, ""
-    return "", validator.rpartition(";")[0]
 
 
 def _opaque(etag: str) -> str:

@@ -12,7 +12,8 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
 from nczarr_fsspec.ranges.memory import memory, store
 from nczarr_fsspec.ranges.reader import RangeReader, Receive
-from nczarr_fsspec.ranges.source import ByteSource, Extent, LocalBytes, RemoteBytes
+from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
+from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.options import OpenOptions

@@ -22,7 +22,8 @@ import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError, NCZarrWarning
 from nczarr_fsspec.ranges.local import MemoryBytes
-from nczarr_fsspec.ranges.source import Extent, Limits, RemoteBytes
+from nczarr_fsspec.ranges.source import Limits, RemoteBytes
+from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import Opened, open_hierarchy
 from nczarr_xarray.formats.hdf5 import checksum

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nczarr_fsspec.ranges.reader import RangeReader
-from nczarr_fsspec.ranges.source import HEAD_BYTES, Extent, Limits, RemoteBytes
+from nczarr_fsspec.ranges.source import HEAD_BYTES, Limits, RemoteBytes
+from nczarr_fsspec.transport.request import Extent
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 
-from nczarr_fsspec.ranges.source import Extent
+from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.dataset.open import open_hierarchy
 from tests.support import filedamage, filepromises
 

@@ -25,9 +25,10 @@ from nczarr_fsspec.ranges.planner import (
     plan_requests,
 )
 from nczarr_fsspec.ranges.reader import RangeReader
-from nczarr_fsspec.ranges.source import Extent, Limits
+from nczarr_fsspec.ranges.source import Limits
 from nczarr_fsspec.ranges.sparse import SparseBytes, join, subtract
-from nczarr_fsspec.ranges.traffic import Budget
+from nczarr_fsspec.transport.budget import Budget
+from nczarr_fsspec.transport.request import Extent
 from tests.support.examples import examples
 from tests.support.virtualnet import VirtualBytes, cases, check, perform, run
 

@@ -19,9 +19,10 @@ import fsspec
 import pytest
 
 from nczarr_fsspec import FsspecStore, StoreError, ZipStore, open_keystore
-from nczarr_fsspec.keystore import RemoteStore, most_connections
+from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport import throttle
+from nczarr_fsspec.transport.policy import most_connections
 from tests.support.httpserver import Server
 from tests.support.realservers import range_server
 
@@ -441,7 +442,7 @@ class TestManyAtATime:
             store = open_keystore(f"{server.url}/d", options)
             assert store.get_many(["v/0"]) == [CONTENT]
             assert isinstance(store, FsspecStore)
-            assert store._files.shared.fs._session.connector.limit == limit
+            assert store.transport.shared.fs._session.connector.limit == limit
             store.close()
 
     def test_they_are_few_of_the_files_that_may_be_open(
@@ -466,7 +467,7 @@ class TestManyAtATime:
             keys = [str(number) for number in range(400)]
             assert store.get_many(keys) == [b"x" * number for number in range(400)]
             assert isinstance(store, FsspecStore)
-            assert store._files._throttle.limit < 24
+            assert store.transport.throttle(server.url).limit < 24
             store.close()
 
 

@@ -551,7 +551,7 @@ class TestResolve:
             assert (store.url, store.get("v/0.0")) == ("memory://resolve", CHUNK)
             fs.pipe_file("/resolve/archive", write_zip(tmp_path / "d.zip").read_bytes())
             archive = open_keystore("memory://resolve/archive")
-            assert isinstance(archive, RemoteZipStore)
+            assert isinstance(archive, ZipStore)
             assert archive.get_many(["v/0.0", "nope"]) == [CHUNK, None]
             for target in ("memory://nowhere", "memory://resolve/nope.zip"):
                 with pytest.raises(DatasetNotFoundError):

@@ -22,8 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_fsspec import DatasetNotFoundError, RemoteZipStore, StoreError, ZipStore
+from nczarr_fsspec.ranges.open import open_source
+from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.stores import zipwrite
-from nczarr_fsspec.stores.fsspec import remote_files
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
 from tests.support.archives import DATASET, METHODS, NOISE, make_zip, patched
@@ -204,7 +205,9 @@ class TestBase:
 
         base = make_zip({**DATASET, "big": NOISE}, zipfile.ZIP_DEFLATED, "x/")
         with Server({"/b.zip": base}) as server:
-            store = RemoteZipStore(remote_files(fsspec.filesystem("https")), f"{server.url}/b.zip")
+            source = open_source(fsspec.filesystem("https"), f"{server.url}/b.zip")
+            assert isinstance(source, RemoteBytes)
+            store = RemoteZipStore(source)
             tree = make_tree(tmp_path / "tree", {"v/0.0": b"new"})
             pack(tree, str(tmp_path / "d.zip"), "d", base=store, removed=nothing)
             store.close()

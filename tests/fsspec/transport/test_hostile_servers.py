@@ -34,9 +34,11 @@ from nczarr_fsspec import (
     ZipStore,
 )
 from nczarr_fsspec.errors import NCZarrWarning, TooLargeError
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.resolve import open_data
-from nczarr_fsspec.stores.fsspec import FsspecFiles, SyncFsspecStore
+from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from nczarr_fsspec.transport import policy as _policy
+from nczarr_fsspec.transport.open import open_transport
 from nczarr_xarray import to_nczarr
 from tests.support.httpserver import Server
 
@@ -234,6 +236,11 @@ def test_objects_of_s3_are_bounded(number: int) -> None:
         store.close()
 
 
+def remote(fs: Any, path: str) -> RemoteFileBytes:
+    """The file at `path`, read as if behind a network."""
+    return RemoteFileBytes.open(open_transport(fs), path, path, None, 0)
+
+
 @pytest.mark.parametrize("store", ["fsspec", "memory", "mapping", "directory", "zip", "zip-remote"])
 def test_objects_of_any_store_are_bounded(store: str, tmp_path: Path) -> None:
     content = b"x" * 1000
@@ -263,7 +270,7 @@ def test_objects_of_any_store_are_bounded(store: str, tmp_path: Path) -> None:
         "mapping": lambda: MappingStore({"x": content, "empty": b""}),
         "directory": lambda: DirectoryStore(tmp_path / "d"),
         "zip": lambda: ZipStore(tmp_path / "d.zip"),
-        "zip-remote": lambda: RemoteZipStore(FsspecFiles(Plain()), f"{tmp_path}/d.zip"),
+        "zip-remote": lambda: RemoteZipStore(remote(Plain(), f"{tmp_path}/d.zip")),
     }[store]()
 
     def get(key: str, *limits: Any, **most: Any) -> Any:

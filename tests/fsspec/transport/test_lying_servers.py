@@ -16,8 +16,9 @@ import pytest
 
 from nczarr_fsspec import FormatError, StoreError
 from nczarr_fsspec.ranges.open import open_source
-from nczarr_fsspec.ranges.source import Extent, RemoteBytes
+from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.transport import policy as _policy
+from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.dataset.open import open_hierarchy
 from tests.support.liar import Case, Liar
 from tests.support.lies import SILENCE

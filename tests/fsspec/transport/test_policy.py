@@ -17,8 +17,16 @@ from yarl import URL
 from nczarr_fsspec import FsspecStore, StoreError, URLError
 from nczarr_fsspec.resolve import open_data
 from nczarr_fsspec.transport import policy as _policy
-from nczarr_fsspec.transport.policy import ATTEMPTS, WINDOW, Clock, Timeout, TransientError
-from nczarr_fsspec.transport.s3 import Form
+from nczarr_fsspec.transport.policy import (
+    ATTEMPTS,
+    WINDOW,
+    Clock,
+    Timeout,
+    TransientError,
+    most_connections,
+)
+from nczarr_fsspec.transport.request import Request
+from nczarr_fsspec.transport.s3form import Form
 from nczarr_fsspec.transport.throttle import Throttle
 from tests.support.virtualnet import run
 
@@ -128,13 +136,13 @@ async def over_http(session: Session, **options: Any) -> None:
     try:
         await store.get("x")
     finally:
-        store._files.shared.fs._session = None
+        store.transport.shared.fs._session = None
 
 
 async def over_s3(session: Session, **options: Any) -> None:
     form = Form(session, "http://h/b/", {}, None, None)  # type: ignore[arg-type]
     limits = Timeout.parse(options.get("timeout", LIMITS), "u")
-    attempt = partial(form.read, "x", None, None, None, "s3://b/x", limits)
+    attempt = partial(form.send, "x", Request("b/x", "s3://b/x"), limits)
     await Throttle(4, limits).retried(attempt, "s3://b/x")
 
 
@@ -285,7 +293,7 @@ class TestOption:
     def test_the_same_for_s3(self) -> None:
         store = open_data("s3://b/d#mode=nczarr", {"timeout": {"connect": 3, "first_byte": 4}})
         assert isinstance(store, FsspecStore)
-        shared = store._files.shared
+        shared = store.transport.shared
         assert shared.timeout == Timeout(connect=3, first_byte=4)
         assert shared.fs.config_kwargs["connect_timeout"] == 3
         assert shared.fs.config_kwargs["read_timeout"] == 4
@@ -297,8 +305,11 @@ class TestOption:
 
         config = {"connect_timeout": 3, "read_timeout": 4, "retries": {"max_attempts": 9}}
         fs = s3fs.S3FileSystem(config_kwargs=config, anon=True, skip_instance_cache=True)
-        files = FsspecStore(fs, "b/d")._files
+        files = FsspecStore(fs, "b/d").transport
         assert files.timeout == Timeout(connect=3, first_byte=4)
-        assert files.shared.fs.config_kwargs == config
+        assert files.shared.fs.config_kwargs == {
+            "max_pool_connections": most_connections(),
+            **config,
+        }
         http = HTTPFileSystem(timeout=9, skip_instance_cache=True)
-        assert FsspecStore(http, "http://h/d")._files.timeout == Timeout(whole=9)
+        assert FsspecStore(http, "http://h/d").transport.timeout == Timeout(whole=9)

@@ -23,9 +23,11 @@ from botocore.loaders import JSONFileLoader
 
 from nczarr_fsspec import FsspecStore, StoreError
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
-from nczarr_fsspec.stores.fsspec import FsspecFiles
 from nczarr_fsspec.transport import policy as _policy
-from nczarr_fsspec.transport.s3 import S3Files
+from nczarr_fsspec.transport.fsspec import FsspecTransport
+from nczarr_fsspec.transport.request import Answer
+from nczarr_fsspec.transport.request import Request as Asked
+from nczarr_fsspec.transport.s3 import S3Transport
 from nczarr_fsspec.transport.signature import Signer, region_of
 from tests.support.httpserver import Request, Server
 from tests.support.s3server import S3Server
@@ -69,13 +71,13 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def through(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that s3fs read."""
     paths: list[str] = []
-    read = S3Files._by_s3fs
+    read = S3Transport._by_s3fs
 
-    async def told(files: S3Files, path: str, *limits: Any) -> bytes | None:
-        paths.append(path)
-        return await read(files, path, *limits)
+    async def told(transport: S3Transport, request: Asked, left: float) -> Answer | None:
+        paths.append(request.path)
+        return await read(transport, request, left)
 
-    monkeypatch.setattr(S3Files, "_by_s3fs", told)
+    monkeypatch.setattr(S3Transport, "_by_s3fs", told)
     return paths
 
 
@@ -119,7 +121,7 @@ def read(store: FsspecStore, key: str, start: int | None = None, stop: int | Non
 def by_s3fs(root: str, given: dict[str, Any]) -> Any:
     """What the key "v" was before there were requests of our own."""
     store = open_store(root, **given)
-    store._files = FsspecFiles(store._files.recipe)
+    store.transport = FsspecTransport(store.transport.recipe)
     found = read(store, "v")
     store.close()
     return found
@@ -243,7 +245,7 @@ class TestRefused:
         """As when credentials are renewed: the next request takes those that hold now."""
         store = open_store(f"{bucket.private}/odd", **bucket.signed())
         assert store.get_many(["v", "v"]) == [CONTENT, CONTENT]
-        credentials = store._files.shared.fs._s3._request_signer._credentials
+        credentials = store.transport.shared.fs._s3._request_signer._credentials
         right, credentials.secret_key = credentials.secret_key, "Qz7wrong"
         assert isinstance(read(store, "v"), AccessDeniedError)
         credentials.secret_key = right
@@ -377,7 +379,7 @@ class TestSessions:
         keys = ["FIRST", "SECOND"]
         for request, key in zip(server.requests, keys, strict=True):
             assert f"Credential={key}/" in request.headers["Authorization"]
-        sessions = [store._files.shared.fs.session for store in (first, second)]
+        sessions = [store.transport.shared.fs.session for store in (first, second)]
         assert sessions[0] is not sessions[1]
         for store in (first, second):
             store.close()
@@ -390,7 +392,7 @@ class TestSessions:
             assert read(second, "0") == CONTENT
         assert read(first, "0") == CONTENT
         folders = [
-            store._files.shared.fs.session.get_component("data_loader").search_paths
+            store.transport.shared.fs.session.get_component("data_loader").search_paths
             for store in (first, second)
         ]
         assert [str(tmp_path) in paths for paths in folders] == [False, True]
@@ -401,7 +403,7 @@ class TestSessions:
         session = aiobotocore.session.AioSession()
         store = at(server, session=session)
         assert read(store, "0") == CONTENT
-        assert store._files.shared.fs.session is session
+        assert store.transport.shared.fs.session is session
         store.close()
 
     def test_bad_options(self, server: Server) -> None:
@@ -461,5 +463,5 @@ class TestLeftToS3fs:
         def changed(request: Any, *args: Any) -> None:
             raise AttributeError
 
-        monkeypatch.setattr("nczarr_fsspec.transport.s3._handlers", changed)
+        monkeypatch.setattr("nczarr_fsspec.transport.s3form._handlers", changed)
         self.check(at(server), through)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from nczarr_fsspec.descriptors import read_at
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.ranges import local
-from nczarr_fsspec.stores.directory import read_at
 from nczarr_xarray.chunks import records
 
 VARIABLES, RECORDS = 40, 500

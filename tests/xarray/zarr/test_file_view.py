@@ -33,7 +33,8 @@ from zarr.testing.utils import assert_bytes_equal
 
 import nczarr_xarray
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError, URLError
-from nczarr_fsspec.ranges.source import Extent, Limits, LocalBytes, RemoteBytes
+from nczarr_fsspec.ranges.source import Limits, LocalBytes, RemoteBytes
+from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray import NCZarrWarning, open_store
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.file import DataFile

@@ -1,0 +1,142 @@
+"""One file behind a network, by any transport: all bytes are of the version that was opened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Self
+
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, RemoteBytes
+from nczarr_fsspec.transport.base import Transport
+from nczarr_fsspec.transport.request import Answer, Data, Extent, Request
+from nczarr_fsspec.transport.route import FASTEST, Route
+from nczarr_fsspec.transport.version import FileVersion
+
+_UNKNOWN = Limits()
+#: limits for what is in memory
+_HELD = Limits(concurrency=64, ranges=1 << 16, latency=1e-6, bandwidth=FASTEST)
+
+
+class RemoteFileBytes(RemoteBytes):
+    """One version of a file of any `Transport`. Made by `open`.
+
+    A server that ignores ranges sends the whole file: that answer is kept in memory.
+
+    Parameters
+    ----------
+    transport
+        The connections.
+    path
+        The file's, with its secrets.
+    url
+        How messages name the file.
+    max_whole
+        Bytes to keep in memory at most.
+    """
+
+    head: bytes = b""
+
+    def __init__(self, transport: Transport, path: str, url: str, max_whole: int) -> None:
+        self._transport = transport
+        self._path = path
+        self.url = url
+        self._route = Route(transport.ranges, max_whole)
+        self._version = FileVersion()
+        self.size = -1
+        self.validator = ""
+
+    @classmethod
+    def open(
+        cls,
+        transport: Transport,
+        path: str,
+        url: str,
+        known: Known | None,
+        max_whole: int,
+        tail: int = 0,
+    ) -> Self:
+        """Send the first request, from any thread; parameters and errors as `open_source`."""
+        source = cls(transport, path, url, max_whole)
+        try:
+            source.run(source._begin(known, tail))
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._transport.loop
+
+    @property
+    def limits(self) -> Limits:
+        route = self._route
+        if route.whole is not None:
+            return _HELD
+        return Limits(
+            self._transport.throttle(self._path).limit,
+            route.ranges,
+            _UNKNOWN.latency if route.latency is None else route.latency,
+            _UNKNOWN.bandwidth if route.bandwidth is None else route.bandwidth,
+        )
+
+    async def fetch(self, extents: Sequence[Extent]) -> list[Data]:
+        limit = self._route.ranges
+        if self._route.whole is not None:
+            whole = memoryview(self._route.whole)
+            return [whole[start:stop] for start, stop in extents]
+        batches = [extents[at : at + limit] for at in range(0, len(extents), limit)]
+        found = await asyncio.gather(*map(self._fetch, batches))
+        return [data for batch in found for data in batch]
+
+    def close(self) -> None:
+        self._route.forget()
+        self.tail = b""
+        self._transport.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in self.__dict__.items() if name not in ("head", "tail")
+        }
+
+    async def _begin(self, known: Known | None, tail: int) -> None:
+        """Ask for the first bytes, or the last; from the answer come size and version, too."""
+        unless = FileVersion.known(*known) if known is not None and known.validator else None
+        extents = None if tail else [Extent(0, HEAD_BYTES)]
+        answer = await self._ask(extents=extents, tail=tail, unless=unless)
+        version = answer.version
+        if version.size < 0:
+            version = (await self._ask(extents=(), version=version)).version
+        self._version, self.size, self.validator = version, version.size, version.validator
+        begin = self._route.whole or (bytes(answer.parts[0] or b"") if answer.parts else b"")
+        if tail:
+            self.tail = begin[-tail:]
+        else:
+            self.head = begin[:HEAD_BYTES]
+        if self.head and not min(self.size, HEAD_BYTES) <= len(self.head) <= self.size:
+            self.head = b""  # cut, by a server that did not say how long it would be
+
+    async def _fetch(self, extents: Sequence[Extent]) -> list[Data]:
+        """The bytes of `extents` by one request; what that does not bring, by others."""
+        answer = await self._ask(extents=extents, version=self._version)
+        self._version = self._version.agreeing(answer.version, self.url)
+        lacking = [
+            extent for extent, data in zip(extents, answer.parts, strict=True) if data is None
+        ]
+        if len(lacking) == len(extents) > 1:
+            self._route.ranges = 1
+        rest = iter(await self.fetch(lacking) if lacking else [])
+        found = [next(rest) if data is None else data for data in answer.parts]
+        for (start, stop), data in zip(extents, found, strict=True):
+            if len(data) != stop - start:
+                raise StoreError(self.url, f"{len(data)} bytes came of {start}-{stop - 1}")
+        return found
+
+    async def _ask(self, **asked: Any) -> Answer:
+        request = Request(self._path, self.url, route=self._route, **asked)
+        answer = await self._transport.fetch(request)
+        if answer is None:
+            gone = "the file has disappeared" if self.size >= 0 else ""
+            raise DatasetNotFoundError(self.url, gone or f"there is no such {self._transport.noun}")
+        return answer

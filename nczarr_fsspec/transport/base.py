@@ -1,0 +1,118 @@
+"""The way to the files of one filesystem: requests go in, checked answers come out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any
+
+from fsspec import AbstractFileSystem
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.forks import FORKED
+from nczarr_fsspec.transport.filesystems import describe, holds_open_file, join
+from nczarr_fsspec.transport.policy import Timeout
+from nczarr_fsspec.transport.request import Answer, Request
+from nczarr_fsspec.transport.shared import SharedFilesystem
+from nczarr_fsspec.transport.throttle import Throttle
+
+
+class Transport(ABC):
+    """Reads files of one filesystem. All paths are without protocol, but for HTTP's URLs.
+
+    Cheap to make: those with the same options share connections, and the bound for what is in
+    flight to a host. Picklable, safe in threads and after a fork.
+
+    Parameters
+    ----------
+    recipe
+        A filesystem to make the like of (`SharedFilesystem`).
+    timeout
+        Of its requests, if not what `recipe` says.
+    """
+
+    #: whether files can be listed
+    can_list = True
+    #: extents that one request may name
+    ranges = 1
+    #: whether the filesystem does not try again by itself
+    once = False
+    #: what messages call a file
+    noun = "file"
+
+    def __init__(self, recipe: AbstractFileSystem, timeout: Timeout | None = None) -> None:
+        self.recipe = recipe
+        self.timeout = timeout or self.timeout_of(recipe)
+        self._shared: SharedFilesystem | None = None
+        self._home = os.getpid() if holds_open_file(recipe) else None
+
+    def timeout_of(self, recipe: AbstractFileSystem) -> Timeout:
+        """What the options of a filesystem say."""
+        return Timeout()
+
+    @property
+    def shared(self) -> SharedFilesystem:
+        """The filesystem in use in this process.
+
+        Raises
+        ------
+        StoreError
+            If that reads a file which the parent of this process has opened.
+        """
+        if self._home not in (None, os.getpid()):
+            raise StoreError(self.describe(""), FORKED)
+        shared = self._shared
+        if shared is None or shared.pid != os.getpid():
+            shared = self._shared = SharedFilesystem.like(self.recipe, self.timeout, once=self.once)
+            shared.users.add(self)
+        return shared
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that owns the connections."""
+        return self.shared.loop
+
+    def describe(self, path: str) -> str:
+        """The URL of `path`, without secrets."""
+        return describe(self.recipe, path)
+
+    def join(self, root: str, key: str) -> str:
+        """The path of `key` below `root`."""
+        return join(root, key)
+
+    def throttle(self, path: str) -> Throttle:
+        """What bounds the requests to the host of `path`."""
+        return self.shared.throttle("")
+
+    async def fetch(self, request: Request) -> Answer | None:
+        """The answer to `request`, tried again if need be; None if there is no such file.
+
+        Raises
+        ------
+        TooLargeError
+            If the whole of a file was asked for, and it has more bytes than `Request.most`.
+        StoreError
+            If it cannot be read, or is not the version that was asked for.
+        """
+        attempt = partial(self._attempt, request)
+        return await self.throttle(request.path).retried(attempt, request.shown)
+
+    @abstractmethod
+    async def _attempt(self, request: Request, left: float) -> Answer | None:
+        """`fetch`, once, within so many seconds; `TransientError` if another try may help."""
+
+    @abstractmethod
+    async def list(self, path: str) -> frozenset[str] | None:
+        """Names directly below `path`; None where listing is impossible."""
+
+    def close(self) -> None:
+        """Close the connections, unless others of this process use them."""
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.users.discard(self)
+            shared.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.recipe, self.timeout)

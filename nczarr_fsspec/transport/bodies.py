@@ -1,0 +1,145 @@
+"""Bodies of answers: bounded, watched by a clock, inflated where they were compressed.
+
+Source: RFC 9110 (content codings).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Protocol
+
+from nczarr_fsspec.errors import StoreError, too_large
+from nczarr_fsspec.transport.buffer import buffer
+from nczarr_fsspec.transport.policy import Clock, TransientError
+
+#: forms of compression that can be undone in bounds: zlib's ``wbits`` for each
+_INFLATABLE = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+#: bytes that are inflated at a time
+_INFLATED = 1 << 20
+
+
+class Response(Protocol):
+    """An answer of HTTP: aiohttp's, or botocore's in the same form."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def content_length(self) -> int | None: ...
+    @property
+    def content(self) -> Any: ...
+    @property
+    def url(self) -> Any: ...
+    def close(self) -> None: ...
+
+
+def is_encoded(response: Response) -> bool:
+    """Whether the body was compressed on its way."""
+    return response.headers.get("Content-Encoding", "identity").lower() != "identity"
+
+
+async def pieces(response: Response, clock: Clock, shown: str) -> AsyncIterator[bytes]:
+    """The body as it comes, inflated if it was compressed on its way; `clock` watches."""
+    inflater = _inflater(response, shown) if is_encoded(response) else None
+    have = 0
+    async for piece in response.content.iter_any():
+        have += len(piece)
+        if have >= clock.mark:
+            clock.came(have)
+        if inflater is None:
+            yield piece
+        else:
+            async for plain in inflater.inflate(piece):
+                yield plain
+    if inflater is not None:
+        inflater.end()
+
+
+async def at_most(response: Response, clock: Clock, shown: str, most: int | None) -> bytes:
+    """The body.
+
+    Raises
+    ------
+    TooLargeError
+        If it has more than `most` bytes; not many more have been read then.
+    """
+    if most is None:
+        return b"".join([piece async for piece in pieces(response, clock, shown)])
+    if (response.content_length or 0) > most:
+        raise too_large(shown, most)
+    body = await up_to(response, clock, shown, most)
+    if len(body) > most:
+        raise too_large(shown, most)
+    return body
+
+
+async def up_to(response: Response, clock: Clock, shown: str, most: int) -> bytes:
+    """The body; if it has more than `most` bytes, at least one more than that."""
+    parts = []
+    have = 0
+    async for piece in pieces(response, clock, shown):
+        parts.append(piece)
+        have += len(piece)
+        if have > most:
+            response.close()
+            break
+    return b"".join(parts)
+
+
+class _Inflater:
+    """Undoes the compression of a body, so much at a time."""
+
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
+        self._stream = zlib.decompressobj(bits)
+        self._begun = False
+
+    async def inflate(self, piece: bytes) -> AsyncIterator[bytes]:
+        while piece:
+            if not self._begun and self._bits == 15 and piece[0] & 15 != 8:
+                self._stream = zlib.decompressobj(-15)  # some servers leave zlib's header out
+            self._begun = True
+            try:
+                plain = self._stream.decompress(piece, _INFLATED)
+            except zlib.error as error:
+                raise TransientError(f"the body is compressed and damaged ({error})") from None
+            piece = self._stream.unconsumed_tail
+            if plain:
+                yield plain
+
+    def end(self) -> None:
+        if self._begun and not self._stream.eof:
+            raise TransientError("the body is compressed and ends early")
+
+
+def _inflater(response: Response, shown: str) -> _Inflater:
+    encoding = response.headers["Content-Encoding"].strip().lower()
+    if encoding not in _INFLATABLE:
+        raise StoreError(
+            shown, f"the server compressed it ({encoding:.40}), though it was asked not to"
+        )
+    return _Inflater(_INFLATABLE[encoding])
+
+
+async def exactly(pieces: AsyncIterator[bytes], count: int) -> memoryview:
+    """A body that comes in pieces and must have `count` bytes.
+
+    Raises
+    ------
+    TransientError
+        If it has less or more.
+    """
+    body = buffer(count)
+    have = 0
+    async for piece in pieces:
+        begin, have = have, have + len(piece)
+        if have > count:
+            raise TransientError(f"the body has more than {count} bytes")
+        body[begin:have] = piece
+    if have < count:
+        raise TransientError(f"the body has {have} of {count} bytes")
+    return body.toreadonly()

@@ -1,0 +1,156 @@
+"""What a filesystem of fsspec is, and how its errors become ours."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
+
+from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
+from nczarr_fsspec.forks import may_share_position
+from nczarr_fsspec.transport.policy import ATTEMPTS, TIMEOUT_OPTION, TransientError
+from nczarr_fsspec.url import redact
+
+#: what says that there is no such file; KeyError: fsspec's own zip filesystem, before 2026.9
+ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
+#: what other people's filesystems raise when a connection goes
+BROKEN = (ConnectionError, TimeoutError, EOFError)
+_SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas", re.IGNORECASE)
+
+
+# ---- kinds
+
+
+def is_async(fs: AbstractFileSystem) -> bool:
+    """Whether `fs` can be awaited."""
+    # not fs.async_impl, for fsspec's caches claim what their target says
+    return isinstance(fs, AsyncFileSystem)
+
+
+def is_s3(fs: AbstractFileSystem) -> bool:
+    """Whether `fs` is s3fs's, or made from it."""
+    return hasattr(type(fs), "_call_s3")
+
+
+def is_http(fs: AbstractFileSystem) -> bool:
+    """Whether `fs` is plain HTTP."""
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    return "https" in protocols and is_async(fs)
+
+
+def arguments(fs: AbstractFileSystem) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What `fs` was made with."""
+    return tuple(fs.storage_args), dict(fs.storage_options)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether `value` is made of texts, numbers and the like, the same in every process."""
+    if isinstance(value, (list, tuple)):
+        return all(map(is_plain, value))
+    if isinstance(value, dict):
+        return all(map(is_plain, value.values()))
+    return value is None or isinstance(value, (str, bytes, int, float, os.PathLike))
+
+
+def holds_open_file(value: Any) -> bool:
+    """Whether `value`, a filesystem or one of its arguments, has a file open for its caller."""
+    if isinstance(value, AbstractFileSystem):
+        return holds_open_file(arguments(value))
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return any(map(holds_open_file, value))
+    return may_share_position(value)
+
+
+# ---- paths
+
+
+def describe(fs: AbstractFileSystem, path: str) -> str:
+    """The URL of `path`, without secrets."""
+    return redact(fs.unstrip_protocol(path))
+
+
+def join(root: str, key: str) -> str:
+    """The path of `key` below `root`."""
+    return f"{root.rstrip('/')}/{key}" if root else key
+
+
+def names_below(path: str, found: Iterable[str]) -> frozenset[str]:
+    """Names directly below `path`; listing an object-store prefix may list its own marker."""
+    whole = (name.strip("/") for name in found)
+    return frozenset(name.rsplit("/", 1)[-1] for name in whole if name != path.strip("/"))
+
+
+# ---- errors
+
+
+def without_secrets(fs: AbstractFileSystem, error: Exception) -> str:
+    """What `error` says, without URLs' secrets and those among the options of `fs`."""
+    text = redact(str(error)) or "no message"
+    for name, value in arguments(fs)[1].items():
+        if isinstance(value, str) and value and _SECRET_OPTION.search(name):
+            text = text.replace(value, "***")
+    return f"{type(error).__name__}: {text}"
+
+
+def wants_credentials(fs: AbstractFileSystem, error: Exception) -> bool:
+    """Whether S3 refused for want of credentials, or there are none."""
+    refused = isinstance(error, PermissionError) or "Credentials" in type(error).__name__
+    return is_s3(fs) and refused
+
+
+def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
+    """Raise `error`, which `fs` raised about `path`, as one of ours and without secrets."""
+    if isinstance(error, StoreError):
+        raise error
+    reason = f"cannot be read: {without_secrets(fs, error)}"
+    if wants_credentials(fs, error):
+        reason += (
+            "; choose credentials (AWS_PROFILE, #aws.profile=NAME or storage_options), or for "
+            'public data none: storage_options={"anon": True}'
+        )
+    kind = AccessDeniedError if isinstance(error, PermissionError) else StoreError
+    raise kind(describe(fs, path), reason) from None
+
+
+def check_bucket(fs: AbstractFileSystem, path: str, error: Exception) -> None:
+    """Raise `DatasetNotFoundError` if `error` says that there is no such bucket in S3."""
+    if s3_code(error) == "NoSuchBucket":
+        raise DatasetNotFoundError(describe(fs, path), "there is no such bucket") from None
+
+
+def s3_code(error: Exception) -> str:
+    """The error code of S3's answer that led to `error`, such as ``"NoSuchBucket"``."""
+    response = getattr(error.__cause__ or error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+def is_beyond(error: Exception) -> bool:
+    """Whether a range begins behind the end, in S3's words, Google's or Azure's."""
+    if s3_code(error) in ("InvalidRange", "416"):
+        return True
+    status = getattr(error, "status_code", None) or getattr(error, "code", None)
+    return status in (416, "416")
+
+
+@asynccontextmanager
+async def within(left: float) -> AsyncIterator[None]:
+    """Raise `TransientError` if this takes more than `left` seconds."""
+    clock = asyncio.timeout(None if left == math.inf else left)
+    try:
+        async with clock:
+            yield
+    except TimeoutError:
+        if not clock.expired():
+            raise
+        raise TransientError(
+            f"the request took too long (storage option {TIMEOUT_OPTION})", cost=ATTEMPTS
+        ) from None

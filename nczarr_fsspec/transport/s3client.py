@@ -1,0 +1,66 @@
+"""Clients of s3fs: what they share, how often they send, and how many connections they have.
+
+Source: s3fs 2025.10 to 2026.9, aiobotocore 2.26 to 3.10.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+from aiobotocore.session import AioSession
+from botocore.loaders import create_loader
+from fsspec import AbstractFileSystem
+from s3fs import S3FileSystem
+
+from nczarr_fsspec.transport.policy import Timeout, most_connections
+
+#: what botocore's connections are called among its settings, and how many it has unless told
+_POOL = "max_pool_connections"
+_POOL_SIZE = 10
+
+
+def share_descriptions(fs: AbstractFileSystem) -> None:
+    """Have `fs`, which is new, make its client from descriptions of S3 that were read before.
+
+    Every session of botocore reads and parses them again, which is five sixths of the time that
+    making a client takes. Nothing else is shared: credentials and settings are the session's own.
+    """
+    if not isinstance(fs, S3FileSystem) or fs.session is not None:
+        return
+    if type(fs).set_session is not S3FileSystem.set_session:
+        return
+    try:
+        session = AioSession(**fs.kwargs)
+        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    except Exception:  # noqa: BLE001 - of what the user gave; s3fs says so when it is used
+        return
+    fs.session = session
+
+
+def send_once(fs: AbstractFileSystem, timeout: Timeout) -> None:
+    """Have `fs`, which is new, send each request once and within `timeout`: we try again.
+
+    What the user says to botocore stays as it is.
+    """
+    fs.retries = 1
+    limits = {"connect_timeout": timeout.connect, "read_timeout": timeout.first_byte}
+    ours: dict[str, Any] = {name: limit for name, limit in limits.items() if limit != math.inf}
+    fs.config_kwargs = {
+        **ours,
+        _POOL: most_connections(),
+        "retries": {"total_max_attempts": 1},
+        **(fs.config_kwargs or {}),
+    }
+
+
+def pool_size(fs: AbstractFileSystem) -> int:
+    """How many requests botocore sends at a time; it would let more wait for a connection."""
+    return int((fs.config_kwargs or {}).get(_POOL, _POOL_SIZE))
+
+
+@lru_cache(maxsize=1)  # those of S3 take 12 MB
+def _loader(folders: str | None) -> Any:
+    """Reads descriptions of services, each once in this process, there and in botocore."""
+    return create_loader(folders)

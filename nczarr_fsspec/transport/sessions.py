@@ -1,0 +1,99 @@
+"""Sessions of aiohttp: who gets which connection, what strangers get, and what goes wrong.
+
+Source: aiohttp 3.12 to 3.14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import aiohttp
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.transport.policy import TOO_LONG, Timeout, TransientError
+from nczarr_fsspec.url import redact
+
+#: errors of this machine that mean "too many requests"
+TOO_MANY_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+#: for each session of a user one that has its connections but none of its secrets
+_strangers: weakref.WeakKeyDictionary[aiohttp.ClientSession, aiohttp.ClientSession]
+_strangers = weakref.WeakKeyDictionary()
+#: what a request passes to have one of the connections; to wait for one is not to wait for a server
+_gates: weakref.WeakKeyDictionary[aiohttp.BaseConnector, asyncio.Semaphore]
+_gates = weakref.WeakKeyDictionary()
+
+
+def connecting(timeout: Timeout) -> aiohttp.ClientTimeout:
+    """What aiohttp is to see to; the rest is done by `Clock`."""
+    return aiohttp.ClientTimeout(
+        total=None, sock_connect=None if timeout.connect == math.inf else timeout.connect
+    )
+
+
+def connections(session: aiohttp.ClientSession) -> int:
+    """How many connections `session` may have at a time."""
+    connector = getattr(session, "connector", None)
+    limits = [getattr(connector, name, 0) for name in ("limit", "limit_per_host")]
+    return min(filter(None, limits), default=1 << 20)  # 0 is none
+
+
+def gate(session: aiohttp.ClientSession) -> asyncio.Semaphore:
+    """What requests of `session` pass, so that each finds a connection free."""
+    connector = getattr(session, "connector", None)
+    found = None if connector is None else _gates.get(connector)
+    if found is None:
+        found = asyncio.Semaphore(connections(session))
+        if connector is not None:
+            _gates[connector] = found
+    return found
+
+
+def stranger(session: aiohttp.ClientSession, given: Mapping[str, str]) -> aiohttp.ClientSession:
+    """A session for hosts that the user did not name."""
+    found = _strangers.get(session)
+    if found is None or found.closed:
+        agents = [*given.items(), *session.headers.items()]
+        found = aiohttp.ClientSession(
+            connector=session.connector,
+            connector_owner=False,
+            headers={name: value for name, value in agents[::-1] if name.lower() == "user-agent"},
+            timeout=session.timeout,
+            trust_env=session.trust_env,
+        )
+        _strangers[session] = found
+        weakref.finalize(session, found.detach)  # or it complains that it was not closed
+    return found
+
+
+@contextmanager
+def translated(shown: str) -> Iterator[None]:
+    """Turn the exceptions of aiohttp into `TransientError`, or `StoreError` if they will stay."""
+    try:
+        yield
+    except (TransientError, StoreError):
+        raise
+    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
+        reason = f"{type(error).__name__}: {redact(str(error))}"
+        if getattr(error, "errno", None) in TOO_MANY_FILES:
+            raise TransientError(reason, busy=True) from None
+        if _is_final(error):
+            raise StoreError(shown, f"cannot connect: {reason}") from None
+        cost = TOO_LONG if isinstance(error, TimeoutError) else 1
+        raise TransientError(reason, cost=cost) from None
+    except MemoryError:
+        raise StoreError(shown, "does not fit into memory") from None
+    except (aiohttp.ClientError, ValueError) as error:
+        reason = f"{type(error).__name__}: {redact(str(error))}"
+        raise StoreError(shown, f"cannot be read: {reason}") from None
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether there is no such host, nobody listening there, or a bad certificate."""
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return False
+    return not isinstance(error.os_error, (ConnectionResetError, TimeoutError))
