@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -50,6 +51,11 @@ def server(file: bytes, tree: dict[str, bytes]) -> Iterator[Server]:
         files |= {f"/{root}/{key}": data for key, data in tree.items()}
     files["/shown.nc"] = PAGE  # what some servers make of a directory
     files["/page.nc"] = PAGE
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for key, data in tree.items():
+            archive.writestr(key, data)
+    files["/packed.nc"] = packed.getvalue()
     with Server(files) as server:
         yield server
 
@@ -102,6 +108,16 @@ def test_a_tree_that_is_called_like_a_file(
 ) -> None:
     way(f"{server.url}/{name}")
     assert len(asked(server, f"/{name}")) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_archive_that_is_called_like_a_file(server: Server, way: Callable[[str], None]) -> None:
+    """It is not opened again: nothing is asked for twice."""
+    way(f"{server.url}/packed.nc")
+    ranges = asked(server, "/packed.nc")
+    assert ranges[0] == "bytes=0-65535"
+    assert len(ranges) == len(set(ranges)), ranges
+    assert {request.path for request in server.requests} == {"/packed.nc"}
 
 
 @pytest.mark.parametrize("opening", [_dataset, nczarr_xarray.open_store, references])
