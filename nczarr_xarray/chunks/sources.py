@@ -7,6 +7,7 @@ be in flight is the business of the store or file below.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.chunks.records import read_records
-from nczarr_xarray.chunks.threads import gather_or_cancel
+from nczarr_xarray.chunks.threads import INLINE_BYTES, gather_or_cancel
 from nczarr_xarray.model import ChunkTable
 
 #: Bytes of decoded chunks in flight at most, for one read of the keys of a remote store.
@@ -112,13 +113,23 @@ class RemoteKeys:
 
     async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
         store, gate, keys = self._store, self._store.gate(), _keys(table)
-        numbers = iter(range(len(keys)))
+        numbers, coming = iter(range(len(keys))), len(keys)
+        # small chunks are handed over several together: each by itself costs more than it has
+        several = max(1, INLINE_BYTES // 8 // max(1, nbytes))
+        arrived: list[tuple[int, Stored]] = []
 
         async def work() -> None:
+            nonlocal coming
             for number in numbers:
                 async with gate:
                     data = await store.get(keys[number], most=most)
-                await receive([number], [data])
+                arrived.append((number, data))
+                coming -= 1
+                if len(arrived) >= several or not coming:
+                    arrived.sort(key=itemgetter(0))
+                    rows, stored = [row for row, _ in arrived], [one for _, one in arrived]
+                    arrived.clear()
+                    await receive(rows, stored)
 
         in_flight = min(len(keys), store.concurrency, max(4, IN_FLIGHT_BYTES // max(nbytes, 1)))
         await gather_or_cancel(*(work() for _ in range(in_flight)))
