@@ -28,7 +28,7 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import ATTEMPTS, Opened, always_changing, open_with
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.collection import collection_paused
-from nczarr_xarray.formats.options import OpenOptions
+from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     Dimension,

@@ -138,7 +138,7 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
 
 def _open(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
     from nczarr_xarray.backend.datasets import open_groups
-    from nczarr_xarray.formats.options import OpenOptions
+    from nczarr_xarray.formats.open_options import OpenOptions
 
     given = {name: arguments.pop(name) for name in _OPENING if name in arguments}
     return open_groups(target, OpenOptions(tree=tree, **given), **arguments)

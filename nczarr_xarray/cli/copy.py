@@ -100,7 +100,7 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
         plan_import,
         with_fixed_dimensions,
     )
-    from nczarr_xarray.export.options import WriteOptions
+    from nczarr_xarray.export.write_options import WriteOptions
 
     if args.portable and any(c["id"] not in ("shuffle", "zlib") for c in args.compress or ()):
         raise UsageError("--compress", "not every reader of Zarr 2 has it (--portable): use zlib")

@@ -34,7 +34,7 @@ from nczarr_xarray.dataset.targets import open_target
 from nczarr_xarray.dataset.variable import VariableReader, loop_of
 from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.nczarr.nodes import Answer
-from nczarr_xarray.formats.options import EVERYTHING, OpenOptions
+from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
 from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import (
     Hierarchy,

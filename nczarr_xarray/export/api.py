@@ -12,11 +12,11 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend._compat import dataarray_to_dataset
 from nczarr_xarray.export.dataset import Options
 from nczarr_xarray.export.new import plan_new
-from nczarr_xarray.export.options import AS_IT_IS, WriteOptions, settle
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.request import Mode, Request
 from nczarr_xarray.export.update import RegionLike
 from nczarr_xarray.export.values import plan_append, plan_values
+from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, settle
 from nczarr_xarray.export.write_task import WriteTask
 
 Exportable: TypeAlias = "xr.Dataset | xr.DataArray | xr.DataTree"

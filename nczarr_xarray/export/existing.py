@@ -20,7 +20,7 @@ from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import edit, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import Profile, consolidate
-from nczarr_xarray.formats.options import OpenOptions
+from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import ChunkedArray, Group, Variable
 
 #: Of groups and arrays.

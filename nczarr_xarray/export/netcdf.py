@@ -12,8 +12,8 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.api import plan
 from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.export.write_task import WriteTask, lazy_data
 
 

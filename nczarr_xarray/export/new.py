@@ -17,7 +17,6 @@ from nczarr_xarray._version import __version__
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Contents, Exporter
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.request import (
     Mode,
     Request,
@@ -26,6 +25,7 @@ from nczarr_xarray.export.request import (
     chunk_conflicts,
     shares_chunks,
 )
+from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.export.write_target import WriteTarget, check_clashes
 from nczarr_xarray.export.write_task import Flow, WriteTask, is_lazy
 from nczarr_xarray.formats.nczarr import edit

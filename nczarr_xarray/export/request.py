@@ -10,7 +10,7 @@ import xarray as xr
 
 from nczarr_xarray.export.dataset import Item, Options
 from nczarr_xarray.export.grid import aligned, shared_chunk
-from nczarr_xarray.export.options import WriteOptions
+from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import ChunkedArray

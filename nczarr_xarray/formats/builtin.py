@@ -9,7 +9,7 @@ from functools import partial
 from nczarr_fsspec.ranges.source import LocalBytes
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.format import Format, Source
-from nczarr_xarray.formats.options import OpenOptions
+from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import Hierarchy
 
 

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_xarray.formats.options import OpenOptions
+from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import Hierarchy
 
 #: How many bytes at the start of a file formats are told by.

@@ -14,7 +14,7 @@ from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.formats.builtin import FORMATS
 from nczarr_xarray.formats.format import SNIFFED, Format, Source
 from nczarr_xarray.formats.nczarr.nodes import ReadRound
-from nczarr_xarray.formats.options import OpenOptions
+from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import read_some
 from nczarr_xarray.model import Hierarchy
 

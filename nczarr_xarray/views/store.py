@@ -15,7 +15,7 @@ from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import closed_on_error, open_either, open_keys
-from nczarr_xarray.formats.options import EVERYTHING, OpenOptions
+from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
 from nczarr_xarray.views.file_keys import FileKeys, file_keys
 from nczarr_xarray.zarr._offered import StoreView
 

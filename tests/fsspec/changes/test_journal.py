@@ -38,7 +38,7 @@ from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_xarray.dataset.open import open_keys
-from nczarr_xarray.formats.options import OpenOptions
+from nczarr_xarray.formats.open_options import OpenOptions
 from tests.support.examples import examples
 from tests.support.samples import CONSOLIDATED
 

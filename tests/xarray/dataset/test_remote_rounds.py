@@ -20,7 +20,7 @@ from nczarr_fsspec.ranges.source import Limits
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.format import Source
-from nczarr_xarray.formats.options import EVERYTHING
+from nczarr_xarray.formats.open_options import EVERYTHING
 from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import Hierarchy, Variable
 from tests.support.virtualnet import VirtualBytes, VirtualLoop

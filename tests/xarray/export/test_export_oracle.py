@@ -22,8 +22,8 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.api import plan_groups
 from nczarr_xarray.export.copy import open_other, plan_import
-from nczarr_xarray.export.options import WriteOptions
 from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.model import ChunkedArray
 from tests.support.examples import examples
 from tests.support.marks import slow_but
