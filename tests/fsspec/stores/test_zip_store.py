@@ -538,15 +538,6 @@ class TestRemote:
             assert store.get_many(["v/0"]) == [MEMBERS["v/0"]]
             store.close()
 
-    def test_an_archive_that_goes_away(self) -> None:
-        with Server({"/d.zip": make_zip(self.MANY)}) as server:
-            store = remote(server)
-            server.files.clear()
-            (result,) = store.get_many(["v/0"])
-            assert isinstance(result, StoreError)
-            assert "disappeared" in result.reason
-            store.close()
-
     def test_an_archive_that_changes_is_noticed(self) -> None:
         with Server({"/d.zip": make_zip(self.MANY)}) as server:
             store = remote(server)
