@@ -95,7 +95,7 @@ class LocalStore(KeyStore):
         stop: int | None = None,
         most: int | None = None,
     ) -> bytes | None:
-        """Return bytes ``[start, stop)`` of `key`, or None if there is no such key.
+        """Return the bytes ``[start, stop)`` of `key`, or None if there is no such key.
 
         A negative `start` counts from the end, and goes without `stop`.
 
@@ -139,7 +139,7 @@ class LocalStore(KeyStore):
 
     @abstractmethod
     def list(self, prefix: str) -> frozenset[str] | None:
-        """Return names directly below `prefix`; None if this store cannot list."""
+        """Return the names directly below `prefix`; None if this store cannot list."""
 
     def get_many(
         self, keys: Sequence[str], most: int | None = None
@@ -200,7 +200,7 @@ class RemoteStore(KeyStore, OnLoop):
 
     @abstractmethod
     async def list(self, prefix: str) -> frozenset[str] | None:
-        """Return names directly below `prefix`; None if this store cannot list."""
+        """Return the names directly below `prefix`; None if this store cannot list."""
 
     def get_many(
         self, keys: Sequence[str], most: int | None = None

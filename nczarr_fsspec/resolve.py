@@ -77,7 +77,7 @@ def open_data(
     storage_options: Mapping[str, Any] | None = None,
     index_cache: Path | None = None,
 ) -> KeyStore | ByteSource:
-    """`resolve`, for a caller who takes what the name of a target and its first bytes tell."""
+    """Open what the name of a target and its first bytes tell, as `resolve` does."""
     return resolve(target, storage_options, index_cache).data
 
 
@@ -159,7 +159,7 @@ def _resolve(
 
 
 def open_keystore(target: object, storage_options: Mapping[str, Any] | None = None) -> KeyStore:
-    """`open_data` of what must be a tree or a zip archive.
+    """Open what must be a tree or a zip archive.
 
     Raises
     ------
@@ -226,7 +226,7 @@ class _Place:
         return _checked(open_archive(source))
 
     def open(self, shown: str | None, index_cache: Path | None) -> RemoteBytes | LocalBytes:
-        """The file here; errors as `nczarr_fsspec.ranges.open.open_source`."""
+        """Return the file here; errors as `nczarr_fsspec.ranges.open.open_source`."""
         from nczarr_fsspec.ranges.memory import memory
 
         identity = self.identity
@@ -255,7 +255,7 @@ def _place(url: NetCDFURL, options: Mapping[str, Any] | None) -> _Place:
 def open_filesystem(
     url: NetCDFURL, options: Mapping[str, Any] | None
 ) -> tuple[AbstractFileSystem, str]:
-    """The fsspec filesystem that a URL names, and the path in it; errors as `open_keystore`."""
+    """Find the filesystem that a URL names, and the path in it; errors as `open_keystore`."""
     from fsspec.core import url_to_fs
 
     from nczarr_fsspec.aws import storage_options
@@ -275,7 +275,7 @@ def open_filesystem(
 
 
 def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, str]:
-    """The filesystem below those that only shift the root, and the path in it."""
+    """Return the filesystem below those that only shift the root, and the path in it."""
     from fsspec.implementations.dirfs import DirFileSystem
 
     while isinstance(fs, DirFileSystem):  # its asynchronous half needs an asynchronous target
@@ -347,7 +347,7 @@ def _raise(error: NCZarrError) -> NoReturn:
 def split_local_options(
     options: Mapping[str, Any] | None, shown: str, *, others: bool = False
 ) -> bool:
-    """Whether storage options of a local path say that symbolic links may lead out of a tree.
+    """Tell whether storage options of a local path say that symbolic links may lead out of a tree.
 
     Parameters
     ----------
@@ -416,7 +416,7 @@ def _open_file(file: Any) -> KeyStore | ByteSource:
 
 
 def look(path: str) -> tuple[int, bytes]:
-    """The mode of what is at a local path, 0 if there is nothing, and the first bytes of a file.
+    """Return the mode of what is at a local path (0 for nothing), and the first bytes of a file.
 
     What is neither a file nor a directory is not opened: opening a device may do something.
 
@@ -440,12 +440,12 @@ def look(path: str) -> tuple[int, bytes]:
 
 
 def says_zip(path: str, mode: frozenset[str]) -> bool:
-    """Whether a target is named as a zip archive."""
+    """Tell whether a target is named as a zip archive."""
     return "zip" in mode or (path.lower().endswith(".zip") and "file" not in mode)
 
 
 def says_file(path: str, mode: frozenset[str]) -> bool:
-    """Whether a target is named as one classic or HDF5 file."""
+    """Tell whether a target is named as one classic or HDF5 file."""
     return not mode & _TREES and ("bytes" in mode or _FILE_NAME.search(path) is not None)
 
 
@@ -459,11 +459,11 @@ def _checked(store: KeyStore) -> KeyStore:
 
 
 def local_path(url: NetCDFURL) -> str:
-    """The path of a ``file`` URL: as it stands, or percent-decoded if only that exists."""
+    """Return the path of a ``file`` URL: as it stands, or percent-decoded if only that exists."""
     decoded = unquote(url.path)
     return url.path if exists(url.path) or not exists(decoded) else decoded
 
 
 def exists(path: str) -> bool:
-    """Whether a local path exists; False if it cannot be a path."""
+    """Tell whether a local path exists; False if it cannot be a path."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a URL is too long

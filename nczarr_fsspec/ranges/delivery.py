@@ -52,7 +52,7 @@ class Delivery:
     def landed(
         self, request: int, views: list[memoryview]
     ) -> Iterator[tuple[Integers, list[memoryview], int]]:
-        """The pieces that are whole now that one request has landed.
+        """Yield the pieces that are whole now that one request has landed.
 
         Parameters
         ----------

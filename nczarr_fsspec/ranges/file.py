@@ -61,7 +61,7 @@ class ByteRangeFile(io.BufferedIOBase):
         self._ahead = 0  # bytes to fetch beyond it
 
     def read_at(self, start: int, stop: int) -> bytes:
-        """Bytes ``[start, stop)``, or those up to the end; the position stays.
+        """Return the bytes ``[start, stop)``, or those up to the end; the position stays.
 
         Raises
         ------

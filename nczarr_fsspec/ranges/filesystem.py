@@ -112,7 +112,7 @@ class ByteRangeFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ha
         on_error: str = "return",
         **options: Any,
     ) -> list[bytes | Exception]:
-        """Bytes of many ranges, slices as Python's; those of one file are read together.
+        """Return the bytes of many ranges, slices as Python's; those of one file are read together.
 
         Parameters
         ----------

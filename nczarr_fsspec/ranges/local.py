@@ -86,7 +86,7 @@ class _RegularFileBytes(LocalBytes):
         return True
 
     def _ready(self) -> _Descriptor:
-        """The descriptor of the version that was opened; of another one, an error."""
+        """Return the descriptor of the version that was opened; of another one, an error."""
         opened = self._opened
         if opened is None:
             opened = self._open()
@@ -192,7 +192,7 @@ class OpenFileBytes(_RegularFileBytes):
 
     @staticmethod
     def is_regular(file: object) -> bool:
-        """Whether what a file object reads are the bytes of a regular file, as they are there.
+        """Tell whether what a file object reads are the bytes of a regular file, as they are there.
 
         Any class may have a ``fileno``: gzip's, for example, is that of what it decompresses.
         """
@@ -320,7 +320,7 @@ class _Descriptor:
 
 
 def name_of(file: object) -> str:
-    """How messages name a file object."""
+    """Return how messages name a file object."""
     return str(getattr(file, "name", None) or f"{type(file).__name__} object")
 
 

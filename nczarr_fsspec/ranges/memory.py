@@ -75,7 +75,7 @@ class IndexMemory:
         self._files: OrderedDict[str, Remembered] = OrderedDict()
 
     def known(self, identity: str, folder: Path | None = None) -> Known | None:
-        """The version of a file that was seen last, in this process or by the disk cache."""
+        """Return the version of a file that was seen last, in this process or by the disk cache."""
         with self._lock:
             if (found := self._files.get(identity)) is not None:
                 return found.known
@@ -86,7 +86,7 @@ class IndexMemory:
             return self._files.setdefault(identity, loaded).known
 
     def of(self, source: RemoteBytes) -> Remembered:
-        """What is known of the version that `source` reads; nothing yet for a new one."""
+        """Return what is known of the version that `source` reads; nothing yet for a new one."""
         known = Known(source.size, source.validator)
         if not source.validator or not source.identity:
             return Remembered(known)  # nothing would tell when to forget it
@@ -126,7 +126,7 @@ def store(folder: Path, source: RemoteBytes) -> None:
         return
 
     async def dump() -> tuple[int, bytes]:
-        """Where they are added to, so not in the middle of that."""
+        """Return where they are added to, so not in the middle of that."""
         return found.sparse.nbytes, found.sparse.dump()
 
     nbytes, body = source.run(dump())
@@ -147,7 +147,7 @@ def store(folder: Path, source: RemoteBytes) -> None:
 
 
 def _load(folder: Path, identity: str) -> Remembered | None:
-    """What `store` wrote; None if there is nothing, or nothing that can be used."""
+    """Return what `store` wrote; None if there is nothing, or nothing that can be used."""
     try:
         stored = (folder / f"{identity}.index").read_bytes()
         digest, data = stored[:_DIGEST], stored[_DIGEST:]

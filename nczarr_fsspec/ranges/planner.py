@@ -82,14 +82,14 @@ class Requests:
         return len(self.first) - 1
 
     def extents(self, request: int) -> list[Extent]:
-        """What one request asks for."""
+        """Return what one request asks for."""
         part = slice(self.first[request], self.first[request + 1])
         pairs = zip(self.starts[part].tolist(), self.stops[part].tolist(), strict=True)
         return [Extent(start, stop) for start, stop in pairs]
 
 
 def longest(limits: Limits) -> int:
-    """The most bytes of one request: what a connection carries in one round trip, within bounds.
+    """Return the most bytes of a request: what a connection carries in a round trip, bounded.
 
     Then it waits half of the time, and a handful of connections still fill the line.
     """
@@ -151,7 +151,7 @@ def _ascends(values: Integers) -> bool:
 
 
 def _share(limits: Limits) -> int:
-    """Bytes of which a request of several extents should have at least: a quarter round trip."""
+    """Return the least bytes of a request of several extents: a quarter of a round trip's."""
     return int(min(max(limits.latency * limits.bandwidth / 4, LEAST_SHARE), LEAST_PART))
 
 
@@ -206,7 +206,7 @@ def _merge(
 def _parts(
     starts: Integers, stops: Integers, begin: int, end: int, part: int, ramp: int
 ) -> list[int]:
-    """Where to cut a run of neighbours into parts of at most `part` bytes.
+    """Return where to cut a run of neighbours into parts of at most `part` bytes.
 
     The parts are about equal, but of a long read the first ones, of which `ramp` are to come,
     ascend in length. Else all requests of the first round, which share the line, would
@@ -229,7 +229,7 @@ def _parts(
 
 
 def _count(extents: int, nbytes: int, limits: Limits, connections: int) -> int:
-    """How many requests to make of small extents."""
+    """Return how many requests to make of small extents."""
     least = -(-extents // limits.ranges)
     count = max(least, -(-nbytes // _share(limits)))
     # as long as the open connections need for all of it no longer than a new one to open

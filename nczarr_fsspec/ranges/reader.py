@@ -116,7 +116,7 @@ class RangeReader:
     async def read_metadata(
         self, wanted: Sequence[Extent], *, around: bool = False
     ) -> list[memoryview]:
-        """The bytes of each extent, one wave of a parser.
+        """Return the bytes of each extent, one wave of a parser.
 
         What is wanted in the same turn of the event loop, by whomever, goes out
         together; what is on its way already is waited for. (As for data, small
@@ -263,7 +263,7 @@ class RangeReader:
             group.create_task(work())
 
     async def _fetch(self, extents: list[Extent]) -> list[memoryview]:
-        """One request, whenever it is its turn; more if the server has ceased to take so many."""
+        """Send one request in its turn; several if the server no longer takes so many extents."""
         ranges = self.source.limits.ranges
         if len(extents) > ranges:
             parts = [extents[at : at + ranges] for at in range(0, len(extents), ranges)]
@@ -377,7 +377,7 @@ class RangeReader:
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """`asyncio.gather` that leaves nothing running when one of them fails."""
+    """Await all as `asyncio.gather` does, and leave nothing running when one of them fails."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return await asyncio.gather(*tasks)

@@ -118,7 +118,7 @@ class RemoteFileBytes(RemoteBytes):
             self.head = b""  # cut, by a server that did not say how long it would be
 
     async def _fetch(self, extents: Sequence[Extent]) -> list[Data]:
-        """The bytes of `extents` by one request; what that does not bring, by others."""
+        """Return the bytes of `extents` by one request; what that does not bring, by others."""
         answer = await self._ask(extents=extents, version=self._version)
         self._version = self._version.agreeing(answer.version, self.url)
         lacking = [

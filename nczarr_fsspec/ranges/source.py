@@ -83,7 +83,7 @@ class LocalBytes(ByteSource):
 
     @abstractmethod
     def read(self, start: int, stop: int) -> bytes | memoryview:
-        """Bytes ``[start, stop)``, all of them.
+        """Return the bytes ``[start, stop)``, all of them.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class LocalBytes(ByteSource):
         """
 
     def read_into(self, start: int, buffer: memoryview) -> None:
-        """`read` as many bytes as `buffer` has into it, without a copy where that can be."""
+        """Fill `buffer` with bytes from `start` on, without a copy where that can be."""
         buffer[:] = self.read(start, start + len(buffer))
 
     def verify(self) -> bool:
@@ -112,7 +112,7 @@ class LocalBytes(ByteSource):
     def read_many(
         self, starts: Sequence[int], stops: Sequence[int]
     ) -> Sequence[bytes | memoryview]:
-        """`read` for each pair of `starts` and `stops`."""
+        """Read bytes for each pair of `starts` and `stops`."""
         return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
@@ -138,7 +138,7 @@ class RemoteBytes(ByteSource, OnLoop):
 
     @abstractmethod
     async def fetch(self, extents: Sequence[Extent]) -> list[bytes | memoryview]:
-        """The bytes of each extent, all of them, by one request where the server can.
+        """Return the bytes of each extent, all of them, by one request where the server can.
 
         Parameters
         ----------

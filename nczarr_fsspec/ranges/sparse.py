@@ -52,7 +52,7 @@ class SparseBytes:
             self._runs = None
 
     def get(self, start: int, stop: int) -> memoryview | None:
-        """Bytes ``[start, stop)``, or None if not all of them are known."""
+        """Return the bytes ``[start, stop)``, or None if not all of them are known."""
         if start >= stop:
             return memoryview(b"")
         at = bisect_right(self._starts, start) - 1
@@ -70,7 +70,7 @@ class SparseBytes:
     def covers(
         self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]
     ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """For each of many pieces ``[start, stop)`` whether all of its bytes are known."""
+        """Tell for each of many pieces ``[start, stop)`` whether all of its bytes are known."""
         low, high = self._arrays()
         if not len(low):
             return stops <= starts
@@ -78,11 +78,11 @@ class SparseBytes:
         return ((at >= 0) & (stops <= high[at])) | (stops <= starts)
 
     def missing(self, extents: Iterable[Extent]) -> list[Extent]:
-        """What of `extents` is not known: ascending and apart from each other."""
+        """Return what of `extents` is not known: ascending and apart from each other."""
         return subtract(extents, self._starts, self._stops)
 
     def dump(self) -> bytes:
-        """All of it in a compact form, with a checksum, for `load`."""
+        """Return all of it in a compact form, with a checksum, for `load`."""
         low, high = self._arrays()
         head = np.concatenate(([len(low)], low, high)).astype("<i8").tobytes()
         body = b"".join((_MAGIC, head, *self._blocks))
@@ -119,7 +119,7 @@ class SparseBytes:
         return known
 
     def _arrays(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Starts and stops of the known runs, with touching blocks joined; kept until `add`."""
+        """Return starts and stops of the known runs, touching ones joined; kept until `add`."""
         if self._runs is None:
             low = np.asarray(self._starts, dtype=np.int64)
             high = np.asarray(self._stops, dtype=np.int64)
@@ -132,7 +132,7 @@ class SparseBytes:
 def subtract(
     extents: Iterable[Extent], starts: Sequence[int], stops: Sequence[int]
 ) -> list[Extent]:
-    """What of `extents` is outside of the intervals from `starts` to `stops`.
+    """Return what of `extents` is outside of the intervals from `starts` to `stops`.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def subtract(
 
 
 def join(extents: Iterable[Extent]) -> list[Extent]:
-    """The same bytes as extents that ascend and are apart from each other, none empty."""
+    """Return the same bytes as extents that ascend and are apart from each other, none empty."""
     joined: list[Extent] = []
     for extent in sorted(extents):
         if extent.start >= extent.stop:

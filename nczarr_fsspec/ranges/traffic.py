@@ -31,7 +31,7 @@ class Flights:
         self._flights: dict[int, Flight] = {}
 
     def missing(self, extents: Iterable[Extent]) -> list[Extent]:
-        """What of `extents` none of them brings."""
+        """Return what of `extents` none of them brings."""
         return subtract(extents, self._starts, self._stops)
 
     def add(self, flight: Flight, extents: Iterable[Extent]) -> None:
@@ -50,7 +50,7 @@ class Flights:
         flight.entries = []
 
     def bringing(self, extents: Iterable[Extent]) -> list[Flight]:
-        """Those that bring some of `extents`, each once."""
+        """Return those that bring some of `extents`, each once."""
         found: dict[int, Flight] = {}
         for start, stop in extents:
             begin = bisect_right(self._stops, start)

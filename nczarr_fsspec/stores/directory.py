@@ -111,7 +111,7 @@ class DirectoryStore(LocalStore):
             raise _failure(path, error) from error
 
     def _open(self, path: str) -> int | None:
-        """A descriptor; None where no object of a dataset can be."""
+        """Return a descriptor; None where no object of a dataset can be."""
         try:
             return self._inside.open(path, OPEN_FLAGS)
         except UnicodeEncodeError:
@@ -125,7 +125,7 @@ class DirectoryStore(LocalStore):
 
 
 def _small(descriptor: int) -> bytes:
-    """All of a small file; nothing of what is large, empty, or no file."""
+    """Return all of a small file; nothing of what is large, empty, or no file."""
     try:
         data = pread(descriptor, SMALL, 0)
         # some file systems in user space return less than there is, and devices have no size
@@ -136,7 +136,7 @@ def _small(descriptor: int) -> bytes:
 
 
 def _size(descriptor: int, path: str) -> int | None:
-    """Bytes of a regular file; None for a directory."""
+    """Return the bytes of a regular file; None for a directory."""
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode):
         return status.st_size

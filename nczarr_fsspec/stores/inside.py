@@ -46,7 +46,7 @@ class Inside:
         return partial(Inside, self.root, follow=self.follow), ()
 
     def path(self, key: str) -> str:
-        """The path of the file of `key`, whose folder is looked at.
+        """Return the path of the file of `key`, whose folder is looked at.
 
         Raises
         ------
@@ -103,11 +103,11 @@ class Inside:
         return os.open(self._resolve(path), flags | _NO_LINK, mode)
 
     def holds(self, path: str) -> bool:
-        """Whether what a link at `path` leads to is inside."""
+        """Tell whether what a link at `path` leads to is inside."""
         return self.follow or self._within(os.path.realpath(path))
 
     def _resolve(self, path: str) -> str:
-        """Where the link at `path` leads to."""
+        """Return where the link at `path` leads to."""
         real = os.path.realpath(path)
         if not self._within(real):
             raise StoreError(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def child_names(keys: Iterable[str]) -> dict[str, frozenset[str]]:
-    """Names directly below every prefix that `keys` imply; ``""`` is the root.
+    """Return the names directly below every prefix that `keys` imply; ``""`` is the root.
 
     Parameters
     ----------

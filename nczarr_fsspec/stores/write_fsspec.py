@@ -142,7 +142,7 @@ class FsspecWriter(WritableStore):
         return results
 
     async def _read(self, path: str, count: int | None = None) -> bytes | None:
-        """What is there now, or its first bytes; None if nothing is."""
+        """Return what is there now, or its first bytes; None if nothing is."""
         extents = None if count is None else [Extent(0, count)]
         request = Request(path, self._transport.describe(path), extents)
         answer = await self._transport.fetch(request)
@@ -251,12 +251,12 @@ class FsspecWriter(WritableStore):
 
 
 def _bytes(data: Buffer) -> bytes:
-    """What botocore takes; it knows no other buffers."""
+    """Return what botocore takes; it knows no other buffers."""
     return data if isinstance(data, bytes) else memoryview(data).tobytes()
 
 
 def _may_pass(fs: AbstractFileSystem, error: Exception) -> bool:
-    """Whether to try again what nobody below us has tried again.
+    """Tell whether to try again what nobody below us has tried again.
 
     s3fs and botocore do, both, five times: against a server that answers with 5xx they give up
     after 5 requests and about 10 s, with SlowDown after 25 and 40 s, not at all after 25 and 6
@@ -274,7 +274,7 @@ def _was_retried(error: Exception) -> bool:
 
 
 def _explained(fs: AbstractFileSystem, error: Exception) -> str:
-    """The cause, with the code of S3 and without the secrets among the options of `fs`."""
+    """Return the cause, with the code of S3 and without the secrets among the options of `fs`."""
     text = without_secrets(fs, error)
     code = s3_code(error)
     text += f" ({code})" if code not in text else ""

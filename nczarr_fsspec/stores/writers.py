@@ -174,7 +174,7 @@ class DirectoryWriter(WritableStore):
 
 @contextmanager
 def _complete(path: str, data: Buffer) -> Iterator[str]:
-    """A complete file in the directory of `path`, which is gone at the end if it is still there."""
+    """Make a complete file beside `path`, which is removed at the end if it is still there."""
     folder = os.path.dirname(path)
     temporary = f"{folder}/{_TEMPORARY}{os.urandom(8).hex()}"
     try:

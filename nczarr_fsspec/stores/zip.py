@@ -127,7 +127,7 @@ class RemoteZipStore(RemoteStore):
         return await self._answer(archive.read(key, start, stop, most, whole=True), tail)
 
     async def _answer(self, plan: Plan[T], tail: bytes) -> T:
-        """The result of `plan`, by reads of the source and of its last bytes, which are here."""
+        """Run `plan` with reads of the source and of its last bytes, which are here."""
         held = self.source.size - len(tail)
         wanted, result = advance(plan)
         while wanted is not None:
@@ -163,7 +163,7 @@ class RemoteZipStore(RemoteStore):
         self.source.close()
 
     async def _open(self) -> tuple[Archive, bytes]:
-        """The archive and its last bytes; read once, however many ask at a time."""
+        """Return the archive and its last bytes; read once, however many ask at a time."""
         opened = self._opened
         if opened is None:
             opening = self._opening
@@ -185,7 +185,7 @@ class RemoteZipStore(RemoteStore):
         return await self._answer(read_archive(self.url, source.size, tail), tail), tail
 
     async def read(self, start: int, stop: int) -> bytes:
-        """Bytes ``[start, stop)`` of the archive, or those up to its end."""
+        """Return the bytes ``[start, stop)`` of the archive, or those up to its end."""
         stop = min(stop, self.source.size)
         if start >= stop:
             return b""
@@ -197,11 +197,11 @@ class RemoteZipStore(RemoteStore):
 
 
 def open_archive(source: RemoteBytes | LocalBytes) -> RemoteZipStore | ZipStore:
-    """The store of the archive that `source` is."""
+    """Return the store of the archive that `source` is."""
     return RemoteZipStore(source) if isinstance(source, RemoteBytes) else ZipStore(source)
 
 
 def _reading(source: LocalBytes) -> Callable[[int, int], bytes]:
-    """A function that reads a range of `source`, or what there is of it."""
+    """Return a function that reads a range of `source`, or what there is of it."""
     size = source.size
     return lambda start, stop: bytes(source.read(min(start, size), min(max(start, stop), size)))

@@ -102,7 +102,7 @@ class Archive:
         return child_names(self.members)
 
     def digest(self) -> str:
-        """Names, places and checksums of all members, as a short text."""
+        """Return names, places and checksums of all members, as a short text."""
         return hashlib.sha256(repr(sorted(self.members.items())).encode()).hexdigest()
 
     def read(
@@ -226,7 +226,7 @@ class _Window(io.RawIOBase):
 
 
 def _dataset(url: str, directory: zipfile.ZipFile, prefix: str | None = None) -> Archive:
-    """The members below the dataset's prefix; where a name repeats, the last one counts."""
+    """Return the members below the dataset's prefix; where a name repeats, the last one counts."""
     entries = directory.infolist()
     if not entries:
         raise DatasetNotFoundError(url, "the zip archive is empty")
@@ -254,13 +254,13 @@ def _dataset(url: str, directory: zipfile.ZipFile, prefix: str | None = None) ->
 
 
 def _first_directory(directory: zipfile.ZipFile) -> str:
-    """The directory of the first entry, with a slash; ``""`` if that is at the top."""
+    """Return the directory of the first entry, with a slash; ``""`` if that is at the top."""
     top, slash, _ = directory.infolist()[0].filename.lstrip("/").partition("/")
     return top + slash if slash else ""
 
 
 def _is_nczarr(archive: Archive) -> Plan[bool]:
-    """Whether the root has NCZarr's superblock, which no group inside of a dataset has."""
+    """Tell whether the root has NCZarr's superblock, which no group inside of a dataset has."""
     if ".nczarr" in archive.members:
         return True
     for key in (".zattrs", ".zgroup"):
@@ -271,7 +271,7 @@ def _is_nczarr(archive: Archive) -> Plan[bool]:
 
 
 def _prefix(url: str, names: dict[str, zipfile.ZipInfo]) -> str:
-    """``""`` if the keys start at the top of the archive, else the dataset's directory."""
+    """Return ``""`` if the keys start at the top of the archive, else the dataset's directory."""
     if not _ROOT_KEYS.isdisjoint(names):
         return ""
     tops = {name.partition("/")[0] for name in names} - {""}
@@ -304,7 +304,7 @@ def _check_readable(name: str, member: Member) -> None:
 
 
 def _data_offset(name: str, member: Member, header: bytes) -> int:
-    """Where the data begins after the local header, with its name and extra field."""
+    """Return where the data begins after the local header, with its name and extra field."""
     if len(header) < _LOCAL_HEADER.size or header[:4] != b"PK\x03\x04":
         raise StoreError(name, "has no local header where the directory points: damaged archive")
     _, name_size, extra_size = _LOCAL_HEADER.unpack_from(header)

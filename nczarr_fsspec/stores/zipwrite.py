@@ -164,7 +164,7 @@ def _add(target: zipfile.ZipFile, entry: zipfile.ZipInfo, content: Iterator[byte
 
 
 def _file_content(entry: zipfile.ZipInfo, path: str) -> Iterator[bytes]:
-    """Blocks of a file, after its size and CRC are set; a long one is read twice."""
+    """Yield blocks of a file, after its size and CRC are set; a long one is read twice."""
     try:
         with Path(path).open("rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -191,7 +191,7 @@ def _file_content(entry: zipfile.ZipInfo, path: str) -> Iterator[bytes]:
 
 
 def _member_content(entry: zipfile.ZipInfo, key: str, base: _Base) -> Iterator[bytes]:
-    """Blocks of a member of another archive, after `entry` is set to what it is there."""
+    """Yield blocks of a member of another archive, after `entry` is set to what it is there."""
     name, member, read = f"{base.url}: member {key!r}", base.members[key], base.read
     _check_readable(name, member)
     entry.compress_type, entry.flag_bits = member.method, member.flags & _METHOD_OPTIONS

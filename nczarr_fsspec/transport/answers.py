@@ -47,7 +47,7 @@ _OBJECT_STORES = ("x-amz-request-id", "x-goog-generation", "x-ms-request-id")
 
 
 async def read_answer(response: Response, clock: Clock, request: Request) -> Answer | None:
-    """The answer to `request`, checked; None if there is no such key.
+    """Return the answer to `request`, checked; None if there is no such key.
 
     Raises
     ------
@@ -83,12 +83,12 @@ async def read_answer(response: Response, clock: Clock, request: Request) -> Ans
 
 
 def _refused(request: Request) -> Answer:
-    """The answer of a server that cannot send what is asked for in this way."""
+    """Return the answer of a server that cannot send what is asked for in this way."""
     return Answer([None] * max(1, len(request.extents or ())), request.version or FileVersion())
 
 
 def _agreed(response: Response, size: int | None, request: Request) -> FileVersion:
-    """The version that the answer is about.
+    """Return the version that the answer is about.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def _agreed(response: Response, size: int | None, request: Request) -> FileVersi
 
 
 async def _whole(response: Response, clock: Clock, request: Request) -> Answer:
-    """The answer 200: the file from its beginning, whatever range was asked for."""
+    """Return the answer 200: the file from its beginning, whatever range was asked for."""
     length = None if is_encoded(response) else response.content_length
     tail, shown = request.tail, request.shown
     if tail and (length is None or length > tail):
@@ -131,7 +131,7 @@ async def _whole(response: Response, clock: Clock, request: Request) -> Answer:
 async def _download(
     response: Response, clock: Clock, request: Request, version: FileVersion
 ) -> bytes:
-    """All of a file that the server sent though it was asked for a part."""
+    """Return all of a file that the server sent though it was asked for a part."""
     assert request.route is not None
     most = request.route.max_whole
     length = None if is_encoded(response) else response.content_length
@@ -155,7 +155,7 @@ def _check_length(body: bytes, length: int | None) -> None:
 
 
 async def _part(response: Response, clock: Clock, request: Request) -> Answer:
-    """The answer 206: the range that was asked for, and all of it."""
+    """Return the answer 206: the range that was asked for, and all of it."""
     shown, route, tail = request.shown, request.route, request.tail
     stated = _stated(response, shown)
     version = _agreed(response, stated and stated.size, request)
@@ -186,7 +186,7 @@ async def _part(response: Response, clock: Clock, request: Request) -> Answer:
 
 
 async def _several(response: Response, clock: Clock, request: Request) -> Answer:
-    """The answer 206 to a request for several extents: those of them that it has."""
+    """Return the answer 206 to a request for several extents: those of them that it has."""
     assert request.extents is not None
     wanted = sum(stop - start for start, stop in request.extents)
     most = 2 * wanted + (1 << 20)  # headers, and gaps that the server filled
@@ -210,7 +210,7 @@ async def _several(response: Response, clock: Clock, request: Request) -> Answer
 
 
 def _beyond(response: Response, request: Request) -> Answer:
-    """The answer 416: there are no such bytes, as in a slice."""
+    """Return the answer 416: there are no such bytes, as in a slice."""
     size = unsatisfied_size(response.headers.get("Content-Range"))
     if request.version is not None and size not in (None, request.version.size):
         raise changed(request.shown, f"it had {request.version.size} bytes and has {size}")
@@ -220,7 +220,7 @@ def _beyond(response: Response, request: Request) -> Answer:
 
 
 def _stated(response: Response, shown: str) -> ContentRange | None:
-    """Which range an answer for one says it is; None if it does not say."""
+    """Return which range an answer for one says it is; None if it does not say."""
     if is_encoded(response):
         raise StoreError(shown, "the server compressed a byte range, which cannot be undone")
     if response.headers.get("Content-Type", "").lower().startswith("multipart/byteranges"):
@@ -244,7 +244,7 @@ def _wrong_range(shown: str, sent: ContentRange, asked: Extent) -> StoreError:
 
 
 def failure(shown: str, response: Response) -> StoreError | TransientError:
-    """What to raise for an answer that is of no use."""
+    """Return what to raise for an answer that is of no use."""
     status = response.status
     said = f"HTTP status {status} {response.reason or ''}".rstrip()
     if status in TRANSIENT:
@@ -262,7 +262,7 @@ def failure(shown: str, response: Response) -> StoreError | TransientError:
 
 
 def redirected(shown: str, target: URL) -> str:
-    """Why a server may have had no credentials: it is not the one that the user named."""
+    """Say why a server may have had no credentials: it is not the one that the user named."""
     try:
         first = URL(shown).origin()
     except ValueError:
@@ -276,7 +276,7 @@ def redirected(shown: str, target: URL) -> str:
 
 
 def retry_after(header: str | None) -> float:
-    """Seconds to wait, from either form of ``Retry-After``; 0 if it says nothing sensible."""
+    """Return the seconds to wait that ``Retry-After`` states in either form, or 0."""
     if header is None:
         return 0.0
     try:

@@ -49,7 +49,7 @@ class Transport(ABC):
         self._home = os.getpid() if holds_open_file(recipe) else None
 
     def timeout_of(self, recipe: AbstractFileSystem) -> Timeout:
-        """What the options of a filesystem say."""
+        """Return what the options of a filesystem say."""
         return Timeout()
 
     @property
@@ -75,19 +75,19 @@ class Transport(ABC):
         return self.shared.loop
 
     def describe(self, path: str) -> str:
-        """The URL of `path`, without secrets."""
+        """Return the URL of `path`, without secrets."""
         return describe(self.recipe, path)
 
     def join(self, root: str, key: str) -> str:
-        """The path of `key` below `root`."""
+        """Return the path of `key` below `root`."""
         return join(root, key)
 
     def throttle(self, path: str) -> Throttle:
-        """What bounds the requests to the host of `path`."""
+        """Return what bounds the requests to the host of `path`."""
         return self.shared.throttle("")
 
     async def fetch(self, request: Request) -> Answer | None:
-        """The answer to `request`, tried again if need be; None if there is no such file.
+        """Return the answer to `request`, tried again if need be; None if there is no such file.
 
         Raises
         ------
@@ -101,11 +101,11 @@ class Transport(ABC):
 
     @abstractmethod
     async def _attempt(self, request: Request, left: float) -> Answer | None:
-        """`fetch`, once, within so many seconds; `TransientError` if another try may help."""
+        """Send `request` once, within so many seconds; `TransientError` if another try may help."""
 
     @abstractmethod
     async def list(self, path: str) -> frozenset[str] | None:
-        """Names directly below `path`; None where listing is impossible."""
+        """Return the names directly below `path`; None where listing is impossible."""
 
     def close(self) -> None:
         """Close the connections, unless others of this process use them."""

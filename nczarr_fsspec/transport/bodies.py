@@ -38,12 +38,12 @@ class Response(Protocol):
 
 
 def is_encoded(response: Response) -> bool:
-    """Whether the body was compressed on its way."""
+    """Tell whether the body was compressed on its way."""
     return response.headers.get("Content-Encoding", "identity").lower() != "identity"
 
 
 async def pieces(response: Response, clock: Clock, shown: str) -> AsyncIterator[bytes]:
-    """The body as it comes, inflated if it was compressed on its way; `clock` watches."""
+    """Return the body as it comes, inflated if it was compressed on its way; `clock` watches."""
     inflater = _inflater(response, shown) if is_encoded(response) else None
     have = 0
     async for piece in response.content.iter_any():
@@ -60,7 +60,7 @@ async def pieces(response: Response, clock: Clock, shown: str) -> AsyncIterator[
 
 
 async def at_most(response: Response, clock: Clock, shown: str, most: int | None) -> bytes:
-    """The body.
+    """Return the body.
 
     Raises
     ------
@@ -78,7 +78,7 @@ async def at_most(response: Response, clock: Clock, shown: str, most: int | None
 
 
 async def up_to(response: Response, clock: Clock, shown: str, most: int) -> bytes:
-    """The body; if it has more than `most` bytes, at least one more than that."""
+    """Return the body; if it has more than `most` bytes, at least one more than that."""
     parts = []
     have = 0
     async for piece in pieces(response, clock, shown):
@@ -126,7 +126,7 @@ def _inflater(response: Response, shown: str) -> _Inflater:
 
 
 async def exactly(pieces: AsyncIterator[bytes], count: int) -> memoryview:
-    """A body that comes in pieces and must have `count` bytes.
+    """Return a body that comes in pieces and must have `count` bytes.
 
     Raises
     ------

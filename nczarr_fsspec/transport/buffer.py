@@ -10,7 +10,7 @@ LARGE = 1 << 17
 
 
 def buffer(count: int) -> memoryview:
-    """Memory for `count` bytes, writable; they are zero.
+    """Return memory for `count` bytes, writable; they are zero.
 
     A large one is pages of its own, which the system has back as soon as nobody holds them. The
     C library's allocator would keep them: it takes from its heap what is no larger than blocks

@@ -32,6 +32,6 @@ def content_range(header: str | None) -> ContentRange | None:
 
 
 def unsatisfied_size(header: str | None) -> int | None:
-    """The size of the file, from ``Content-Range`` of the answer 416."""
+    """Return the size of the file, from ``Content-Range`` of the answer 416."""
     stated = _UNSATISFIED.fullmatch((header or "").strip())
     return None if stated is None else int(stated[1])

@@ -29,29 +29,29 @@ _SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas", re.IGNORECAS
 
 
 def is_async(fs: AbstractFileSystem) -> bool:
-    """Whether `fs` can be awaited."""
+    """Tell whether `fs` can be awaited."""
     # not fs.async_impl, for fsspec's caches claim what their target says
     return isinstance(fs, AsyncFileSystem)
 
 
 def is_s3(fs: AbstractFileSystem) -> bool:
-    """Whether `fs` is s3fs's, or made from it."""
+    """Tell whether `fs` is s3fs's, or made from it."""
     return hasattr(type(fs), "_call_s3")
 
 
 def is_http(fs: AbstractFileSystem) -> bool:
-    """Whether `fs` is plain HTTP."""
+    """Tell whether `fs` is plain HTTP."""
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     return "https" in protocols and is_async(fs)
 
 
 def arguments(fs: AbstractFileSystem) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What `fs` was made with."""
+    """Return what `fs` was made with."""
     return tuple(fs.storage_args), dict(fs.storage_options)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `value` is made of texts, numbers and the like, the same in every process."""
+    """Tell whether `value` is made of texts, numbers and the like, the same in every process."""
     if isinstance(value, (list, tuple)):
         return all(map(is_plain, value))
     if isinstance(value, dict):
@@ -60,7 +60,7 @@ def is_plain(value: Any) -> bool:
 
 
 def holds_open_file(value: Any) -> bool:
-    """Whether `value`, a filesystem or one of its arguments, has a file open for its caller."""
+    """Tell whether `value`, a filesystem or an argument of one, has a file open for its caller."""
     if isinstance(value, AbstractFileSystem):
         return holds_open_file(arguments(value))
     if isinstance(value, dict):
@@ -74,17 +74,17 @@ def holds_open_file(value: Any) -> bool:
 
 
 def describe(fs: AbstractFileSystem, path: str) -> str:
-    """The URL of `path`, without secrets."""
+    """Return the URL of `path`, without secrets."""
     return redact(fs.unstrip_protocol(path))
 
 
 def join(root: str, key: str) -> str:
-    """The path of `key` below `root`."""
+    """Return the path of `key` below `root`."""
     return f"{root.rstrip('/')}/{key}" if root else key
 
 
 def names_below(path: str, found: Iterable[str]) -> frozenset[str]:
-    """Names directly below `path`; listing an object-store prefix may list its own marker."""
+    """Return the names directly below `path`, without the marker of the prefix itself."""
     whole = (name.strip("/") for name in found)
     return frozenset(name.rsplit("/", 1)[-1] for name in whole if name != path.strip("/"))
 
@@ -93,7 +93,7 @@ def names_below(path: str, found: Iterable[str]) -> frozenset[str]:
 
 
 def without_secrets(fs: AbstractFileSystem, error: Exception) -> str:
-    """What `error` says, without URLs' secrets and those among the options of `fs`."""
+    """Return what `error` says, without URLs' secrets and those among the options of `fs`."""
     text = redact(str(error)) or "no message"
     for name, value in arguments(fs)[1].items():
         if isinstance(value, str) and value and _SECRET_OPTION.search(name):
@@ -102,7 +102,7 @@ def without_secrets(fs: AbstractFileSystem, error: Exception) -> str:
 
 
 def wants_credentials(fs: AbstractFileSystem, error: Exception) -> bool:
-    """Whether S3 refused for want of credentials, or there are none."""
+    """Tell whether S3 refused for want of credentials, or there are none."""
     refused = isinstance(error, PermissionError) or "Credentials" in type(error).__name__
     return is_s3(fs) and refused
 
@@ -128,13 +128,13 @@ def check_bucket(fs: AbstractFileSystem, path: str, error: Exception) -> None:
 
 
 def s3_code(error: Exception) -> str:
-    """The error code of S3's answer that led to `error`, such as ``"NoSuchBucket"``."""
+    """Return the error code of S3's answer that led to `error`, such as ``"NoSuchBucket"``."""
     response = getattr(error.__cause__ or error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def is_beyond(error: Exception) -> bool:
-    """Whether a range begins behind the end, in S3's words, Google's or Azure's."""
+    """Tell whether a range begins behind the end, in S3's words, Google's or Azure's."""
     if s3_code(error) in ("InvalidRange", "416"):
         return True
     status = getattr(error, "status_code", None) or getattr(error, "code", None)

@@ -120,7 +120,7 @@ class FsspecTransport(Transport):
         return found
 
     async def _asked(self, path: str, call: Awaitable[T], left: float) -> T | None:
-        """What `call` returns about `path`; None if that is not there."""
+        """Return what `call` returns about `path`; None if that is not there."""
         try:
             async with within(left):
                 return await call
@@ -137,7 +137,7 @@ class FsspecTransport(Transport):
             fail(self.recipe, path, error)
 
     def _transient(self, error: Exception) -> TransientError | None:
-        """What to try again of the errors of the filesystem; None if it will not pass."""
+        """Return what to try again of the errors of the filesystem; None if it will not pass."""
         if not isinstance(error, BROKEN):
             return None
         return TransientError(f"cannot be read: {without_secrets(self.recipe, error)}")

@@ -62,7 +62,7 @@ class HTTPTransport(Transport):
         return redact(path) if "@" in path or "=" in path else path
 
     def join(self, root: str, key: str) -> str:
-        """The URL of `key`: each segment encoded, the query of `root` kept at the end."""
+        """Return the URL of `key`: each segment encoded, the query of `root` kept at the end."""
         last, base, query = self._divided
         if root != last:
             base, query = _divided(root)
@@ -224,7 +224,7 @@ async def get(
 
 
 def address(url: str) -> str:
-    """How `url` is asked for: legally encoded, without user and password."""
+    """Return how `url` is asked for: legally encoded, without user and password."""
     return str(_legal(url).with_user(None))
 
 
@@ -233,7 +233,7 @@ def _legal(url: str) -> URL:
 
 
 def _divided(root: str) -> tuple[str, str]:
-    """A URL without its fragment, in two: up to a slash at the end of the path, and the query."""
+    """Cut a URL in two: up to a slash at the end of the path, and the query."""
     parts = urlsplit(root)
     base = parts._replace(path=f"{parts.path.rstrip('/')}/", query="", fragment="")
     return urlunsplit(base), f"?{parts.query}" if parts.query else ""

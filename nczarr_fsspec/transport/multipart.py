@@ -19,7 +19,7 @@ Part = tuple[ContentRange, memoryview]
 
 
 def boundary(content_type: str) -> bytes | None:
-    """The boundary that ``Content-Type`` states; None if that is another type."""
+    """Return the boundary that ``Content-Type`` states; None if that is another type."""
     if content_type.partition(";")[0].strip().lower() != "multipart/byteranges":
         return None
     found = _BOUNDARY.search(content_type)
@@ -64,7 +64,7 @@ def parts(body: bytes, mark: bytes) -> list[Part] | None:
 
 
 def cut(found: list[Part], extent: Extent) -> memoryview | None:
-    """The bytes of `extent`, if they are in one of the parts."""
+    """Return the bytes of `extent`, if they are in one of the parts."""
     for where, data in found:
         if where.start <= extent.start and extent.stop <= where.stop:
             return data[extent.start - where.start : extent.stop - where.start]

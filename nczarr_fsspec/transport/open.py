@@ -11,7 +11,7 @@ from nczarr_fsspec.transport.policy import Timeout
 
 
 def open_transport(fs: AbstractFileSystem, timeout: Timeout | None = None) -> Transport:
-    """The way to the files of `fs`; parameters as `Transport`."""
+    """Return the way to the files of `fs`; parameters as `Transport`."""
     if is_http(fs):
         from nczarr_fsspec.transport.http import HTTPTransport
 

@@ -40,7 +40,7 @@ _log = logging.getLogger("nczarr_fsspec.requests")
 
 
 def most_connections() -> int:
-    """How many requests one host gets at a time, each on a connection of its own.
+    """Return how many requests one host gets at a time, each on a connection of its own.
 
     Measured with 2,500 objects of 9 KB over 20, 50 and 100 ms: without TLS, more pay up to 256;
     with it a connection costs a millisecond of CPU time, and beyond 192 nothing is gained. Besides,
@@ -121,7 +121,7 @@ class Timeout:
 
 
 def _of_aiohttp(value: Any) -> dict[str, float]:
-    """The limits of a ``ClientTimeout`` that are set."""
+    """Return the limits of a ``ClientTimeout`` that are set."""
     given = {
         "connect": value.sock_connect or value.connect,
         "first_byte": value.sock_read,

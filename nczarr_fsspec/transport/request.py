@@ -78,7 +78,7 @@ class Answer(NamedTuple):
 
 
 def range_text(request: Request) -> str:
-    """The header ``Range``."""
+    """Return the header ``Range``."""
     if request.tail:
         return f"bytes=-{request.tail}"
     spans = (

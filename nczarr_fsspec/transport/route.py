@@ -62,7 +62,7 @@ class Route:
         refuse: Callable[[], None],
         clock: Clock,
     ) -> bytes:
-        """All of the file; of many downloads at a time, one is read and the others are refused."""
+        """Return all of the file; of several downloads at a time only one is read."""
         if self.whole is not None:
             refuse()
             return self.whole

@@ -79,7 +79,7 @@ class S3Transport(FsspecTransport):
         return await self._by_s3fs(request, end - clock())
 
     async def _by_s3fs(self, request: Request, left: float) -> Answer | None:
-        """The answer to `request` as s3fs gets it, whose subclasses may read in their own way."""
+        """Return the answer to `request` by s3fs, whose subclasses may read in their own way."""
         own = type(self.recipe)._cat_file is S3FileSystem._cat_file  # noqa: SLF001
         if not own and request.route is None:
             return await super()._attempt(request, left)

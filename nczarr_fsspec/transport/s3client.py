@@ -56,11 +56,11 @@ def send_once(fs: AbstractFileSystem, timeout: Timeout) -> None:
 
 
 def pool_size(fs: AbstractFileSystem) -> int:
-    """How many requests botocore sends at a time; it would let more wait for a connection."""
+    """Return how many requests botocore sends at a time; more would wait for a connection."""
     return int((fs.config_kwargs or {}).get(_POOL, _POOL_SIZE))
 
 
 @lru_cache(maxsize=1)  # those of S3 take 12 MB
 def _loader(folders: str | None) -> Any:
-    """Reads descriptions of services, each once in this process, there and in botocore."""
+    """Return what reads descriptions of services, each once in this process."""
     return create_loader(folders)

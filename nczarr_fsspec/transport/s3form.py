@@ -104,7 +104,7 @@ class Form:
     credentials: Any
 
     async def send(self, key: str, request: Request, limits: Timeout, left: float) -> Answer | None:
-        """The answer to `request`, which is for the object `key`; None if there is none.
+        """Return the answer to `request`, which is for the object `key`; None if there is none.
 
         Raises
         ------
@@ -195,7 +195,7 @@ _forms: weakref.WeakKeyDictionary[Any, Forms] = weakref.WeakKeyDictionary()
 
 
 async def forms_of(fs: S3FileSystem, bucket: str) -> Forms | None:
-    """The forms of the client that `fs` uses for `bucket`; None if it has no client."""
+    """Return the forms of the client that `fs` uses for `bucket`; None if it has no client."""
     try:
         await fs.set_session()  # makes a new client where the connections were closed
         client = await fs.get_s3(bucket)
@@ -245,7 +245,7 @@ async def _see(request: Any, **_: Any) -> None:
 
 
 async def _form_of(request: Any, key: str, fs: S3FileSystem, client: Any) -> Form | None:
-    """The form of `request`, which botocore sent for `key`; None if it is not sure to have one."""
+    """Return the form of `request`, which botocore sent for `key`; None if there is doubt."""
     http = client._endpoint.http_session  # noqa: SLF001
     ending = quote(key, safe="/~")
     base = request.url.removesuffix(ending)
@@ -290,7 +290,7 @@ async def _form_of(request: Any, key: str, fs: S3FileSystem, client: Any) -> For
 
 
 def _handlers(client: Any) -> list[Any]:
-    """Who hears of requests for objects."""
+    """Return the handlers that botocore calls for requests for objects."""
     known = client.meta.events._emitter._handlers  # noqa: SLF001
     found = [known.prefix_search(f"{event}.s3.GetObject") for event in _EVENTS]
     return [handler for handlers in found for handler in handlers if handler is not _see]

@@ -29,21 +29,21 @@ _gates = weakref.WeakKeyDictionary()
 
 
 def connecting(timeout: Timeout) -> aiohttp.ClientTimeout:
-    """What aiohttp is to see to; the rest is done by `Clock`."""
+    """Return what aiohttp is to see to; the rest is done by `Clock`."""
     return aiohttp.ClientTimeout(
         total=None, sock_connect=None if timeout.connect == math.inf else timeout.connect
     )
 
 
 def connections(session: aiohttp.ClientSession) -> int:
-    """How many connections `session` may have at a time."""
+    """Return how many connections `session` may have at a time."""
     connector = getattr(session, "connector", None)
     limits = [getattr(connector, name, 0) for name in ("limit", "limit_per_host")]
     return min(filter(None, limits), default=1 << 20)  # 0 is none
 
 
 def gate(session: aiohttp.ClientSession) -> asyncio.Semaphore:
-    """What requests of `session` pass, so that each finds a connection free."""
+    """Return what requests of `session` pass, so that each finds a connection free."""
     connector = getattr(session, "connector", None)
     found = None if connector is None else _gates.get(connector)
     if found is None:
@@ -54,7 +54,7 @@ def gate(session: aiohttp.ClientSession) -> asyncio.Semaphore:
 
 
 def stranger(session: aiohttp.ClientSession, given: Mapping[str, str]) -> aiohttp.ClientSession:
-    """A session for hosts that the user did not name."""
+    """Return a session for hosts that the user did not name."""
     found = _strangers.get(session)
     if found is None or found.closed:
         agents = [*given.items(), *session.headers.items()]
@@ -93,7 +93,7 @@ def translated(shown: str) -> Iterator[None]:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether there is no such host, nobody listening there, or a bad certificate."""
+    """Tell whether there is no such host, nobody listening there, or a bad certificate."""
     if not isinstance(error, aiohttp.ClientConnectorError):
         return False
     return not isinstance(error.os_error, (ConnectionResetError, TimeoutError))

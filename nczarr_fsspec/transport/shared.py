@@ -66,7 +66,7 @@ class SharedFilesystem:
     def like(
         cls, recipe: AbstractFileSystem, timeout: Timeout | None = None, *, once: bool = False
     ) -> SharedFilesystem:
-        """The one with the class and options of `recipe`.
+        """Return the one with the class and options of `recipe`.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class SharedFilesystem:
         return shared or cls.all.setdefault(key, cls(recipe, timeout, once=once))
 
     def throttle(self, host: str) -> Throttle:
-        """What all requests to `host` pass, be they for keys or for parts of files."""
+        """Return what all requests to `host` pass, be they for keys or for parts of files."""
         found = self._throttles.get(host)
         if found is None:
             found = self._throttles.setdefault(host, Throttle(self._most, self.timeout))
@@ -178,7 +178,7 @@ async def _close(session: Any) -> None:
 
 
 def _alike(fs: AbstractFileSystem) -> AbstractFileSystem:
-    """A filesystem with the options of `fs` that shares no connection and caches no listing."""
+    """Return a filesystem like `fs` that shares no connection and caches no listing."""
     if isinstance(fs, MemoryFileSystem):
         return fs  # its content may be its own
     args, options = arguments(fs)
@@ -203,13 +203,13 @@ def _alike(fs: AbstractFileSystem) -> AbstractFileSystem:
 
 
 def _makes_sessions_of_fsspec(fs: AbstractFileSystem) -> bool:
-    """Whether `fs` gets its connections from aiohttp in the way that fsspec's HTTP does."""
+    """Tell whether `fs` gets its connections from aiohttp in the way that fsspec's HTTP does."""
     make = getattr(fs, "get_client", None)
     return getattr(make, "__module__", "") == "fsspec.implementations.http"
 
 
 async def _make_session(**options: Any) -> Any:
-    """A session of aiohttp with as many connections as there are requests; 100 by default."""
+    """Make a session of aiohttp with as many connections as requests (100 by default)."""
     import aiohttp
 
     connector = aiohttp.TCPConnector(limit=most_connections())

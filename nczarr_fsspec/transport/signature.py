@@ -18,7 +18,7 @@ _AUTHORIZATION = re.compile(
 
 
 def region_of(authorization: str) -> str | None:
-    """The region that a request was signed for; None if by another kind of signature."""
+    """Return the region that a request was signed for; None if by another kind of signature."""
     found = _AUTHORIZATION.fullmatch(authorization)
     return None if found is None else found[1]
 
@@ -40,7 +40,7 @@ class Signer:
         self._last: tuple[Any, Any] | None = None  # date and credentials
 
     def sign(self, path: str, credentials: Any, date: str | None = None) -> dict[str, str]:
-        """The headers that a request for `path`, percent-encoded, needs besides.
+        """Return the headers that a request for `path`, percent-encoded, needs besides.
 
         Parameters
         ----------

@@ -35,7 +35,7 @@ class FileVersion(NamedTuple):
 
     @classmethod
     def of(cls, headers: Mapping[str, str], size: int | None) -> FileVersion:
-        """What one answer says.
+        """Return what one answer says.
 
         Parameters
         ----------
@@ -50,7 +50,7 @@ class FileVersion(NamedTuple):
 
     @classmethod
     def known(cls, size: int, validator: str) -> FileVersion:
-        """The version that has this `validator`."""
+        """Return the version that has this `validator`."""
         if _opaque(validator).startswith('"'):
             return cls(validator, "", size)
         return cls("", validator.rpartition(";")[0], size)
@@ -91,12 +91,12 @@ class FileVersion(NamedTuple):
 
 
 def changed(shown: str, how: str) -> StoreError:
-    """The error for a file of which there is another version now."""
+    """Return the error for a file of which there is another version now."""
     return StoreError(shown, f"the file has changed while it was read ({how}); open it again")
 
 
 def _is_past(modified: str, date: str) -> bool:
-    """Whether a file was sent so long after `modified` that no other version has this time."""
+    """Tell whether a file was sent so long after `modified` that no other version has this time."""
     try:
         age = parsedate_to_datetime(date) - parsedate_to_datetime(modified)
     except (ValueError, TypeError):
@@ -105,5 +105,5 @@ def _is_past(modified: str, date: str) -> bool:
 
 
 def _opaque(etag: str) -> str:
-    """An entity tag without its mark of weakness: proxies that compress add it."""
+    """Return an entity tag without its mark of weakness: proxies that compress add it."""
     return etag.removeprefix("W/")

@@ -92,7 +92,7 @@ def load_asynchronously(variable: Variable) -> None:
 
 
 def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[Any, Any]]:
-    """Variables and attributes as the netCDF-4 data model has them (CF; text as str or S1).
+    """Return variables and attributes as the netCDF-4 data model has them (CF; text is str or S1).
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
 
 
 def _typed(variable: Variable, name: Any) -> Variable:
-    """Objects as text, bytes or numbers, whichever they are."""
+    """Return objects as text, bytes or numbers, whichever they are."""
     if variable.dtype.kind != "O" or check_vlen_dtype(variable.dtype) is not None:  # type: ignore[no-untyped-call]
         return variable
     if variable.chunks is None:
@@ -126,7 +126,7 @@ def _typed(variable: Variable, name: Any) -> Variable:
 
 
 def _texts(block: Any) -> Any:
-    """Objects that must be text; what is missing is empty, as xarray has it."""
+    """Return objects that must be text; what is missing is empty, as xarray has it."""
     texts = np.where(pd.isna(block), "", block).astype(VLEN_STRING)
     for value in texts.ravel().tolist():
         if not isinstance(value, str):
@@ -138,7 +138,7 @@ def _texts(block: Any) -> Any:
 
 
 def dataarray_to_dataset(array: xr.DataArray) -> xr.Dataset:
-    """A DataArray as `xarray.DataArray.to_netcdf` writes it and `open_dataarray` reads it."""
+    """Make the Dataset that `xarray.DataArray.to_netcdf` writes of a DataArray."""
     if array.name is None:
         return array.to_dataset(name=DATAARRAY_VARIABLE)
     if array.name in array.coords or array.name in array.dims:

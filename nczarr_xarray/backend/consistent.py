@@ -87,7 +87,7 @@ def load_dataset(
 
 
 def _look(target: Any, storage_options: Mapping[str, Any] | None) -> tuple[str, str]:
-    """How messages name a dataset, and the text for its state."""
+    """Return how messages name a dataset, and the text for its state."""
     resolved = open_target(target, storage_options)
     source = resolved.data
     try:

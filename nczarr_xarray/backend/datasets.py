@@ -83,7 +83,7 @@ def open_groups(
 
 
 def open_group(opened: Opened, group: Group) -> xr.Dataset:
-    """One group of an open dataset, decoded."""
+    """Return one group of an open dataset, decoded."""
     store = NCZarrDataStore(opened, group, None, set())
     _load_what_opening_touches(opened, [store])
     return store.open_dataset()
@@ -185,7 +185,7 @@ class NCZarrDataStore(AbstractDataStore):
         self.readers[name] = self.opened.reader(variable)
 
     def touched(self) -> Iterator[tuple[str, Variable]]:
-        """The readable variables that xarray reads to open the group, by name.
+        """Yield the readable variables that xarray reads to open the group, by name.
 
         It makes indexes of some, and of text it wants to know the longest.
         """
@@ -244,7 +244,7 @@ class NCZarrDataStore(AbstractDataStore):
         return found
 
     def dimensions_of(self, variable: Variable) -> tuple[str, ...]:
-        """The dimensions of `variable` as the dataset calls them."""
+        """Return the dimensions of `variable` as the dataset calls them."""
         return tuple(self.names[dimension.path] for dimension in variable.dimensions)
 
     def get_variables(self) -> dict[str, xr.Variable]:
@@ -282,7 +282,7 @@ class NCZarrDataStore(AbstractDataStore):
         return xr.Variable(names, data, attributes, encoding)
 
     def is_mask(self, variable: Variable) -> bool:
-        """Whether the Zarr fill value is what netCDF would call ``_FillValue``."""
+        """Tell whether the Zarr fill value is what netCDF would call ``_FillValue``."""
         array, hierarchy = variable.array, self.opened.hierarchy
         if array is None or array.fill is None:
             return False
@@ -340,7 +340,7 @@ class UnreadableIndex(Index):
 
 
 def dimension_names(group: str, variables: Iterable[Variable]) -> dict[str, str]:
-    """What a dataset of the group at `group` calls each dimension, by path.
+    """Return what a dataset of the group at `group` calls each dimension, by path.
 
     The short name goes to the nearest dimension that has it; another one of the
     same name, farther up or in another branch, goes by its full path.
@@ -360,7 +360,7 @@ def dimension_names(group: str, variables: Iterable[Variable]) -> dict[str, str]
 
 
 def shown_attributes(owner: Group | Variable) -> dict[str, Any]:
-    """Attributes as netCDF4-python returns them, by name."""
+    """Return attributes as netCDF4-python returns them, by name."""
     shown = {shown_name(a.name): attribute_value(a) for a in owner.attributes.values()}
     fill = owner.attributes.get("_FillValue")
     if fill is not None and isinstance(fill.value, str):  # of which NULs and all bytes count
@@ -369,7 +369,7 @@ def shown_attributes(owner: Group | Variable) -> dict[str, Any]:
 
 
 def shown_name(name: str) -> str:
-    """A name, or a path, for users: bytes that are not UTF-8 are escaped."""
+    """Return a name, or a path, for users: bytes that are not UTF-8 are escaped."""
     return readable(name, "backslashreplace")
 
 
@@ -394,7 +394,7 @@ def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) ->
 
 
 def _agree(stores: list[NCZarrDataStore], before: list[NCZarrDataStore]) -> bool:
-    """Whether an earlier opening found the same metadata, and the same values of coordinates."""
+    """Tell whether an earlier opening found the same metadata and values of coordinates."""
     one, other = stores[0].opened.reading, before[0].opened.reading
     return (
         one is not None
@@ -414,7 +414,7 @@ def _same_values(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _relative(path: str, top: str) -> str:
-    """Path of a group below `top`, the way xarray's own engines spell it."""
+    """Return the path of a group below `top`, the way xarray's own engines spell it."""
     if top == "/":
         return path
     return path[len(top) :].strip("/") or "."

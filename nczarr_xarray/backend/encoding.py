@@ -24,7 +24,7 @@ _JOINED_BLOCKS = 100_000
 
 
 def attribute_value(attribute: Attribute) -> Any:
-    """What netCDF4-python returns: str, list of str, a numpy scalar, or a 1-D array."""
+    """Return what netCDF4-python returns: str, list of str, a numpy scalar, or a 1-D array."""
     value = attribute.value
     if isinstance(value, str):
         return readable(value).replace("\0", "")
@@ -40,7 +40,7 @@ def attribute_value(attribute: Attribute) -> Any:
 
 
 def is_odd(attribute: Attribute) -> bool:
-    """Whether an attribute that xarray decodes by is of a kind that fails it."""
+    """Tell whether an attribute that xarray decodes by is of a kind that fails it."""
     if attribute.name in ("scale_factor", "add_offset"):
         return not (isinstance(attribute.value, np.ndarray) and attribute.value.size == 1)
     text = isinstance(attribute_value(attribute), str)
@@ -50,7 +50,7 @@ def is_odd(attribute: Attribute) -> bool:
 def variable_encoding(
     variable: Variable, dimension_names: tuple[str, ...], source: str, *, classic: bool = False
 ) -> dict[str, Any]:
-    """``Variable.encoding``: netCDF's keys, and zarr's ``compressor`` and ``filters``.
+    """Return ``Variable.encoding``: netCDF's keys, and zarr's ``compressor`` and ``filters``.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def variable_encoding(
 
 
 def _blocks(chunks: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
-    """The lengths of dask's blocks: the chunks, or several of them where there are too many."""
+    """Return the lengths of dask's blocks: chunks, or several where there are too many."""
     blocks = list(chunks)
     counts = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
     if math.prod(counts) <= _MOST_BLOCKS:
@@ -107,7 +107,7 @@ def _blocks(chunks: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
 
 
 def _dtype(variable: Variable) -> Any:
-    """What `dtype` means for writing: ``str`` for text, the names of an enum in the metadata."""
+    """Return the `dtype` for writing: ``str`` for text, an enum's names in the metadata."""
     if variable.dtype.kind == "O" and variable.nc_type == "string":
         return str
     enum = variable.enum
@@ -119,7 +119,7 @@ def _dtype(variable: Variable) -> Any:
 
 
 def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
-    """What ``netCDF4.Variable.filters()`` says, then Zarr v2's ``compressor`` and ``filters``.
+    """Return what ``netCDF4.Variable.filters()`` says, and Zarr v2's own keys.
 
     ``filters`` is None if netCDF's keys say all, and left out otherwise. What would
     keep xarray from writing the variable elsewhere is left out as well.
@@ -135,12 +135,12 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
 
 
 def _told() -> frozenset[str]:
-    """Codecs that netCDF's keys, or the dtype, tell of."""
+    """Return the codecs that netCDF's keys, or the dtype, tell of."""
     return frozenset(row.id for row in TABLE if row.netcdf) | {"vlen-utf8"}
 
 
 def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
-    """What ``netCDF4.Variable.filters()`` says."""
+    """Return what ``netCDF4.Variable.filters()`` says."""
     by_id = {config["id"]: config for config in map(as_zarr, codecs)}
     filters: dict[str, Any] = {"complevel": 0}
     for row in TABLE:
@@ -161,6 +161,6 @@ def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
 
 
 def _number(config: CodecConfig, key: str) -> int:
-    """A parameter of a codec for show: what is no number is 0, and the codec itself complains."""
+    """Return a parameter of a codec to show: 0 if it is no number, which the codec refuses."""
     value = config.get(key)
     return value if isinstance(value, int) else 0

@@ -74,7 +74,7 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
     supports_groups: ClassVar[bool] = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Whether a target is NCZarr beyond doubt: by its fragment, suffix or root keys."""
+        """Tell whether a target is NCZarr beyond doubt: by its fragment, suffix or root keys."""
         if isinstance(filename_or_obj, (str, os.PathLike)):
             from nczarr_xarray.dataset.guess import is_ours
 

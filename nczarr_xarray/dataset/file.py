@@ -83,13 +83,13 @@ class DataFile:
             self.index_cache = None  # once is enough
 
     def remembering(self) -> DataFile:
-        """The same file; of the data that are read by it, short ones are remembered, too."""
+        """Return the same file; of the data that are read by it, short ones are remembered, too."""
         return _Remembering(self)
 
     async def read_data(
         self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any], receive: Receive
     ) -> None:
-        """`RangeReader.read_data` of a remote file, on its loop."""
+        """Read data of a remote file, on its loop, by `RangeReader.read_data`."""
         assert self.ranges is not None
         await self.ranges.read_data(starts, stops, receive)
 
@@ -126,7 +126,7 @@ class DataFile:
             running.close()
 
     async def parse_remote(self, parsing: Parsing[T], *, around: bool = False) -> T:
-        """`parse` a remote file, on its loop: for parsers that are short."""
+        """Parse a remote file on its loop: for parsers that are short."""
         assert self.ranges is not None
         running = read_rounds(parsing)
         try:
@@ -148,7 +148,7 @@ class DataFile:
         return DataFile, (self.source,)
 
     def _extent(self, wish: Read) -> Extent | FormatError:
-        """The bytes that are there of those wished for, or why they are too few."""
+        """Return the bytes that are there of those wished for, or why they are too few."""
         stop = min(wish.start + wish.length, self.source.size)
         if wish.start < 0 or stop - wish.start < wish.least:
             return FormatError(

@@ -9,7 +9,7 @@ from nczarr_fsspec.errors import NCZarrError
 
 
 def is_ours(target: str) -> bool:
-    """Whether a path or URL is one that only this engine reads right.
+    """Tell whether a path or URL is one that only this engine reads right.
 
     True for a URL whose fragment names the mode ``nczarr``, ``zarr`` or ``bytes``, for the
     suffix ``.nczarr``, and for a local tree or zip whose root carries NCZarr
@@ -31,7 +31,7 @@ def is_ours(target: str) -> bool:
 
 
 def _has_keys(path: str) -> bool:
-    """Whether the root of a local tree or zip carries an NCZarr superblock."""
+    """Tell whether the root of a local tree or zip carries an NCZarr superblock."""
     if not Path(path).is_dir():
         with Path(path).open("rb") as file:
             if file.read(2) != b"PK":

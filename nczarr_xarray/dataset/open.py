@@ -100,7 +100,7 @@ def open_hierarchy(
 
 
 def open_with(target: Any, options: OpenOptions) -> Opened:
-    """`open_hierarchy`, with what is asked for as one object."""
+    """Do what `open_hierarchy` does, with what is asked for as one object."""
     return open_either(
         target,
         options,
@@ -160,7 +160,7 @@ def closed_on_error(data: KeyStore | ByteSource) -> Iterator[None]:
 
 
 def open_file(source: ByteSource, options: OpenOptions = EVERYTHING) -> Opened:
-    """`open_with` of one file; it is closed if that fails.
+    """Open one file as `open_with` does; close it if that fails.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def open_file(source: ByteSource, options: OpenOptions = EVERYTHING) -> Opened:
 def open_keys(
     store: KeyStore, mode: frozenset[str] = frozenset(), options: OpenOptions = EVERYTHING
 ) -> Opened:
-    """`open_with` of a store that is open; it is closed if that fails.
+    """Open a store's dataset as `open_with` does; close the store if that fails.
 
     The metadata are read as of one moment, with all changes that are valid. They are read anew
     if the dataset changes meanwhile, until it does not or has only got other data.
@@ -265,11 +265,11 @@ class Opened:
         return self.store
 
     def holds(self) -> bool:
-        """Whether it is all as it was when it was opened (see `Reading.holds`)."""
+        """Tell whether it is all as it was when it was opened (see `Reading.holds`)."""
         return self.reading is None or self.reading.holds()
 
     def reader(self, variable: Variable) -> VariableReader:
-        """A reader of one variable (cheap; it may outlive this object)."""
+        """Return a reader of one variable (cheap; it may outlive this object)."""
         mark = None if self.reading is None else self.reading.mark
         unchecked = self.hierarchy.unchecked
         return VariableReader(self.store, variable, unchecked, mark, exact=self.exact)

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def adopt(store: Store) -> KeyStore:
-    """Our view of a zarr-python store; stores of local files are read directly."""
+    """Return our view of a zarr-python store; stores of local files are read directly."""
     if isinstance(store, StoreView):
         return store.keys
     if isinstance(store, ZarrLocalStore):
@@ -47,7 +47,7 @@ def adopt(store: Store) -> KeyStore:
 
 
 def adopt_for_writing(store: Store) -> str | ZarrWriter:
-    """What to write to in place of a zarr-python store: the path of local files, else a writer."""
+    """Return what to write to for a zarr-python store: the path of local files, else a writer."""
     if isinstance(store, (ZarrLocalStore, ZarrZipStore)):
         if store.read_only:
             raise StoreError(str(store), "is open for reading only; open it with read_only=False")

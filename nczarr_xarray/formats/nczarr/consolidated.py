@@ -62,7 +62,7 @@ class Consolidated:
         return cls(documents, {prefix: frozenset(names) for prefix, names in tree.items()})
 
     def children(self, prefix: str) -> frozenset[str]:
-        """Return names directly below `prefix`."""
+        """Return the names directly below `prefix`."""
         return self.tree.get(prefix, frozenset())
 
     def check(

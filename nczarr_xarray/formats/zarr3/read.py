@@ -109,7 +109,7 @@ class _Reading:
     # -- consolidated metadata -------------------------------------------------
 
     def must_use_consolidated(self, own: Mapping[str, Document]) -> bool:
-        """Whether the consolidated metadata must be used, from the groups' own documents."""
+        """Tell whether the consolidated metadata must be used, from the groups' own documents."""
         if self.use_consolidated and not self.consolidated:
             lacks = "has no consolidated metadata; "
             if self.required:
@@ -123,7 +123,7 @@ class _Reading:
         return listing is None
 
     def may_use_consolidated(self, group: str) -> bool:
-        """Whether consolidated metadata name nodes in `group`, in which none was found."""
+        """Tell whether consolidated metadata name nodes in `group`, in which none was found."""
         unused = self.known is None and self.use_consolidated is None
         return unused and any(_parent(path) == group for path in self.consolidated)
 
@@ -157,7 +157,7 @@ class _Reading:
                     group.variables[name] = self.variable(group, name, key, error)
 
     def is_missing(self, path: str) -> bool:
-        """Whether the node at `path` was not found in the group in which it must be."""
+        """Tell whether the node at `path` was not found in the group in which it must be."""
         above, _, name = path.rpartition("/")
         group = self.descended.get(above)
         return group is not None and name not in group.variables and name not in group.groups
@@ -346,7 +346,7 @@ class _Reading:
         ]
 
     def names_of_zarr_2(self, document: Mapping[str, JSON], array: ZarrArray) -> list[JSON]:
-        """Names where some writers (GDAL) go on to put them in Zarr 3; else nothing but Nones."""
+        """Return the names that some writers (GDAL) put in Zarr 3; else nothing but Nones."""
         attributes = document.get("attributes")
         names = attributes.get("_ARRAY_DIMENSIONS") if isinstance(attributes, dict) else None
         if (
@@ -386,7 +386,7 @@ def _attributes(document: Mapping[str, JSON], where: str) -> Mapping[str, JSON]:
 
 
 def _consolidated(path: str, document: Document) -> dict[str, JSON]:
-    """What a group's ``zarr.json`` says of the nodes below the group, by path."""
+    """Return what a group's ``zarr.json`` says of the nodes below the group, by path."""
     inline = document.get("consolidated_metadata") if isinstance(document, dict) else None
     metadata = inline.get("metadata") if isinstance(inline, dict) else None
     if not isinstance(metadata, dict):
