@@ -19,6 +19,7 @@ from tests.support.marks import slow_but
 #: Runs its arguments as code; a chunk that is written says so and then waits for a signal.
 _WAITING = """
 import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may run these tests, ignores it
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.netcdf_file import _write_variable
 from nczarr_xarray.export import netcdf_file
@@ -41,7 +42,10 @@ def ended(code: str, number: int) -> int:
         assert process.stdout is not None
         assert process.stdout.readline() == b"writing\n"
         process.send_signal(number)
-        return process.wait()
+        try:
+            return process.wait(timeout=60)
+        finally:
+            process.kill()
 
 
 @pytest.fixture
