@@ -1,4 +1,4 @@
-"""Reading one remote file: metadata by waves, data while what came before is decoded."""
+"""Reading one remote file: metadata by read rounds, data while what came before is decoded."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class RangeReader:
     async def read_metadata(
         self, wanted: Sequence[Extent], *, around: bool = False
     ) -> list[memoryview]:
-        """Return the bytes of each extent, one wave of a parser.
+        """Return the bytes of each extent, one read round of a parser.
 
         What is wanted in the same turn of the event loop, by whomever, goes out
         together; what is on its way already is waited for. (As for data, small

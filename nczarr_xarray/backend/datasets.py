@@ -374,7 +374,7 @@ def shown_name(name: str) -> str:
 
 
 def _load_what_opening_touches(opened: Opened, stores: list[NCZarrDataStore]) -> None:
-    """Load what xarray reads while it opens a dataset, for all groups in one wave.
+    """Load what xarray reads while it opens a dataset, for all groups in one read round.
 
     xarray would read these variables one by one, and one that cannot be read
     would keep the whole dataset from opening.

@@ -109,16 +109,16 @@ class DataFile:
         source, ranges = self.source, self.ranges
         running = read_rounds(parsing)
         try:
-            wishes = next(running)
+            reads = next(running)
             while True:
                 if isinstance(source, RemoteBytes):
                     assert ranges is not None
                     # not the parser itself: it may be long, and may use libhdf5
-                    answers = source.run(self._read_wave(ranges, wishes, around))
+                    answers = source.run(self._read_round(ranges, reads, around))
                 else:
                     assert isinstance(source, LocalBytes)
-                    answers = [self._read(source, wish) for wish in wishes]
-                wishes = running.send(answers)
+                    answers = [self._read_local(source, read) for read in reads]
+                reads = running.send(answers)
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -130,9 +130,9 @@ class DataFile:
         assert self.ranges is not None
         running = read_rounds(parsing)
         try:
-            wishes = next(running)
+            reads = next(running)
             while True:
-                wishes = running.send(await self._read_wave(self.ranges, wishes, around))
+                reads = running.send(await self._read_round(self.ranges, reads, around))
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -147,19 +147,19 @@ class DataFile:
     def __reduce__(self) -> tuple[Any, ...]:
         return DataFile, (self.source,)
 
-    def _extent(self, wish: Read) -> Extent | FormatError:
-        """Return the bytes that are there of those wished for, or why they are too few."""
-        stop = min(wish.start + wish.length, self.source.size)
-        if wish.start < 0 or stop - wish.start < wish.least:
+    def _extent(self, read: Read) -> Extent | FormatError:
+        """Return the bytes that are there of those asked for, or why there are too few."""
+        stop = min(read.start + read.length, self.source.size)
+        if read.start < 0 or stop - read.start < read.least:
             return FormatError(
                 self.url,
                 f"the file has {self.source.size} bytes; its metadata refer to "
-                f"{wish.start} to {wish.start + wish.length} (truncated?)",
+                f"{read.start} to {read.start + read.length} (truncated?)",
             )
-        return Extent(wish.start, max(wish.start, stop))
+        return Extent(read.start, max(read.start, stop))
 
-    def _read(self, source: LocalBytes, wish: Read) -> memoryview | NCZarrError:
-        extent = self._extent(wish)
+    def _read_local(self, source: LocalBytes, read: Read) -> memoryview | NCZarrError:
+        extent = self._extent(read)
         if isinstance(extent, FormatError):
             return extent
         try:
@@ -167,10 +167,10 @@ class DataFile:
         except NCZarrError as error:
             return error
 
-    async def _read_wave(
-        self, ranges: RangeReader, wishes: Sequence[Read], around: bool
+    async def _read_round(
+        self, ranges: RangeReader, reads: Sequence[Read], around: bool
     ) -> list[memoryview | NCZarrError]:
-        extents = [self._extent(wish) for wish in wishes]
+        extents = [self._extent(read) for read in reads]
         there = [extent for extent in extents if isinstance(extent, Extent)]
         found = iter(await ranges.read_metadata(there, around=around) if there else [])
         return [next(found) if isinstance(extent, Extent) else extent for extent in extents]

@@ -1,7 +1,7 @@
 """Zarr v3, through zarr-python: its codecs, sharding and data types are zarr's business.
 
-The hierarchy is read by ourselves (one wave per depth, bad arrays reported one
-by one); zarr-python parses each array's metadata and reads its chunks (`v3_array`).
+The hierarchy is read by ourselves (one read round per depth, bad arrays reported one
+by one); zarr-python parses each array's metadata and reads its chunks (`array.py`).
 
 The metadata of all nodes may stand once more in the ``zarr.json`` of a group above
 them (*consolidated*). The nodes' own rule where the store can be listed, unless there
