@@ -27,6 +27,13 @@ from nczarr_xarray.model.arrays import (
     Selections,
     grid_of,
 )
+from nczarr_xarray.model.fragments import (
+    FragmentArray,
+    FragmentMapping,
+    FragmentOpener,
+    FragmentPlace,
+    Fragments,
+)
 
 __all__ = [
     "NC_DEFAULT_FILL",
@@ -42,6 +49,11 @@ __all__ = [
     "EnumType",
     "FileChunks",
     "FileStrides",
+    "FragmentArray",
+    "FragmentMapping",
+    "FragmentOpener",
+    "FragmentPlace",
+    "Fragments",
     "Group",
     "Hierarchy",
     "Selections",

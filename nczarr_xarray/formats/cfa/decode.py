@@ -1,0 +1,159 @@
+"""From a dataset with aggregation variables to one whose variables have aggregated data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_xarray.formats.cfa.dialect import Decoded, Dialect, Owner
+from nczarr_xarray.model import FragmentArray, Group, Hierarchy, Variable
+
+#: In the order in which they are tried.
+DIALECTS: tuple[Dialect, ...] = ()
+
+#: One of these is an attribute of every aggregation variable.
+_MARKS = frozenset({"cfa_array", "cfa_group", "aggregated_data"})
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """An aggregation variable that was found.
+
+    Parameters
+    ----------
+    owner
+        The variable.
+    dialect
+        How its table is spelled.
+    terms
+        Variables whose values are needed, by what the dialect calls them.
+    error
+        Why its table cannot be read, if so.
+    """
+
+    owner: Owner
+    dialect: Dialect
+    terms: Mapping[str, Variable]
+    error: NCZarrError | None = None
+
+
+def find(hierarchy: Hierarchy) -> list[Aggregation]:
+    """Find the aggregation variables of a dataset, and what their tables need."""
+    return list(_found(hierarchy))
+
+
+def _found(hierarchy: Hierarchy) -> Iterator[Aggregation]:
+    for group in hierarchy.root.walk():
+        for variable in group.variables.values():
+            if _MARKS.isdisjoint(variable.attributes):
+                continue
+            dialect = next((row for row in DIALECTS if row.recognizes(variable)), None)
+            if dialect is None:
+                continue
+            owner = Owner(variable, group, hierarchy.root)
+            try:
+                yield Aggregation(owner, dialect, dialect.terms(owner))
+            except NCZarrError as error:
+                yield Aggregation(owner, dialect, {}, error)
+
+
+def decode(
+    hierarchy: Hierarchy,
+    found: list[Aggregation],
+    values: Mapping[str, np.ndarray[Any, Any] | NCZarrError],
+) -> Hierarchy:
+    """Return the dataset with aggregated data; the variables of the tables are left out.
+
+    A table that cannot be read is an error of its variable.
+
+    Parameters
+    ----------
+    found
+        By `find`.
+    values
+        Of all terms, or why they cannot be read, by path.
+    """
+    problems = list(hierarchy.problems)
+    hidden = {variable.path for one in found for variable in one.terms.values()}
+    groups: set[str] = set()
+    changed: dict[str, Variable] = {}
+    for one in found:
+        variable = one.owner.variable
+        try:
+            decoded = _decoded(one, values)
+        except NCZarrError as error:
+            changed[variable.path] = replace(variable, error=error)
+            continue
+        groups |= decoded.groups
+        problems += [FormatError(variable.path, problem) for problem in decoded.problems]
+        attributes = {
+            name: attribute
+            for name, attribute in variable.attributes.items()
+            if name not in decoded.attributes
+        }
+        changed[variable.path] = replace(
+            variable,
+            dimensions=decoded.dimensions,
+            array=decoded.array,
+            attributes=attributes,
+            padding=None,
+            dtype=variable.dtype.newbyteorder("="),
+        )
+    root = _changed(hierarchy.root, changed, hidden - changed.keys(), groups)
+    return replace(hierarchy, root=root, problems=tuple(problems))
+
+
+def _decoded(one: Aggregation, values: Mapping[str, np.ndarray[Any, Any] | NCZarrError]) -> Decoded:
+    if one.error is not None:
+        raise one.error
+    own: dict[str, np.ndarray[Any, Any]] = {}
+    for term, variable in one.terms.items():
+        value = values[variable.path]
+        if isinstance(value, NCZarrError):
+            raise value
+        own[term] = value
+    return one.dialect.decode(one.owner, own)
+
+
+def _changed(
+    group: Group, changed: Mapping[str, Variable], hidden: set[str], groups: set[str]
+) -> Group:
+    """Return a group without what only tables need: variables, and what is then of no use."""
+    below = {
+        name: _changed(child, changed, hidden, groups)
+        for name, child in group.groups.items()
+        if child.path not in groups
+    }
+    emptied = {
+        name
+        for name, child in below.items()
+        if not (child.variables or child.groups or child.attributes)
+        and group.groups[name].variables
+    }
+    variables = {
+        name: changed.get(variable.path, variable)
+        for name, variable in group.variables.items()
+        if variable.path not in hidden
+    }
+    kept = {name: child for name, child in below.items() if name not in emptied}
+    used = {d.path for v in variables.values() for d in v.dimensions}
+    for child in kept.values():
+        for member in child.walk():
+            used |= {d.path for v in member.variables.values() for d in v.dimensions}
+    lost = {
+        d.path for v in group.variables.values() if v.path in hidden for d in v.dimensions
+    } - used
+    dimensions = {name: d for name, d in group.dimensions.items() if d.path not in lost}
+    return replace(group, variables=variables, groups=kept, dimensions=dimensions)
+
+
+def aggregated(hierarchy: Hierarchy) -> Iterator[tuple[Variable, FragmentArray]]:
+    """Yield the variables of a dataset that have aggregated data."""
+    for group in hierarchy.root.walk():
+        for variable in group.variables.values():
+            if isinstance(variable.array, FragmentArray):
+                yield variable, variable.array

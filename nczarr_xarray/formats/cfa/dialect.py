@@ -1,0 +1,184 @@
+"""What a dialect of aggregations is: a spelling of one table of fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from nczarr_xarray.model import Dimension, FragmentArray, Fragments, Group, Variable
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """An aggregation variable, and where it is.
+
+    Parameters
+    ----------
+    variable
+        With all its attributes.
+    group
+        The group that declares it.
+    root
+        Of the dataset: names may be those of the groups above.
+    """
+
+    variable: Variable
+    group: Group
+    root: Group
+
+    def text(self, name: str) -> str | None:
+        """Return an attribute of the variable that is one text; None if there is none."""
+        attribute = self.variable.attributes.get(name)
+        if attribute is None or isinstance(attribute.value, np.ndarray):
+            return None
+        value = attribute.value
+        return value if isinstance(value, str) else " ".join(value)
+
+    def groups(self) -> list[Group]:
+        """Return the group of the variable and those above it, the nearest first."""
+        found = [self.root]
+        for name in filter(None, self.group.path.split("/")):
+            found.append(found[-1].groups[name])
+        return found[::-1]
+
+    def dimension(self, name: str) -> Dimension | None:
+        """Find a dimension by its name, in the nearest group, or by its path."""
+        above, _, short = name.rpartition("/")
+        if above or name.startswith("/"):
+            holder = self.root.find(above)
+            return None if holder is None else holder.dimensions.get(short)
+        found = (group.dimensions.get(name) for group in self.groups())
+        return next((dimension for dimension in found if dimension is not None), None)
+
+    def sibling(self, name: str) -> Variable | None:
+        """Find a variable by its name, in the nearest group, or by its path, absolute or not."""
+        above, _, short = name.rpartition("/")
+        holders = [self.root] if name.startswith("/") else self.groups()
+        for holder in holders:
+            group = holder.find(above)
+            if group is not None and short in group.variables:
+                return group.variables[short]
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a dialect makes of an aggregation variable.
+
+    Parameters
+    ----------
+    dimensions
+        Of the aggregated data.
+    array
+        The aggregated data; `FragmentArray.opener` is not set.
+    attributes
+        Names of the attributes of the variable that are part of the aggregation, not of its data.
+    groups
+        Paths of groups that hold nothing but the table.
+    problems
+        What is wrong with the table and does not keep it from being read, for warnings.
+    """
+
+    dimensions: tuple[Dimension, ...]
+    array: FragmentArray
+    attributes: frozenset[str]
+    groups: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+
+
+class Term(NamedTuple):
+    """A variable of a table of fragments, as it is written.
+
+    Attributes
+    ----------
+    path
+        Of the variable, without a leading slash; it may be in a group.
+    dimensions
+        Names and lengths.
+    values
+        Integers, objects (text), or values of the aggregation.
+    attributes
+        Of the variable.
+    """
+
+    path: str
+    dimensions: tuple[tuple[str, int], ...]
+    values: np.ndarray[Any, Any]
+    attributes: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A table of fragments in the spelling of a dialect.
+
+    Parameters
+    ----------
+    attributes
+        Of the aggregation variable, which has no dimensions.
+    terms
+        Other variables of the master.
+    """
+
+    attributes: Mapping[str, str]
+    terms: tuple[Term, ...] = ()
+
+
+class Dialect(Protocol):
+    """Reads, and perhaps writes, one spelling of tables of fragments. Does no I/O.
+
+    Attributes
+    ----------
+    name
+        The version of the convention: ``"0.4"``, ``"1.13"``.
+    conventions
+        What a master says in ``Conventions``.
+    """
+
+    name: str
+    conventions: str
+
+    def recognizes(self, variable: Variable) -> bool:
+        """Tell an aggregation variable by its attributes."""
+
+    def terms(self, owner: Owner) -> Mapping[str, Variable]:
+        """Find the variables whose values `decode` needs, by what the dialect calls them.
+
+        Raises
+        ------
+        FormatError
+            Naming the variable and what it refers to, if that is not there.
+        """
+
+    def decode(self, owner: Owner, values: Mapping[str, np.ndarray[Any, Any]]) -> Decoded:
+        """Make a table of fragments of an aggregation variable.
+
+        Parameters
+        ----------
+        values
+            Of the variables that `terms` has found, by the same names; text is ``str``, char
+            variables are ``S1``.
+
+        Raises
+        ------
+        FormatError
+            Naming the variable, the fragment, and what is wrong with it.
+        """
+
+    def encode(self, name: str, dimensions: tuple[str, ...], fragments: Fragments) -> Encoded:
+        """Spell a table of fragments.
+
+        Parameters
+        ----------
+        name
+            Of the aggregation variable, without its group.
+        dimensions
+            Names of the dimensions of its data.
+
+        Raises
+        ------
+        ExportError
+            If the dialect cannot say what the table says.
+        """

@@ -1,0 +1,178 @@
+"""Aggregated data: a grid of fragments, each of which is a variable of some dataset."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from nczarr_xarray.model.arrays import Array, Selections
+
+_Column: TypeAlias = "np.ndarray[Any, Any]"
+
+
+class FragmentPlace(NamedTuple):
+    """Where a fragment is.
+
+    Attributes
+    ----------
+    address
+        Of the dataset, as the aggregation states it; ``""`` is the aggregation itself.
+    name
+        Path of the variable in it, ``"tas"`` or ``"group/tas"``.
+    format
+        What the aggregation calls the format; ``""`` if it does not say.
+    """
+
+    address: str
+    name: str
+    format: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentMapping:
+    """How the data of a fragment become those of its part of the aggregation.
+
+    In the order in which it is applied: `part`, `reverse`, `axes`, `units`.
+
+    Parameters
+    ----------
+    part
+        Per dimension of the fragment, what of it counts; None for all.
+    reverse
+        Dimensions of the fragment that run backwards.
+    axes
+        Per dimension of the fragment, the dimension of the aggregation that it is; None if they
+        are in the same order. A dimension of the aggregation that is not named has length 1 here.
+    units, calendar
+        Of the fragment's values, instead of its attributes.
+    """
+
+    part: tuple[slice | tuple[int, ...], ...] | None = None
+    reverse: tuple[int, ...] = ()
+    axes: tuple[int, ...] | None = None
+    units: str | None = None
+    calendar: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fragments:
+    """A table of fragments: columns in C order over the grid of fragments.
+
+    Parameters
+    ----------
+    starts, stops
+        int64, per dimension of the aggregation: where the fragments begin and end along it,
+        ascending and without overlap. What lies between them is missing.
+    addresses
+        Objects: `FragmentPlace.address`, or None if there is no such fragment.
+    names, formats
+        Objects: as of `FragmentPlace`.
+    values
+        The only value of each fragment, where the table holds these instead of addresses;
+        an address that is not None says that there is one.
+    mappings
+        How fragments are mapped that are not taken as they are, by their number.
+    others
+        By number: where else the same fragment may be, in the order in which to try.
+    """
+
+    starts: tuple[_Column, ...]
+    stops: tuple[_Column, ...]
+    addresses: _Column
+    names: _Column
+    formats: _Column
+    values: _Column | None = None
+    mappings: Mapping[int, FragmentMapping] = field(default_factory=dict)
+    others: Mapping[int, tuple[FragmentPlace, ...]] = field(default_factory=dict)
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Fragments along each dimension."""
+        return tuple(map(len, self.starts))
+
+    @property
+    def count(self) -> int:
+        """All fragments, missing ones among them."""
+        return math.prod(self.grid)
+
+    def position(self, number: int) -> tuple[int, ...]:
+        """Return the place of a fragment in the grid."""
+        return tuple(int(i) for i in np.unravel_index(number, self.grid)) if self.grid else ()
+
+    def extent(self, number: int) -> tuple[tuple[int, int], ...]:
+        """Return begin and end of a fragment per dimension."""
+        position = self.position(number)
+        bounds = zip(self.starts, self.stops, position, strict=True)
+        return tuple((int(start[at]), int(stop[at])) for start, stop, at in bounds)
+
+    def places(self, number: int) -> tuple[FragmentPlace, ...]:
+        """Return where a fragment may be, in the order in which to try; () if it is missing."""
+        address = self.addresses[number]
+        if address is None:
+            return ()
+        first = FragmentPlace(address, self.names[number], self.formats[number])
+        return (first, *self.others.get(number, ()))
+
+
+class FragmentOpener(Protocol):
+    """Opens fragments. Picklable and safe in threads."""
+
+    def selections(self, array: FragmentArray) -> Selections:
+        """Return what reads selections of an aggregation."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentArray(Array):
+    """The data of an aggregation variable: fragments, which are variables of other datasets.
+
+    A fragment is unpacked, its missing values become `fill`, its units those of the aggregation,
+    and its type becomes `dtype`.
+
+    Parameters
+    ----------
+    path, shape, dtype
+        As of `Array`.
+    fragments
+        Where the data are.
+    fill
+        What missing data are.
+    units, calendar
+        Of the values; None if they are not stated, and those of the fragments are not looked at.
+    packing
+        ``scale_factor``, ``add_offset`` and ``_Unsigned`` of the variable, if fragments that
+        have the same are not unpacked, as in CFA-0.4; None if all fragments are.
+    warning
+        What to say when missing data are read, where the table does not say that they are missing.
+    opener
+        What opens fragments; set when the aggregation is opened.
+    """
+
+    dtype: np.dtype[Any]
+    fragments: Fragments
+    fill: Any = None
+    units: str | None = None
+    calendar: str | None = None
+    packing: Mapping[str, Any] | None = None
+    warning: str = ""
+    opener: FragmentOpener | None = None
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...]:
+        lengths = zip(self.fragments.starts, self.fragments.stops, strict=True)
+        return tuple(int((stop - start).max(initial=1)) for start, stop in lengths)
+
+    @property
+    def is_chunked(self) -> bool:
+        return False
+
+    @property
+    def reads_itself(self) -> bool:
+        return True
+
+    def selections(self, store: Any) -> Selections:
+        assert self.opener is not None
+        return self.opener.selections(self)
