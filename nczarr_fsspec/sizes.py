@@ -1,0 +1,39 @@
+"""Sizes as people write them, ``"50MB"``, in bytes."""
+
+from __future__ import annotations
+
+import re
+from typing import SupportsIndex
+
+from nczarr_fsspec.errors import URLError
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGTP]?)(i?)(?:[bB](?:ytes)?)?\s*")
+_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+
+
+def parse_size(size: str | SupportsIndex, option: str = "size") -> int:
+    """Return a size in bytes.
+
+    Parameters
+    ----------
+    size
+        A number of bytes, or text: ``"50MB"`` is 50,000,000, ``"50MiB"`` 52,428,800 bytes.
+    option
+        How messages name it.
+
+    Raises
+    ------
+    URLError
+        If it is no size, or less than one byte.
+    """
+    if isinstance(size, str):
+        found = _SIZE.fullmatch(size)
+        if found is None or (found[3] and not found[2]):
+            raise URLError(option, f"{size!r} is no size; write a number of bytes, or '50MB'")
+        number = float(found[1]) if "." in found[1] else int(found[1])
+        count = int(number * (1024 if found[3] else 1000) ** _POWERS[found[2]])
+    else:
+        count = size.__index__()
+    if count < 1:
+        raise URLError(option, f"{size!r} is less than one byte")
+    return count

@@ -1,0 +1,124 @@
+"""Where variables are cut into fragments: pure arithmetic.
+
+The rule is that of S3netCDF4: latitude and longitude are divided first, then time, as long as
+fragments are too large. What is large is the largest fragment, not the average one, and borders
+are exact integers, so that every element is in one fragment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+#: Longitude, latitude, the vertical, time, any other; "" is a dimension that is never divided.
+AxisType: TypeAlias = Literal["X", "Y", "Z", "T", "N", ""]
+
+#: Borders of fragments along one dimension: int64, from 0 to its length.
+Edges: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+
+_FIELD: tuple[AxisType, ...] = ("X", "Y")
+_LINEAR: tuple[AxisType, ...] = ("T", "Z", "N")
+#: Letter, what a name contains, and what it begins with.
+_NAMES: tuple[tuple[AxisType, str | None, str | None], ...] = (
+    ("T", "time", None),
+    ("Z", "level", None),
+    ("Y", None, "lat"),
+    ("X", None, "lon"),
+)
+
+
+def axis_type(name: str, attribute: object = None) -> AxisType:
+    """Tell what a dimension is by the attribute ``axis`` of its coordinate, or by its name."""
+    if isinstance(attribute, str) and attribute in (*_FIELD, *_LINEAR):
+        return attribute
+    for kind, inside, start in _NAMES:
+        short = len(name) < 3 and name.startswith(kind.lower())
+        if short or (inside and inside in name) or (start and name.startswith(start)):
+            return kind
+    return "N"
+
+
+def split_counts(
+    shape: Sequence[int],
+    axes: Sequence[AxisType],
+    most: float,
+    mode: Literal["largest", "seed"] = "largest",
+) -> tuple[int, ...]:
+    """Decide into how many fragments each dimension is divided.
+
+    Parameters
+    ----------
+    shape, axes
+        Lengths and types of the dimensions.
+    most
+        Elements that a fragment may have.
+    mode
+        ``"largest"``: no fragment has more. ``"seed"``: the counts of S3netCDF4 0.1, whose
+        average fragment has no more, and which may divide the first dimension further than it
+        is long.
+    """
+    counts = [1] * len(shape)
+    if mode == "seed":
+        size = math.prod(shape)
+        while size // math.prod(counts) > most:
+            found = _least(counts, shape, axes, _wanted(counts, axes))
+            counts[found or 0] += 1
+        return tuple(counts)
+    while _largest(shape, counts) > most:
+        wanted = _wanted(counts, axes)
+        other = _LINEAR if wanted is _FIELD else _FIELD
+        found = _least(counts, shape, axes, wanted)
+        if found is None:
+            found = _least(counts, shape, axes, other)
+        if found is None:  # all that may be divided is
+            break
+        counts[found] += 1
+    return tuple(counts)
+
+
+def _wanted(counts: Sequence[int], axes: Sequence[AxisType]) -> tuple[AxisType, ...]:
+    """Return the types of dimensions to divide next: horizontal ones, or the others."""
+
+    def divided(kind: AxisType) -> int | None:
+        return next((n for n, axis in zip(counts, axes, strict=True) if axis == kind), None)
+
+    field = math.prod(divided(kind) or 1 for kind in _FIELD)
+    linear = next((n for kind in _LINEAR if (n := divided(kind)) is not None), 1)
+    return _FIELD if field <= linear else _LINEAR
+
+
+def _least(
+    counts: Sequence[int],
+    shape: Sequence[int],
+    axes: Sequence[AxisType],
+    wanted: tuple[AxisType, ...],
+) -> int | None:
+    """Return the first of the least divided dimensions of these types; None if there is none."""
+    able = [
+        number
+        for number, (count, size, axis) in enumerate(zip(counts, shape, axes, strict=True))
+        if axis in wanted and count < size
+    ]
+    return min(able, key=counts.__getitem__, default=None)
+
+
+def _largest(shape: Sequence[int], counts: Sequence[int]) -> int:
+    return math.prod(-(-size // count) for size, count in zip(shape, counts, strict=True))
+
+
+def even_edges(length: int, count: int) -> Edges:
+    """Return the borders of `count` parts whose lengths differ by at most one."""
+    return np.arange(count + 1, dtype=np.int64) * length // count
+
+
+def regular_edges(length: int, part: int) -> Edges:
+    """Return the borders of parts of the same length, of which the last may be shorter."""
+    return np.append(np.arange(0, length, part, dtype=np.int64), np.int64(length))
+
+
+def whole(length: int) -> Edges:
+    """Return the borders of a dimension that is not divided."""
+    return np.array([0, length], np.int64)
