@@ -27,7 +27,8 @@ if TYPE_CHECKING:
         URLError,
     )
     from nczarr_xarray.backend.consistent import load_dataset, state
-    from nczarr_xarray.dataset.open import Opened, open_hierarchy
+    from nczarr_xarray.dataset.open import open_hierarchy
+    from nczarr_xarray.dataset.opened import Opened
     from nczarr_xarray.export.accessor import register
     from nczarr_xarray.export.api import to_nczarr
     from nczarr_xarray.export.recovery import recover
@@ -51,7 +52,8 @@ _MODULES = {
     "nczarr_xarray.backend.consistent": ["load_dataset", "state"],
     "nczarr_xarray.export.api": ["to_nczarr"],
     "nczarr_xarray.export.recovery": ["recover"],
-    "nczarr_xarray.dataset.open": ["Opened", "open_hierarchy"],
+    "nczarr_xarray.dataset.open": ["open_hierarchy"],
+    "nczarr_xarray.dataset.opened": ["Opened"],
     "nczarr_xarray.views.store": ["open_store"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -25,7 +25,8 @@ from nczarr_xarray.backend._compat import (
 )
 from nczarr_xarray.backend.encoding import attribute_value, is_odd, variable_encoding
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.open import ATTEMPTS, Opened, always_changing, open_with
+from nczarr_xarray.dataset.open import ATTEMPTS, always_changing, open_with
+from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.open_options import OpenOptions

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+#: Chunks along one dimension: the length of all of them, or, ascending from 0, where each begins.
+Division: TypeAlias = "int | np.ndarray[Any, np.dtype[np.int64]]"
 #: How one dimension is indexed: whole numbers are checked and non-negative, slices ascend.
 Index: TypeAlias = "int | slice | np.ndarray[Any, np.dtype[np.intp]]"
 Part: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.intp]]"
@@ -115,7 +117,7 @@ class OuterPlan:
     squeeze
         Dimensions that an integer selects and the caller does not want.
     chunk_shape
-        Of the array.
+        Of the array; 0 where chunks have different lengths: these have no segments, only tasks.
     """
 
     shape: tuple[int, ...]
@@ -227,7 +229,7 @@ Plan: TypeAlias = OuterPlan | PointPlan
 
 
 def plan_outer(
-    selection: Sequence[Index], shape: Sequence[int], chunk_shape: Sequence[int]
+    selection: Sequence[Index], shape: Sequence[int], chunk_shape: Sequence[Division]
 ) -> OuterPlan:
     """Plan an orthogonal selection.
 
@@ -236,8 +238,10 @@ def plan_outer(
     selection
         One index per dimension: an integer, a slice (any step), or a 1-D array
         of integers (any order, repeats allowed; negative ones count from the end).
-    shape, chunk_shape
+    shape
         Of the array.
+    chunk_shape
+        How its dimensions are divided into chunks.
 
     Raises
     ------
@@ -260,19 +264,19 @@ def plan_outer(
             pieces.append(_array_pieces(_checked(index, size), chunk))
             sizes.append(index.size)
         else:
-            position = int(_checked(np.asarray(index, dtype=np.intp), size))
-            within = position % chunk
-            pieces.append([Piece(position // chunk, slice(within, within + 1), slice(0, 1))])
+            number, within = divide(int(_checked(np.asarray(index, dtype=np.intp), size)), chunk)
+            pieces.append([Piece(int(number), slice(within, within + 1), slice(0, 1))])
             sizes.append(1)
             squeeze.append(axis)
         flips.append(flip)
-    return OuterPlan(tuple(sizes), tuple(pieces), tuple(chunk_shape), tuple(flips), tuple(squeeze))
+    lengths = tuple(chunk if isinstance(chunk, int) else 0 for chunk in chunk_shape)
+    return OuterPlan(tuple(sizes), tuple(pieces), lengths, tuple(flips), tuple(squeeze))
 
 
 def plan_points(
     selection: Sequence[slice | np.ndarray[Any, Any]],
     shape: Sequence[int],
-    chunk_shape: Sequence[int],
+    chunk_shape: Sequence[Division],
 ) -> PointPlan:
     """Plan a pointwise selection, numpy's ``vindex``.
 
@@ -282,7 +286,7 @@ def plan_points(
         Per dimension a slice, or an integer array; the arrays are broadcast
         against each other and run along the first dimensions of the result.
     shape, chunk_shape
-        Of the array.
+        As for `plan_outer`.
 
     Raises
     ------
@@ -297,7 +301,7 @@ def plan_points(
     points_shape = arrays[0].shape
     positions = [array.reshape(-1) for array in arrays]
     chunks, within = zip(
-        *(np.divmod(p, chunk_shape[axis]) for p, axis in zip(positions, indexed, strict=True)),
+        *(divide(p, chunk_shape[axis]) for p, axis in zip(positions, indexed, strict=True)),
         strict=True,
     )
     order = np.lexsort(chunks[::-1])
@@ -325,6 +329,14 @@ def plan_points(
         flips=rest.flips,
         points_shape=points_shape,
     )
+
+
+def divide(positions: Any, chunk: Division) -> tuple[Any, Any]:
+    """Return the chunks that hold positions along a dimension, and the positions in these."""
+    if isinstance(chunk, int):
+        return positions // chunk, positions % chunk
+    numbers = np.searchsorted(chunk, positions, side="right") - 1
+    return numbers, positions - chunk[numbers]
 
 
 def _checked(index: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
@@ -359,9 +371,34 @@ class SlicePieces:
             at = end
 
 
-def _slice_pieces(steps: range, chunk: int) -> Pieces:
+def _slice_pieces(steps: range, chunk: Division) -> Pieces:
+    if not isinstance(chunk, int):
+        return _uneven_pieces(steps, chunk)
     pieces = SlicePieces(steps, chunk)
     return pieces if len(pieces) > LONG else list(pieces)
+
+
+def _uneven_pieces(steps: range, starts: np.ndarray[Any, Any]) -> list[Piece]:
+    if not steps:
+        return []
+    first, step = steps.start, steps.step
+    low, high = divide(np.array([first, steps[-1]]), starts)[0].tolist()
+    begins = starts[low : high + 1]
+    # of the steps, the first one in each chunk
+    at = np.maximum(0, -((first - begins) // step))
+    ends = np.append(at[1:], len(steps))
+    there = np.flatnonzero(at < ends)
+    rows = zip(
+        (low + there).tolist(),
+        (first + at * step - begins)[there].tolist(),
+        at[there].tolist(),
+        ends[there].tolist(),
+        strict=True,
+    )
+    return [
+        Piece(number, slice(within, within + (end - begin - 1) * step + 1, step), slice(begin, end))
+        for number, within, begin, end in rows
+    ]
 
 
 def _has_array(pieces: Iterable[Piece]) -> bool:
@@ -421,11 +458,11 @@ def _product(pieces: Sequence[Pieces]) -> Iterator[tuple[Piece, ...]]:
     return ((piece, *rest) for piece in pieces[0] for rest in _product(pieces[1:]))
 
 
-def _array_pieces(index: np.ndarray[Any, Any], chunk: int) -> list[Piece]:
+def _array_pieces(index: np.ndarray[Any, Any], chunk: Division) -> list[Piece]:
     """Group positions by chunk; runs with a constant step become slices, which copy faster."""
     if not index.size:
         return []
-    chunks, within = np.divmod(index, chunk)
+    chunks, within = divide(index, chunk)
     order: np.ndarray[Any, Any] | None = None
     if np.any(chunks[1:] < chunks[:-1]):
         order = np.argsort(chunks, kind="stable")

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nczarr_xarray.dataset.open import Opened
+    from nczarr_xarray.dataset.opened import Opened
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,21 +1,16 @@
 """Open a dataset: where the pure formats meet a store, or one file.
 
 `open_hierarchy` answers what a format asks for from a store or a file, and returns an
-`Opened`, of which xarray, the command line and tests are views.
+`nczarr_xarray.dataset.opened.Opened`, of which xarray, the command line and tests are views.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Self, TypeVar
-
-import numpy as np
+from typing import Any, TypeVar
 
 from nczarr_fsspec.changes.journal import State
 from nczarr_fsspec.changes.moment import Reading
@@ -28,18 +23,16 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_xarray.chunks.plan import Index
+from nczarr_xarray.dataset.aggregations import with_aggregations
 from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.fragments import Opening
+from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import open_target
-from nczarr_xarray.dataset.variable import VariableReader, loop_of
 from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.nczarr.nodes import Answer
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
 from nczarr_xarray.formats.registry import read_hierarchy
-from nczarr_xarray.model import (
-    Hierarchy,
-    Variable,
-)
+from nczarr_xarray.model import Hierarchy
 
 T = TypeVar("T")
 
@@ -169,7 +162,9 @@ def open_file(source: ByteSource, options: OpenOptions = EVERYTHING) -> Opened:
     """
     file = DataFile(source, options.folder)
     with closed_on_error(source):
-        return Opened(file, file.hierarchy(options))
+        return with_aggregations(
+            Opened(file, file.hierarchy(options)), options, file.hierarchy, open_variable
+        )
 
 
 def open_keys(
@@ -199,7 +194,9 @@ def open_keys(
                     assert failure is not None
                     raise failure
                 _hold_back(hierarchy, reading.state)
-                return Opened(reading.state.store, hierarchy, reading=reading)
+                opened = Opened(reading.state.store, hierarchy, reading=reading)
+                read = partial(_read_tree, reading, mode)
+                return with_aggregations(opened, options, read, open_variable)
             before = reading
         raise StoreError(store.url, always_changing(ATTEMPTS))
 
@@ -237,98 +234,30 @@ def _hold_back(hierarchy: Hierarchy, state: State) -> None:
             variable.error = variable.error or error
 
 
-@dataclass(slots=True)
-class Opened:
-    """An open dataset. A context manager; closing it releases the store.
+def open_variable(
+    target: str, storage_options: Mapping[str, Any] | None, path: str, depth: int
+) -> Opening:
+    """Open one variable of a dataset, which is to be a fragment of an aggregation.
 
-    Attributes
+    Parameters
     ----------
-    store
-        Where the chunks are.
-    hierarchy
-        The metadata.
-    exact
-        See `VariableReader`.
-    reading
-        How the metadata of objects with keys were read.
+    path
+        Of the variable, with its group.
+    depth
+        How many aggregations the dataset is in.
+
+    Raises
+    ------
+    NCZarrError
+        If there is no such dataset, or it has no such variable.
     """
-
-    store: KeyStore | DataFile
-    hierarchy: Hierarchy
-    exact: bool = False
-    reading: Reading | None = None
-
-    @property
-    def keys(self) -> KeyStore:
-        """The store of a dataset that is made of objects with keys, not one file."""
-        assert isinstance(self.store, KeyStore)
-        return self.store
-
-    def holds(self) -> bool:
-        """Tell whether it is all as it was when it was opened (see `Reading.holds`)."""
-        return self.reading is None or self.reading.holds()
-
-    def reader(self, variable: Variable) -> VariableReader:
-        """Return a reader of one variable (cheap; it may outlive this object)."""
-        mark = None if self.reading is None else self.reading.mark
-        unchecked = self.hierarchy.unchecked
-        return VariableReader(self.store, variable, unchecked, mark, exact=self.exact)
-
-    def read(
-        self, variable: Variable, key: tuple[Index, ...] | None = None
-    ) -> np.ndarray[Any, Any]:
-        """Read an orthogonal selection of `variable`; all of it for None."""
-        return self.reader(variable).read(key)
-
-    def read_many(
-        self, wanted: Iterable[tuple[Variable, tuple[Index, ...] | None]]
-    ) -> list[np.ndarray[Any, Any] | NCZarrError]:
-        """Read selections of several variables, a remote store's requests overlapping.
-
-        Errors stand in the place of values. `holds` says afterwards whether the
-        dataset was changed meanwhile.
-        """
-        readers = [(self.reader(variable), key) for variable, key in wanted]
-        remote = loop_of(self.store)
-        if remote is not None and readers:
-            reads = [reader.read_remote(key) for reader, key in readers]
-            return remote.run(self._watched(reads))
-        return [_caught(partial(reader.read, key)) for reader, key in readers]
-
-    async def _watched(self, reads: list[Coroutine[Any, Any, T]]) -> list[T | NCZarrError]:
-        if self.reading is None:
-            return await _gather_caught(reads)
-        found, _ = await asyncio.gather(_gather_caught(reads), self.reading.watch())
-        return found
-
-    def close(self) -> None:
-        """Release the store."""
-        self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-
-async def _gather_caught(
-    coroutines: list[Coroutine[Any, Any, T]],
-) -> list[T | NCZarrError]:
-    results = await asyncio.gather(*coroutines, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException) and not isinstance(result, NCZarrError):
-            raise result
-    return results  # type: ignore[return-value]  # only NCZarrErrors are left
-
-
-def _caught(function: Callable[[], T]) -> T | NCZarrError:
-    try:
-        return function()
-    except (FormatError, StoreError) as error:
-        return error
+    group, _, name = path.strip("/").rpartition("/")
+    options = OpenOptions(
+        group=group or None, tree=False, storage_options=storage_options, depth=depth
+    )
+    with open_with(target, options) as opened:  # what is read opens it again
+        holder = opened.hierarchy.root.find(group)
+        variable = None if holder is None else holder.variables.get(name)
+        if variable is None:
+            raise FormatError(opened.store.url, f"has no variable {path!r}")
+        return Opening(opened.reader(variable).read, variable)

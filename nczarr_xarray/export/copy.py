@@ -13,7 +13,7 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.open import Opened
+from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
 from nczarr_xarray.export.lacking import Lacking

@@ -15,7 +15,8 @@ from nczarr_fsspec.errors import (
     StoreError,
 )
 from nczarr_xarray.backend.datasets import open_group
-from nczarr_xarray.dataset.open import Opened, open_keys
+from nczarr_xarray.dataset.open import open_keys
+from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import edit, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED

@@ -15,7 +15,7 @@ import numpy as np
 from nczarr_fsspec.changes.create import partial_path, remove_leftovers, remove_partial
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
 from nczarr_xarray.codecs.registry import codec
-from nczarr_xarray.dataset.open import Opened
+from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.source import StoredSource

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,14 @@ class OpenOptions:
     index_cache
         Folder in which the metadata of a remote classic or HDF5 file are kept for
         other processes when it is closed; made if it is not there.
+    replace
+        Of an aggregation: what the addresses of fragments begin with, and what they begin with
+        instead.
+    allow
+        Of an aggregation: what addresses of fragments may begin with, besides what follows from
+        where it is itself.
+    depth
+        How many aggregations the dataset is in.
 
     Raises
     ------
@@ -50,6 +58,9 @@ class OpenOptions:
     use_zarr_fill_value_as_mask: bool | None = None
     anonymous_dimension_prefix: str = "_Anonymous_Dim_"
     index_cache: str | os.PathLike[str] | None = None
+    replace: Mapping[str, str] | None = None
+    allow: Sequence[str] = ()
+    depth: int = 0
 
     def __post_init__(self) -> None:
         if not (self.group is None or isinstance(self.group, str)):

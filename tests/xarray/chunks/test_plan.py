@@ -21,6 +21,7 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.model import ChunkedArray
+from tests.support.keys import an_index, outer
 
 
 class CountingStore(MappingStore):
@@ -71,30 +72,6 @@ def grids(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], tuple[int, ...]]:
 #: How netCDF-C states it: the element size is that of the variable.
 SHUFFLED: Any = st.sampled_from([(), ({"id": "shuffle", "elementsize": 0},)])
 ORDERS: Any = st.sampled_from("CF")
-
-
-def an_index(draw: st.DrawFn, size: int, *, pointwise: bool = False) -> Any:
-    kinds = ["slice", "array"] if pointwise else ["slice", "array", "integer"]
-    kind = draw(st.sampled_from(kinds if size else ["slice"]))
-    if kind == "integer":
-        return draw(st.integers(-size, size - 1))
-    if kind == "array":
-        values = draw(st.lists(st.integers(-size, size - 1), max_size=15))
-        return np.array(values, dtype=np.intp)
-    bound = st.none() | st.integers(-size - 2, size + 2)
-    step = draw(st.none() | st.integers(-4, 4).filter(bool))
-    return slice(draw(bound), draw(bound), step)
-
-
-def outer(data: np.ndarray[Any, Any], key: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-    """numpy's answer to an orthogonal selection."""
-    dropped = []
-    for axis, index in enumerate(key):
-        part = [index] if isinstance(index, int) else index
-        data = data[(slice(None),) * axis + (part,)]
-        if isinstance(index, int):
-            dropped.append(axis)
-    return data.squeeze(axis=tuple(dropped))
 
 
 @given(grids(), SHUFFLED, ORDERS, st.data())

@@ -1,0 +1,103 @@
+"""Find the aggregation variables of an open dataset, and read the tables of their fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.url import is_url
+from nczarr_xarray.dataset.fragments import FragmentDatasets, Opener, Opening
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.formats.cfa.decode import Aggregation, aggregated, decode, find
+from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.model import FragmentArray, Hierarchy
+
+
+def with_aggregations(
+    opened: Opened,
+    options: OpenOptions,
+    read: Callable[[OpenOptions], Hierarchy],
+    opener: Opener,
+) -> Opened:
+    """Return an open dataset whose aggregation variables have the data of their fragments.
+
+    Parameters
+    ----------
+    read
+        Reads the metadata again, with other options: a table may be in another group.
+    opener
+        Opens fragments.
+    """
+    found = find(opened.hierarchy)
+    if not found:
+        return opened
+    if not (options.tree and not options.path) and any(one.error for one in found):
+        opened = replace(opened, hierarchy=read(replace(options, group=None, tree=True)))
+        found = find(opened.hierarchy)
+    terms = {variable.path: variable for one in found for variable in one.terms.values()}
+    values = opened.read_many([(variable, None) for variable in terms.values()])
+    hierarchy = decode(opened.hierarchy, found, dict(zip(terms, values, strict=True)))
+    own = _Own(opened, found, hierarchy)
+    datasets = FragmentDatasets(own, opener, policy_of(opened.store.url, options), options.depth)
+    for variable, array in aggregated(hierarchy):
+        variable.array = replace(array, opener=datasets)
+    return replace(opened, hierarchy=hierarchy)
+
+
+class _Own:
+    """Opens the fragments that are variables of the master itself. Picklable."""
+
+    def __init__(self, opened: Opened, found: list[Aggregation], decoded: Hierarchy) -> None:
+        self._url = opened.store.url
+        names: set[str] = set()
+        for _, array in aggregated(decoded):
+            names |= _names_of_own(array)
+        variables = {
+            variable.path: variable
+            for group in opened.hierarchy.root.walk()
+            for variable in (group.variables.values() if names else ())
+        }
+        self._variables = {
+            name: (opened.reader(variables[f"/{name}"]), variables[f"/{name}"])
+            for name in names
+            if f"/{name}" in variables
+        }
+
+    def __call__(self, name: str) -> Opening:
+        found = self._variables.get(name.strip("/"))
+        if found is None:
+            raise FormatError(self._url, f"has no variable {name!r}, which is to be a fragment")
+        reader, variable = found
+        return Opening(reader.read, variable)
+
+
+def _names_of_own(array: FragmentArray) -> set[str]:
+    fragments = array.fragments
+    names = {
+        name.strip("/")
+        for address, name in zip(fragments.addresses, fragments.names, strict=True)
+        if address == ""
+    }
+    for others in fragments.others.values():
+        names |= {place.name.strip("/") for place in others if not place.address}
+    return names
+
+
+class _Policy:
+    """Takes all addresses."""
+
+    def __init__(self, master: str) -> None:
+        self.folder = str(Path(master).parent)
+
+    def resolve(self, address: str) -> str:
+        return address if address.startswith("/") or is_url(address) else f"{self.folder}/{address}"
+
+    def options(self, target: str) -> None:
+        return None
+
+
+def policy_of(url: str, _: OpenOptions) -> _Policy:
+    """Return what addresses in a master mean."""
+    return _Policy(url)

@@ -1,0 +1,258 @@
+"""From the data of a fragment to those of its part of an aggregation: pure arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.dataset.units import Convert, conversion
+from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
+    FragmentArray,
+    FragmentMapping,
+    Variable,
+    described,
+)
+
+_PACKING = ("scale_factor", "add_offset", "_Unsigned")
+_AS_IT_IS = FragmentMapping()
+
+
+def packing_of(variable: Variable) -> dict[str, Any]:
+    """Return the attributes by which the values of a variable are packed, as plain values."""
+    found: dict[str, Any] = {}
+    for name in _PACKING:
+        attribute = variable.attributes.get(name)
+        if attribute is not None:
+            value = attribute.value
+            found[name] = value.tolist() if isinstance(value, np.ndarray) else value
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a fragment is read.
+
+    Parameters
+    ----------
+    axes
+        Per dimension of the fragment, the one of the aggregation that it is; None for one of
+        length 1 that the aggregation does not have.
+    steps
+        Per dimension of the fragment, the positions in it, in the order of the aggregation;
+        None where they are all, in the same order.
+    """
+
+    array: FragmentArray
+    variable: Variable
+    mapping: FragmentMapping
+    axes: tuple[int | None, ...]
+    steps: tuple[Sequence[int] | None, ...]
+
+    def read(
+        self, read: Callable[..., np.ndarray[Any, Any]], key: tuple[Any, ...], *, points: bool
+    ) -> np.ndarray[Any, Any]:
+        """Read a selection: `key` is in terms of the aggregation, relative to the fragment."""
+        ndim = len(self.array.shape)
+        if self.axes == tuple(range(ndim)) and all(steps is None for steps in self.steps):
+            return self._values(read(key, points=points))
+        if not points:
+            own = tuple(map(self._index, self.axes, self.steps, [key] * len(self.axes)))
+            data = read(own, points=False)
+            return self._values(self._arranged(data))
+        # the smallest box that has all points
+        arrays = [axis for axis, index in enumerate(key) if not isinstance(index, slice)]
+        sliced = [axis for axis in range(ndim) if axis not in arrays]
+        lows = {axis: int(key[axis].min()) for axis in arrays}
+        box = tuple(
+            slice(lows[axis], int(key[axis].max()) + 1) if axis in lows else key[axis]
+            for axis in range(ndim)
+        )
+        values = self.read(read, box, points=False).transpose([*arrays, *sliced])
+        chosen: np.ndarray[Any, Any] = values[tuple(key[axis] - lows[axis] for axis in arrays)]
+        return chosen
+
+    def _index(
+        self, axis: int | None, steps: Sequence[int] | None, key: tuple[Any, ...]
+    ) -> slice | np.ndarray[Any, Any]:
+        """Return the index of one dimension of the fragment."""
+        if axis is None:
+            return slice(0, 1)
+        index: slice | np.ndarray[Any, Any] = key[axis]
+        if steps is None:
+            return index
+        if isinstance(index, slice) and isinstance(steps, range):
+            chosen = steps[index]
+            stop = chosen.stop if chosen.stop >= 0 else None
+            return slice(chosen.start, stop, chosen.step) if chosen else slice(0, 0)
+        picked: np.ndarray[Any, Any] = np.asarray(steps)[index]
+        return picked
+
+    def _arranged(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Put the dimensions of what was read of the fragment in the order of the aggregation."""
+        kept = [at for at, axis in enumerate(self.axes) if axis is not None]
+        data = data.reshape([data.shape[at] for at in kept])
+        axes = [axis for axis in self.axes if axis is not None]
+        data = data.transpose(np.argsort(axes))
+        lacking = [axis for axis in range(len(self.array.shape)) if axis not in axes]
+        return np.expand_dims(data, lacking)
+
+    def _values(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return values of the aggregation: unpacked, of its units and type."""
+        array, variable = self.array, self.variable
+        packing = packing_of(variable)
+        if array.packing is not None and packing == dict(array.packing):
+            packing = {}
+        missing = _missing(data, variable)
+        if packing:
+            data = _unpacked(data, packing)
+        convert = _conversion(array, self.mapping, variable)
+        if convert is not None:
+            data = convert(data)
+        data = self._cast(data, missing)
+        if missing is not None:
+            data[missing] = array.fill
+        return data
+
+    def _cast(
+        self, data: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None
+    ) -> np.ndarray[Any, Any]:
+        dtype = self.array.dtype.newbyteorder("=")
+        if data.dtype == dtype:
+            return data.copy() if missing is not None else data
+        if dtype.kind not in "iufb" or data.dtype.kind not in "iufb":
+            raise FormatError(
+                self.variable.path,
+                f"holds {described(data.dtype)}, and the aggregation {described(dtype)}",
+            )
+        with np.errstate(invalid="ignore", over="ignore"):
+            cast = data.astype(dtype)
+            if not (dtype.kind == "f" or np.can_cast(data.dtype, dtype, "safe")):
+                same = cast.astype(data.dtype) == data
+                if not (same if missing is None else same | missing).all():
+                    raise FormatError(
+                        self.variable.path,
+                        f"has {described(data.dtype)} values that are no {described(dtype)}, "
+                        "which the aggregation holds",
+                    )
+        return cast
+
+
+def reading_of(array: FragmentArray, number: int, variable: Variable) -> Reading:
+    """Find out how a fragment is read.
+
+    Raises
+    ------
+    FormatError
+        If the fragment has another shape than its part of the aggregation.
+    """
+    mapping = array.fragments.mappings.get(number, _AS_IT_IS)
+    wanted = tuple(stop - start for start, stop in array.fragments.extent(number))
+    steps: list[Sequence[int] | None] = [None] * len(variable.shape)
+    lengths = list(variable.shape)
+
+    def wrong() -> FormatError:
+        return FormatError(
+            variable.path,
+            f"has the shape {variable.shape}, and its part of the aggregation {wanted}",
+        )
+
+    if mapping.part is not None:
+        if len(mapping.part) != len(lengths):
+            raise wrong()
+        for axis, part in enumerate(mapping.part):
+            chosen = range(lengths[axis])[part] if isinstance(part, slice) else part
+            if not isinstance(part, slice) and max(part, default=0) >= lengths[axis]:
+                raise wrong()
+            steps[axis], lengths[axis] = chosen, len(chosen)
+    for axis in mapping.reverse:
+        if axis >= len(lengths):
+            raise wrong()
+        own = steps[axis]
+        steps[axis] = (range(lengths[axis]) if own is None else own)[::-1]
+    axes = _axes(mapping, lengths, wanted)
+    if axes is None:
+        raise wrong()
+    return Reading(array, variable, mapping, axes, tuple(steps))
+
+
+def _axes(
+    mapping: FragmentMapping, lengths: list[int], wanted: tuple[int, ...]
+) -> tuple[int | None, ...] | None:
+    """Return which dimension of the aggregation each one of a fragment is; None if none fits."""
+    if mapping.axes is not None:
+        lacking = [n for axis, n in enumerate(wanted) if axis not in mapping.axes]
+        own = [wanted[axis] for axis in mapping.axes]
+        fits = own == lengths and all(length == 1 for length in lacking)
+        return mapping.axes if fits else None
+    if tuple(lengths) == wanted:
+        return tuple(range(len(wanted)))
+    # dimensions of length 1 may be absent, on either side
+    if [n for n in lengths if n != 1] != [n for n in wanted if n != 1]:
+        return None
+    long = iter([axis for axis, length in enumerate(wanted) if length != 1])
+    return tuple(None if length == 1 else next(long) for length in lengths)
+
+
+def _missing(data: np.ndarray[Any, Any], variable: Variable) -> np.ndarray[Any, Any] | None:
+    """Tell which elements of a fragment are missing; None if none is."""
+    if data.dtype.kind not in "iuf":
+        return None
+    marks: list[Any] = []
+    for name in ("_FillValue", "missing_value"):
+        attribute = variable.attributes.get(name)
+        if attribute is not None and isinstance(attribute.value, np.ndarray):
+            marks += attribute.value.tolist()
+    if not marks and variable.nc_type not in (None, "byte", "ubyte", "char", "string"):
+        marks.append(data.dtype.type(NC_DEFAULT_FILL[variable.nc_type or ""]))
+    missing = None
+    for mark in marks:
+        found = np.isnan(data) if mark != mark else data == mark  # noqa: PLR0124 - NaN
+        if found.any():
+            missing = found if missing is None else missing | found
+    return missing
+
+
+def _unpacked(data: np.ndarray[Any, Any], packing: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """Undo the packing of a fragment, in double precision."""
+    unsigned = packing.get("_Unsigned")
+    if unsigned is not None and data.dtype.kind in "iu":
+        kind = "u" if str(unsigned).lower() == "true" else "i"
+        data = data.astype(np.dtype(f"{kind}{data.dtype.itemsize}"))
+    scale, offset = packing.get("scale_factor"), packing.get("add_offset")
+    if scale is None and offset is None:
+        return data
+    plain = data.astype(np.float64)
+    if scale is not None:
+        plain *= _one(scale)
+    if offset is not None:
+        plain += _one(offset)
+    return plain
+
+
+def _one(value: Any) -> float:
+    return float(value[0] if isinstance(value, list) else value)
+
+
+def _conversion(
+    array: FragmentArray, mapping: FragmentMapping, variable: Variable
+) -> Convert | None:
+    """Return what converts the units of a fragment to those of the aggregation, if it must be."""
+    own = mapping.units or _text(variable, "units")
+    if array.units is None or own is None or own.strip() == array.units.strip():
+        return None
+    calendar = mapping.calendar or _text(variable, "calendar")
+    try:
+        return conversion(own, calendar, array.units, array.calendar)
+    except ValueError as error:
+        raise FormatError(variable.path, str(error)) from None
+
+
+def _text(variable: Variable, name: str) -> str | None:
+    attribute = variable.attributes.get(name)
+    value = None if attribute is None else attribute.value
+    return value if isinstance(value, str) else value[0] if isinstance(value, tuple) else None

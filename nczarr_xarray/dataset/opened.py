@@ -1,0 +1,119 @@
+"""An open dataset: its metadata, and readers of its variables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from nczarr_fsspec.changes.moment import Reading
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_xarray.chunks.plan import Index
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.variable import VariableReader, loop_of
+from nczarr_xarray.model import Hierarchy, Variable
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Opened:
+    """An open dataset. A context manager; closing it releases the store.
+
+    Attributes
+    ----------
+    store
+        Where the chunks are.
+    hierarchy
+        The metadata.
+    exact
+        See `VariableReader`.
+    reading
+        How the metadata of objects with keys were read.
+    """
+
+    store: KeyStore | DataFile
+    hierarchy: Hierarchy
+    exact: bool = False
+    reading: Reading | None = None
+
+    @property
+    def keys(self) -> KeyStore:
+        """The store of a dataset that is made of objects with keys, not one file."""
+        assert isinstance(self.store, KeyStore)
+        return self.store
+
+    def holds(self) -> bool:
+        """Tell whether it is all as it was when it was opened (see `Reading.holds`)."""
+        return self.reading is None or self.reading.holds()
+
+    def reader(self, variable: Variable) -> VariableReader:
+        """Return a reader of one variable (cheap; it may outlive this object)."""
+        mark = None if self.reading is None else self.reading.mark
+        unchecked = self.hierarchy.unchecked
+        return VariableReader(self.store, variable, unchecked, mark, exact=self.exact)
+
+    def read(
+        self, variable: Variable, key: tuple[Index, ...] | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Read an orthogonal selection of `variable`; all of it for None."""
+        return self.reader(variable).read(key)
+
+    def read_many(
+        self, wanted: Iterable[tuple[Variable, tuple[Index, ...] | None]]
+    ) -> list[np.ndarray[Any, Any] | NCZarrError]:
+        """Read selections of several variables, a remote store's requests overlapping.
+
+        Errors stand in the place of values. `holds` says afterwards whether the
+        dataset was changed meanwhile.
+        """
+        readers = [(self.reader(variable), key) for variable, key in wanted]
+        remote = loop_of(self.store)
+        if remote is not None and readers:
+            reads = [reader.read_remote(key) for reader, key in readers]
+            return remote.run(self._watched(reads))
+        return [_caught(partial(reader.read, key)) for reader, key in readers]
+
+    async def _watched(self, reads: list[Coroutine[Any, Any, T]]) -> list[T | NCZarrError]:
+        if self.reading is None:
+            return await _gather_caught(reads)
+        found, _ = await asyncio.gather(_gather_caught(reads), self.reading.watch())
+        return found
+
+    def close(self) -> None:
+        """Release the store."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def _gather_caught(
+    coroutines: list[Coroutine[Any, Any, T]],
+) -> list[T | NCZarrError]:
+    results = await asyncio.gather(*coroutines, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, NCZarrError):
+            raise result
+    return results  # type: ignore[return-value]  # only NCZarrErrors are left
+
+
+def _caught(function: Callable[[], T]) -> T | NCZarrError:
+    try:
+        return function()
+    except (FormatError, StoreError) as error:
+        return error

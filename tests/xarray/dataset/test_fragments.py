@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrWarning
+from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader, Opening
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    Attribute,
+    Dimension,
+    FragmentArray,
+    FragmentMapping,
+    FragmentPlace,
+    Fragments,
+    Variable,
+)
+from tests.support.keys import outer, outer_keys, point_keys, pointwise
+
+FILL = -9.0
+
+
+class AnyAddress:
+    """All that a fake master may name."""
+
+    def resolve(self, address: str) -> str:
+        return address
+
+    def options(self, target: str) -> None:
+        return None
+
+
+@dataclass
+class Held:
+    """Variables in memory, as fragments."""
+
+    data: dict[str, np.ndarray[Any, Any]]
+    attributes: dict[str, dict[str, Attribute]]
+
+    def variable(self, name: str) -> Opening:
+        if name not in self.data:
+            raise DatasetNotFoundError(name, "there is no such file or directory")
+        data = self.data[name]
+        dimensions = tuple(Dimension(f"d{i}", n) for i, n in enumerate(data.shape))
+        attributes = self.attributes.get(name, {})
+        nc_type = next(name for name, dtype in NC_DTYPES.items() if dtype == data.dtype)
+        variable = Variable(name, "/", dimensions, nc_type, data.dtype, attributes)
+        return Opening(Read(data), variable)
+
+    def other(self, target: str, options: Any, path: str, depth: int) -> Opening:
+        return self.variable(target)
+
+    def reader(self, array: FragmentArray) -> FragmentReader:
+        return FragmentDatasets(self.variable, self.other, AnyAddress(), 0).selections(array)
+
+
+@dataclass
+class Read:
+    data: np.ndarray[Any, Any]
+
+    def __call__(self, key: tuple[Any, ...], *, points: bool = False) -> np.ndarray[Any, Any]:
+        return pointwise(self.data, key) if points else outer(self.data, key)
+
+
+def objects(values: list[Any]) -> np.ndarray[Any, Any]:
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
+
+
+def attribute(name: str, value: Any) -> Attribute:
+    if isinstance(value, str):
+        return Attribute(name, "char", value)
+    return Attribute(name, "double", np.atleast_1d(np.asarray(value)))
+
+
+def table(
+    bounds: list[list[tuple[int, int]]], addresses: list[str | None], **others: Any
+) -> Fragments:
+    return Fragments(
+        tuple(np.array([start for start, _ in axis], dtype=np.int64) for axis in bounds),
+        tuple(np.array([stop for _, stop in axis], dtype=np.int64) for axis in bounds),
+        objects(addresses),
+        np.broadcast_to(objects(["v"]), (len(addresses),)),
+        np.broadcast_to(objects([""]), (len(addresses),)),
+        **others,
+    )
+
+
+@st.composite
+def aggregations(draw: st.DrawFn) -> tuple[FragmentArray, np.ndarray[Any, Any], Held]:
+    """An aggregation, what its data are, and its fragments."""
+    ndim = draw(st.integers(1, 3))
+    bounds: list[list[tuple[int, int]]] = []
+    shape = []
+    for _ in range(ndim):
+        at, axis = 0, []
+        for _ in range(draw(st.integers(1, 4))):
+            at += draw(st.sampled_from([0, 0, 0, 1, 2]))
+            length = draw(st.integers(1, 3))
+            axis.append((at, at + length))
+            at += length
+        bounds.append(axis)
+        shape.append(at + draw(st.sampled_from([0, 0, 1])))
+    whole = np.full(shape, FILL)
+    held = Held({}, {})
+    addresses: list[str | None] = []
+    mappings = {}
+    grid = tuple(map(len, bounds))
+    for number, position in enumerate(np.ndindex(grid)):
+        if draw(st.integers(0, 4)) == 0:
+            addresses.append(None)
+            continue
+        where = tuple(slice(*axis[at]) for axis, at in zip(bounds, position, strict=True))
+        own = np.arange(whole[where].size, dtype=float).reshape(whole[where].shape)
+        own += 100 * number
+        whole[where] = own
+        addresses.append(str(number))
+        stored, mapping = draw(stored_as(own))
+        held.data[str(number)] = stored
+        if mapping is not None:
+            mappings[number] = mapping
+    fragments = table(bounds, addresses, mappings=mappings)
+    return FragmentArray("/v", tuple(shape), np.dtype("f8"), fragments, FILL), whole, held
+
+
+@st.composite
+def stored_as(
+    draw: st.DrawFn, data: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], FragmentMapping | None]:
+    """Data in another form, and what makes the first form of it."""
+    kind = draw(st.sampled_from(["same", "short", "mapped"]))
+    if kind == "same":
+        return data, None
+    if kind == "short":
+        return data.reshape([n for n in data.shape if n != 1]), None
+    axes = tuple(draw(st.permutations(range(data.ndim))))
+    data = data.transpose(axes)
+    reverse = tuple(draw(st.sets(st.integers(0, data.ndim - 1))))
+    for axis in reverse:
+        data = np.flip(data, axis)
+    part: list[slice | tuple[int, ...]] = []
+    for axis in range(data.ndim):
+        length = data.shape[axis]
+        if draw(st.booleans()):
+            room = np.full((*data.shape[:axis], 2 * length + 1, *data.shape[axis + 1 :]), 7e7)
+            room[(*[slice(None)] * axis, slice(1, None, 2))] = data
+            part.append(slice(1, 2 * length, 2))
+            data = room
+        else:
+            order = draw(st.permutations(range(length)))
+            part.append(tuple(int(i) for i in np.argsort(order)))
+            data = np.take(data, order, axis)
+    return data, FragmentMapping(tuple(part), reverse, axes)
+
+
+class TestSelections:
+    @given(st.data())
+    def test_orthogonal(self, data: st.DataObject) -> None:
+        array, whole, held = data.draw(aggregations())
+        key = data.draw(outer_keys(whole.shape))
+        found = held.reader(array).read(key, points=False)
+        np.testing.assert_array_equal(found, outer(whole, key), strict=True)
+
+    @given(st.data())
+    def test_points(self, data: st.DataObject) -> None:
+        array, whole, held = data.draw(aggregations())
+        key = data.draw(point_keys(whole.shape))
+        found = held.reader(array).read(key, points=True)
+        np.testing.assert_array_equal(found, pointwise(whole, key), strict=True)
+
+
+def one(data: Any, attributes: dict[str, Any] | None = None, **array: Any) -> Callable[[], Any]:
+    """Read an aggregation of one fragment."""
+    data = np.asarray(data)
+    named = {name: attribute(name, value) for name, value in (attributes or {}).items()}
+    held = Held({"a": data}, {"a": named})
+    fragments = table([[(0, n)] for n in data.shape], ["a"])
+    given = {"dtype": np.dtype("f4"), "fill": np.float32(FILL), **array}
+    whole = FragmentArray("/v", data.shape, fragments=fragments, **given)
+    key = (slice(None),) * data.ndim
+    return lambda: held.reader(whole).read(key, points=False)
+
+
+class TestValues:
+    def test_missing_values_become_those_of_the_aggregation(self) -> None:
+        read = one([1.0, -1.0, 1e20], {"_FillValue": 1e20, "missing_value": -1.0})
+        assert read().tolist() == [1.0, FILL, FILL]
+
+    def test_nan_may_be_missing(self) -> None:
+        assert one([1.0, np.nan], {"_FillValue": np.nan})().tolist() == [1.0, FILL]
+
+    def test_what_was_never_written_is_missing(self) -> None:
+        assert one([1.0, 9.969209968386869e36])().tolist() == [1.0, FILL]
+
+    def test_packed_fragments_are_unpacked(self) -> None:
+        read = one(
+            np.array([1, 2, -1], "i2"), {"scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -1}
+        )
+        assert read().tolist() == [1.5, 2.0, FILL]
+
+    def test_unsigned(self) -> None:
+        assert one(np.array([1, -1], "i1"), {"_Unsigned": "true"})().tolist() == [1.0, 255.0]
+
+    def test_packed_as_the_variable_is(self) -> None:
+        read = one(
+            np.array([1, 2], "i2"),
+            {"scale_factor": 0.5},
+            packing={"scale_factor": [0.5]},
+            dtype=np.dtype("i2"),
+            fill=np.int16(-9),
+        )
+        assert read().tolist() == [1, 2]
+
+    @pytest.mark.parametrize(
+        ("own", "wanted", "values", "expected"),
+        [
+            ("degC", "K", [0.0, 1.5], [273.15, 274.65]),
+            ("kelvin", "K", [1.0, 2.0], [1.0, 2.0]),
+            ("days since 2000-01-02", "hours since 2000-01-01", [0.0, 1.0], [24.0, 48.0]),
+        ],
+    )
+    def test_units(self, own: str, wanted: str, values: list[float], expected: list[float]) -> None:
+        read = one(values, {"units": own}, units=wanted)
+        assert read().tolist() == np.array(expected, "f4").tolist()
+
+    def test_units_that_do_not_fit(self) -> None:
+        with pytest.raises(FormatError, match=r"cannot be converted.*fragment \(0,\) of /v"):
+            one([1.0], {"units": "m"}, units="K")()
+
+    def test_another_type_with_the_same_values(self) -> None:
+        read = one(np.array([1.0, 2.0]), dtype=np.dtype("i4"), fill=np.int32(-9))
+        assert read().tolist() == [1, 2]
+
+    def test_another_type_with_other_values(self) -> None:
+        with pytest.raises(FormatError, match=r"has float64 values that are no int32"):
+            one(np.array([1.5]), dtype=np.dtype("i4"), fill=np.int32(-9))()
+
+    def test_text_is_no_number(self) -> None:
+        with pytest.raises(FormatError, match="holds"):
+            one(np.array([b"a"]))()
+
+    def test_another_shape(self) -> None:
+        held = Held({"a": np.zeros((2, 3))}, {})
+        array = FragmentArray("/v", (3, 2), np.dtype("f8"), table([[(0, 3)], [(0, 2)]], ["a"]))
+        with pytest.raises(FormatError, match=r"has the shape \(2, 3\).*\(3, 2\).*fragment"):
+            held.reader(array).read((0, 0), points=False)
+
+
+class TestPlaces:
+    array = FragmentArray("/v", (4,), np.dtype("f8"), table([[(0, 2), (2, 4)]], ["a", None]), FILL)
+    held = Held({"a": np.array([1.0, 2.0])}, {})
+
+    def test_one_that_is_gone(self) -> None:
+        with pytest.raises(DatasetNotFoundError, match=r"a: .*fragment \(0,\) of /v; .*replace="):
+            Held({}, {}).reader(self.array).read((slice(None),), points=False)
+
+    def test_another_place(self) -> None:
+        others = {0: (FragmentPlace("b", "v"), FragmentPlace("a", "v"))}
+        fragments = replace(self.array.fragments, addresses=objects(["c", None]), others=others)
+        found = self.held.reader(replace(self.array, fragments=fragments))
+        assert found.read((slice(None),), points=False).tolist() == [1.0, 2.0, FILL, FILL]
+
+    def test_missing_with_a_warning(self) -> None:
+        reader = self.held.reader(replace(self.array, warning="some data are missing"))
+        assert reader.read((slice(0, 2),), points=False).tolist() == [1.0, 2.0]
+        with pytest.warns(NCZarrWarning, match="/v: some data are missing"):
+            assert reader.read((slice(1, 3),), points=False).tolist() == [2.0, FILL]
+
+    def test_values_in_the_table(self) -> None:
+        fragments = replace(self.array.fragments, values=np.array([3.0, 0.0]))
+        found = Held({}, {}).reader(replace(self.array, fragments=fragments))
+        assert found.read((slice(None),), points=False).tolist() == [3.0, 3.0, FILL, FILL]
+
+    def test_circles_end(self) -> None:
+        datasets = FragmentDatasets(self.held.variable, self.held.other, AnyAddress(), 8)
+        with pytest.raises(FormatError, match="a circle"):
+            datasets.open(FragmentPlace("a", "v"))
+
+    def test_pickle(self) -> None:
+        datasets = FragmentDatasets(self.held.variable, self.held.other, AnyAddress(), 0)
+        again = pickle.loads(pickle.dumps(replace(self.array, opener=datasets)))
+        found = again.selections(None).read((slice(None),), points=False)
+        assert found.tolist() == [1.0, 2.0, FILL, FILL]
