@@ -220,7 +220,7 @@ def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool = Fals
     if not path:
         raise URLError("''", "is not a path")
     if path.startswith("~") and not exists(path):
-        path = os.path.expanduser(path)  # noqa: PTH111 - leaves an unknown ~user alone
+        path = os.path.expanduser(path)
     path = os.path.abspath(path)
     try:
         kind, start = look(path)

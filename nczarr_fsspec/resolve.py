@@ -248,7 +248,7 @@ def _place(url: NetCDFURL, options: Mapping[str, Any] | None) -> _Place:
     if isinstance(fs, ByteRangeFileSystem):  # what it does for others is done here anyway
         if own.max_whole == MAX_WHOLE:
             own = replace(own, max_whole=fs.max_whole)
-        fs, path = innermost(fs.fs, fs._strip_protocol(path))  # noqa: SLF001
+        fs, path = innermost(fs.fs, fs._strip_protocol(path))
     return _Place(fs, path, own)
 
 
@@ -279,7 +279,7 @@ def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, st
     from fsspec.implementations.dirfs import DirFileSystem
 
     while isinstance(fs, DirFileSystem):  # its asynchronous half needs an asynchronous target
-        fs, path = fs.fs, fs._join(path)  # noqa: SLF001
+        fs, path = fs.fs, fs._join(path)
     return fs, path
 
 
@@ -377,7 +377,7 @@ def _open_path(
 ) -> KeyStore | ByteSource:
     try:
         if path.startswith("~") and not exists(path):
-            path = os.path.expanduser(path)  # noqa: PTH111 - leaves an unknown ~user alone
+            path = os.path.expanduser(path)
         kind, start = look(path)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -426,7 +426,7 @@ def look(path: str) -> tuple[int, bytes]:
         If it cannot be looked at, or `path` cannot be a path.
     """
     try:
-        kind = os.stat(path).st_mode  # noqa: PTH116 - paths are text here
+        kind = os.stat(path).st_mode
         if not stat.S_ISREG(kind):
             return kind, b""
         descriptor = os.open(path, OPEN_FLAGS)
@@ -466,4 +466,4 @@ def local_path(url: NetCDFURL) -> str:
 
 def exists(path: str) -> bool:
     """Tell whether a local path exists; False if it cannot be a path."""
-    return os.path.exists(path)  # noqa: PTH110 - Path.exists raises where a URL is too long
+    return os.path.exists(path)

@@ -1,7 +1,6 @@
 """Writing a dataset that is invisible until it is complete: trees, archives, object stores."""
 
 # paths are text in stores
-# ruff: noqa: PTH103, PTH104, PTH108, PTH112, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _system() -> str:
     """Return 8 characters that identify the kernel and its namespace; "" without /proc."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-        names = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - it names no path
+        names = os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
     return hashlib.sha256(f"{boot}{names}".encode()).hexdigest()[:8]

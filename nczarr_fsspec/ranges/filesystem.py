@@ -74,7 +74,7 @@ class ByteRangeFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ha
         self.fs = fs
         self.max_whole = max_whole
         # each instance has a target of its own
-        own, below = type(self)._strip_protocol, fs._strip_protocol  # noqa: SLF001
+        own, below = type(self)._strip_protocol, fs._strip_protocol
         self._strip_protocol = lambda path: below(own(path))  # type: ignore[method-assign]
         self._connections = open_transport(fs)
 

@@ -140,7 +140,7 @@ class LocalFileBytes(_RegularFileBytes):
 
     def _open(self) -> _Descriptor:
         try:
-            kind = os.stat(self._path).st_mode  # noqa: PTH116 - paths are text here
+            kind = os.stat(self._path).st_mode
             if stat.S_ISREG(kind):  # to open a device may do something
                 opened = _Descriptor(os.open(self._path, OPEN_FLAGS))
                 kind = opened.kind

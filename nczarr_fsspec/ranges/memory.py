@@ -138,7 +138,7 @@ def store(folder: Path, source: RemoteBytes) -> None:
     try:
         with open(part, "xb", opener=partial(os.open, mode=0o600)) as file:
             file.write(_digest(data) + data)
-        os.replace(part, path)  # noqa: PTH105 - the same on all systems
+        os.replace(part, path)
     except BaseException:
         with suppress(OSError):
             part.unlink()

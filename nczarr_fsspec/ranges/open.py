@@ -68,7 +68,7 @@ def open_source(
 
     shown = shown or describe(fs, path)
     if isinstance(fs, LocalFileSystem):
-        return LocalFileBytes(fs._strip_protocol(path), shown)  # noqa: SLF001
+        return LocalFileBytes(fs._strip_protocol(path), shown)
     if isinstance(fs, MemoryFileSystem):
         return _open_memory(fs, path, shown)
     transport = open_transport(fs, timeout)

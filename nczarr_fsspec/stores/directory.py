@@ -91,7 +91,7 @@ class DirectoryStore(LocalStore):
 
     def stamp(self, key: str) -> tuple[int, ...] | None:
         try:
-            status = os.stat(self._inside.path(check_key(key)))  # noqa: PTH116 - a Path takes long
+            status = os.stat(self._inside.path(check_key(key)))
         except (OSError, ValueError):  # StoreError is an OSError
             return None
         return status.st_mtime_ns, status.st_ino, status.st_size

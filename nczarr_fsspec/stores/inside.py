@@ -93,7 +93,7 @@ class Inside:
         """
         if self.follow:
             return os.open(path, flags, mode)
-        if not _NO_LINK and os.path.islink(path):  # noqa: PTH114 - paths are text here
+        if not _NO_LINK and os.path.islink(path):
             path = self._resolve(path)
         try:
             return os.open(path, flags | _NO_LINK, mode)

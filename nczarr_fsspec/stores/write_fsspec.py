@@ -184,7 +184,7 @@ class FsspecWriter(WritableStore):
         request = {"Bucket": bucket, "Delete": {"Objects": objects, "Quiet": True}}
         with self._naming(paths[0], "deleted"):
             # not fs._bulk_delete, which forgets what could not be deleted
-            answer = await fs._call_s3("delete_objects", **request)  # noqa: SLF001
+            answer = await fs._call_s3("delete_objects", **request)
         for failed in answer.get("Errors", ()):
             if failed.get("Code") != "NoSuchKey":
                 raise StoreError(
@@ -208,7 +208,7 @@ class FsspecWriter(WritableStore):
             try:
                 if is_s3(self._fs):  # its _find asks for the path itself where nothing is below
                     fs = self._transport.shared.fs
-                    found = await fs._lsdir(path, delimiter="", refresh=True)  # noqa: SLF001
+                    found = await fs._lsdir(path, delimiter="", refresh=True)
                     return [entry["name"] for entry in found]
                 names: list[str] = await self._call("find", path)
                 return names

@@ -1,7 +1,6 @@
 """Writing a dataset on this machine: into a directory tree or a mapping, such as a ``dict``."""
 
 # Making a Path costs as much as a system call, and there are many files.
-# ruff: noqa: PTH103, PTH105, PTH106, PTH108, PTH112, PTH120
 
 from __future__ import annotations
 

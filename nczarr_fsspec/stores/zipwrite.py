@@ -136,7 +136,7 @@ def _fill(
         add_folder(path.rpartition("/")[0])
         entry = _entry(path, _FILE)
         if key in files:
-            _add(target, entry, _file_content(entry, os.path.join(tree, key)))  # noqa: PTH118
+            _add(target, entry, _file_content(entry, os.path.join(tree, key)))
         else:
             _add(target, entry, _member_content(entry, key, base))
 

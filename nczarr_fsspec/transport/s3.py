@@ -80,7 +80,7 @@ class S3Transport(FsspecTransport):
 
     async def _by_s3fs(self, request: Request, left: float) -> Answer | None:
         """Return the answer to `request` by s3fs, whose subclasses may read in their own way."""
-        own = type(self.recipe)._cat_file is S3FileSystem._cat_file  # noqa: SLF001
+        own = type(self.recipe)._cat_file is S3FileSystem._cat_file
         if not own and request.route is None:
             return await super()._attempt(request, left)
         path = request.path
@@ -122,7 +122,7 @@ class S3Transport(FsspecTransport):
         end = clock() + left
         try:
             async with within(left):
-                answer = await fs._call_s3("get_object", **given)  # noqa: SLF001
+                answer = await fs._call_s3("get_object", **given)
         except TransientError:
             raise
         except Exception as error:
@@ -141,7 +141,7 @@ class S3Transport(FsspecTransport):
 
     async def _names_below(self, path: str) -> Iterable[str]:
         # fs._ls lists the parent as well where it finds nothing
-        entries = await self.shared.fs._lsdir(path, refresh=True)  # noqa: SLF001
+        entries = await self.shared.fs._lsdir(path, refresh=True)
         return [entry["name"] for entry in entries]
 
     def _transient(self, error: Exception) -> TransientError | None:

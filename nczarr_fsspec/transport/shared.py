@@ -99,7 +99,7 @@ class SharedFilesystem:
         """What keeps s3fs from asking for the size before it reads an object."""
         if not is_async(self.fs):
             return {}
-        accepted = inspect.signature(self.fs._cat_file).parameters  # noqa: SLF001
+        accepted = inspect.signature(self.fs._cat_file).parameters
         return {"max_concurrency": 1} if "max_concurrency" in accepted else {}
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:

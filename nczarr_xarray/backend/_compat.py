@@ -62,7 +62,7 @@ class _AsyncStackedBytes(StackedBytesArray):
 
     async def async_get_duck_array(self) -> Any:
         loaded: Any = np.asarray(await self.array.async_get_duck_array())
-        stacked: Any = StackedBytesArray(loaded)  # type: ignore[no-untyped-call]
+        stacked: Any = StackedBytesArray(loaded)
         return stacked.get_duck_array()
 
 
@@ -80,7 +80,7 @@ _ASYNCHRONOUS: dict[type, type] = {StackedBytesArray: _AsyncStackedBytes, BoolTy
 TO_ZARR_IGNORES_COMPRESSOR = tuple(map(int, xr.__version__.split(".")[:2])) >= (2026, 9)
 
 #: The dtype by which xarray knows variable-length text.
-VLEN_STRING: np.dtype[Any] = _create_vlen_dtype(str)  # type: ignore[no-untyped-call]
+VLEN_STRING: np.dtype[Any] = _create_vlen_dtype(str)
 
 
 def load_asynchronously(variable: Variable) -> None:
@@ -106,7 +106,7 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
     """
     variables, attributes = encode_dataset_coordinates(dataset)
     variables, attributes = cf_encoder(variables, attributes)
-    text: Any = EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
+    text: Any = EncodedStringCoder(allows_unicode=True)
     chars: Any = CharacterArrayCoder()
     encoded = {}
     for name, variable in variables.items():
@@ -117,7 +117,7 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
 
 def _typed(variable: Variable, name: Any) -> Variable:
     """Return objects as text, bytes or numbers, whichever they are."""
-    if variable.dtype.kind != "O" or check_vlen_dtype(variable.dtype) is not None:  # type: ignore[no-untyped-call]
+    if variable.dtype.kind != "O" or check_vlen_dtype(variable.dtype) is not None:
         return variable
     if variable.chunks is None:
         typed: Variable = ensure_dtype_not_object(variable, name=name)

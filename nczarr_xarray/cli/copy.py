@@ -167,7 +167,7 @@ def _check_chunks(chunks: dict[str, int] | None, names: Collection[str]) -> None
 
 def _is_other_file(source: str) -> bool:
     """Tell whether the source is one file, which another of xarray's engines may read."""
-    return os.path.isfile(source)  # noqa: PTH113 - text, as everywhere in the command line
+    return os.path.isfile(source)
 
 
 def _chunks(text: str) -> dict[str, int]:

@@ -121,7 +121,7 @@ def _keep_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - it stays open
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - it stays open
     sys.stderr = sys.stderr or sys.stdout
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 # paths are text, as everywhere
-# ruff: noqa: PTH105, PTH110
 import math
 import os
 from collections.abc import Iterable, Mapping

@@ -66,7 +66,7 @@ def optimized(writes: list[Written]) -> list[Written]:
 
     arrays = [write for _, write in writes]
     graph: Any = HighLevelGraph.merge(*(array.__dask_graph__() for array in arrays))
-    keys = [key for array in arrays for key in flatten(array.__dask_keys__())]  # type: ignore[no-untyped-call]
+    keys = [key for array in arrays for key in flatten(array.__dask_keys__())]
     graph = arrays[0].__dask_optimize__(graph, keys)
     rebuilds = (array.__dask_postpersist__() for array in arrays)
     done = [rebuild(graph, *arguments) for rebuild, arguments in rebuilds]
@@ -93,15 +93,15 @@ def _compute_here(writes: list[Written], progress: Progress) -> list[Written]:
     from dask.core import flatten
 
     paths, arrays = zip(*writes, strict=True)
-    waiting = {key for array in arrays for key in flatten(array.__dask_keys__())}  # type: ignore[no-untyped-call]
+    waiting = {key for array in arrays for key in flatten(array.__dask_keys__())}
 
     def finished(key: Any, *_: Any) -> None:
         if key in waiting:
             waiting.remove(key)
             progress.advance()
 
-    with Callback(posttask=finished):  # type: ignore[no-untyped-call]
-        numbers = compute(*arrays)  # type: ignore[no-untyped-call]
+    with Callback(posttask=finished):
+        numbers = compute(*arrays)
     progress.advance(len(waiting))  # if the scheduler knows of no callbacks
     return [*zip(paths, numbers, strict=True)]
 
@@ -113,9 +113,9 @@ def _compute_distributed(client: Any, writes: list[Written], progress: Progress)
     paths = {array.name: path for path, array in writes}
     written: list[Written] = []
     with _outside_of_tasks():
-        futures = futures_of(client.persist([array for _, array in writes]))  # type: ignore[no-untyped-call]
+        futures = futures_of(client.persist([array for _, array in writes]))
         try:
-            for future in as_completed(futures):  # type: ignore[no-untyped-call]
+            for future in as_completed(futures):
                 written.append((paths[future.key[0]], future.result()))
                 progress.advance()
         except BaseException:
@@ -142,11 +142,11 @@ def _outside_of_tasks() -> Iterator[None]:
     except ValueError:
         yield
         return
-    secede()  # type: ignore[no-untyped-call]
+    secede()
     try:
         yield
     finally:
-        rejoin()  # type: ignore[no-untyped-call]
+        rejoin()
 
 
 def _distributed_client() -> Any:
@@ -156,5 +156,5 @@ def _distributed_client() -> Any:
     from dask.base import get_scheduler
     from distributed import Client
 
-    client = getattr(get_scheduler(), "__self__", None)  # type: ignore[no-untyped-call]
+    client = getattr(get_scheduler(), "__self__", None)
     return client if isinstance(client, Client) else None

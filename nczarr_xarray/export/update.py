@@ -126,7 +126,7 @@ class Update:
             if stored is None or not set(new.dims) & set(region):
                 continue
             part = stored.isel({dim: region[dim] for dim in stored.dims if dim in region})
-            if not self.problems and not part.equals(new):  # type: ignore[no-untyped-call]
+            if not self.problems and not part.equals(new):
                 self.problems.append(
                     f"{name}: the labels are not those stored there; correct the region, or drop "
                     "them (drop_vars)"
@@ -323,7 +323,7 @@ class Update:
             stored: xr.Variable | None = self.stored.variables.get(name)
             if stored is None:
                 self.problems.append(f"{name}: is not in the dataset; write it with mode='a'")
-            elif not variable.equals(stored):  # type: ignore[no-untyped-call]
+            elif not variable.equals(stored):
                 self.problems.append(
                     f"{name}: differs from what is stored, and is not appended to; drop it, or "
                     "write it with mode='a'"

@@ -51,7 +51,7 @@ class WriteTarget:
         destination = self.destination
         if destination.kind == "directory":
             assert destination.path is not None
-            if os.path.exists(destination.path) and not os.path.isdir(destination.path):  # noqa: PTH110, PTH112
+            if os.path.exists(destination.path) and not os.path.isdir(destination.path):
                 raise DatasetExistsError(
                     self.url, "is a file; a dataset is a directory (or a .zip): remove it first"
                 )
@@ -162,7 +162,7 @@ def _exists() -> str:
 def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base: bool) -> None:
     """Pack a tree into an archive, and move the archive into place."""
     path = None if destination.path is None else os.path.realpath(destination.path)
-    file = os.path.basename(path or destination.remote_path or "")  # noqa: PTH119
+    file = os.path.basename(path or destination.remote_path or "")
     new = f"{tree}.zip" if path is None else partial_path(path)
     old = destination.open_archive() if base else None
     # readers of Zarr look for keys at the top, netCDF-C in a directory
@@ -173,7 +173,7 @@ def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base:
         if path is None:
             destination.upload(new)
         else:
-            os.replace(new, path)  # noqa: PTH105
+            os.replace(new, path)
     except OSError as error:
         if isinstance(error, StoreError):
             raise

@@ -91,8 +91,8 @@ def _url(target: Any) -> str:
     if not isinstance(target, (str, os.PathLike)):
         raise URLError(f"{type(target).__name__} object", "references need a path or a URL")
     text = os.fsdecode(target)
-    if not is_url(text) or os.path.exists(text):  # noqa: PTH110 - a URL may be too long for a path
-        return os.path.abspath(os.path.expanduser(text))  # noqa: PTH111 - as files are opened
+    if not is_url(text) or os.path.exists(text):
+        return os.path.abspath(os.path.expanduser(text))
     url = parse_url(text)
     if url.protocol == "file":
         return os.path.abspath(url.path)
