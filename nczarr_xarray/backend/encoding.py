@@ -72,7 +72,10 @@ def variable_encoding(
         return encoding
     if array is None:
         return encoding
-    if variable.shape and array.is_chunked:
+    if array.blocks is not None:
+        own = zip(dimension_names, map(_even, array.blocks), strict=True)
+        encoding["preferred_chunks"] = dict(own)
+    elif variable.shape and array.is_chunked:
         chunks = array.chunk_shape
         encoding["contiguous"] = False
         encoding["chunksizes"] = chunks
@@ -104,6 +107,13 @@ def _blocks(chunks: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
         blocks[axis] *= joined
         counts[axis] = -(-counts[axis] // joined)
     return blocks
+
+
+def _even(lengths: tuple[int, ...]) -> int | tuple[int, ...]:
+    """Return the one length of blocks, if all but the last one, which may be shorter, have it."""
+    if len(set(lengths[:-1])) < 2 and lengths[-1:] <= lengths[:1]:
+        return lengths[0] if lengths else 0
+    return lengths
 
 
 def _dtype(variable: Variable) -> Any:

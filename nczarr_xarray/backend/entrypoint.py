@@ -7,7 +7,7 @@ so it imports nothing that is not there already.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xarray.backends.common import BackendEntrypoint
@@ -31,6 +31,8 @@ _OPENING = (
     "use_zarr_fill_value_as_mask",
     "anonymous_dimension_prefix",
     "index_cache",
+    "replace",
+    "allow",
 )
 
 
@@ -63,6 +65,12 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         Folder in which the metadata of remote classic and HDF5 files are kept, so
         that other processes open them with one conditional request. (This process
         remembers them by itself.)
+    replace : dict, optional
+        Of an aggregation: what the addresses of its fragments begin with, and what they begin
+        with instead, ``{"/old/folder": "https://server/new"}``.
+    allow : sequence of str, optional
+        Of an aggregation: what the addresses of fragments may begin with, besides those that
+        it may name anyway (see ``docs/aggregations.md``).
     """
 
     description = "Open NCZarr of every netCDF-C release, and Zarr, in Xarray"
@@ -98,6 +106,8 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         use_zarr_fill_value_as_mask: bool | None = None,
         anonymous_dimension_prefix: str = "_Anonymous_Dim_",
         index_cache: str | os.PathLike[str] | None = None,
+        replace: Mapping[str, str] | None = None,
+        allow: Sequence[str] = (),
     ) -> Dataset:
         """Open one group as a Dataset (see the class)."""
         (dataset,) = _open(
@@ -109,6 +119,8 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
             use_zarr_fill_value_as_mask=use_zarr_fill_value_as_mask,
             anonymous_dimension_prefix=anonymous_dimension_prefix,
             index_cache=index_cache,
+            replace=replace,
+            allow=allow,
             mask_and_scale=mask_and_scale,
             decode_times=decode_times,
             concat_characters=concat_characters,

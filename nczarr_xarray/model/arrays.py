@@ -151,6 +151,11 @@ class Array:
         return True
 
     @property
+    def blocks(self) -> tuple[tuple[int, ...], ...] | None:
+        """Lengths, per dimension, of what is well read together, if chunks do not tell it."""
+        return None
+
+    @property
     def reads_itself(self) -> bool:
         """Whether `selections` are read by the kind itself, and chunks cannot be located."""
         return False

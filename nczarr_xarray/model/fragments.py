@@ -11,6 +11,9 @@ import numpy as np
 
 from nczarr_xarray.model.arrays import Array, Selections
 
+#: Bytes of fragments that are read together at least, by dask.
+_BLOCK_BYTES = 32 << 20
+
 _Column: TypeAlias = "np.ndarray[Any, Any]"
 
 
@@ -170,9 +173,37 @@ class FragmentArray(Array):
         return False
 
     @property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """Fragments, several together where they are small."""
+        edges = [_edges(*bounds) for bounds in zip(self.fragments.starts, self.shape, strict=True)]
+        joined = [1] * len(edges)
+
+        def nbytes() -> int:
+            sizes = (
+                max(1, -(-length * count // max(1, len(edge) - 1)))
+                for edge, length, count in zip(edges, self.shape, joined, strict=True)
+            )
+            return math.prod(sizes) * self.dtype.itemsize
+
+        while nbytes() < _BLOCK_BYTES:
+            parts = [(len(edge) - 1) / count for edge, count in zip(edges, joined, strict=True)]
+            if max(parts, default=1) <= 1:
+                break
+            joined[parts.index(max(parts))] *= 2
+        return tuple(
+            tuple(np.diff(np.append(edge[:-1][::count], edge[-1])).tolist())
+            for edge, count in zip(edges, joined, strict=True)
+        )
+
+    @property
     def reads_itself(self) -> bool:
         return True
 
     def selections(self, store: Any) -> Selections:
         assert self.opener is not None
         return self.opener.selections(self)
+
+
+def _edges(starts: _Column, length: int) -> _Column:
+    """Return where parts of a dimension begin, what lies before and between fragments with them."""
+    return np.unique(np.concatenate(([0], starts[1:], [length])))

@@ -289,3 +289,32 @@ class TestPlaces:
         again = pickle.loads(pickle.dumps(replace(self.array, opener=datasets)))
         found = again.selections(None).read((slice(None),), points=False)
         assert found.tolist() == [1.0, 2.0, FILL, FILL]
+
+
+class TestBlocks:
+    """What dask reads together."""
+
+    def blocks(self, lengths: list[list[int]], dtype: str = "f8") -> Any:
+        ends = [np.cumsum(axis) for axis in lengths]
+        bounds = [
+            list(zip((end - axis).tolist(), end.tolist(), strict=True))
+            for end, axis in zip(ends, lengths, strict=True)
+        ]
+        count = int(np.prod([len(axis) for axis in lengths]))
+        shape = tuple(int(end[-1]) for end in ends)
+        return FragmentArray("/v", shape, np.dtype(dtype), table(bounds, ["a"] * count)).blocks
+
+    def test_small_fragments_are_joined(self) -> None:
+        time, lat, lon = self.blocks([[2] * 10_000, [20], [30]], "f4")
+        assert 1 < len(time) < 20
+        assert (sum(time), lat, lon) == (20_000, (20,), (30,))
+        assert set(time[:-1]) == {time[0]}
+
+    def test_large_fragments_are_not(self) -> None:
+        uneven = [1 << 22, 1 << 23, 1 << 22]
+        assert self.blocks([uneven]) == (tuple(uneven),)
+
+    @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=9), max_size=3))
+    def test_they_are_all_of_it(self, lengths: list[list[int]]) -> None:
+        if lengths:
+            assert [sum(axis) for axis in self.blocks(lengths)] == list(map(sum, lengths))
