@@ -166,7 +166,7 @@ class ByteRangeFile(io.BufferedIOBase):
         assert reader is not None
         found = [b""] * len(extents)
 
-        async def receive(numbers: np.ndarray[Any, Any], pieces: list[memoryview]) -> None:
+        async def receive(numbers: np.ndarray, pieces: list[memoryview]) -> None:
             for number, piece in zip(numbers, pieces, strict=True):
                 found[number] = bytes(piece)
 

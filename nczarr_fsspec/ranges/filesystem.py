@@ -202,7 +202,7 @@ class ByteRangeFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ha
                     for low, high in zip(starts, stops, strict=True)
                 ]
 
-            async def receive(numbers: np.ndarray[Any, Any], pieces: list[memoryview]) -> None:
+            async def receive(numbers: np.ndarray, pieces: list[memoryview]) -> None:
                 for number, piece in zip(numbers, pieces, strict=True):
                     found[number] = bytes(piece)
 

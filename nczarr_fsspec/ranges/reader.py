@@ -151,12 +151,7 @@ class RangeReader:
         finally:
             self._waiting -= 1
 
-    async def read_data(
-        self,
-        starts: np.ndarray[Any, Any],
-        stops: np.ndarray[Any, Any],
-        receive: Receive,
-    ) -> None:
+    async def read_data(self, starts: np.ndarray, stops: np.ndarray, receive: Receive) -> None:
         """Read many pieces and hand each over as soon as it is there.
 
         A piece is handed over whole: whoever wants a long run of plain bytes
@@ -193,9 +188,7 @@ class RangeReader:
             error = errors.exceptions[0]
             raise error from error.__cause__
 
-    def _checked(
-        self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]
-    ) -> tuple[Integers, Integers]:
+    def _checked(self, starts: np.ndarray, stops: np.ndarray) -> tuple[Integers, Integers]:
         low = np.asarray(starts, dtype=np.int64)
         high = np.asarray(stops, dtype=np.int64)
         wrong = (low < 0) | (high < low) | (high > self.source.size)

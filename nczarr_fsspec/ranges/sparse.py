@@ -35,7 +35,7 @@ class SparseBytes:
         self._starts: list[int] = []
         self._stops: list[int] = []
         self._blocks: list[memoryview] = []
-        self._runs: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None = None
+        self._runs: tuple[np.ndarray, np.ndarray] | None = None
 
     def add(self, start: int, data: bytes | bytearray | memoryview) -> None:
         """Remember the bytes from `start` on. `data` must not be changed afterwards."""
@@ -67,9 +67,7 @@ class SparseBytes:
         joined = b"".join(self._blocks[at:end])
         return memoryview(joined)[start - self._starts[at] : stop - self._starts[at]]
 
-    def covers(
-        self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any]
-    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def covers(self, starts: np.ndarray, stops: np.ndarray) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Tell for each of many pieces ``[start, stop)`` whether all of its bytes are known."""
         low, high = self._arrays()
         if not len(low):
@@ -118,7 +116,7 @@ class SparseBytes:
             raise ValueError("a stored index is longer than its blocks")
         return known
 
-    def _arrays(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Return starts and stops of the known runs, touching ones joined; kept until `add`."""
         if self._runs is None:
             low = np.asarray(self._starts, dtype=np.int64)

@@ -80,7 +80,7 @@ _ASYNCHRONOUS: dict[type, type] = {StackedBytesArray: _AsyncStackedBytes, BoolTy
 TO_ZARR_IGNORES_COMPRESSOR = tuple(map(int, xr.__version__.split(".")[:2])) >= (2026, 9)
 
 #: The dtype by which xarray knows variable-length text.
-VLEN_STRING: np.dtype[Any] = _create_vlen_dtype(str)
+VLEN_STRING: np.dtype = _create_vlen_dtype(str)
 
 
 def load_asynchronously(variable: Variable) -> None:

@@ -126,10 +126,10 @@ class NCZarrArray(BackendArray):
             # into objects to see whether they are dates
             self.dtype = element_of(reader.dtype) or VLEN_STRING
 
-    def __getitem__(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
+    def __getitem__(self, key: ExplicitIndexer) -> np.ndarray:
         return self.reader.read(key.tuple, points=_is_pointwise(key))
 
-    async def async_getitem(self, key: ExplicitIndexer) -> np.ndarray[Any, Any]:
+    async def async_getitem(self, key: ExplicitIndexer) -> np.ndarray:
         return await self.reader.read_async(key.tuple, points=_is_pointwise(key))
 
 
@@ -166,7 +166,7 @@ class NCZarrDataStore(AbstractDataStore):
         named = {shown_name(name): variable for name, variable in group.variables.items()}
         self.variables = {n: v for n, v in named.items() if n not in dropped}
         self.names = dimension_names(group.path, self.variables.values())
-        self.loaded: dict[str, np.ndarray[Any, Any]] = {}
+        self.loaded: dict[str, np.ndarray] = {}
         self.errors: dict[str, NCZarrError] = {}
         self.readers: dict[str, VariableReader] = {}
         for name, variable in self.variables.items():

@@ -132,7 +132,7 @@ class Chunks:
         self._cache = cache
         self._owner = owner
 
-    def for_read(self, plan: Plan, nbytes: int, dtype: np.dtype[Any]) -> Chunks | None:
+    def for_read(self, plan: Plan, nbytes: int, dtype: np.dtype) -> Chunks | None:
         """Return these, if a read of chunks of `nbytes` each is so small that others may follow."""
         decoded = plan.count * nbytes
         wanted = math.prod(plan.shape) * dtype.itemsize

@@ -166,7 +166,7 @@ class Decoder:
             Size(self.nbytes).check(size)
         return data
 
-    def _objects_of(self, data: Buffer) -> np.ndarray[Any, Any]:
+    def _objects_of(self, data: Buffer) -> np.ndarray:
         if not isinstance(data, np.ndarray) or data.dtype.kind != "O":
             raise FormatError("", "decodes to bytes, not to Python objects")
         if data.size != self._count:

@@ -39,7 +39,7 @@ class Scratch(threading.local):
 
     def __init__(self, *, useful: bool = True) -> None:
         self._useful = useful
-        self._blocks: dict[str, np.ndarray[Any, Any]] | None = None
+        self._blocks: dict[str, np.ndarray] | None = None
 
     def __enter__(self) -> None:
         self._blocks = {} if self._useful else None
@@ -47,7 +47,7 @@ class Scratch(threading.local):
     def __exit__(self, *_: object) -> None:
         self._blocks = None
 
-    def empty(self, use: str, shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    def empty(self, use: str, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
         """Return an array of any content, perhaps where this thread's last one of this `use` is."""
         if self._blocks is None:
             return np.empty(shape, dtype)
@@ -117,7 +117,7 @@ class Encoder:
     def __reduce__(self) -> tuple[type[Encoder], tuple[ChunkedArray]]:
         return type(self), (self._array,)
 
-    def encode(self, values: np.ndarray[Any, Any]) -> memoryview:
+    def encode(self, values: np.ndarray) -> memoryview:
         """Return the bytes to store for a chunk.
 
         Parameters
@@ -152,7 +152,7 @@ class Encoder:
         return memoryview(_plain(data))
 
     def encode_run(
-        self, values: np.ndarray[Any, Any], count: int, *, skip_fill: bool
+        self, values: np.ndarray, count: int, *, skip_fill: bool
     ) -> Iterator[memoryview | None]:
         """Return the bytes of `count` whole chunks that lie side by side along the last dimension.
 
@@ -186,14 +186,14 @@ class Encoder:
         for row, nothing in zip(data, empty.tolist(), strict=True):
             yield None if nothing else self._encoded(row, steps)
 
-    def as_stored(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def as_stored(self, values: np.ndarray) -> np.ndarray:
         """Return `values` with the dtype of the array in native byte order, texts as bytes."""
         elements = np.asarray(values)
         if self._text:
             return self._as_bytes(elements)
         return elements.astype(self._array.dtype.newbyteorder("="), copy=False)
 
-    def is_fill(self, values: np.ndarray[Any, Any]) -> bool:
+    def is_fill(self, values: np.ndarray) -> bool:
         """Tell whether all elements equal the array's fill, bit for bit.
 
         Without fill, whether all bytes are zero: what a missing chunk reads as.
@@ -207,7 +207,7 @@ class Encoder:
         corner = (slice(1),) * values.ndim
         return self._equal_fill(values[corner]) and self._equal_fill(values)
 
-    def _equal_fill(self, values: np.ndarray[Any, Any]) -> bool:
+    def _equal_fill(self, values: np.ndarray) -> bool:
         elements, dtype = self._elements(values), self._array.dtype
         if dtype.hasobject:
             return bool(np.all(elements == self._fill))
@@ -219,7 +219,7 @@ class Encoder:
             return bool(np.all(elements.view(f"u{size}") == fill.view(f"u{size}")))
         return bool(np.all(elements[..., None].view(np.uint8) == fill))
 
-    def _elements(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _elements(self, values: np.ndarray) -> np.ndarray:
         """Return `values` in the order of storage, texts as bytes."""
         elements = np.asarray(values)
         if self._text:
@@ -228,7 +228,7 @@ class Encoder:
             elements = np.where(elements == np.array(None), "", elements)
         return elements.T if self._array.order == "F" else elements
 
-    def _as_bytes(self, texts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _as_bytes(self, texts: np.ndarray) -> np.ndarray:
         path, size = self._array.path, self._array.dtype.itemsize
         encoded = []
         for text in texts.astype(object, copy=False).ravel():
@@ -244,7 +244,7 @@ class Encoder:
             encoded.append(data)
         return np.array(encoded, dtype=self._array.dtype).reshape(texts.shape)
 
-    def _fill_element(self, fill: Any) -> np.ndarray[Any, Any]:
+    def _fill_element(self, fill: Any) -> np.ndarray:
         """Return what pads a chunk, of shape ``()``."""
         dtype = self._array.dtype
         if dtype.hasobject:
@@ -253,7 +253,7 @@ class Encoder:
             return np.zeros((), dtype=dtype)
         return self._as_bytes(np.array(fill, object)) if self._text else np.array(fill, dtype=dtype)
 
-    def _gathered(self, elements: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _gathered(self, elements: np.ndarray) -> np.ndarray:
         """Return the whole chunk, flat; no copy if `elements` are that already."""
         dtype, shape = self._array.dtype, self._shape
         if elements.shape == shape and elements.dtype == dtype and elements.flags.c_contiguous:
@@ -264,19 +264,19 @@ class Encoder:
         chunk[_corner(elements)] = elements
         return chunk.reshape(-1)
 
-    def _copied(self, elements: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _copied(self, elements: np.ndarray) -> np.ndarray:
         """Return the same in "C" order, with the dtype of the array."""
         copy = self.scratch.empty("elements", elements.shape, self._array.dtype)
         copy[...] = elements
         return copy
 
-    def _swapped(self, elements: np.ndarray[Any, Any]) -> bool:
+    def _swapped(self, elements: np.ndarray) -> bool:
         """Tell whether only the byte order of `elements` is another."""
         dtype = self._array.dtype
         return dtype.kind in _NUMBERS and elements.dtype == dtype.newbyteorder() != dtype
 
 
-def _corner(elements: np.ndarray[Any, Any]) -> tuple[slice, ...]:
+def _corner(elements: np.ndarray) -> tuple[slice, ...]:
     return tuple(map(slice, elements.shape))
 
 
@@ -318,7 +318,7 @@ def _plain(data: Buffer) -> Buffer:
     return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
 
-def _rows_equal(rows: np.ndarray[Any, Any], element: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _rows_equal(rows: np.ndarray, element: np.ndarray) -> np.ndarray:
     """Return which rows hold nothing but `element`, bit for bit."""
     size = rows.dtype.itemsize
     fill = np.frombuffer(element.astype(rows.dtype).tobytes(), np.uint8)
@@ -326,5 +326,5 @@ def _rows_equal(rows: np.ndarray[Any, Any], element: np.ndarray[Any, Any]) -> np
     same = np.all(bits[:, 0] == fill, axis=1)
     for row in np.flatnonzero(same).tolist():  # most rows differ in the first element
         same[row] = np.all(bits[row] == fill)
-    found: np.ndarray[Any, Any] = same
+    found: np.ndarray = same
     return found

@@ -47,7 +47,7 @@ class ChunkReader:
         self._source = source_of(store)
         self._scheme = Grid(array) if array.strides is None else Strided(array)
 
-    def read_whole(self) -> np.ndarray[Any, Any] | None:
+    def read_whole(self) -> np.ndarray | None:
         """Read all elements of what is at hand in one go; None if that is not the best way.
 
         Raises
@@ -58,7 +58,7 @@ class ChunkReader:
         assert isinstance(self._source, (LocalKeys, LocalFile))
         return self._scheme.whole(self._source)
 
-    def read(self, plan: Plan, *, remember: bool = False) -> np.ndarray[Any, Any]:
+    def read(self, plan: Plan, *, remember: bool = False) -> np.ndarray:
         """Read what `plan` selects of what is at hand, in the calling thread and the pool.
 
         Parameters
@@ -80,7 +80,7 @@ class ChunkReader:
             share(take, range(count), count, pieces.group_nbytes, chunks=pieces.group_chunks)
         return plan.finish(read.result)
 
-    async def read_remote(self, plan: Plan, *, remember: bool = False) -> np.ndarray[Any, Any]:
+    async def read_remote(self, plan: Plan, *, remember: bool = False) -> np.ndarray:
         """Do as `read` does, of what is far away; must run on the loop of the source."""
         array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, (RemoteKeys, RemoteFile))
@@ -94,7 +94,7 @@ class ChunkReader:
                 numbers: Sequence[int],
                 data: Sequence[Any],
                 pieces: GridPieces | RunPieces = pieces,
-                left: np.ndarray[Any, Any] = left,
+                left: np.ndarray = left,
                 most: int = most,
             ) -> None:
                 # a request brings thousands of small chunks: decoded all at once, they are large

@@ -49,7 +49,7 @@ class Window(NamedTuple):
 
     segments: list[Segment]
     first: list[int]
-    ids: np.ndarray[Any, Any]
+    ids: np.ndarray
 
 
 class Grid:
@@ -94,7 +94,7 @@ class Grid:
         known = self.known.for_read(plan, self.nbytes, self.array.dtype) if remember else None
         return GridRead(self, plan, known, local=local)
 
-    def whole(self, source: LocalSource) -> np.ndarray[Any, Any] | None:
+    def whole(self, source: LocalSource) -> np.ndarray | None:
         """Read all elements, if they are one chunk; None if not."""
         task, array = self._whole, self.array
         if task is None:
@@ -112,7 +112,7 @@ class Grid:
         number: int,
         task: ChunkTask,
         axes: tuple[int, ...] | None,
-        result: np.ndarray[Any, Any],
+        result: np.ndarray,
         known: Chunks | None,
     ) -> None:
         """Fetch, decode and scatter the only chunk of a table: the one with this number."""
@@ -145,7 +145,7 @@ class Grid:
         position = tuple(int(number) // step % length for step, length in lengths)
         return self.array.chunk_name(position)
 
-    def check_sizes(self, numbers: np.ndarray[Any, Any], sizes: np.ndarray[Any, Any]) -> None:
+    def check_sizes(self, numbers: np.ndarray, sizes: np.ndarray) -> None:
         """Refuse chunks that are stated to be longer than codecs can make them."""
         most = self.decoder.most
         if (sizes[0] if len(sizes) == 1 else sizes.max(initial=0)) > most:
@@ -175,7 +175,7 @@ class GridRead:
         self.result = allocate(grid.array, plan.shape)
         self.fill = fill_element(grid.array)
 
-    def windows(self) -> Iterator[tuple[np.ndarray[Any, Any], Window]]:
+    def windows(self) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of chunks, and before each what has to be located for it."""
         plan, grid = self.plan, self.grid
         if plan.count == 1:  # there is nothing to sort
@@ -198,7 +198,7 @@ class GridRead:
         if segments:
             yield self._window(segments)
 
-    def _window(self, segments: list[Segment]) -> tuple[np.ndarray[Any, Any], Window]:
+    def _window(self, segments: list[Segment]) -> tuple[np.ndarray, Window]:
         grid = self.grid
         lengths = [len(segment.pieces) for segment in segments]
         first = [0, *itertools.accumulate(lengths)]
@@ -219,7 +219,7 @@ class GridRead:
         window = Window(segments, first, ids)
         return (ids if np.all(ids[1:] > ids[:-1]) else np.unique(ids)), window
 
-    def pieces(self, wanted: np.ndarray[Any, Any], window: Any, table: ChunkTable) -> GridPieces:
+    def pieces(self, wanted: np.ndarray, window: Any, table: ChunkTable) -> GridPieces:
         """Return the chunks of a window, located."""
         self.grid.check_sizes(wanted, table.size)
         if wanted is not window.ids:
@@ -274,7 +274,7 @@ class GridPieces:
             table = table if len(left) == len(table.start) else self.table.of(left)
             self.scatter(left, source.fetch(table, self.most), versions)
 
-    def left(self) -> np.ndarray[Any, Any]:
+    def left(self) -> np.ndarray:
         """Scatter what need not be fetched, for it is not stored or it is remembered.
 
         Returns
@@ -286,9 +286,7 @@ class GridPieces:
             left, _ = self._scatter_known(left, self._window.ids[left].tolist())
         return left
 
-    def scatter(
-        self, rows: np.ndarray[Any, Any], data: Sequence[Any], versions: Sequence[Any] = ()
-    ) -> None:
+    def scatter(self, rows: np.ndarray, data: Sequence[Any], versions: Sequence[Any] = ()) -> None:
         """Decode and scatter some chunks, in any order.
 
         Parameters
@@ -318,10 +316,10 @@ class GridPieces:
                 read.known.put(versions[part] or ids[own].tolist(), chunks, self.nbytes)
             self._scatter(scatter, own, chunks)
 
-    def _name(self, rows: np.ndarray[Any, Any], i: int) -> str:
+    def _name(self, rows: np.ndarray, i: int) -> str:
         return self._read.grid.name(self._window.ids[rows[i]])
 
-    def _scatter(self, scatter: Scatter, rows: np.ndarray[Any, Any], chunks: Sequence[Any]) -> None:
+    def _scatter(self, scatter: Scatter, rows: np.ndarray, chunks: Sequence[Any]) -> None:
         axes, result = self._read.plan.axes, self._read.result
         alone: list[Any] = []
         tasks: list[ChunkTask] = []
@@ -334,14 +332,14 @@ class GridPieces:
                 tasks += segment.tasks()
         scatter.many(alone, tasks, axes, result)
 
-    def _fill(self, rows: np.ndarray[Any, Any]) -> None:
+    def _fill(self, rows: np.ndarray) -> None:
         for segment, _, _ in self._parts(rows):
             for task in segment.tasks() if not segment.step else ():
                 self._read.result[task.target] = self._read.fill
             if segment.step:
                 self._read.result[segment.target] = self._read.fill
 
-    def _parts(self, rows: np.ndarray[Any, Any]) -> Iterator[tuple[Segment, int, int]]:
+    def _parts(self, rows: np.ndarray) -> Iterator[tuple[Segment, int, int]]:
         """Yield rows as parts of segments, as long as can be, with their bounds in `rows`."""
         first, segments = self._window.first, self._window.segments
         numbers: list[int] = rows.tolist()
@@ -356,7 +354,7 @@ class GridPieces:
             yield segments[which].part(row - first[which], row - first[which] + stop - at), at, stop
             at = stop
 
-    def _missing(self, rows: np.ndarray[Any, Any], table: ChunkTable) -> np.ndarray[Any, Any]:
+    def _missing(self, rows: np.ndarray, table: ChunkTable) -> np.ndarray:
         """Fill what is not stored; the other rows."""
         there = table.start >= 0
         if there.all():
@@ -365,8 +363,8 @@ class GridPieces:
         return rows[there]
 
     def _scatter_known(
-        self, rows: np.ndarray[Any, Any], versions: Sequence[Any]
-    ) -> tuple[np.ndarray[Any, Any], Sequence[Any]]:
+        self, rows: np.ndarray, versions: Sequence[Any]
+    ) -> tuple[np.ndarray, Sequence[Any]]:
         """Scatter what is remembered; the other rows, and what they are to be remembered as."""
         assert self._read.known is not None
         found = self._read.known.get(versions)

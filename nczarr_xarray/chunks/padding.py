@@ -44,11 +44,11 @@ class Fitted:
     squeeze: tuple[int, ...] = ()
     padding: Any = None
 
-    def finish(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def finish(self, stored: np.ndarray) -> np.ndarray:
         """Return the selection of the variable."""
         if self.shape is None:
             return stored
-        result: np.ndarray[Any, Any] = np.full(self.shape, self.padding, dtype=stored.dtype)
+        result: np.ndarray = np.full(self.shape, self.padding, dtype=stored.dtype)
         result[self.there] = stored
         return result.squeeze(axis=self.squeeze)
 
@@ -117,18 +117,18 @@ def _count(index: Any, length: int) -> int:
     return len(range(*index.indices(length))) if isinstance(index, slice) else np.size(index)
 
 
-def _positions(index: Any, length: int) -> np.ndarray[Any, Any]:
+def _positions(index: Any, length: int) -> np.ndarray:
     """Return what ``np.arange(length)[index]`` is, without making all of that."""
     if isinstance(index, slice):
         return np.arange(*index.indices(length))
     chosen = np.asarray(index)
-    positions: np.ndarray[Any, Any] = np.where(chosen < 0, chosen + length, chosen)
+    positions: np.ndarray = np.where(chosen < 0, chosen + length, chosen)
     if positions.size and (positions.min() < 0 or positions.max() >= length):
         raise IndexError(f"index out of bounds for a dimension of length {length}")
     return positions
 
 
-def _as_slice(positions: np.ndarray[Any, Any]) -> slice:
+def _as_slice(positions: np.ndarray) -> slice:
     """Return evenly spaced positions as a slice."""
     if not positions.size:
         return slice(0, 0)

@@ -159,7 +159,7 @@ class OuterPlan:
         for segment in self.segments(LONG):
             yield from segment.tasks()
 
-    def finish(self, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def finish(self, result: np.ndarray) -> np.ndarray:
         if any(self.flips):
             result = result[tuple(slice(None, None, -1 if flip else 1) for flip in self.flips)]
         if self.squeeze:
@@ -215,7 +215,7 @@ class PointPlan:
                     (positions, *(piece.target for piece in combination)),
                 )
 
-    def finish(self, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def finish(self, result: np.ndarray) -> np.ndarray:
         if any(self.flips):
             flips = (slice(None, None, -1 if flip else 1) for flip in self.flips)
             result = result[(slice(None), *flips)]
@@ -274,9 +274,7 @@ def plan_outer(
 
 
 def plan_points(
-    selection: Sequence[slice | np.ndarray[Any, Any]],
-    shape: Sequence[int],
-    chunk_shape: Sequence[Division],
+    selection: Sequence[slice | np.ndarray], shape: Sequence[int], chunk_shape: Sequence[Division]
 ) -> PointPlan:
     """Plan a pointwise selection, numpy's ``vindex``.
 
@@ -339,7 +337,7 @@ def divide(positions: Any, chunk: Division) -> tuple[Any, Any]:
     return numbers, positions - chunk[numbers]
 
 
-def _checked(index: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
+def _checked(index: np.ndarray, size: int) -> np.ndarray:
     index = np.where(index < 0, index + size, index)
     if index.size and not (index.min() >= 0 and index.max() < size):
         raise IndexError(f"index {index.max()} is out of bounds for a dimension of length {size}")
@@ -378,7 +376,7 @@ def _slice_pieces(steps: range, chunk: Division) -> Pieces:
     return pieces if len(pieces) > LONG else list(pieces)
 
 
-def _uneven_pieces(steps: range, starts: np.ndarray[Any, Any]) -> list[Piece]:
+def _uneven_pieces(steps: range, starts: np.ndarray) -> list[Piece]:
     if not steps:
         return []
     first, step = steps.start, steps.step
@@ -458,12 +456,12 @@ def _product(pieces: Sequence[Pieces]) -> Iterator[tuple[Piece, ...]]:
     return ((piece, *rest) for piece in pieces[0] for rest in _product(pieces[1:]))
 
 
-def _array_pieces(index: np.ndarray[Any, Any], chunk: Division) -> list[Piece]:
+def _array_pieces(index: np.ndarray, chunk: Division) -> list[Piece]:
     """Group positions by chunk; runs with a constant step become slices, which copy faster."""
     if not index.size:
         return []
     chunks, within = divide(index, chunk)
-    order: np.ndarray[Any, Any] | None = None
+    order: np.ndarray | None = None
     if np.any(chunks[1:] < chunks[:-1]):
         order = np.argsort(chunks, kind="stable")
         chunks, within = chunks[order], within[order]
@@ -475,7 +473,7 @@ def _array_pieces(index: np.ndarray[Any, Any], chunk: Division) -> list[Piece]:
     return pieces
 
 
-def _as_slice(index: np.ndarray[Any, Any]) -> Part:
+def _as_slice(index: np.ndarray) -> Part:
     if index.size == 1:
         return slice(int(index[0]), int(index[0]) + 1)
     step = int(index[1] - index[0])

@@ -17,7 +17,7 @@ def fill_element(array: Array) -> Any:
     return "" if array.dtype.kind == "O" else np.zeros((), dtype=array.dtype)[()]
 
 
-def allocate(array: Array, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def allocate(array: Array, shape: tuple[int, ...]) -> np.ndarray:
     """Return room for elements of an array.
 
     Raises

@@ -39,11 +39,7 @@ class Scatter:
         self._fields = [f"f{i}" for i in range(decoder.planes)]
 
     def one(
-        self,
-        chunk: Buffer,
-        task: ChunkTask,
-        axes: tuple[int, ...] | None,
-        result: np.ndarray[Any, Any],
+        self, chunk: Buffer, task: ChunkTask, axes: tuple[int, ...] | None, result: np.ndarray
     ) -> None:
         """Put what `task` wants of a chunk into `result`.
 
@@ -72,7 +68,7 @@ class Scatter:
         chunks: Sequence[Buffer],
         tasks: Sequence[ChunkTask],
         axes: tuple[int, ...] | None,
-        result: np.ndarray[Any, Any],
+        result: np.ndarray,
     ) -> None:
         """Do as `one` does, for several chunks that are in no row."""
         if len(tasks) == 1 or not self._in_rows:
@@ -83,7 +79,7 @@ class Scatter:
                 seen = elements if axes is None else elements.transpose(axes)
                 result[task.target] = seen[task.source]
 
-    def row(self, chunks: Sequence[Buffer], segment: Segment, result: np.ndarray[Any, Any]) -> None:
+    def row(self, chunks: Sequence[Buffer], segment: Segment, result: np.ndarray) -> None:
         """Do as `one` does, for a segment with a constant step; see `Decoder.in_rows`."""
         shape, count, axis = self._array.chunk_shape, len(chunks), segment.axis
         source, out = segment.first.source, result[segment.target]
@@ -91,7 +87,7 @@ class Scatter:
             out = out.reshape(*out.shape[:axis], count, shape[axis], *out.shape[axis + 1 :])
             out = out.transpose(axis, *range(axis), *range(axis + 1, out.ndim))
 
-            def wanted(chunks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            def wanted(chunks: np.ndarray) -> np.ndarray:
                 return chunks[(slice(None), *source)]
 
         else:  # the chunks are joined, which is a copy
@@ -101,7 +97,7 @@ class Scatter:
             along = slice(source[axis].start, stop, segment.step)
             across = (*source[:axis], slice(None), *source[axis + 1 :])
 
-            def wanted(chunks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+            def wanted(chunks: np.ndarray) -> np.ndarray:
                 part = chunks[(slice(None), *across)]
                 part = part.transpose(*range(1, axis + 1), 0, *range(axis + 1, part.ndim))
                 rows = part.reshape(*part.shape[:axis], -1, *part.shape[axis + 2 :])
@@ -117,7 +113,7 @@ class Scatter:
         out[...] = wanted(self._elements(chunks))
 
     def room_for(
-        self, task: ChunkTask, axes: tuple[int, ...] | None, result: np.ndarray[Any, Any]
+        self, task: ChunkTask, axes: tuple[int, ...] | None, result: np.ndarray
     ) -> memoryview | None:
         """Find where in `result` all bytes of a plain chunk go as they are; None if nowhere."""
         if not self._count or any(isinstance(index, np.ndarray) for index in task.target):
@@ -125,7 +121,7 @@ class Scatter:
         out = result[(*task.target, ...)]
         return out.reshape(-1).view(np.uint8).data if self._is_copy(task, axes, out) else None
 
-    def _elements(self, chunks: Sequence[Buffer]) -> np.ndarray[Any, Any]:
+    def _elements(self, chunks: Sequence[Buffer]) -> np.ndarray:
         """Return small chunks as elements, one after the other along a first dimension."""
         size = len(self._fields)
         stored = unshuffle(chunks, size) if size else b"".join(chunks)
@@ -136,9 +132,7 @@ class Scatter:
         """Return the bytes of a native element, in the order of the planes."""
         return self._fields if self._array.dtype.isnative else self._fields[::-1]
 
-    def _is_copy(
-        self, task: ChunkTask, axes: tuple[int, ...] | None, out: np.ndarray[Any, Any]
-    ) -> bool:
+    def _is_copy(self, task: ChunkTask, axes: tuple[int, ...] | None, out: np.ndarray) -> bool:
         """Tell whether `out`, which `task` fills, has the elements in the order of the chunk."""
         return (
             axes is None
@@ -150,11 +144,11 @@ class Scatter:
 
     def _one_by_planes(
         self,
-        planes: np.ndarray[Any, Any],
+        planes: np.ndarray,
         task: ChunkTask,
         axes: tuple[int, ...] | None,
-        result: np.ndarray[Any, Any],
-        out: np.ndarray[Any, Any] | None,
+        result: np.ndarray,
+        out: np.ndarray | None,
     ) -> None:
         """Put what is wanted of a shuffled chunk into `result` (`out` is that part of it)."""
         count = self._count
@@ -169,9 +163,7 @@ class Scatter:
         if out is None:
             result[task.target] = whole
 
-    def _part(
-        self, flat: np.ndarray[Any, Any], task: ChunkTask, axes: tuple[int, ...] | None
-    ) -> Any:
+    def _part(self, flat: np.ndarray, task: ChunkTask, axes: tuple[int, ...] | None) -> Any:
         """Return what `task` wants of a chunk (or of one byte plane of it)."""
         chunk = flat.reshape(self._array.chunk_shape, order=self._array.order)
         return (chunk if axes is None else chunk.transpose(axes))[task.source]

@@ -40,7 +40,7 @@ class Strided:
             self._span = span_of(array.shape, self.strides, array.dtype.itemsize)
         self._is_dense = self._span == math.prod(array.shape) * array.dtype.itemsize
 
-    def whole(self, source: LocalSource) -> np.ndarray[Any, Any] | None:
+    def whole(self, source: LocalSource) -> np.ndarray | None:
         """Read all elements with one read; None if that is not the best way.
 
         Raises
@@ -76,7 +76,7 @@ class Strided:
 class StridedRead:
     """One read of plain elements."""
 
-    result: np.ndarray[Any, Any]
+    result: np.ndarray
 
     def __init__(self, strided: Strided, plan: Plan, size: int, gap: int) -> None:
         self._strided = strided
@@ -84,11 +84,11 @@ class StridedRead:
         self._size = size
         self._gap = gap
 
-    def windows(self) -> Iterator[tuple[np.ndarray[Any, Any], None]]:
+    def windows(self) -> Iterator[tuple[np.ndarray, None]]:
         """Yield the only chunk."""
         yield _FIRST, None
 
-    def pieces(self, _: np.ndarray[Any, Any], __: Any, table: ChunkTable) -> RunPieces:
+    def pieces(self, _: np.ndarray, __: Any, table: ChunkTable) -> RunPieces:
         """Return the runs of the chunk that are wanted.
 
         Raises
@@ -115,7 +115,7 @@ class StridedRead:
 class RunPieces:
     """Runs of a read; see `nczarr_xarray.chunks.grid.GridPieces`."""
 
-    def __init__(self, parts: list[Runs], chunk: ChunkTable, result: np.ndarray[Any, Any]) -> None:
+    def __init__(self, parts: list[Runs], chunk: ChunkTable, result: np.ndarray) -> None:
         self.group_chunks = 1
         self._parts = parts
         self._result = result
@@ -147,11 +147,11 @@ class RunPieces:
                 self._scatter(part, rows, source.fetch(table, runs.length))
             low = high
 
-    def left(self) -> np.ndarray[Any, Any]:
+    def left(self) -> np.ndarray:
         """Find what has to be fetched: all."""
         return np.arange(self.groups)
 
-    def scatter(self, rows: np.ndarray[Any, Any], data: Sequence[Any]) -> None:
+    def scatter(self, rows: np.ndarray, data: Sequence[Any]) -> None:
         """Put runs, in any order, where they belong."""
         which = np.searchsorted(self._first, rows, side="right") - 1
         for part in np.unique(which).tolist():

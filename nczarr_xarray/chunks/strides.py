@@ -67,7 +67,7 @@ class _Axis:
         """Bytes from one position to the next, on average."""
         return (self.span - 1) * self.stride / max(1, self.count - 1)
 
-    def offsets(self) -> np.ndarray[Any, Any]:
+    def offsets(self) -> np.ndarray:
         """Return bytes from the beginning of the array to each position."""
         positions = np.arange(self.span, dtype=np.int64)[self.part] + self.first
         return positions * self.stride
@@ -94,12 +94,12 @@ class Runs:
         Of the elements as stored.
     """
 
-    starts: np.ndarray[Any, Any]
+    starts: np.ndarray
     length: int
     target: tuple[Any, ...]
     outer: tuple[int, ...]
     inner: tuple[_Axis, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype
 
     @property
     def is_copy(self) -> bool:
@@ -111,21 +111,18 @@ class Runs:
             nbytes *= axis.count
         return nbytes == self.length
 
-    def room(self, number: int, result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    def room(self, number: int, result: np.ndarray) -> np.ndarray | None:
         """Find the elements of `result` that a run fills, 1-D; None if not contiguous."""
         index = np.unravel_index(number, self.outer) if self.outer else ()
         part = result[self.target][(*index, ...)]  # a view, of a single element too
         return part.reshape(-1) if part.flags.c_contiguous else None
 
     def scatter(
-        self,
-        numbers: Sequence[int] | np.ndarray[Any, Any],
-        data: Sequence[Any],
-        result: np.ndarray[Any, Any],
+        self, numbers: Sequence[int] | np.ndarray, data: Sequence[Any], result: np.ndarray
     ) -> None:
         """Put the bytes of the runs `numbers`, in any order, where they belong in `result`."""
         stored = data[0] if len(data) == 1 else b"".join(data)
-        grid: np.ndarray[Any, Any] = np.ndarray(
+        grid: np.ndarray = np.ndarray(
             (len(data), *(axis.span for axis in self.inner)),
             self.dtype,
             stored,
@@ -145,7 +142,7 @@ class Runs:
 
 
 def plan_runs(
-    plan: OuterPlan | PointPlan, strides: Sequence[int], dtype: np.dtype[Any], gap: int = 0
+    plan: OuterPlan | PointPlan, strides: Sequence[int], dtype: np.dtype, gap: int = 0
 ) -> list[Runs]:
     """Find the runs of a selection.
 
@@ -240,10 +237,7 @@ def end_of(plan: OuterPlan | PointPlan, strides: Sequence[int], itemsize: int) -
 
 
 def _runs(
-    outer: list[np.ndarray[Any, Any]],
-    target: tuple[Any, ...],
-    inner: tuple[_Axis, ...],
-    dtype: np.dtype[Any],
+    outer: list[np.ndarray], target: tuple[Any, ...], inner: tuple[_Axis, ...], dtype: np.dtype
 ) -> Runs:
     starts = np.array([sum(axis.first * axis.stride for axis in inner)], dtype=np.int64)
     for offsets in outer:

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -25,7 +25,7 @@ LINE_COLUMNS = 79
 class ReadBlock(Protocol):
     """Reads the block of a variable that `key` selects, one slice per dimension."""
 
-    def __call__(self, variable: Variable, key: tuple[slice, ...], /) -> np.ndarray[Any, Any]: ...
+    def __call__(self, variable: Variable, key: tuple[slice, ...], /) -> np.ndarray: ...
 
 
 def write_data(

@@ -11,7 +11,7 @@ import numpy as np
 from nczarr_xarray.cli.cdl_text import name, quoted, quoted_element
 from nczarr_xarray.model import NC_DEFAULT_FILL, Attribute, EnumType, Variable
 
-Values: TypeAlias = np.ndarray[Any, Any]
+Values: TypeAlias = np.ndarray
 Spelling: TypeAlias = Callable[[Values], list[str]]
 Test: TypeAlias = Callable[[Values], Values]
 
@@ -82,7 +82,7 @@ def cdl_type(variable: Variable) -> str:
     return nearest.get(kind, "string")
 
 
-def zarr_type(dtype: np.dtype[Any]) -> str:
+def zarr_type(dtype: np.dtype) -> str:
     """Return Zarr's spelling of a dtype: ``|b1``, ``<M8[ns]``, ``[('x', '<i4')]``."""
     return dtype.str if dtype.names is None else str(dtype.descr)
 
@@ -222,7 +222,7 @@ def _text_or_array(value: Any) -> Any:
     return value if isinstance(value, np.ndarray) else str(value)
 
 
-def _spelling_of(dtype: np.dtype[Any]) -> Spelling:
+def _spelling_of(dtype: np.dtype) -> Spelling:
     return _structures if dtype.names else _SPELLINGS[dtype.kind]
 
 

@@ -92,7 +92,7 @@ _UNEVEN = 5730
 _SMOOTH = 240
 
 
-def _noise(data: np.ndarray[Any, Any], typesize: int, lz4: Callable[[Any], bytes]) -> int:
+def _noise(data: np.ndarray, typesize: int, lz4: Callable[[Any], bytes]) -> int:
     """Return how many bytes at the beginning, in whole planes, deflate would not make smaller.
 
     Their values are equally likely (nothing to gain for Huffman's code), they are not smooth, and
@@ -109,18 +109,18 @@ def _noise(data: np.ndarray[Any, Any], typesize: int, lz4: Callable[[Any], bytes
     return size if size and len(lz4(data[:size])) > size + size // 256 else 0
 
 
-def _is_noise(plane: np.ndarray[Any, Any]) -> bool:
+def _is_noise(plane: np.ndarray) -> bool:
     sample = _sampled(plane)
     counts = np.bincount(sample, minlength=256)
     return bool(counts.dot(counts) < _UNEVEN) and _small_bends(sample) < _SMOOTH
 
 
-def _sampled(plane: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _sampled(plane: np.ndarray) -> np.ndarray:
     pieces = plane[: plane.size // _PIECES * _PIECES].reshape(_PIECES, -1)
     return pieces[:, : _SAMPLE // _PIECES].ravel()
 
 
-def _small_bends(sample: np.ndarray[Any, Any]) -> int:
+def _small_bends(sample: np.ndarray) -> int:
     """Return how many second differences, modulo 256, are -1, 0 or 1."""
     steps = sample[1:] - sample[:-1]
     bends = steps[1:] - steps[:-1]
@@ -132,7 +132,7 @@ _SMALL = 1 << 16
 _FEW = 48
 
 
-def _few_bytes(data: np.ndarray[Any, Any]) -> bool:
+def _few_bytes(data: np.ndarray) -> bool:
     """Tell whether libdeflate would leave out short matches that are worth it.
 
     From how many different bytes there are in the first 4 KiB it concludes how long a match has to
@@ -144,11 +144,11 @@ def _few_bytes(data: np.ndarray[Any, Any]) -> bool:
     return _different(data[:4096:64]) < _FEW and _different(data[:4096:16]) < _FEW
 
 
-def _different(data: np.ndarray[Any, Any]) -> int:
+def _different(data: np.ndarray) -> int:
     return len(set(data.tobytes()))
 
 
-def _stored(data: np.ndarray[Any, Any]) -> Iterator[Buffer]:
+def _stored(data: np.ndarray) -> Iterator[Buffer]:
     """Return stored blocks, each with its header, none of them the last of a stream."""
     for start in range(0, data.size, 0xFFFF):
         block = data[start : start + 0xFFFF]

@@ -145,7 +145,7 @@ def unscale(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
     return restore, packed(size)
 
 
-def _unpack(packed: np.ndarray[Any, Any], count: int, bits: int, width: int) -> Any:
+def _unpack(packed: np.ndarray, count: int, bits: int, width: int) -> Any:
     """Unpack `count` numbers of `bits` bits, the highest first, to `width` bytes each, unsigned."""
     wide = np.zeros((count, 8 * width), dtype=np.uint8)
     if bits:

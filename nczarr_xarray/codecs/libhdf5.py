@@ -143,9 +143,7 @@ def _image(filter_id: int, values: Sequence[int], size: int) -> bytes:
         return _chunk_file(filter_id, tuple(values), size)
 
 
-def convert_numbers(
-    stored: np.ndarray[Any, Any], encoded: bytes, dtype: np.dtype[Any]
-) -> np.ndarray[Any, Any]:
+def convert_numbers(stored: np.ndarray, encoded: bytes, dtype: np.dtype) -> np.ndarray:
     """Convert numbers in a format of their own, as HDF5 does.
 
     Parameters

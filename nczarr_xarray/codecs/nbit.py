@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.codec import Buffer, Size, Step, packed
 from nczarr_xarray.model import Array, CodecConfig
 
-_Bits: TypeAlias = "np.ndarray[Any, Any]"
+_Bits: TypeAlias = "np.ndarray"
 
 _NUMBER, _ARRAY, _STRUCTURE, _OTHER = range(1, 5)
 _DEEPEST = 32

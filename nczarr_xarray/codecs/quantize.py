@@ -23,9 +23,7 @@ _DIGITS_PER_BIT = math.log(2) / math.log(10)
 _FLOATS = {4: ("float", 23, 6), 8: ("double", 52, 15)}
 
 
-def quantize(
-    values: np.ndarray[Any, Any], mode: str, digits: int, fill: Any = None
-) -> np.ndarray[Any, Any]:
+def quantize(values: np.ndarray, mode: str, digits: int, fill: Any = None) -> np.ndarray:
     """Round floating-point values as ``nc_def_var_quantize`` does.
 
     Zeros, NaN and the fill value stay as they are. Infinities do not: BitGroom turns every other
@@ -79,13 +77,11 @@ def quantize(
         dropped = explicit - (digits if mode == "BitRound" else _granular_bits(flat, digits))
         tail = _tail(bits.dtype, dropped)
         rounded = (bits + (tail & ~(tail >> 1))) & ~tail  # a carry may reach the exponent
-    result: np.ndarray[Any, Any] = np.where(kept, bits, rounded).view(dtype)
+    result: np.ndarray = np.where(kept, bits, rounded).view(dtype)
     return result.reshape(values.shape).astype(values.dtype, copy=False)
 
 
-def round_decimals(
-    values: np.ndarray[Any, Any], least_significant_digit: int
-) -> np.ndarray[Any, Any]:
+def round_decimals(values: np.ndarray, least_significant_digit: int) -> np.ndarray:
     """Round to the power of two next below ``10**-least_significant_digit``.
 
     Parameters
@@ -105,13 +101,13 @@ def round_decimals(
     return np.asarray(np.around(scale * values) / scale).astype(values.dtype)
 
 
-def _tail(dtype: np.dtype[Any], count: Any) -> Any:
+def _tail(dtype: np.dtype, count: Any) -> Any:
     """Numbers whose lowest `count` bits are set."""
     one = dtype.type(1)
     return (one << np.asarray(count).astype(dtype)) - one
 
 
-def _granular_bits(flat: np.ndarray[Any, Any], digits: int) -> np.ndarray[Any, Any]:
+def _granular_bits(flat: np.ndarray, digits: int) -> np.ndarray:
     """Bits of the significand that hold so many decimal digits, value by value.
 
     The formulas are those of Delaunay, Couturier and Gailly, "Evaluation of lossless and lossy

@@ -62,7 +62,7 @@ def decode(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
 def encode(
     config: CodecConfig,
     array: Array,
-    empty: Callable[[str, Any, np.dtype[Any]], np.ndarray[Any, Any]] | None = None,
+    empty: Callable[[str, Any, np.dtype], np.ndarray] | None = None,
 ) -> Step:
     """Return how to shuffle chunks of an array; see `shuffled` for `empty`."""
     width = element_size(config, array)
@@ -77,10 +77,8 @@ def encode(
 
 
 def shuffled(
-    rows: np.ndarray[Any, Any],
-    size: int,
-    empty: Callable[[str, Any, np.dtype[Any]], np.ndarray[Any, Any]] | None = None,
-) -> np.ndarray[Any, Any]:
+    rows: np.ndarray, size: int, empty: Callable[[str, Any, np.dtype], np.ndarray] | None = None
+) -> np.ndarray:
     """Shuffle bytes of elements of `size`, in rows, to byte planes in rows.
 
     Parameters
@@ -106,7 +104,7 @@ def _as_it_is(data: Buffer) -> Buffer:
     return data
 
 
-def unshuffle(chunks: Sequence[Buffer], size: int) -> np.ndarray[Any, Any]:
+def unshuffle(chunks: Sequence[Buffer], size: int) -> np.ndarray:
     """Bring together the elements of shuffled chunks of equal length, one after the other.
 
     Parameters
@@ -125,7 +123,7 @@ def unshuffle(chunks: Sequence[Buffer], size: int) -> np.ndarray[Any, Any]:
     return plain
 
 
-def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray[Any, Any]) -> None:
+def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray) -> None:
     """Do as `unshuffle` does, into contiguous memory of the right length."""
     length = len(chunks[0])
     rest = length % size
@@ -146,7 +144,7 @@ def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray[Any, A
     _blosc(b"".join((head, *planes)), plain)
 
 
-def _by_planes(chunk: Buffer, size: int, plain: np.ndarray[Any, Any]) -> None:
+def _by_planes(chunk: Buffer, size: int, plain: np.ndarray) -> None:
     shuffled = np.frombuffer(chunk, dtype=np.uint8)
     count = shuffled.size // size
     whole = count * size

@@ -86,9 +86,7 @@ class DataFile:
         """Return the same file; of the data that are read by it, short ones are remembered, too."""
         return _Remembering(self)
 
-    async def read_data(
-        self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any], receive: Receive
-    ) -> None:
+    async def read_data(self, starts: np.ndarray, stops: np.ndarray, receive: Receive) -> None:
         """Read data of a remote file, on its loop, by `RangeReader.read_data`."""
         assert self.ranges is not None
         await self.ranges.read_data(starts, stops, receive)
@@ -182,14 +180,12 @@ class _Remembering(DataFile):
     def __init__(self, file: DataFile) -> None:
         vars(self).update(vars(file))
 
-    async def read_data(
-        self, starts: np.ndarray[Any, Any], stops: np.ndarray[Any, Any], receive: Receive
-    ) -> None:
+    async def read_data(self, starts: np.ndarray, stops: np.ndarray, receive: Receive) -> None:
         ranges = self.ranges
         assert ranges is not None
         short = len(starts) <= _MOST_PIECES and int(np.sum(stops - starts)) <= _MOST_BYTES
 
-        async def keep(numbers: np.ndarray[Any, Any], pieces: list[memoryview]) -> None:
+        async def keep(numbers: np.ndarray, pieces: list[memoryview]) -> None:
             for number, piece in zip(numbers.tolist(), pieces, strict=True):
                 ranges.sparse.add(int(starts[number]), bytes(piece))
             await receive(numbers, pieces)

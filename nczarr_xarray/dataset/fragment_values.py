@@ -54,8 +54,8 @@ class Reading:
     steps: tuple[Sequence[int] | None, ...]
 
     def read(
-        self, read: Callable[..., np.ndarray[Any, Any]], key: tuple[Any, ...], *, points: bool
-    ) -> np.ndarray[Any, Any]:
+        self, read: Callable[..., np.ndarray], key: tuple[Any, ...], *, points: bool
+    ) -> np.ndarray:
         """Read a selection: `key` is in terms of the aggregation, relative to the fragment."""
         ndim = len(self.array.shape)
         if self.axes == tuple(range(ndim)) and all(steps is None for steps in self.steps):
@@ -73,26 +73,26 @@ class Reading:
             for axis in range(ndim)
         )
         values = self.read(read, box, points=False).transpose([*arrays, *sliced])
-        chosen: np.ndarray[Any, Any] = values[tuple(key[axis] - lows[axis] for axis in arrays)]
+        chosen: np.ndarray = values[tuple(key[axis] - lows[axis] for axis in arrays)]
         return chosen
 
     def _index(
         self, axis: int | None, steps: Sequence[int] | None, key: tuple[Any, ...]
-    ) -> slice | np.ndarray[Any, Any]:
+    ) -> slice | np.ndarray:
         """Return the index of one dimension of the fragment."""
         if axis is None:
             return slice(0, 1)
-        index: slice | np.ndarray[Any, Any] = key[axis]
+        index: slice | np.ndarray = key[axis]
         if steps is None:
             return index
         if isinstance(index, slice) and isinstance(steps, range):
             chosen = steps[index]
             stop = chosen.stop if chosen.stop >= 0 else None
             return slice(chosen.start, stop, chosen.step) if chosen else slice(0, 0)
-        picked: np.ndarray[Any, Any] = np.asarray(steps)[index]
+        picked: np.ndarray = np.asarray(steps)[index]
         return picked
 
-    def _arranged(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _arranged(self, data: np.ndarray) -> np.ndarray:
         """Put the dimensions of what was read of the fragment in the order of the aggregation."""
         kept = [at for at, axis in enumerate(self.axes) if axis is not None]
         data = data.reshape([data.shape[at] for at in kept])
@@ -101,7 +101,7 @@ class Reading:
         lacking = [axis for axis in range(len(self.array.shape)) if axis not in axes]
         return np.expand_dims(data, lacking)
 
-    def _values(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _values(self, data: np.ndarray) -> np.ndarray:
         """Return values of the aggregation: unpacked, of its units and type."""
         array, variable = self.array, self.variable
         packing = packing_of(variable)
@@ -118,9 +118,7 @@ class Reading:
             data[missing] = array.fill
         return data
 
-    def _cast(
-        self, data: np.ndarray[Any, Any], missing: np.ndarray[Any, Any] | None
-    ) -> np.ndarray[Any, Any]:
+    def _cast(self, data: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
         dtype = self.array.dtype.newbyteorder("=")
         if data.dtype == dtype:
             return data.copy() if missing is not None else data
@@ -198,7 +196,7 @@ def _axes(
     return tuple(None if length == 1 else next(long) for length in lengths)
 
 
-def _missing(data: np.ndarray[Any, Any], variable: Variable) -> np.ndarray[Any, Any] | None:
+def _missing(data: np.ndarray, variable: Variable) -> np.ndarray | None:
     """Tell which elements of a fragment are missing; None if none is."""
     if data.dtype.kind not in "iuf":
         return None
@@ -217,7 +215,7 @@ def _missing(data: np.ndarray[Any, Any], variable: Variable) -> np.ndarray[Any, 
     return missing
 
 
-def _unpacked(data: np.ndarray[Any, Any], packing: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+def _unpacked(data: np.ndarray, packing: Mapping[str, Any]) -> np.ndarray:
     """Undo the packing of a fragment, in double precision."""
     unsigned = packing.get("_Unsigned")
     if unsigned is not None and data.dtype.kind in "iu":

@@ -38,7 +38,7 @@ class Opening(NamedTuple):
         Its metadata.
     """
 
-    read: Callable[..., np.ndarray[Any, Any]]
+    read: Callable[..., np.ndarray]
     variable: Variable
 
 
@@ -173,7 +173,7 @@ class FragmentReader:
         self._fragments = array.fragments
         self._warned = not array.warning
         #: per dimension: where each part begins, and the fragment that it is, or -1
-        self._edges: list[np.ndarray[Any, Any]] = []
+        self._edges: list[np.ndarray] = []
         self._numbers: list[list[int]] = []
         bounds = zip(array.fragments.starts, array.fragments.stops, array.shape, strict=True)
         for starts, stops, length in bounds:
@@ -183,7 +183,7 @@ class FragmentReader:
             self._edges.append(edges)
             self._numbers.append(numbers.tolist())
 
-    def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray[Any, Any]:
+    def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read a selection.
 
         Parameters
@@ -270,7 +270,7 @@ class FragmentReader:
             self._warned = True
             warnings.warn(f"{self._array.path}: {self._array.warning}", NCZarrWarning, stacklevel=2)
 
-    def _read_part(self, result: np.ndarray[Any, Any], part: _Part, *, points: bool) -> None:
+    def _read_part(self, result: np.ndarray, part: _Part, *, points: bool) -> None:
         fragments, number = self._fragments, part.number
         places = fragments.places(number)
         for place in places:

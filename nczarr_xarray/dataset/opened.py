@@ -59,15 +59,13 @@ class Opened:
         unchecked = self.hierarchy.unchecked
         return VariableReader(self.store, variable, unchecked, mark, exact=self.exact)
 
-    def read(
-        self, variable: Variable, key: tuple[Index, ...] | None = None
-    ) -> np.ndarray[Any, Any]:
+    def read(self, variable: Variable, key: tuple[Index, ...] | None = None) -> np.ndarray:
         """Read an orthogonal selection of `variable`; all of it for None."""
         return self.reader(variable).read(key)
 
     def read_many(
         self, wanted: Iterable[tuple[Variable, tuple[Index, ...] | None]]
-    ) -> list[np.ndarray[Any, Any] | NCZarrError]:
+    ) -> list[np.ndarray | NCZarrError]:
         """Read selections of several variables, a remote store's requests overlapping.
 
         Errors stand in the place of values. `holds` says afterwards whether the

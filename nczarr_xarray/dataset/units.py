@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import UnsupportedError
 
-Convert = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+Convert = Callable[[np.ndarray], np.ndarray]
 
 
 @lru_cache(maxsize=256)
@@ -48,8 +47,8 @@ def conversion(
     if not one.is_convertible(other) or one.calendar != other.calendar:
         raise ValueError(f"has the units {one!r}, which cannot be converted to {other!r}")
 
-    def convert(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        converted: np.ndarray[Any, Any] = one.convert(values.astype(np.float64), other)
+    def convert(values: np.ndarray) -> np.ndarray:
+        converted: np.ndarray = one.convert(values.astype(np.float64), other)
         return converted
 
     return convert

@@ -87,9 +87,7 @@ class VariableReader:
             self._reader = array.selections(store) if own else ChunkReader(array, store)
         return self._reader
 
-    def read(
-        self, key: tuple[Index, ...] | None = None, *, points: bool = False
-    ) -> np.ndarray[Any, Any]:
+    def read(self, key: tuple[Index, ...] | None = None, *, points: bool = False) -> np.ndarray:
         """Read a selection, blocking.
 
         Parameters
@@ -110,7 +108,7 @@ class VariableReader:
             self._explain(error)
             raise
 
-    def _read(self, key: tuple[Index, ...] | None, points: bool) -> np.ndarray[Any, Any]:
+    def _read(self, key: tuple[Index, ...] | None, points: bool) -> np.ndarray:
         reader = self.prepare()
         key = self._full(key)
         if not isinstance(reader, ChunkReader):
@@ -128,7 +126,7 @@ class VariableReader:
         data = reader.read(plan, remember=_in_sequence())
         return fitted.finish(self._converted(data))
 
-    def _converted(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _converted(self, data: np.ndarray) -> np.ndarray:
         """Return values of elements that were read of a local store."""
         assert self.array is not None
         conversion, store = self.array.conversion, self.store
@@ -138,7 +136,7 @@ class VariableReader:
 
     async def read_async(
         self, key: tuple[Index, ...] | None = None, *, points: bool = False
-    ) -> np.ndarray[Any, Any]:
+    ) -> np.ndarray:
         """Do as `read` does, from any event loop without blocking it."""
         remote = loop_of(self.store)
         if remote is not None:
@@ -152,12 +150,8 @@ class VariableReader:
         return await asyncio.to_thread(self.read, key, points=points)
 
     async def read_remote(
-        self,
-        key: tuple[Index, ...] | None = None,
-        *,
-        points: bool = False,
-        remember: bool = False,
-    ) -> np.ndarray[Any, Any]:
+        self, key: tuple[Index, ...] | None = None, *, points: bool = False, remember: bool = False
+    ) -> np.ndarray:
         """Do as `read` does, on the remote store's loop; `remember` if similar reads may follow."""
         array, store = self.array, self.store
         own = array is not None and (array.reads_itself or need_libhdf5(array.codecs))
@@ -219,7 +213,7 @@ class VariableReader:
             raise FormatError(".zmetadata", f"is stale: {key} {gone}; open with consolidated=False")
         self._expected = None  # other reads may be waiting above for the same
 
-    def _values(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _values(self, data: np.ndarray) -> np.ndarray:
         """Return stored elements as values: fixed-size bytes of NC_STRING become str."""
         if self.dtype.kind != "O" or data.dtype.kind != "S":
             return data

@@ -54,7 +54,7 @@ def encode_attribute(name: str, value: Any, *, strings: bool = True) -> Attribut
     return Attribute(name, _numeric(array), array.astype(array.dtype.newbyteorder("=")))
 
 
-def _array(value: Any) -> np.ndarray[Any, Any]:
+def _array(value: Any) -> np.ndarray:
     try:
         array = np.asarray(value)
     except (ValueError, OverflowError) as error:
@@ -72,7 +72,7 @@ def _array(value: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-def _numeric(array: np.ndarray[Any, Any]) -> str:
+def _numeric(array: np.ndarray) -> str:
     try:
         return NC_TYPES[array.dtype.str.lstrip("<>|=")]
     except KeyError:

@@ -53,7 +53,7 @@ class OldChunks:
     def __reduce__(self) -> tuple[type[OldChunks], tuple[KeyStore, ChunkedArray]]:
         return type(self), (self.store, self.array)
 
-    def read(self, part: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+    def read(self, part: tuple[slice, ...]) -> np.ndarray:
         """Return the values of one part."""
         plan = plan_outer(part, self.array.shape, self.array.chunk_shape)
         if isinstance(self.store, RemoteStore):
@@ -251,7 +251,7 @@ class ChunkWriter:
 
     def write(
         self,
-        values: np.ndarray[Any, Any],
+        values: np.ndarray,
         first: tuple[int, ...] | None = None,
         *,
         threads: int | None = None,
@@ -354,7 +354,7 @@ class ChunkWriter:
             for start in range(0, len(last), length):
                 yield Run(before, [(span,) for span in last[start : start + length]])
 
-    def _write_run(self, run: Run, values: np.ndarray[Any, Any]) -> int:
+    def _write_run(self, run: Run, values: np.ndarray) -> int:
         """Write the `values` of a run of chunks; return how many were put."""
         first, last = run.last[0], run.last[-1]
         spans_of_run = (*run.before, *first, *last)
@@ -376,7 +376,7 @@ class ChunkWriter:
                 put += 1
         return put
 
-    def _write_chunk(self, position: Position, values: np.ndarray[Any, Any]) -> bool:
+    def _write_chunk(self, position: Position, values: np.ndarray) -> bool:
         """Write the `values` of one chunk; tell whether it was put."""
         array = self.array
         key = f"{array.path}/{array.separator.join([span.name for span in position]) or '0'}"
@@ -394,15 +394,13 @@ class ChunkWriter:
             "align_chunks=True",
         )
 
-    def _put(self, key: str, part: np.ndarray[Any, Any]) -> bool:
+    def _put(self, key: str, part: np.ndarray) -> bool:
         if self.skip_fill and self.encoder.is_fill(part):
             return False
         self.store.put(key, self.encoder.encode(part))
         return True
 
-    def _merged(
-        self, position: Position, part: np.ndarray[Any, Any], seen: OldChunks | None
-    ) -> np.ndarray[Any, Any]:
+    def _merged(self, position: Position, part: np.ndarray, seen: OldChunks | None) -> np.ndarray:
         """Return the whole chunk: its old elements, with `part` copied into it."""
         array = self.array
         dtype = array.dtype.newbyteorder("=")

@@ -24,7 +24,7 @@ _BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
 def asked_codecs(
-    encoding: Mapping[str, Any], dtype: np.dtype[Any], *, shuffled: bool = True
+    encoding: Mapping[str, Any], dtype: np.dtype, *, shuffled: bool = True
 ) -> tuple[CodecConfig, ...]:
     """Return the codecs that an encoding asks for, in the order of encoding.
 
@@ -138,7 +138,7 @@ def _in_words_of_netcdf(encoding: Mapping[str, Any], compression: str | None) ->
 
 
 def _netcdf_codecs(
-    encoding: Mapping[str, Any], name: str | None, dtype: np.dtype[Any]
+    encoding: Mapping[str, Any], name: str | None, dtype: np.dtype
 ) -> tuple[CodecConfig, ...]:
     """Return shuffle, the compressor called `name` and the checksum, in netCDF-C's order."""
     shuffle = encoding.get("shuffle")

@@ -254,9 +254,7 @@ def _as_stored(dataset: xr.Dataset, layout: CopyLayout) -> xr.Dataset:
     return dataset
 
 
-def _set_codecs(
-    encoding: dict[str, Any], codecs: tuple[CodecConfig, ...], dtype: np.dtype[Any]
-) -> None:
+def _set_codecs(encoding: dict[str, Any], codecs: tuple[CodecConfig, ...], dtype: np.dtype) -> None:
     for key in encoding_keys():
         encoding.pop(key, None)
     encoding["filters"] = _for_dtype(codecs, np.dtype("S8") if dtype.kind == "O" else dtype)
@@ -333,7 +331,7 @@ def _chunk_shape(
     )
 
 
-def _for_dtype(codecs: tuple[CodecConfig, ...], dtype: np.dtype[Any]) -> tuple[CodecConfig, ...]:
+def _for_dtype(codecs: tuple[CodecConfig, ...], dtype: np.dtype) -> tuple[CodecConfig, ...]:
     size = 8 if dtype.kind == "S" and dtype.itemsize > 1 else dtype.itemsize
     return tuple(
         {**config, "elementsize": size} if config["id"] == "shuffle" else config

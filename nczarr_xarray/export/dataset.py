@@ -38,7 +38,7 @@ from nczarr_xarray.model import (
 )
 
 #: A function that rounds the values of a block before they are encoded.
-Rounding = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+Rounding = Callable[[np.ndarray], np.ndarray]
 
 
 #: Errors of xarray about values and encodings.

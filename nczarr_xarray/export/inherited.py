@@ -97,9 +97,7 @@ def keep_whole(path: str, variable: xr.Variable) -> None:
         variable.encoding = leave_out(path, encoding, _PACKING, f"it {problem}")
 
 
-def _guard(
-    path: str, check: Callable[[np.ndarray[Any, Any]], str | None], block: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+def _guard(path: str, check: Callable[[np.ndarray], str | None], block: np.ndarray) -> np.ndarray:
     problem = check(block)
     if problem is not None:
         raise FormatError(
@@ -111,12 +109,7 @@ def _guard(
 
 
 def _overflow(
-    values: np.ndarray[Any, Any],
-    *,
-    dtype: np.dtype[Any],
-    has_fill: bool,
-    scale_factor: Any,
-    add_offset: Any,
+    values: np.ndarray, *, dtype: np.dtype, has_fill: bool, scale_factor: Any, add_offset: Any
 ) -> str | None:
     """Say which of the scaled `values` integers of `dtype` cannot hold; None if they hold all."""
     if values.dtype.kind == "i" and has_fill:  # NaT, if these are times that were not decoded

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 
@@ -22,9 +20,7 @@ def is_packed(new: xr.Variable, stored: Variable) -> bool:
     return kind == "f" or (kind in "Mm" and dtype.itemsize < 8)
 
 
-def as_integers(
-    values: np.ndarray[Any, Any], dtype: np.dtype[Any], path: str, exact: bool
-) -> np.ndarray[Any, Any]:
+def as_integers(values: np.ndarray, dtype: np.dtype, path: str, exact: bool) -> np.ndarray:
     """Return encoded values as integers (`FormatError` for a value that `dtype` cannot hold).
 
     xarray casts without a check: a number that is too large for the type becomes another

@@ -79,7 +79,7 @@ def _write_block(
     starts: list[list[int]],
     counted: bool,
     block_id: tuple[int, ...] = (),
-) -> np.ndarray[Any, Any]:
+) -> np.ndarray:
     """Write one of dask's blocks; return the number of chunks put, if it is asked for."""
     first = tuple(axis[i] for axis, i in zip(starts, block_id, strict=True))
     number = writer.write(np.asarray(values), first, threads=1)

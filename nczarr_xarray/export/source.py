@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,7 @@ class StoredSource:
         self._chunk_shape = chunk_shape
         self._itemsize = 64 if variable.dtype.kind == "O" else variable.dtype.itemsize
 
-    def read(self, part: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+    def read(self, part: tuple[slice, ...]) -> np.ndarray:
         """Return the values of one part."""
         return np.asarray(self.reader.read(part))
 

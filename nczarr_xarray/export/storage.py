@@ -68,7 +68,7 @@ class StorageRequest:
     dims: tuple[Hashable, ...]
     shape: tuple[int, ...]
     unlimited: tuple[bool, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     encoding: Mapping[str, Any]
     explicit: bool
     blocks: tuple[tuple[int, ...], ...] | None = None
@@ -82,7 +82,7 @@ class StorageRequest:
         return self.explicit and any(self.encoding.get(key) is not None for key in _CHUNK_KEYS)
 
 
-def netcdf_type(dtype: np.dtype[Any]) -> str | None:
+def netcdf_type(dtype: np.dtype) -> str | None:
     """Return the netCDF type name of encoded values; None if there is none."""
     if dtype.kind in "OU":
         return "string"
@@ -91,7 +91,7 @@ def netcdf_type(dtype: np.dtype[Any]) -> str | None:
     return NC_TYPES.get(dtype.str.lstrip("<>|="))
 
 
-def text_dtype(longest: int, room: int, profile: Profile) -> np.dtype[Any]:
+def text_dtype(longest: int, room: int, profile: Profile) -> np.dtype:
     """Return the dtype in which text is stored; ``_nczarr_maxstrlen`` is set to match.
 
     Parameters
@@ -167,7 +167,7 @@ def check_keys(encoding: Mapping[str, Any]) -> None:
         raise ValueError("'shards' exist in Zarr 3 only; NCZarr is Zarr 2")
 
 
-def _stored_dtype(request: StorageRequest, profile: Profile) -> np.dtype[Any]:
+def _stored_dtype(request: StorageRequest, profile: Profile) -> np.dtype:
     dtype, encoding = request.dtype, request.encoding
     if dtype.kind in "OU":
         length = encoding.get("_nczarr_maxstrlen")
@@ -191,7 +191,7 @@ def _stored_dtype(request: StorageRequest, profile: Profile) -> np.dtype[Any]:
     return dtype.newbyteorder(">" if big else "<")
 
 
-def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype[Any], profile: Profile) -> Any:
+def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype, profile: Profile) -> Any:
     """Return the value that chunks read as which are not stored.
 
     Parameters
@@ -218,7 +218,7 @@ def fill_element(nc_type: str | None, fill: Any, dtype: np.dtype[Any], profile: 
     return np.asarray(fill).astype(dtype)[()]
 
 
-def _chunk_shape(request: StorageRequest, dtype: np.dtype[Any]) -> tuple[int, ...]:
+def _chunk_shape(request: StorageRequest, dtype: np.dtype) -> tuple[int, ...]:
     encoding, shape = request.encoding, request.shape
     if not shape:
         return ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class Stored:
         Whether the source has no chunks; `chunk_shape` is then the default.
     """
 
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     chunk_shape: tuple[int, ...]
     codecs: tuple[CodecConfig, ...] = ()
     contiguous: bool = False

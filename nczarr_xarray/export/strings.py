@@ -42,11 +42,11 @@ def longest_text(source: xr.Variable) -> int:
     return longest(source.values)
 
 
-def _longest_in_block(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _longest_in_block(block: np.ndarray) -> np.ndarray:
     return np.full((1,) * block.ndim, longest(block), dtype=np.intp)
 
 
-def longest(texts: np.ndarray[Any, Any]) -> int:
+def longest(texts: np.ndarray) -> int:
     """Return the bytes in UTF-8 of the longest text (ValueError for one that cannot be stored)."""
     length = 0
     for text in texts.ravel().tolist():

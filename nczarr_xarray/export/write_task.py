@@ -184,9 +184,7 @@ class WriteTask:
         return found
 
 
-def _pieces(
-    item: Item, writer: ChunkWriter
-) -> Iterator[tuple[tuple[int, ...], np.ndarray[Any, Any]]]:
+def _pieces(item: Item, writer: ChunkWriter) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
     """Yield the parts of the data of an item, each with its position."""
     if not isinstance(item.source, StoredSource):
         yield (0,) * item.source.ndim, np.asarray(item.source.data)

@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 #: netCDF type name -> numpy type; ``char`` is one byte, ``string`` has no fixed size.
-NC_DTYPES: dict[str, np.dtype[Any]] = {
+NC_DTYPES: dict[str, np.dtype] = {
     "byte": np.dtype("i1"),
     "ubyte": np.dtype("u1"),
     "short": np.dtype("i2"),
@@ -160,7 +160,7 @@ class Attribute:
 
     name: str
     type: str
-    value: str | tuple[str, ...] | np.ndarray[Any, Any]
+    value: str | tuple[str, ...] | np.ndarray
     enum: EnumType | None = None
 
 
@@ -192,7 +192,7 @@ class Variable:
     group: str
     dimensions: tuple[Dimension, ...]
     nc_type: str | None
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     attributes: dict[str, Attribute] = field(default_factory=dict)
     array: Array | None = None
     error: NCZarrError | None = None
@@ -304,18 +304,18 @@ def readable(text: str, errors: str = "replace") -> str:
     return text if text.isascii() else bytes_of(text).decode("utf-8", errors)
 
 
-def sequence_of(element: np.dtype[Any]) -> np.dtype[Any]:
+def sequence_of(element: np.dtype) -> np.dtype:
     """Return the dtype of values that are 1-D arrays of `element`, each of a length of its own."""
     return np.dtype(object, metadata={"element_type": element})
 
 
-def element_of(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+def element_of(dtype: np.dtype) -> np.dtype | None:
     """Return the dtype of the elements of sequences; None if it is not `sequence_of` anything."""
     metadata: Mapping[str, Any] = dtype.metadata or {}
     return metadata.get("element_type")
 
 
-def described(dtype: np.dtype[Any]) -> str:
+def described(dtype: np.dtype) -> str:
     """Return a dtype of values in few words, for messages."""
     element = element_of(dtype)
     if element is not None:

@@ -34,10 +34,10 @@ class ChunkTable(NamedTuple):
         and the source (`nczarr_xarray.chunks.sources`) that is made for it.
     """
 
-    start: np.ndarray[Any, Any]
-    size: np.ndarray[Any, Any]
-    mask: np.ndarray[Any, Any]
-    source: np.ndarray[Any, Any] | None = None
+    start: np.ndarray
+    size: np.ndarray
+    mask: np.ndarray
+    source: np.ndarray | None = None
 
     def of(self, which: Any) -> ChunkTable:
         """Return some of the chunks: `which` is a key of numpy."""
@@ -52,7 +52,7 @@ _ONE_KEY = np.array([0]), np.array([-1]), np.array([0], np.uint32)
 class Conversion(Protocol):
     """Makes values of stored elements where that takes more of the file (a heap of strings)."""
 
-    def __call__(self, stored: np.ndarray[Any, Any]) -> Coroutine[Any, Any, np.ndarray[Any, Any]]:
+    def __call__(self, stored: np.ndarray) -> Coroutine[Any, Any, np.ndarray]:
         """Make values in the shape of `stored`; await `nczarr_xarray.formats.rounds.read` only."""
 
     @property
@@ -66,7 +66,7 @@ class Conversion(Protocol):
 class Selections(Protocol):
     """Reads selections of one array. Picklable is not needed; threads may share it."""
 
-    def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray[Any, Any]:
+    def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read a selection.
 
         Parameters
@@ -100,7 +100,7 @@ class Array:
     if TYPE_CHECKING:
 
         @property
-        def dtype(self) -> np.dtype[Any]:
+        def dtype(self) -> np.dtype:
             """Of the stored elements, with their byte order."""
 
         @property
@@ -174,7 +174,7 @@ class Array:
         changes: dict[str, Any] = {"conversion": self.conversion and self.conversion.exact()}
         return replace(self, **changes) if self.conversion else self
 
-    def locate(self, ids: np.ndarray[Any, Any]) -> Coroutine[Any, Any, ChunkTable]:
+    def locate(self, ids: np.ndarray) -> Coroutine[Any, Any, ChunkTable]:
         """Find chunks; await `nczarr_xarray.formats.rounds.read` only.
 
         Parameters
@@ -213,7 +213,7 @@ class ChunkedArray(Array):
     """
 
     chunk_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     fill: Any = None
     codecs: tuple[CodecConfig, ...] = ()
     order: Literal["C", "F"] = "C"
@@ -230,7 +230,7 @@ class ChunkedArray(Array):
     def chunk_name(self, position: tuple[int, ...]) -> str:
         return f"{self.path}/{self.separator.join(map(str, position)) or '0'}"
 
-    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+    async def locate(self, ids: np.ndarray) -> ChunkTable:
         grid = grid_of(self.shape, self.chunk_shape)
         if len(ids) == 1:
             number, names = int(ids[0]), []
@@ -243,7 +243,7 @@ class ChunkedArray(Array):
         start, size = np.zeros(len(ids), np.int64), np.full(len(ids), -1, np.int64)
         return ChunkTable(start, size, np.zeros(len(ids), np.uint32), np.array(keys, object))
 
-    def _keys(self, ids: np.ndarray[Any, Any], grid: tuple[int, ...]) -> list[str]:
+    def _keys(self, ids: np.ndarray, grid: tuple[int, ...]) -> list[str]:
         if not grid:
             return [f"{self.path}/0"] * len(ids)
         *outer, inner = grid
@@ -259,7 +259,7 @@ class ChunkedArray(Array):
 class ChunkIndex(Protocol):
     """Where the chunks of a `FileChunks` are. Picklable and safe in threads."""
 
-    def locate(self, ids: np.ndarray[Any, Any]) -> Coroutine[Any, Any, ChunkTable]:
+    def locate(self, ids: np.ndarray) -> Coroutine[Any, Any, ChunkTable]:
         """Find chunks: see `Array.locate`."""
 
 
@@ -276,13 +276,13 @@ class FileChunks(Array):
     """
 
     chunk_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     index: ChunkIndex
     fill: Any = None
     codecs: tuple[CodecConfig, ...] = ()
     conversion: Conversion | None = None
 
-    def locate(self, ids: np.ndarray[Any, Any]) -> Coroutine[Any, Any, ChunkTable]:
+    def locate(self, ids: np.ndarray) -> Coroutine[Any, Any, ChunkTable]:
         return self.index.locate(ids)
 
 
@@ -300,7 +300,7 @@ class FileStrides(Array):
         The bytes themselves, for data that came with the metadata; then `start` is 0.
     """
 
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     start: int | None
     strides: tuple[int, ...]
     fill: Any = None
@@ -315,7 +315,7 @@ class FileStrides(Array):
     def is_chunked(self) -> bool:
         return False
 
-    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+    async def locate(self, ids: np.ndarray) -> ChunkTable:
         size = self.dtype.itemsize if 0 not in self.shape else 0
         for length, stride in zip(self.shape, self.strides, strict=True):
             size += max(0, length - 1) * stride

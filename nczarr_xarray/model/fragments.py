@@ -14,7 +14,7 @@ from nczarr_xarray.model.arrays import Array, Selections
 #: Bytes of fragments that are read together at least, by dask.
 _BLOCK_BYTES = 32 << 20
 
-_Column: TypeAlias = "np.ndarray[Any, Any]"
+_Column: TypeAlias = "np.ndarray"
 
 
 class FragmentPlace(NamedTuple):
@@ -154,7 +154,7 @@ class FragmentArray(Array):
         What opens fragments; set when the aggregation is opened.
     """
 
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     fragments: Fragments
     fill: Any = None
     units: str | None = None

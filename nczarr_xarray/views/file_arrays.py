@@ -70,7 +70,7 @@ class ArrayView:
         """The encoder for chunks of values."""
         return Encoder(self.array)
 
-    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+    async def locate(self, ids: np.ndarray) -> ChunkTable:
         """Find chunks (numbers in C order, ascending); awaits reads of metadata only."""
         table = await self.index.locate(ids)
         missing = table.start < 0
@@ -81,7 +81,7 @@ class ArrayView:
             )
         return table
 
-    async def existing(self) -> tuple[np.ndarray[Any, Any], ChunkTable]:
+    async def existing(self) -> tuple[np.ndarray, ChunkTable]:
         """Return the chunks that exist: their numbers and locations.
 
         Raises
@@ -206,7 +206,7 @@ def _view_of_values(variable: Variable, array: Array) -> ArrayView:
     )
 
 
-def _type_of_values(variable: Variable) -> tuple[np.dtype[Any], tuple[CodecConfig, ...]]:
+def _type_of_values(variable: Variable) -> tuple[np.dtype, tuple[CodecConfig, ...]]:
     """Return dtype and codecs of a view whose values are encoded."""
     dtype = variable.dtype
     if variable.nc_type == "string":
@@ -216,14 +216,14 @@ def _type_of_values(variable: Variable) -> tuple[np.dtype[Any], tuple[CodecConfi
     return _packed(dtype), ()
 
 
-def _packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _packed(dtype: np.dtype) -> np.dtype:
     """Return a structure without gaps, because Zarr has no form for gaps."""
     if dtype.fields is None:
         return dtype
     return np.dtype([(name, dtype.fields[name][0]) for name in dtype.names or ()])
 
 
-def _is_zarr_type(dtype: np.dtype[Any]) -> bool:
+def _is_zarr_type(dtype: np.dtype) -> bool:
     """Tell whether zarr-python has a type; it lacks structures and arrays within structures."""
     fields = [dtype.fields[name][0] for name in dtype.names or ()] if dtype.fields else [dtype]
     return all(
@@ -237,7 +237,7 @@ def _is_zarr_type(dtype: np.dtype[Any]) -> bool:
 
 def _shown(
     variable: Variable,
-    dtype: np.dtype[Any],
+    dtype: np.dtype,
     chunks: tuple[int, ...],
     codecs: tuple[CodecConfig, ...] = (),
 ) -> ChunkedArray:
@@ -253,7 +253,7 @@ def _shown(
     )
 
 
-def _mask(variable: Variable, dtype: np.dtype[Any]) -> Any:
+def _mask(variable: Variable, dtype: np.dtype) -> Any:
     """Return the fill value to show: ``_FillValue`` if the array's dtype can hold it.
 
     xarray masks by the fill value of Zarr 2, so that it must not be anything else.
@@ -300,13 +300,13 @@ class _FileIndex:
     shape: tuple[int, ...]
     decoded: bool
 
-    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+    async def locate(self, ids: np.ndarray) -> ChunkTable:
         table = await self._stored(ids)
         if self.decoded:
             table.mask[table.start >= 0] = 1
         return table
 
-    async def _stored(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+    async def _stored(self, ids: np.ndarray) -> ChunkTable:
         array = self.array
         if array.shape == self.shape:
             table = await array.locate(ids)
@@ -347,7 +347,7 @@ class _StridesIndex:
     chunks: tuple[int, ...]
     plain: bool
 
-    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+    async def locate(self, ids: np.ndarray) -> ChunkTable:
         array = self.array
         size = np.full(len(ids), math.prod(self.chunks) * array.dtype.itemsize, dtype=np.int64)
         mask = np.zeros(len(ids), dtype=np.uint32)
@@ -370,7 +370,7 @@ class _StridesIndex:
 class _NoIndex:
     """Chunks that are all read and encoded."""
 
-    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+    async def locate(self, ids: np.ndarray) -> ChunkTable:
         table = _table(len(ids))
         table.mask[:] = 1
         return table

@@ -132,7 +132,7 @@ def _chunks(keys: FileKeys, view: ArrayView, url: str) -> dict[str, str | list[A
     return found
 
 
-def _unwritten(keys: FileKeys, view: ArrayView, numbers: np.ndarray[Any, Any]) -> dict[str, str]:
+def _unwritten(keys: FileKeys, view: ArrayView, numbers: np.ndarray) -> dict[str, str]:
     """Return chunks that are not stored but must not be missing: they are all equal."""
     count = view.count - len(numbers)
     reason = "they have never been written, and no _FillValue says what they read as"

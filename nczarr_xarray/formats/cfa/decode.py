@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -62,9 +61,7 @@ def _found(hierarchy: Hierarchy) -> Iterator[Aggregation]:
 
 
 def decode(
-    hierarchy: Hierarchy,
-    found: list[Aggregation],
-    values: Mapping[str, np.ndarray[Any, Any] | NCZarrError],
+    hierarchy: Hierarchy, found: list[Aggregation], values: Mapping[str, np.ndarray | NCZarrError]
 ) -> Hierarchy:
     """Return the dataset with aggregated data; the variables of the tables are left out.
 
@@ -107,10 +104,10 @@ def decode(
     return replace(hierarchy, root=root, problems=tuple(problems))
 
 
-def _decoded(one: Aggregation, values: Mapping[str, np.ndarray[Any, Any] | NCZarrError]) -> Decoded:
+def _decoded(one: Aggregation, values: Mapping[str, np.ndarray | NCZarrError]) -> Decoded:
     if one.error is not None:
         raise one.error
-    own: dict[str, np.ndarray[Any, Any]] = {}
+    own: dict[str, np.ndarray] = {}
     for term, variable in one.terms.items():
         value = values[variable.path]
         if isinstance(value, NCZarrError):

@@ -106,7 +106,7 @@ class Term(NamedTuple):
 
     path: str
     dimensions: tuple[tuple[str, int], ...]
-    values: np.ndarray[Any, Any]
+    values: np.ndarray
     attributes: Mapping[str, Any] = {}
 
 
@@ -152,7 +152,7 @@ class Dialect(Protocol):
             Naming the variable and what it refers to, if that is not there.
         """
 
-    def decode(self, owner: Owner, values: Mapping[str, np.ndarray[Any, Any]]) -> Decoded:
+    def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
         """Make a table of fragments of an aggregation variable.
 
         Parameters

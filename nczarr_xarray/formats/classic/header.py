@@ -8,7 +8,6 @@ netCDF-C assumes an empty list or zeros; here it is an error. Sizes of variables
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -49,7 +48,7 @@ class VariableEntry:
     name: str
     dimensions: tuple[int, ...]
     nc_type: str
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     attributes: dict[str, Attribute]
     begin: int
 
@@ -225,7 +224,7 @@ class _Parser:
             raise self.error("a name is empty")
         return text_of(data)
 
-    def nc_type(self, kind: str, name: str, owner: str) -> tuple[str, np.dtype[Any]]:
+    def nc_type(self, kind: str, name: str, owner: str) -> tuple[str, np.dtype]:
         """Read the type of the object called `name`."""
         number = self.uint(4)
         if number not in _TYPES:

@@ -200,7 +200,7 @@ def bytes_for(number: int) -> int:
     return max(1, (number.bit_length() + 7) // 8)
 
 
-def unsigned(fields: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def unsigned(fields: np.ndarray) -> np.ndarray:
     """Return little-endian numbers of up to 8 bytes, one per row of `fields`, as uint64."""
     count, width = fields.shape
     wide = np.zeros((count, 8), dtype=np.uint8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from nczarr_xarray.model import ChunkIndex
 class NoIndex(HDF5ChunkIndex):
     """Nothing has been written: no chunk exists."""
 
-    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    async def find(self, ids: np.ndarray) -> np.ndarray:
         return self.pick(np.empty(0, dtype=CHUNK), ids)
 
 
@@ -32,7 +31,7 @@ class SingleIndex(HDF5ChunkIndex):
         self._size = grid.chunk_bytes if size is None else size
         self._mask = mask
 
-    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    async def find(self, ids: np.ndarray) -> np.ndarray:
         chunk = (0, min(self.address, 1 << 61), min(self._size, 1 << 61), self._mask)
         return np.full(len(ids), np.array(chunk, dtype=CHUNK))
 
@@ -40,7 +39,7 @@ class SingleIndex(HDF5ChunkIndex):
 class ImplicitIndex(HDF5ChunkIndex):
     """All chunks of the largest shape, one behind the other."""
 
-    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    async def find(self, ids: np.ndarray) -> np.ndarray:
         size, end = self.grid.chunk_bytes, self.grid.frame.end
         numbers = element_numbers(self.grid, ids)
         if self.address + (int(numbers.max()) + 1) * size > end:

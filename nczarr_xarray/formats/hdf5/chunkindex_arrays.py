@@ -31,7 +31,7 @@ class Block(NamedTuple):
     length: int
     head: bytes = b""
 
-    def size(self, entry: np.dtype[Any]) -> int:
+    def size(self, entry: np.dtype) -> int:
         """Return the number of bytes of the block if an element is an `entry`."""
         return len(self.head) + self.length * entry.itemsize + 4
 
@@ -39,7 +39,7 @@ class Block(NamedTuple):
 class ArrayIndex(HDF5ChunkIndex):
     """A chunk index whose elements have numbers."""
 
-    def entry(self, size: int) -> np.dtype[Any]:
+    def entry(self, size: int) -> np.dtype:
         """Return the dtype of an element of `size` bytes; raise `FormatError` if there is none."""
         width = self.grid.frame.offset_size
         fields: list[Any] = [("address", "u1", (width,))]
@@ -70,9 +70,7 @@ class ArrayIndex(HDF5ChunkIndex):
         cursor.expect(head)
         return cursor
 
-    def elements(
-        self, entries: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]
-    ) -> np.ndarray[Any, Any]:
+    def elements(self, entries: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Return entries in the form `CHUNK`."""
         addresses = unsigned(entries["address"])
         if "size" not in (entries.dtype.names or ()):
@@ -85,9 +83,7 @@ class ArrayIndex(HDF5ChunkIndex):
             return memoryview(b"")
         return await self.grid.frame.read(address, size)
 
-    async def blocks(
-        self, blocks: Sequence[Block], entry: np.dtype[Any]
-    ) -> list[np.ndarray[Any, Any]]:
+    async def blocks(self, blocks: Sequence[Block], entry: np.dtype) -> list[np.ndarray]:
         """Return the elements of blocks as `CHUNK`; those not in memory are read in one round."""
         known = {block: self.memory.get(block) for block in blocks}
         unknown = [block for block in blocks if known[block] is None]
@@ -96,8 +92,8 @@ class ArrayIndex(HDF5ChunkIndex):
         return [known[block] for block in blocks]
 
     def parse(
-        self, blocks: Sequence[Block], datas: Sequence[memoryview], entry: np.dtype[Any]
-    ) -> list[np.ndarray[Any, Any]]:
+        self, blocks: Sequence[Block], datas: Sequence[memoryview], entry: np.dtype
+    ) -> list[np.ndarray]:
         """Return the elements of blocks as `CHUNK`, parsed as one array, and remember them."""
         if not blocks:
             return []
@@ -118,9 +114,7 @@ class ArrayIndex(HDF5ChunkIndex):
         return parts
 
 
-def element_numbers(
-    grid: ChunkGrid, ids: np.ndarray[Any, Any], growing: int = 0
-) -> np.ndarray[Any, Any]:
+def element_numbers(grid: ChunkGrid, ids: np.ndarray, growing: int = 0) -> np.ndarray:
     """Return the element numbers that stand for chunks of the array.
 
     Parameters
@@ -146,7 +140,7 @@ def element_numbers(
     return numbers
 
 
-def joined(parts: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Return several arrays of `CHUNK` as one."""
     return np.concatenate([np.empty(0, dtype=CHUNK), *parts])
 

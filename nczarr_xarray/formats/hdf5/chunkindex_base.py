@@ -68,13 +68,11 @@ class ChunkGrid:
         """Return an error about the chunks of this dataset."""
         return self.frame.error(self.path, reason)
 
-    def positions(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def positions(self, ids: np.ndarray) -> np.ndarray:
         """Scaled offsets of chunks, one row for each dimension."""
         return np.stack(np.unravel_index(ids, self.counts))
 
-    def numbers(
-        self, scaled: np.ndarray[Any, Any]
-    ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def numbers(self, scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return how many chunks come before each position, and whether a chunk is there.
 
         Parameters
@@ -93,7 +91,7 @@ class ChunkGrid:
             inside &= at < count
         return numbers, inside
 
-    def partial(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def partial(self, ids: np.ndarray) -> np.ndarray:
         """Tell whether chunks reach over the edge of the dataset."""
         edges = np.zeros(len(ids), dtype=bool)
         grid = zip(self.positions(ids), self.counts, self.shape, self.chunk_shape, strict=True)
@@ -104,11 +102,11 @@ class ChunkGrid:
 
     def chunks(
         self,
-        numbers: np.ndarray[Any, Any],
-        addresses: np.ndarray[Any, Any],
-        sizes: np.ndarray[Any, Any] | None = None,
-        masks: np.ndarray[Any, Any] | None = None,
-    ) -> np.ndarray[Any, Any]:
+        numbers: np.ndarray,
+        addresses: np.ndarray,
+        sizes: np.ndarray | None = None,
+        masks: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Return `CHUNK`s; addresses and sizes are uint64, unfiltered chunks need no sizes."""
         missing = addresses == self.frame.undefined
         chunks = np.zeros(len(numbers), dtype=CHUNK)
@@ -167,10 +165,10 @@ class HDF5ChunkIndex(ABC):
         self.memory = NodeCache()
 
     @abstractmethod
-    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    async def find(self, ids: np.ndarray) -> np.ndarray:
         """Return one `CHUNK` for each of `ids`, in order; `number` is not used."""
 
-    async def locate(self, ids: np.ndarray[Any, Any]) -> ChunkTable:
+    async def locate(self, ids: np.ndarray) -> ChunkTable:
         """Find chunks; see `nczarr_xarray.model.ChunkIndex`.
 
         Raises
@@ -198,9 +196,7 @@ class HDF5ChunkIndex(ABC):
             np.where(missing, -1, address + frame.base), np.where(missing, 0, size), mask
         )
 
-    def pick(
-        self, chunks: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]
-    ) -> np.ndarray[Any, Any]:
+    def pick(self, chunks: np.ndarray, numbers: np.ndarray) -> np.ndarray:
         """Return those of `chunks`, in any order, that have `numbers`; others are missing.
 
         Raises

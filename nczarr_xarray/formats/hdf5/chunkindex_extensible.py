@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class _Header:
         Address of the index block.
     """
 
-    entry: np.dtype[Any]
+    entry: np.dtype
     offset_size: int
     inline: int
     page: int
@@ -75,7 +75,7 @@ class _Header:
 class _IndexBlock(NamedTuple):
     """Elements, addresses of data blocks, addresses of super blocks."""
 
-    inline: np.ndarray[Any, Any]
+    inline: np.ndarray
     data: list[int]
     supers: list[int]
 
@@ -88,7 +88,7 @@ class ExtensibleArrayIndex(ArrayIndex):
         unlimited = [axis for axis, longest in enumerate(grid.maxshape) if longest is None]
         self._growing = unlimited[0] if unlimited else 0
 
-    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    async def find(self, ids: np.ndarray) -> np.ndarray:
         header = await self._header()
         numbers = element_numbers(self.grid, ids, self._growing)
         index = await self._index(header)
@@ -162,8 +162,8 @@ class ExtensibleArrayIndex(ArrayIndex):
         return index
 
     async def _in_super(
-        self, header: _Header, index: _IndexBlock, number: int, within: np.ndarray[Any, Any]
-    ) -> list[np.ndarray[Any, Any]]:
+        self, header: _Header, index: _IndexBlock, number: int, within: np.ndarray
+    ) -> list[np.ndarray]:
         """Return the elements of the blocks that hold the elements `within` one super block."""
         one = header.supers[number]
         written: bytes | memoryview = b""

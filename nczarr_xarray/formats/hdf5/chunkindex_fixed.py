@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from nczarr_xarray.formats.rounds import together
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    entry: np.dtype[Any]
+    entry: np.dtype
     page: int  # elements of a page, and of a block that is not in pages
     count: int
     block: int | None
@@ -29,7 +28,7 @@ class _Header:
 class FixedArrayIndex(ArrayIndex):
     """A fixed array: a header, and one block that may be in pages."""
 
-    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    async def find(self, ids: np.ndarray) -> np.ndarray:
         header = await self._header()
         numbers = element_numbers(self.grid, ids)
         if header.block is None:
@@ -56,9 +55,7 @@ class FixedArrayIndex(ArrayIndex):
         self.memory.keep("header", header, BLOCK_BYTES)
         return header
 
-    async def _pages(
-        self, header: _Header, head: bytes, numbers: np.ndarray[Any, Any]
-    ) -> np.ndarray[Any, Any]:
+    async def _pages(self, header: _Header, head: bytes, numbers: np.ndarray) -> np.ndarray:
         """Return the elements of all pages that hold `numbers`.
 
         Only the head of the block states whether a page was ever written. To save

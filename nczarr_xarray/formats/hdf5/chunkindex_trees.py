@@ -42,14 +42,14 @@ class _Pointer(NamedTuple):
 class _Node(NamedTuple):
     """The chunks that a node lists, and its children with the numbers ``[low, high)`` of each."""
 
-    chunks: np.ndarray[Any, Any]
+    chunks: np.ndarray
     level: int
     addresses: list[int]
     sizes: list[int]
-    lows: np.ndarray[Any, Any]
-    highs: np.ndarray[Any, Any]
+    lows: np.ndarray
+    highs: np.ndarray
 
-    def touching(self, ids: np.ndarray[Any, Any]) -> list[_Pointer]:
+    def touching(self, ids: np.ndarray) -> list[_Pointer]:
         """Return the children that may hold some of `ids`."""
         if not self.addresses:
             return []
@@ -76,8 +76,8 @@ class _TreeIndex(HDF5ChunkIndex):
     async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
         """Read nodes, all in one round."""
 
-    async def find(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        found: list[np.ndarray[Any, Any]] = []
+    async def find(self, ids: np.ndarray) -> np.ndarray:
+        found: list[np.ndarray] = []
         root = await self.root()
         wanted = [] if root is None else [root]
         seen: set[int] = set()
@@ -108,9 +108,9 @@ class _TreeIndex(HDF5ChunkIndex):
     def parent(
         self,
         pointer: _Pointer,
-        chunks: np.ndarray[Any, Any],
+        chunks: np.ndarray,
         children: tuple[list[int], list[int]],
-        bounds: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]],
+        bounds: tuple[np.ndarray, np.ndarray],
     ) -> _Node:
         """Return a checked internal node; children out of order would hide chunks."""
         lows, highs = bounds
@@ -193,8 +193,8 @@ class BTree1Index(_TreeIndex):
 class BTree2Index(_TreeIndex):
     """A version 2 B-tree: all nodes list chunks, by scaled offset."""
 
-    async def _tree(self) -> tuple[BTree2, np.dtype[Any]]:
-        known: tuple[BTree2, np.dtype[Any]] | None = self.memory.get("tree")
+    async def _tree(self) -> tuple[BTree2, np.dtype]:
+        known: tuple[BTree2, np.dtype] | None = self.memory.get("tree")
         if known is not None:
             return known
         grid = self.grid

@@ -49,7 +49,7 @@ class FixedText:
         """See `nczarr_xarray.model.Conversion`."""
         return replace(self, errors="surrogateescape")
 
-    async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    async def __call__(self, stored: np.ndarray) -> np.ndarray:
         """Return ``str`` of ``S<n>``."""
         return _objects(decode_texts(stored.ravel().tolist(), self.path, self.errors)).reshape(
             stored.shape
@@ -91,11 +91,11 @@ class Values:
         """Whether there are numbers that numpy lacks."""
         return _has_odd_numbers(self.type)
 
-    async def __call__(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    async def __call__(self, stored: np.ndarray) -> np.ndarray:
         """Return values; global heaps are read in one round, nested sequences in more."""
         return await self._convert(stored, self.type)
 
-    async def _convert(self, stored: np.ndarray[Any, Any], type_: Datatype) -> np.ndarray[Any, Any]:
+    async def _convert(self, stored: np.ndarray, type_: Datatype) -> np.ndarray:
         dtype = value_dtype(type_)
         assert dtype is not None  # or there would be no variable
         if is_plain(type_):
@@ -112,9 +112,7 @@ class Values:
         except FormatError as error:
             raise FormatError(self.path, error.reason) from None
 
-    async def _structures(
-        self, stored: np.ndarray[Any, Any], type_: Datatype, dtype: np.dtype[Any]
-    ) -> np.ndarray[Any, Any]:
+    async def _structures(self, stored: np.ndarray, type_: Datatype, dtype: np.dtype) -> np.ndarray:
         values = np.empty(stored.shape, dtype)
         # an array field adds its dimensions to the result of numpy
         fields = await together(
@@ -126,9 +124,7 @@ class Values:
             values[member.name] = field
         return values
 
-    async def _sequences(
-        self, stored: np.ndarray[Any, Any], type_: Datatype
-    ) -> np.ndarray[Any, Any]:
+    async def _sequences(self, stored: np.ndarray, type_: Datatype) -> np.ndarray:
         base = type_.base
         assert base is not None
         size = 1 if type_.text else base.size
@@ -192,7 +188,7 @@ def _decoded(text: bytes, what: str, errors: str) -> str:
         raise FormatError(what, f"{text[:60]!r} is not UTF-8") from None
 
 
-def _objects(values: Sequence[Any]) -> np.ndarray[Any, Any]:
+def _objects(values: Sequence[Any]) -> np.ndarray:
     """Return an array of Python objects, even if these are arrays of equal length."""
     objects = np.empty(len(values), dtype=object)
     for position, value in enumerate(values):

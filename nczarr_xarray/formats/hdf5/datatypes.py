@@ -168,7 +168,7 @@ def _compound(cursor: Cursor, head: _Head) -> Datatype:
     return Datatype("compound", size, _structure(members, size), members=tuple(members))
 
 
-def _structure(members: list[Member], size: int) -> np.dtype[Any] | None:
+def _structure(members: list[Member], size: int) -> np.dtype | None:
     formats = [member.type.numpy for member in members if member.type]
     if any(found is None for found in formats):  # numpy takes None for float64
         return None
@@ -247,10 +247,10 @@ def _name(cursor: Cursor, padded: bool) -> str:
     return rest[:end].decode("utf-8", "surrogateescape")
 
 
-def _dtype(spec: Any) -> np.dtype[Any] | None:
+def _dtype(spec: Any) -> np.dtype | None:
     """Return the numpy type of a specification; None if numpy has none of that size."""
     try:
-        found: np.dtype[Any] = np.dtype(spec)
+        found: np.dtype = np.dtype(spec)
     except (TypeError, ValueError, OverflowError, MemoryError):
         return None
     return found

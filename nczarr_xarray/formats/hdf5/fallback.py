@@ -25,7 +25,7 @@ _log = logging.getLogger("nczarr_xarray.hdf5")
 #: Soft links on the way to a dataset, at most.
 _MOST_LINKS = 16
 
-Index: TypeAlias = "int | slice | np.ndarray[Any, Any]"
+Index: TypeAlias = "int | slice | np.ndarray"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class H5pyArray(Array):
         What to do with text that is not UTF-8, in the words of `bytes.decode`.
     """
 
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     reason: str
     errors: str = "strict"
 
@@ -89,7 +89,7 @@ class H5pyReader:
         _need_h5py(array.path, array.reason)
         _log.debug("%s: %s is read by h5py, for it %s", source.url, array.path, array.reason)
 
-    def read(self, key: Sequence[Index], *, points: bool = False) -> np.ndarray[Any, Any]:
+    def read(self, key: Sequence[Index], *, points: bool = False) -> np.ndarray:
         """Read a selection: its bounding box is read, and the selection taken from it.
 
         Parameters
@@ -128,7 +128,7 @@ class H5pyReader:
                 dataset = dataset.astype(self._array.dtype.newbyteorder("="))
             return dataset[tuple(box)]
 
-    def _values(self, values: Any) -> np.ndarray[Any, Any]:
+    def _values(self, values: Any) -> np.ndarray:
         """Return the values that h5py read, with the dtype of the variable."""
         array = np.asarray(values)
         if self._array.dtype.kind != "O":
@@ -249,7 +249,7 @@ def _bounds(index: Index, size: int) -> tuple[slice, Index]:
     return slice(first, int(positions.max()) + 1), within if within.ndim else int(within)
 
 
-def _take_points(values: np.ndarray[Any, Any], within: Sequence[Index]) -> np.ndarray[Any, Any]:
+def _take_points(values: np.ndarray, within: Sequence[Index]) -> np.ndarray:
     pointwise = [axis for axis, index in enumerate(within) if not isinstance(index, slice)]
     sliced = [axis for axis in range(len(within)) if axis not in pointwise]
     moved = values.transpose([*pointwise, *sliced])

@@ -6,7 +6,6 @@ Each filter becomes one codec, so that bit i of a chunk's filter mask belongs to
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ _NAMES = {
 
 
 def codecs_of(
-    filters: tuple[Filter, ...], dtype: np.dtype[Any], chunk_shape: tuple[int, ...]
+    filters: tuple[Filter, ...], dtype: np.dtype, chunk_shape: tuple[int, ...]
 ) -> tuple[CodecConfig, ...]:
     """Return the codecs of a pipeline, one for each filter.
 

@@ -6,7 +6,6 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -87,8 +86,8 @@ class GlobalHeap:
     """
 
     data: bytes
-    starts: np.ndarray[Any, Any]
-    sizes: np.ndarray[Any, Any]
+    starts: np.ndarray
+    sizes: np.ndarray
     whole: bool
 
 
@@ -218,6 +217,6 @@ async def resolve_vlen(
     return found
 
 
-def _total(stored: np.ndarray[Any, Any], size: int) -> int:
+def _total(stored: np.ndarray, size: int) -> int:
     """Return the number of bytes of all elements, of base elements of `size` bytes."""
     return int(stored["length"].sum(dtype=np.int64)) * size

@@ -105,7 +105,7 @@ def _strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(lengths)[::-1] if shape else ()
 
 
-def _fill(dataset: H5Dataset, dtype: np.dtype[Any], path: str) -> Any:
+def _fill(dataset: H5Dataset, dtype: np.dtype, path: str) -> Any:
     if dataset.fill is None:
         return None
     if len(dataset.fill) != dtype.itemsize:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -40,8 +39,8 @@ class ValueType:
     """
 
     nc_type: str | None
-    stored: np.dtype[Any]
-    dtype: np.dtype[Any]
+    stored: np.dtype
+    dtype: np.dtype
     enum: EnumType | None = None
 
 
@@ -75,7 +74,7 @@ def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | Non
     return ValueType(None, stored, values)
 
 
-def stored_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
+def stored_dtype(type_: Datatype, depth: int = 0) -> np.dtype | None:
     """Return the dtype of stored elements; None if there is none.
 
     Parts that numpy does not have are bytes in it.
@@ -105,7 +104,7 @@ def stored_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
         return None
 
 
-def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
+def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype | None:
     """Return the native dtype of values in structures and sequences; None if there is none.
 
     Text of fixed size remains bytes there, as netCDF has it.
@@ -134,7 +133,7 @@ def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype[Any] | None:
     return None
 
 
-def _structure(type_: Datatype, formats: list[np.dtype[Any] | None]) -> np.dtype[Any] | None:
+def _structure(type_: Datatype, formats: list[np.dtype | None]) -> np.dtype | None:
     """Return a structure with the layout of C on this machine; None if there is none."""
     names = [member.name for member in type_.members]
     if any(one is None for one in formats) or not all(names):  # not `in`: float64 == None

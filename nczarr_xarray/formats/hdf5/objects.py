@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class Datatype:
         "reference", "enum", "vlen", "array", "complex", "unknown",
     ]  # fmt: skip
     size: int
-    numpy: np.dtype[Any] | None = None
+    numpy: np.dtype | None = None
     base: Datatype | None = None
     members: tuple[Member, ...] = ()
     shape: tuple[int, ...] = ()

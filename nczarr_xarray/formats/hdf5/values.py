@@ -144,7 +144,7 @@ def decode_attribute(
     return Attribute(name, nc_type, values, types.enum(type_))
 
 
-def _with_strings(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _with_strings(dtype: np.dtype) -> np.dtype:
     """Return `dtype` with strings in place of arrays of characters, as netCDF4-python has them."""
     if dtype.fields is not None:
         fields = [dtype.fields[name] for name in dtype.names or ()]
@@ -154,7 +154,7 @@ def _with_strings(dtype: np.dtype[Any]) -> np.dtype[Any]:
             "offsets": [field[1] for field in fields],
             "itemsize": dtype.itemsize,
         }
-        structure: np.dtype[Any] = np.dtype(layout)
+        structure: np.dtype = np.dtype(layout)
         return structure
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype

@@ -149,7 +149,7 @@ def _plain(value: JSON, *, inside: bool = False) -> Any:
     return value
 
 
-def _fill(value: JSON, nc_type: str | None, dtype: np.dtype[Any], key: str, *, netcdf: bool) -> Any:
+def _fill(value: JSON, nc_type: str | None, dtype: np.dtype, key: str, *, netcdf: bool) -> Any:
     """Return the fill element; None means zero bytes."""
     if isinstance(value, list) and dtype.kind not in "cV":
         if len(value) != 1:
@@ -165,7 +165,7 @@ def _fill(value: JSON, nc_type: str | None, dtype: np.dtype[Any], key: str, *, n
         raise FormatError(key, reason) from None
 
 
-def _fill_element(value: JSON, nc_type: str | None, dtype: np.dtype[Any], netcdf: bool) -> Any:
+def _fill_element(value: JSON, nc_type: str | None, dtype: np.dtype, netcdf: bool) -> Any:
     if dtype.kind in "iu":
         integer = as_integer(value)
         limits = np.iinfo(dtype)
@@ -194,7 +194,7 @@ def _fill_element(value: JSON, nc_type: str | None, dtype: np.dtype[Any], netcdf
     return np.frombuffer(base64.standard_b64decode(value), dtype=dtype, count=1)[0]
 
 
-def _bytes_fill(value: str, nc_type: str | None, dtype: np.dtype[Any], netcdf: bool) -> bytes:
+def _bytes_fill(value: str, nc_type: str | None, dtype: np.dtype, netcdf: bool) -> bytes:
     """Return a fill value of bytes: netCDF-C writes the text itself, zarr-python base64."""
     if not netcdf and nc_type == "string":
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -95,7 +94,7 @@ def decode_attributes(
     return attributes, problems
 
 
-def convert(value: JSON, nc_type: str) -> str | tuple[str, ...] | np.ndarray[Any, Any]:
+def convert(value: JSON, nc_type: str) -> str | tuple[str, ...] | np.ndarray:
     """Return the value of an attribute of known type.
 
     Raises
@@ -113,7 +112,7 @@ def convert(value: JSON, nc_type: str) -> str | tuple[str, ...] | np.ndarray[Any
     return numbers(elements, dtype)
 
 
-def numbers(elements: Iterable[JSON], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def numbers(elements: Iterable[JSON], dtype: np.dtype) -> np.ndarray:
     """Return an exact 1-D array of numeric `dtype` (ValueError if an element does not fit in)."""
     if dtype.kind == "f":
         with np.errstate(over="ignore"):

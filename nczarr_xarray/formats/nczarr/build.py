@@ -198,7 +198,7 @@ class _Builder:
                 )
             )
 
-    def value_dtype(self, nc_type: str | None, array: ChunkedArray) -> np.dtype[Any]:
+    def value_dtype(self, nc_type: str | None, array: ChunkedArray) -> np.dtype:
         """Return the dtype of what a reader gets: NC_STRING is str, Zarr's own bytes stay bytes."""
         if nc_type == "string" and array.dtype.kind == "S" and self.netcdf:
             return np.dtype(object)

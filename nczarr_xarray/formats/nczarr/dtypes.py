@@ -65,7 +65,7 @@ def attribute_type(code: JSON) -> str | None:
     return _NUMERIC.get(kind + size)
 
 
-def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np.dtype[Any]]:
+def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np.dtype]:
     """Return the netCDF type name (or None) and the stored numpy dtype of a ``dtype``.
 
     Parameters
@@ -108,9 +108,9 @@ def variable_type(code: JSON, key: str, *, netcdf: bool) -> tuple[str | None, np
     return _NUMERIC.get(kind + size), dtype
 
 
-def _numpy_dtype(spec: Any, key: str) -> np.dtype[Any]:
+def _numpy_dtype(spec: Any, key: str) -> np.dtype:
     try:
-        dtype: np.dtype[Any] = np.dtype(spec)
+        dtype: np.dtype = np.dtype(spec)
     except (TypeError, ValueError) as error:
         raise FormatError(key, f"dtype {spec!r:.80} is not known ({error})") from None
     if dtype.hasobject and dtype.kind != "O":

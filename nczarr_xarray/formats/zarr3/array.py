@@ -49,7 +49,7 @@ class ZarrArray(Array):
     """
 
     chunk_shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     metadata: str
     codecs: tuple[CodecConfig, ...] = ()
 
@@ -73,7 +73,7 @@ class ZarrReader:
         self._grid = array.shape, array.chunk_shape
         self._zarr = zarr_array(store, array.path, json.loads(array.metadata))
 
-    def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray[Any, Any]:
+    def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read an orthogonal selection, or a pointwise one (as `plan_outer`, `plan_points`)."""
         if not points:
             count = plan_outer(key, *self._grid).count
@@ -196,7 +196,7 @@ def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:
     return ZarrArray(path, shape, chunks, dtype, json.dumps(metadata), codecs)
 
 
-def fill_value(value: JSON, dtype: np.dtype[Any]) -> JSON:
+def fill_value(value: JSON, dtype: np.dtype) -> JSON:
     """Undo what xarray makes of ``_FillValue`` in v3: base64, of floats and bytes.
 
     Raises
