@@ -5,7 +5,7 @@ from __future__ import annotations
 # paths are text, as everywhere
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,20 +13,22 @@ import numpy as np
 
 from nczarr_fsspec.changes.create import partial_path, remove_leftovers, remove_partial
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
-from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.lacking import Lacking
+from nczarr_xarray.export.netcdf_variables import (
+    create_variable,
+    group_at,
+    texts_as_stored,
+    write_attributes,
+)
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.stored import netcdf_text, stored_as
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
-    CodecConfig,
-    EnumType,
     Group,
     Variable,
-    bytes_of,
     described,
     readable,
 )
@@ -112,91 +114,27 @@ class Held(NamedTuple):
 
 
 def _write_group(file: Any, opened: Opened, group: Group, held: Held, progress: Progress) -> None:
-    target = _group(file, group.path)
+    target = group_at(file, group.path)
     for enum in group.types.values():
         target.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))
     for dimension in group.dimensions.values():
         target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
-    _write_attributes(target, held.attributes.values())
+    write_attributes(target, held.attributes.values())
     for variable in held.variables:
         _write_variable(file, opened, variable)
         progress.advance()
 
 
-def _group(file: Any, path: str) -> Any:
-    return file if path == "/" else file.createGroup(path)
-
-
-def _enum_type(file: Any, enum: EnumType) -> Any:
-    """Return an enum of the file; one that has no name in the source is made here."""
-    group = _group(file, enum.group)
-    if enum.name not in group.enumtypes:
-        group.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))
-    return group.enumtypes[enum.name]
-
-
-def _write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
-    for attribute in attributes:
-        if attribute.name == "_FillValue":
-            continue
-        if attribute.type == "string":
-            texts = [bytes_of(text) for text in attribute.value]
-            target.setncattr_string(attribute.name, texts[0] if len(texts) == 1 else texts)
-        elif attribute.type == "char":
-            target.setncattr(attribute.name, bytes_of(str(attribute.value)))
-        else:
-            target.setncattr(attribute.name, attribute.value)
-
-
-def _filters(codecs: Iterable[CodecConfig]) -> dict[str, Any]:
-    """Return the options of `createVariable` for codecs; others are left out."""
-    options: dict[str, Any] = {"shuffle": False}
-    for config in codecs:
-        row = codec(config["id"])
-        said = row.options(config) if row.options else {}
-        options |= {**said, "shuffle": options["shuffle"] or said.get("shuffle", False)}
-    return options
-
-
 def _write_variable(file: Any, opened: Opened, variable: Variable) -> None:
-    names = tuple(d.name for d in variable.dimensions)
-    text = variable.nc_type == "string"
-    fill = variable.attributes.get("_FillValue")
-    options: dict[str, Any] = {}
     stored = stored_as(opened, variable)
-    if variable.shape and not text:
-        options |= _filters(stored.codecs)
-    if variable.shape and not stored.contiguous:
-        options["chunksizes"] = tuple(
-            c if d.unlimited or d.size == 0 else min(c, d.size)
-            for c, d in zip(stored.chunk_shape, variable.dimensions, strict=True)
-        )
-    if fill is not None:
-        value: Any = fill.value
-        options["fill_value"] = value[0] if not isinstance(value, str) else bytes_of(value)
-    big = not text and stored.dtype.byteorder == ">"
-    datatype: Any = str if text else (stored.dtype if big else stored.dtype.newbyteorder("="))
-    if variable.enum is not None:
-        datatype = _enum_type(file, variable.enum)
-    made = _group(file, variable.group).createVariable(
-        variable.name,
-        datatype,
-        names,
-        endian="big" if big else "native",
-        **options,
-    )
-    made.set_auto_maskandscale(False)
-    made.set_auto_chartostring(False)
-    _write_attributes(made, variable.attributes.values())
+    made = create_variable(file, variable, stored)
     source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
     for part in source.slabs(stored.chunk_shape):
         if not math.prod(p.stop - p.start for p in part):
             continue
         values = source.read(part)
-        if text:
-            texts = np.empty(values.size, object)
-            texts[:] = [t if isinstance(t, bytes) else bytes_of(t) for t in values.ravel().tolist()]
-            values = texts.reshape(values.shape)
+        if variable.nc_type == "string":
+            values = texts_as_stored(values)
         if variable.enum is not None:
             # netCDF4 refuses values that are no members, as some fill values are; netCDF-C does not
             made.datatype.enum_dict |= {str(n): n for n in np.unique(values).tolist()}

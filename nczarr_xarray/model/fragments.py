@@ -152,6 +152,8 @@ class FragmentArray(Array):
         What to say when missing data are read, where the table does not say that they are missing.
     opener
         What opens fragments; set when the aggregation is opened.
+    dialect
+        The version of the convention by which it was spelled.
     """
 
     dtype: np.dtype
@@ -162,6 +164,7 @@ class FragmentArray(Array):
     packing: Mapping[str, Any] | None = None
     warning: str = ""
     opener: FragmentOpener | None = None
+    dialect: str = ""
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:

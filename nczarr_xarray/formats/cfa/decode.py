@@ -95,7 +95,7 @@ def decode(
         changed[variable.path] = replace(
             variable,
             dimensions=decoded.dimensions,
-            array=decoded.array,
+            array=replace(decoded.array, dialect=one.dialect.name),
             attributes=attributes,
             padding=None,
             dtype=variable.dtype.newbyteorder("="),

@@ -1,0 +1,89 @@
+"""Variables of our data model in a file of the netCDF4 library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.codecs.registry import codec
+from nczarr_xarray.export.stored import Stored
+from nczarr_xarray.model import NC_DTYPES, Attribute, CodecConfig, EnumType, Variable, bytes_of
+
+
+def group_at(file: Any, path: str) -> Any:
+    """Return a group of a file, which is made if it is not there."""
+    return file if path == "/" else file.createGroup(path)
+
+
+def write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
+    """Write attributes with their types; ``_FillValue`` is given when a variable is made."""
+    for attribute in attributes:
+        if attribute.name == "_FillValue":
+            continue
+        if attribute.type == "string":
+            texts = [bytes_of(text) for text in attribute.value]
+            target.setncattr_string(attribute.name, texts[0] if len(texts) == 1 else texts)
+        elif attribute.type == "char":
+            target.setncattr(attribute.name, bytes_of(str(attribute.value)))
+        else:
+            target.setncattr(attribute.name, attribute.value)
+
+
+def create_variable(file: Any, variable: Variable, stored: Stored) -> Any:
+    """Make a variable without its values, which are to be put as they are stored."""
+    names = tuple(d.name for d in variable.dimensions)
+    text = variable.nc_type == "string"
+    fill = variable.attributes.get("_FillValue")
+    options: dict[str, Any] = {}
+    if variable.shape and not text:
+        options |= _filters(stored.codecs)
+    if variable.shape and not stored.contiguous:
+        options["chunksizes"] = tuple(
+            c if d.unlimited or d.size == 0 else min(c, d.size)
+            for c, d in zip(stored.chunk_shape, variable.dimensions, strict=True)
+        )
+    if fill is not None:
+        value: Any = fill.value
+        options["fill_value"] = value[0] if not isinstance(value, str) else bytes_of(value)
+    big = not text and stored.dtype.byteorder == ">"
+    datatype: Any = str if text else (stored.dtype if big else stored.dtype.newbyteorder("="))
+    if variable.enum is not None:
+        datatype = _enum_type(file, variable.enum)
+    made = group_at(file, variable.group).createVariable(
+        variable.name,
+        datatype,
+        names,
+        endian="big" if big else "native",
+        **options,
+    )
+    made.set_auto_maskandscale(False)
+    made.set_auto_chartostring(False)
+    write_attributes(made, variable.attributes.values())
+    return made
+
+
+def texts_as_stored(values: np.ndarray) -> np.ndarray:
+    """Return text as the bytes that netCDF4 is to put."""
+    texts = np.empty(values.size, object)
+    texts[:] = [t if isinstance(t, bytes) else bytes_of(t) for t in values.ravel().tolist()]
+    return texts.reshape(values.shape)
+
+
+def _enum_type(file: Any, enum: EnumType) -> Any:
+    """Return an enum of the file; one that has no name in the source is made here."""
+    group = group_at(file, enum.group)
+    if enum.name not in group.enumtypes:
+        group.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))
+    return group.enumtypes[enum.name]
+
+
+def _filters(codecs: Iterable[CodecConfig]) -> dict[str, Any]:
+    """Return the options of `createVariable` for codecs; others are left out."""
+    options: dict[str, Any] = {"shuffle": False}
+    for config in codecs:
+        row = codec(config["id"])
+        said = row.options(config) if row.options else {}
+        options |= {**said, "shuffle": options["shuffle"] or said.get("shuffle", False)}
+    return options
