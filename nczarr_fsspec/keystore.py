@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 #: bytes of one object of metadata, at most; consolidated metadata of 10,000 arrays take 10 MB
 MAX_METADATA = 16 << 20
+#: the part of an object that is all of it
+ALL = slice(None)
 #: segments without NUL, none of them empty, "." or ".."; one regex, for every chunk passes here
 _KEY = re.compile(r"(?:(?!\.{1,2}(?:/|\Z))[^/\0]+(?:/(?!\Z)|\Z))+")
 
@@ -88,19 +90,14 @@ class LocalStore(KeyStore):
     """A store that answers at once, in the calling thread."""
 
     @abstractmethod
-    def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
-        """Return the bytes ``[start, stop)`` of `key`, or None if there is no such key.
-
-        A negative `start` counts from the end, and goes without `stop`.
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        """Return bytes of `key`, or None if there is no such key.
 
         Parameters
         ----------
+        part
+            Which bytes, without a step. A negative start counts from the end, and goes without a
+            stop.
         most
             The number of bytes that `key` may have. If all of it is asked for, an object with
             more is an error, and is not read.
@@ -189,14 +186,8 @@ class RemoteStore(KeyStore, OnLoop):
     can_list: bool = True
 
     @abstractmethod
-    async def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
-        """Return bytes ``[start, stop)`` of `key`, None if it is missing; see `LocalStore.get`."""
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        """Return `part` of `key`, None if it is missing; see `LocalStore.get`."""
 
     @abstractmethod
     async def list(self, prefix: str) -> frozenset[str] | None:

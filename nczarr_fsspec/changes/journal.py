@@ -31,7 +31,7 @@ from typing import Any, TypeGuard
 
 from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.errors import IncompleteExportError, StoreError
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.stores.names import child_names
 
 PRIVATE = ".nczarr_export"
@@ -251,15 +251,9 @@ class _Changed:
 class _ChangedLocal(_Changed, LocalStore):
     base: LocalStore
 
-    def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         for place in self.places(key):
-            data = self.base.get(place, start, stop, most)
+            data = self.base.get(place, part, most)
             if data is not None:
                 return data
         return None
@@ -275,15 +269,9 @@ class _ChangedRemote(_Changed, RemoteStore):
     def loop(self) -> asyncio.AbstractEventLoop:
         return self.base.loop
 
-    async def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         for place in self.places(key):
-            data = await self.base.get(place, start, stop, most)
+            data = await self.base.get(place, part, most)
             if data is not None:
                 return data
         return None

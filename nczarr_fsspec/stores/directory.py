@@ -8,7 +8,7 @@ import stat
 
 from nczarr_fsspec.descriptors import OPEN_FLAGS, pread, read_at, read_into
 from nczarr_fsspec.errors import StoreError, too_large
-from nczarr_fsspec.keystore import LocalStore, check_key
+from nczarr_fsspec.keystore import ALL, LocalStore, check_key
 from nczarr_fsspec.stores.inside import Inside
 
 #: An object of fewer bytes is read without asking for its size.
@@ -35,31 +35,23 @@ class DirectoryStore(LocalStore):
         self.url = self.path
         self._inside = Inside(self.path, follow=follow_symlinks)
 
-    def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         path = self._inside.path(check_key(key))
         descriptor = self._open(path)
         if descriptor is None:
             return None
         try:
-            whole = start is None and stop is None
-            if whole and (small := _small(descriptor)):
+            if part == ALL and (small := _small(descriptor)):
                 if most is not None and len(small) > most:
                     raise too_large(path, most)
                 return small
             size = _size(descriptor, path)
             if size is None:
                 return None
-            if whole and most is not None and size > most:
+            if part == ALL and most is not None and size > most:
                 raise too_large(path, most)
-            start = start or 0
-            start = max(0, size + start) if start < 0 else start
-            return read_at(descriptor, start, size if stop is None else min(stop, size))
+            start, stop, _ = part.indices(size)
+            return read_at(descriptor, start, stop)
         except StoreError:
             raise
         except OSError as error:

@@ -8,7 +8,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 
 from nczarr_fsspec.errors import too_large
-from nczarr_fsspec.keystore import LocalStore, RemoteStore, check_key
+from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore, check_key
 from nczarr_fsspec.transport.filesystems import ABSENT, describe, fail, join, names_below
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.policy import Timeout
@@ -53,17 +53,12 @@ class FsspecStore(RemoteStore):
     def loop(self) -> asyncio.AbstractEventLoop:
         return self.transport.loop
 
-    async def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         transport = self.transport
         path = transport.join(self._root, check_key(key))
         shown = transport.describe(path)
-        if start is None and stop is None:
+        start, stop = part.start, part.stop
+        if part == ALL:
             request = Request(path, shown, most=most)
         elif stop is not None and stop <= (start or 0):
             return b""
@@ -94,21 +89,15 @@ class SyncFsspecStore(LocalStore):
         self._root = root
         self.url = url or describe(fs, root)
 
-    def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         path = join(self._root, check_key(key))
         try:
-            data: bytes = self._fs.cat_file(path, start=start, end=stop)
+            data: bytes = self._fs.cat_file(path, start=part.start, end=part.stop)
         except ABSENT:
             return None
         except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
             fail(self._fs, path, error)
-        if most is not None and start is stop is None and len(data) > most:
+        if most is not None and part == ALL and len(data) > most:
             raise too_large(describe(self._fs, path), most)
         return data
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nczarr_fsspec.errors import StoreError, too_large
-from nczarr_fsspec.keystore import LocalStore, check_key
+from nczarr_fsspec.keystore import ALL, LocalStore, check_key
 from nczarr_fsspec.stores.names import child_names
 
 
@@ -26,13 +26,7 @@ class MappingStore(LocalStore):
         self.mapping = mapping
         self.url = url
 
-    def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         check_key(key)
         try:
             value = self.mapping[key]
@@ -46,9 +40,9 @@ class MappingStore(LocalStore):
             raise StoreError(
                 f"{self.url}/{key}", f"holds {type(value).__name__} where bytes are needed"
             ) from error
-        if most is not None and len(view) > most and start is stop is None:
+        if most is not None and len(view) > most and part == ALL:
             raise too_large(f"{self.url}/{key}", most)
-        return bytes(view[start:stop])
+        return bytes(view[part])
 
     def list(self, prefix: str) -> frozenset[str]:
         return self._children().get(prefix, frozenset())

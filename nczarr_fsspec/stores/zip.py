@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, TypeVar, cast
 
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.local import LocalFileBytes, MemoryBytes
 from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
@@ -53,15 +53,9 @@ class ZipStore(LocalStore):
         self._lock = ProcessLock()
         self._opened: tuple[Callable[[int, int], bytes], Archive] | None = None
 
-    def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         read, archive = self._open()
-        return answer(archive.read(key, start, stop, most, whole=False), read)
+        return answer(archive.read(key, part, most, whole=False), read)
 
     @property
     def directory(self) -> str:
@@ -116,15 +110,9 @@ class RemoteZipStore(RemoteStore):
     def loop(self) -> asyncio.AbstractEventLoop:
         return self.source.loop
 
-    async def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         archive, tail = await self._open()
-        return await self._answer(archive.read(key, start, stop, most, whole=True), tail)
+        return await self._answer(archive.read(key, part, most, whole=True), tail)
 
     async def _answer(self, plan: Plan[T], tail: bytes) -> T:
         """Run `plan` with reads of the source and of its last bytes, which are here."""

@@ -25,7 +25,7 @@ from functools import cached_property
 from typing import TypeAlias, TypeVar, cast
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
-from nczarr_fsspec.keystore import MAX_METADATA, check_key, is_safe_name
+from nczarr_fsspec.keystore import ALL, MAX_METADATA, check_key, is_safe_name
 from nczarr_fsspec.stores.names import child_names
 
 T = TypeVar("T")
@@ -105,10 +105,8 @@ class Archive:
         """Return names, places and checksums of all members, as a short text."""
         return hashlib.sha256(repr(sorted(self.members.items())).encode()).hexdigest()
 
-    def read(
-        self, key: str, start: int | None, stop: int | None, most: int | None, *, whole: bool
-    ) -> Plan[bytes | None]:
-        """Content ``[start, stop)`` of `key`; None if there is no such member.
+    def read(self, key: str, part: slice, most: int | None, *, whole: bool) -> Plan[bytes | None]:
+        """Return `part` of the content of `key`; None if there is no such member.
 
         Parameters
         ----------
@@ -128,7 +126,7 @@ class Archive:
             # what does not compress becomes longer by very little
             if max(member.size, (stored - 64) * 7 // 8) > most:
                 raise too_large(name, most)
-        partial = member.method == STORED and (start, stop) != (None, None)
+        partial = member.method == STORED and part != ALL
         if whole and not partial:
             span = yield member.offset, member.limit
             begin = _data_offset(name, member, span)
@@ -137,13 +135,12 @@ class Archive:
         else:
             header = yield member.offset, member.offset + _LOCAL_HEADER.size
             base = member.offset + _data_offset(name, member, header)
-            piece = slice(start, stop) if partial else slice(None)
-            begin, end, _ = piece.indices(member.compressed_size)
+            begin, end, _ = (part if partial else ALL).indices(member.compressed_size)
             end = max(begin, end)
             data = _exactly(end - begin, name, (yield base + begin, base + end))
             if partial:
                 return data
-        return _verified(name, member, _inflated(name, member, data))[start:stop]
+        return _verified(name, member, _inflated(name, member, data))[part]
 
 
 def read_archive(url: str, size: int, tail: bytes = b"") -> Plan[Archive]:
@@ -264,7 +261,7 @@ def _is_nczarr(archive: Archive) -> Plan[bool]:
     if ".nczarr" in archive.members:
         return True
     for key in (".zattrs", ".zgroup"):
-        content = yield from archive.read(key, None, None, MAX_METADATA, whole=True)
+        content = yield from archive.read(key, ALL, MAX_METADATA, whole=True)
         if content is not None and b'"_nczarr_superblock"' in content.lower():
             return True
     return False

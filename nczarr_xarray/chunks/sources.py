@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.chunks.records import read_records
 from nczarr_xarray.chunks.threads import INLINE_BYTES, gather_or_cancel
@@ -91,7 +91,7 @@ class LocalKeys:
 
     def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
         get = self._store.get
-        return [get(key, None, None, most) for key in _keys(table)]
+        return [get(key, ALL, most) for key in _keys(table)]
 
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
         assert table.source is not None

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
@@ -112,14 +112,7 @@ class FileKeys(KeyStore):
 class LocalFileKeys(FileKeys, LocalStore):
     """The keys of a file that answers at once."""
 
-    def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
-        part = slice(start, stop)
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         document = self.tree.document(key)
         if document is not None:
             return document[part]
@@ -130,7 +123,7 @@ class LocalFileKeys(FileKeys, LocalStore):
         table = self.file.parse(view.locate(np.array([number], dtype=np.int64)))
         if table.start[0] < 0:
             return None
-        if stop == 0:  # only whether it is there
+        if part.stop == 0:  # only whether it is there
             return b""
         if table.mask[0]:
             values = self.reader(view).read(view.selection(number))
@@ -163,14 +156,7 @@ class RemoteFileKeys(FileKeys, RemoteStore):
         assert isinstance(source, RemoteBytes)
         return source.loop
 
-    async def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
-        part = slice(start, stop)
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         document = self.tree.document(key)
         if document is not None:
             return document[part]
@@ -181,7 +167,7 @@ class RemoteFileKeys(FileKeys, RemoteStore):
         at, size, mask = await self._lookup(view).ask(number)
         if at < 0:
             return None
-        if stop == 0:  # only whether it is there
+        if part.stop == 0:  # only whether it is there
             return b""
         if mask:
             values = await self.reader(view).read_remote(view.selection(number))

@@ -72,7 +72,7 @@ class FileView(StoreView):
     keys: FileKeys
 
     async def exists(self, key: str) -> bool:
-        return await self._get(key, 0, 0) is not None
+        return await self._get(key, slice(0, 0)) is not None
 
     async def is_object(self, key: str) -> bool:
         return self.keys.is_object(key)

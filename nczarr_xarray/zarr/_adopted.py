@@ -24,7 +24,7 @@ from zarr.storage import LocalStore as ZarrLocalStore
 from zarr.storage import ZipStore as ZarrZipStore
 
 from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
-from nczarr_fsspec.keystore import KeyStore, RemoteStore, check_key
+from nczarr_fsspec.keystore import ALL, KeyStore, RemoteStore, check_key
 from nczarr_fsspec.resolve import open_keystore
 from nczarr_fsspec.writable import WritableStore, creating
 from nczarr_xarray.zarr._offered import StoreView
@@ -72,19 +72,13 @@ class ZarrKeyStore(RemoteStore):
     def loop(self) -> asyncio.AbstractEventLoop:
         return _get_loop()
 
-    async def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         check_key(key)
         request: ByteRequest | None = None
-        if stop is not None:
-            request = RangeByteRequest(start or 0, stop)
-        elif start:
-            request = OffsetByteRequest(start)
+        if part.stop is not None:
+            request = RangeByteRequest(part.start or 0, part.stop)
+        elif part.start:
+            request = OffsetByteRequest(part.start)
         try:
             await self.store._ensure_open()
             buffer = await self.store.get(key, default_buffer_prototype(), request)
@@ -123,14 +117,8 @@ class _ZarrKeysBelow(ZarrKeyStore):
         self._prefix = prefix
         self.url = f"{self.url}/{prefix}".rstrip("/")
 
-    async def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
-        return await super().get(self._prefix + check_key(key), start, stop, most)
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        return await super().get(self._prefix + check_key(key), part, most)
 
     async def list(self, prefix: str) -> frozenset[str] | None:
         return await super().list((self._prefix + prefix).rstrip("/"))

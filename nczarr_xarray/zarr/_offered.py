@@ -20,10 +20,10 @@ from zarr.abc.store import (
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_xarray.zarr.turns import Turn, fail, settle
 
-_Wish: TypeAlias = tuple[str, int | None, int | None, int | None]
+_Wish: TypeAlias = tuple[str, slice, int | None]
 _Pair: TypeAlias = tuple[_Wish, asyncio.Future[bytes | None]]
 #: Objects that hold metadata, by the last part of their keys.
 _METADATA = frozenset({".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"})
@@ -83,25 +83,24 @@ class StoreView(Store):
         prototype: BufferPrototype | None = None,
         byte_range: ByteRequest | None = None,
     ) -> Buffer | None:
-        start: int | None = None
-        stop: int | None = None
+        part = ALL
         if isinstance(byte_range, RangeByteRequest):
-            start, stop = byte_range.start, byte_range.end
+            part = slice(byte_range.start, byte_range.end)
         elif isinstance(byte_range, OffsetByteRequest):
-            start = byte_range.offset
+            part = slice(byte_range.offset, None)
         elif isinstance(byte_range, SuffixByteRequest):
-            start = -byte_range.suffix
+            part = slice(-byte_range.suffix, None)
         elif byte_range is not None:
             raise TypeError(f"Unexpected byte_range, got {byte_range!r}.")
-        data = await self._get(key, start, stop)
+        data = await self._get(key, part)
         buffer = (prototype or default_buffer_prototype()).buffer
         return None if data is None else buffer.from_bytes(data)
 
-    async def _get(self, key: str, start: int | None, stop: int | None) -> bytes | None:
+    async def _get(self, key: str, part: slice) -> bytes | None:
         most = self.most
         if key.rpartition("/")[2] in _METADATA:
             most = self.keys.max_metadata
-        return await self._turn.ask((key, start, stop, most))
+        return await self._turn.ask((key, part, most))
 
     def _send(
         self, wishes: builtins.list[_Wish], futures: builtins.list[asyncio.Future[bytes | None]]
@@ -128,7 +127,7 @@ class StoreView(Store):
         )
 
     async def exists(self, key: str) -> bool:
-        return await self._get(key, 0, 1) is not None
+        return await self._get(key, slice(0, 1)) is not None
 
     async def is_object(self, key: str) -> bool:
         """Tell whether a key that was listed is one of an object, not of a prefix."""

@@ -16,7 +16,7 @@ from unittest import mock
 from fsspec.asyn import get_loop
 
 from nczarr_fsspec.changes.owner import Owner
-from nczarr_fsspec.keystore import RemoteStore
+from nczarr_fsspec.keystore import ALL, RemoteStore
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.names import child_names
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
@@ -164,15 +164,9 @@ class ChangingDirectory(DirectoryStore):
             writer.put(key, data)
         self.steps = Steps(steps, writer.put, lambda key: writer.delete([key]), first, pace)
 
-    def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         self.steps.tick()
-        return super().get(key, start, stop, most)
+        return super().get(key, part, most)
 
     def stamp(self, key: str) -> tuple[int, ...] | None:
         self.steps.tick()
@@ -212,15 +206,9 @@ class ChangingFarAway(RemoteStore):
         self.steps.tick()
         return super().run(coroutine)
 
-    async def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         data = self.objects.get(key)
-        return None if data is None else data[start:stop]
+        return None if data is None else data[part]
 
     async def list(self, prefix: str) -> frozenset[str] | None:
         return child_names(self.objects).get(prefix, frozenset()) if self.can_list else None

@@ -34,7 +34,7 @@ from nczarr_fsspec.changes.journal import (
 from nczarr_fsspec.changes.locks import Lock
 from nczarr_fsspec.changes.owner import AT_WORK, Owner
 from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreError
-from nczarr_fsspec.keystore import RemoteStore
+from nczarr_fsspec.keystore import ALL, RemoteStore
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_xarray.dataset.open import open_keys
@@ -110,15 +110,9 @@ class Listed(RemoteStore):
     def loop(self) -> asyncio.AbstractEventLoop:
         return get_loop()
 
-    async def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         data = self.objects.get(key)
-        return data and data[start:stop]
+        return data and data[part]
 
     async def list(self, prefix: str) -> frozenset[str]:
         return frozenset(names(self.objects, prefix))

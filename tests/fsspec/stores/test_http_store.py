@@ -49,7 +49,7 @@ def store(server: Server) -> Iterator[FsspecStore]:
 
 
 def read(store: FsspecStore, key: str, start: int | None = None, stop: int | None = None) -> Any:
-    return store.run(store.get(key, start, stop))
+    return store.run(store.get(key, slice(start, stop)))
 
 
 def failure(store: FsspecStore, key: str = "v/0") -> StoreError:

@@ -147,9 +147,9 @@ def memory_tree(name: str) -> Iterator[MemoryFileSystem]:
 
 def read(store: KeyStore, key: str, start: int | None = None, stop: int | None = None) -> Any:
     if isinstance(store, RemoteStore):
-        return store.run(store.get(key, start, stop))
+        return store.run(store.get(key, slice(start, stop)))
     assert isinstance(store, LocalStore)
-    return store.get(key, start, stop)
+    return store.get(key, slice(start, stop))
 
 
 def open_files() -> int:
@@ -318,7 +318,7 @@ class TestDirectoryStore:
         store, pread = DirectoryStore(write_tree(tmp_path)), os.pread
         monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, 100), at))
         assert store.get("v/0.0") == CHUNK
-        assert store.get("v/0.0", 5, 700) == CHUNK[5:700]
+        assert store.get("v/0.0", slice(5, 700)) == CHUNK[5:700]
 
 
 class TestMappingStore:

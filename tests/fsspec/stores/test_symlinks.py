@@ -141,7 +141,7 @@ class TestDirectoryStore:
         for key in ("v/0", "v/.zarray", "w/0"):
             ways: list[Callable[[str], Any]] = [
                 store.get,
-                lambda key: store.get(key, 0, 4),
+                lambda key: store.get(key, slice(0, 4)),
                 lambda key: store.get_into(key, buffer),
             ]
             for read in ways:

@@ -84,7 +84,7 @@ class TestMembers:
     @given(st.none() | st.integers(0, 12000), st.none() | st.integers(0, 12000))
     def test_ranges_are_slices(self, method: int, start: int | None, stop: int | None) -> None:
         store = ZipStore(make_zip(MEMBERS, method))
-        assert store.get("v/0", start, stop) == MEMBERS["v/0"][start:stop]
+        assert store.get("v/0", slice(start, stop)) == MEMBERS["v/0"][start:stop]
 
     def test_range_of_a_stored_member_reads_only_that(self) -> None:
         class Counting(io.BytesIO):
@@ -98,7 +98,7 @@ class TestMembers:
         store = ZipStore(Counting(make_zip({".zgroup": b"{}", "v/0": NOISE})))
         store.list("")
         Counting.moved = 0
-        assert store.get("v/0", 150_000, 150_100) == NOISE[150_000:150_100]
+        assert store.get("v/0", slice(150_000, 150_100)) == NOISE[150_000:150_100]
         assert Counting.moved == 30 + 100
 
     @pytest.mark.parametrize("size", [100, 300_000])
@@ -117,7 +117,7 @@ class TestMembers:
         assert method == (9 if size > 100 else 0)
         store = ZipStore(path)
         assert store.get("v/0") == repeats
-        assert store.get("v/0", 5, 60) == repeats[5:60]
+        assert store.get("v/0", slice(5, 60)) == repeats[5:60]
         with Server({"/d.zip": path.read_bytes()}) as server:
             assert remote(server).get_many(["v/0"]) == [repeats]
         archive_bytes = patched(path.read_bytes(), "d/v/0", size=50)
@@ -451,7 +451,7 @@ class TestRemote:
         archive = make_zip({".zgroup": b"{}", "v/0": NOISE, "w/0": bytes(TAIL_BYTES)})
         with Server({"/d.zip": archive}) as server:
             store = remote(server)
-            got = store.run(store.get("v/0", 1000, 1100))
+            got = store.run(store.get("v/0", slice(1000, 1100)))
             assert got == NOISE[1000:1100]
             assert server.bytes_sent == TAIL_BYTES + 30 + 100
             store.close()

@@ -54,7 +54,7 @@ def opened(server: Server) -> Iterator[Callable[..., Read]]:
         store = open_keystore(f"{server.url}/{name}", options)
         assert isinstance(store, (FsspecStore, RemoteZipStore))
         closing.append(store)
-        return lambda: store.run(store.get("v/0", START, STOP))
+        return lambda: store.run(store.get("v/0", slice(START, STOP)))
 
     yield open_kind
     for one in closing:

@@ -273,12 +273,12 @@ def test_objects_of_any_store_are_bounded(store: str, tmp_path: Path) -> None:
         "zip-remote": lambda: RemoteZipStore(remote(Plain(), f"{tmp_path}/d.zip")),
     }[store]()
 
-    def get(key: str, *limits: Any, **most: Any) -> Any:
-        found = opened.get(key, *limits, **most)
+    def get(key: str, *part: slice, **most: Any) -> Any:
+        found = opened.get(key, *part, **most)
         return opened.run(found) if isinstance(opened, RemoteStore) else found
 
     assert get("x", most=1000) == get("x") == content
-    assert get("x", 10, 20, most=1000) == content[10:20]
+    assert get("x", slice(10, 20), most=1000) == content[10:20]
     assert get("empty", most=0) == b""
     assert get("nope", most=0) is None
     with pytest.raises(TooLargeError, match="has more than 999 bytes"):

@@ -113,7 +113,7 @@ def at(server: Server, **given: Any) -> FsspecStore:
 
 def read(store: FsspecStore, key: str, start: int | None = None, stop: int | None = None) -> Any:
     try:
-        return store.run(store.get(key, start, stop))
+        return store.run(store.get(key, slice(start, stop)))
     except StoreError as error:
         return error
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numcodecs import Shuffle
 
 from nczarr_fsspec import FormatError, MappingStore
+from nczarr_fsspec.keystore import ALL
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
@@ -31,15 +32,9 @@ class CountingStore(MappingStore):
         super().__init__(mapping)
         self.reads: dict[str, int] = {}
 
-    def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         self.reads[key] = self.reads.get(key, 0) + 1
-        return super().get(key, start, stop)
+        return super().get(key, part)
 
 
 def chunked(

@@ -18,7 +18,7 @@ import pytest
 from xarray.backends import locks
 
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.keystore import RemoteStore
+from nczarr_fsspec.keystore import ALL, RemoteStore
 from nczarr_xarray.codecs.szip import szip_encoder
 from nczarr_xarray.dataset.open import open_file
 from nczarr_xarray.dataset.variable import VariableReader
@@ -120,13 +120,7 @@ class _OneKey(RemoteStore):
     def loop(self) -> asyncio.AbstractEventLoop:
         return RemoteMemory(b"").loop
 
-    async def get(
-        self,
-        key: str,
-        start: int | None = None,
-        stop: int | None = None,
-        most: int | None = None,
-    ) -> bytes | None:
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         return self.objects.get(key)
 
     async def list(self, prefix: str) -> frozenset[str] | None:
