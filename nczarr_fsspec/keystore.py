@@ -15,12 +15,16 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.policy import most_connections
 
 T = TypeVar("T")
+#: what a store answers about a key: its bytes, None if it is missing, why it cannot be read
+Object: TypeAlias = bytes | StoreError | None
+#: what it answers about a prefix: the names below it, None if it cannot list, why it failed to
+Listing: TypeAlias = frozenset[str] | StoreError | None
 
 #: bytes of one object of metadata, at most; consolidated metadata of 10,000 arrays take 10 MB
 MAX_METADATA = 16 << 20
@@ -60,9 +64,7 @@ class KeyStore(ABC):
     steady: bool = False
 
     @abstractmethod
-    def get_many(
-        self, keys: Sequence[str], most: int | None = None
-    ) -> list[bytes | StoreError | None]:
+    def get_many(self, keys: Sequence[str], most: int | None = None) -> list[Object]:
         """Return the bytes of each key, None if there is no such key, the error if reading failed.
 
         Parameters
@@ -72,7 +74,7 @@ class KeyStore(ABC):
         """
 
     @abstractmethod
-    def list_many(self, prefixes: Sequence[str]) -> list[frozenset[str] | StoreError | None]:
+    def list_many(self, prefixes: Sequence[str]) -> list[Listing]:
         """Return the names directly below each prefix (``""``: the root); None without listing."""
 
     def contents(self) -> str:
@@ -138,15 +140,11 @@ class LocalStore(KeyStore):
     def list(self, prefix: str) -> frozenset[str] | None:
         """Return the names directly below `prefix`; None if this store cannot list."""
 
-    def get_many(
-        self, keys: Sequence[str], most: int | None = None
-    ) -> builtins.list[bytes | StoreError | None]:
+    def get_many(self, keys: Sequence[str], most: int | None = None) -> builtins.list[Object]:
         get = partial(self.get, most=self.max_metadata if most is None else most)
         return [_caught(get, key) for key in keys]
 
-    def list_many(
-        self, prefixes: Sequence[str]
-    ) -> builtins.list[frozenset[str] | StoreError | None]:
+    def list_many(self, prefixes: Sequence[str]) -> builtins.list[Listing]:
         return [_caught(self.list, prefix) for prefix in prefixes]
 
 
@@ -193,21 +191,17 @@ class RemoteStore(KeyStore, OnLoop):
     async def list(self, prefix: str) -> frozenset[str] | None:
         """Return the names directly below `prefix`; None if this store cannot list."""
 
-    def get_many(
-        self, keys: Sequence[str], most: int | None = None
-    ) -> builtins.list[bytes | StoreError | None]:
+    def get_many(self, keys: Sequence[str], most: int | None = None) -> builtins.list[Object]:
         return self.run(self.gather_objects(keys, most))
 
     async def gather_objects(
         self, keys: Iterable[str], most: int | None = None
-    ) -> builtins.list[bytes | StoreError | None]:
+    ) -> builtins.list[Object]:
         """Answer `get_many`, on the loop."""
         get = partial(self.get, most=self.max_metadata if most is None else most)
         return await self.gather(get, keys)
 
-    def list_many(
-        self, prefixes: Sequence[str]
-    ) -> builtins.list[frozenset[str] | StoreError | None]:
+    def list_many(self, prefixes: Sequence[str]) -> builtins.list[Listing]:
         return self.run(self.gather(self.list, prefixes))
 
     def gate(self) -> asyncio.Semaphore:

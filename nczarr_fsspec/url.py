@@ -182,17 +182,6 @@ def expand_modes(words: Iterable[str]) -> frozenset[str]:
     return frozenset(mode)
 
 
-def has_netcdf_fragment(text: str) -> bool:
-    """Tell whether `text` is a URL whose fragment has mode ``nczarr``, ``zarr`` or ``bytes``.
-
-    Never raises: a fragment that holds a mistake as well is still ours, for `parse_url` to explain.
-    """
-    if not is_url(text):
-        return False
-    words = {word for word, value in _fragment_words(text.partition("#")[2]) if value is None}
-    return bool(expand_modes(words) & {"nczarr", "zarr", "bytes"}) and words.isdisjoint(_UNSERVED)
-
-
 def redact(text: str) -> str:
     """Return `text`, a URL or a message with URLs in it, with secrets replaced by ``***``.
 

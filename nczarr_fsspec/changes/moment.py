@@ -29,10 +29,7 @@ from nczarr_fsspec.changes.journal import (
     with_changes,
 )
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-
-Object = bytes | StoreError | None
-Listing = frozenset[str] | StoreError | None
+from nczarr_fsspec.keystore import KeyStore, Listing, LocalStore, Object, RemoteStore
 
 _WHITE = b" \t\n\r"
 

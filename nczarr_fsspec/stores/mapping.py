@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nczarr_fsspec.errors import StoreError, too_large
-from nczarr_fsspec.keystore import ALL, LocalStore, check_key
+from nczarr_fsspec.keystore import ALL, Listing, LocalStore, check_key
 from nczarr_fsspec.stores.names import child_names
 
 
@@ -47,9 +47,7 @@ class MappingStore(LocalStore):
     def list(self, prefix: str) -> frozenset[str]:
         return self._children().get(prefix, frozenset())
 
-    def list_many(
-        self, prefixes: Sequence[str]
-    ) -> builtins.list[frozenset[str] | StoreError | None]:
+    def list_many(self, prefixes: Sequence[str]) -> builtins.list[Listing]:
         children = self._children()
         return [children.get(prefix, frozenset()) for prefix in prefixes]
 

@@ -60,20 +60,6 @@ class Decoder:
         Whether it must not be used in the thread of an event loop.
     """
 
-    __slots__ = (
-        "_codecs",
-        "_count",
-        "_objects",
-        "_steps",
-        "array",
-        "in_rows",
-        "is_plain",
-        "most",
-        "nbytes",
-        "needs_libhdf5",
-        "planes",
-    )
-
     def __init__(self, array: Array, mask: int = 0) -> None:
         self.array = array
         self._codecs = [config for i, config in enumerate(array.codecs) if not mask >> i & 1]

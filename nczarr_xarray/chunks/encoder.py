@@ -79,17 +79,6 @@ class Encoder:
         If a codec is not known or cannot be used.
     """
 
-    __slots__ = (
-        "_array",
-        "_fill",
-        "_shape",
-        "_shuffled_first",
-        "_steps",
-        "_text",
-        "nbytes",
-        "scratch",
-    )
-
     def __init__(self, array: ChunkedArray) -> None:
         dtype = array.dtype
         self._array = array

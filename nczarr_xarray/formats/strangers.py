@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.keystore import Listing
 
 #: Objects that make a group or an array, by Zarr's version.
 _NODES = {2: frozenset({".zgroup", ".zarray"}), 3: frozenset({"zarr.json"})}
@@ -12,9 +13,7 @@ _SHOWN = 5
 
 
 def about_strangers(
-    where: str,
-    listings: Iterable[tuple[str, frozenset[str] | StoreError | None]],
-    zarr_format: int,
+    where: str, listings: Iterable[tuple[str, Listing]], zarr_format: int
 ) -> Iterator[FormatError]:
     """Yield errors that name what was left out of a hierarchy: objects that are no nodes of it.
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError, URLError
+from nczarr_fsspec.keystore import Object
 from nczarr_fsspec.url import is_url, parse_url, redact
 from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.file_keys import FileKeys
@@ -155,7 +156,7 @@ def _too_much(view: ArrayView, count: int, nbytes: int, reason: str) -> FormatEr
     )
 
 
-def _text(key: str, data: bytes | StoreError | None) -> str:
+def _text(key: str, data: Object) -> str:
     """Return a chunk as text within the references."""
     if not isinstance(data, bytes):
         raise data or StoreError(key, "has gone")

@@ -13,7 +13,6 @@ from nczarr_fsspec.url import (
     MODES,
     NetCDFURL,
     expand_modes,
-    has_netcdf_fragment,
     is_url,
     parse_url,
     redact,
@@ -198,7 +197,6 @@ def test_dap_schemes(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "x.nc", "/p/x", "C:\\x", "C://x", "a:b", "x#mode=nczarr"])
 def test_no_url(text: str) -> None:
     assert not is_url(text)
-    assert not has_netcdf_fragment(text)
     with pytest.raises(URLError, match="is not a URL"):
         parse_url(text)
 
@@ -335,33 +333,6 @@ def test_s3_takes_no_user_and_no_query(text: str) -> None:
         parse_url(text)
 
 
-# --------------------------------------------------------------------------------- claiming
-
-
-@pytest.mark.parametrize(
-    ("text", "claimed"),
-    [
-        ("file:///x#mode=nczarr,file", True),
-        ("https://h/x#zarr", True),
-        ("https://h/x#noxarray", True),
-        ("https://h/x.nc#bytes", True),
-        ("s3://b/k#s3", True),
-        ("s3://b/k#mode=nczarr,bogus", True),
-        ("https://[broken#mode=nczarr", True),
-        ("s3://b/k", False),
-        ("s3://b/k#mode=s3", False),
-        ("https://h/x#mode=zip", False),
-        ("https://h/x#mode=dap4", False),
-        ("https://h/x#mode=bytes,dap4", False),
-        ("https://h/x#section-2", False),
-        ("https://h/x#nczarr=1", False),
-        ("x.nc#mode=nczarr", False),
-    ],
-)
-def test_has_netcdf_fragment(text: str, claimed: bool) -> None:
-    assert has_netcdf_fragment(text) is claimed
-
-
 # ---------------------------------------------------------------------------------- secrets
 
 
@@ -415,7 +386,6 @@ def parsed_or_none(text: str) -> NetCDFURL | None:
 @given(st.sampled_from(SCHEMES), st.text())
 def test_parse_raises_url_error_or_nothing(scheme: str, rest: str) -> None:
     text = f"{scheme}://{rest}"
-    has_netcdf_fragment(text)
     url = parsed_or_none(text)
     assert pickle.loads(pickle.dumps(url)) == url
     assert hash(url) == hash(parsed_or_none(text))

@@ -28,17 +28,13 @@ HIDDEN = frozenset(
     }
 )
 
+#: Names of numbers that Python does not know, or gives a sign.
 _FLOAT_NAMES = {
-    "nan": "nan",
     "-nan": "nan",
     "nanf": "nan",
     "-nanf": "nan",
-    "infinity": "inf",
-    "-infinity": "-inf",
     "infinityf": "inf",
     "-infinityf": "-inf",
-    "inf": "inf",
-    "-inf": "-inf",
 }
 _INTEGERS = ("int", "uint", "int64", "uint64")
 #: Texts that stand for a number in arrays of pure Zarr, as in its fill values.

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
-from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.keystore import Listing
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
 
@@ -65,13 +66,7 @@ class Consolidated:
         """Return the names directly below `prefix`."""
         return self.tree.get(prefix, frozenset())
 
-    def check(
-        self,
-        root: Mapping[str, JSON],
-        listing: frozenset[str] | StoreError | None,
-        *,
-        trusted: bool,
-    ) -> None:
+    def check(self, root: Mapping[str, JSON], listing: Listing, *, trusted: bool) -> None:
         """Compare the document with the root objects themselves.
 
         Parameters

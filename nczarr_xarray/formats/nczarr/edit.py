@@ -138,36 +138,6 @@ def add_children(
     return node.changed()
 
 
-def remove_children(
-    documents: Mapping[str, bytes],
-    path: str,
-    *,
-    dimensions: Iterable[str] = (),
-    arrays: Iterable[str] = (),
-    groups: Iterable[str] = (),
-) -> dict[str, bytes]:
-    """Remove names from the lists of the group at `path`; missing ones are no error.
-
-    Returns
-    -------
-    dict
-        The object that changed, if one did; empty for pure Zarr, which has no lists.
-    """
-    node = _Node(documents, path)
-    structure = node.structure(spellings.GROUP)
-    if structure is None:
-        return {}
-    known = _member(structure, "dimensions", "dims", {})
-    for name in dimensions:
-        known.pop(name, None)
-    for removed, member in (
-        (set(arrays), _member(structure, "arrays", "vars", [])),
-        (set(groups), _member(structure, "groups", "groups", [])),
-    ):
-        member[:] = [name for name in member if name not in removed]
-    return node.changed()
-
-
 def set_attributes(
     documents: Mapping[str, bytes], path: str, attributes: Iterable[Attribute], profile: Profile
 ) -> dict[str, bytes]:

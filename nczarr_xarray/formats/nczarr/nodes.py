@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
-from nczarr_fsspec.errors import NCZarrError, StoreError
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.keystore import Listing, Object
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON
 from nczarr_xarray.formats.nczarr.spellings import GroupLists
@@ -29,8 +30,8 @@ class Answer:
     A listing of None means that the store cannot list.
     """
 
-    objects: Sequence[bytes | StoreError | None]
-    listings: Sequence[frozenset[str] | StoreError | None] = ()
+    objects: Sequence[Object]
+    listings: Sequence[Listing] = ()
 
 
 @dataclass(frozen=True, slots=True)

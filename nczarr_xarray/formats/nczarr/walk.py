@@ -22,7 +22,7 @@ from nczarr_fsspec.errors import (
     NCZarrError,
     StoreError,
 )
-from nczarr_fsspec.keystore import is_safe_name
+from nczarr_fsspec.keystore import Listing, Object, is_safe_name
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
@@ -38,6 +38,8 @@ _NOTHING = "no Zarr metadata found (.zgroup, .zattrs, .nczarr, .zmetadata, zarr.
 _OPTIONAL = frozenset({*spellings.ROOT_FILES, ".zmetadata"}) - {".zgroup", ".zattrs"}
 
 Walking = Generator[ReadRound, Answer, Nodes]
+#: a part of a walk, which notes what it finds
+Part = Generator[ReadRound, Answer, None]
 
 
 def walk(options: WalkOptions, where: str) -> Walking:
@@ -75,15 +77,13 @@ class _Walk:
         self.where = where
         self.nodes = Nodes()
         self.files: dict[str, JSON | NCZarrError] = {}
-        self.listed: dict[str, frozenset[str] | StoreError | None] = {}
+        self.listed: dict[str, Listing] = {}
         self.wanted = options.group.strip("/")
         self.structured = False  # whether NCZarr's lists count
 
     # -- reading ---------------------------------------------------------------
 
-    def load(
-        self, keys: Iterable[str], prefixes: Iterable[str] = ()
-    ) -> Generator[ReadRound, Answer, None]:
+    def load(self, keys: Iterable[str], prefixes: Iterable[str] = ()) -> Part:
         """Read what is asked for into `files` and `listed`, except what they hold already."""
         new_keys = tuple(dict.fromkeys(k for k in keys if k not in self.files))
         new_prefixes = tuple(dict.fromkeys(p for p in prefixes if p not in self.listed))
@@ -153,9 +153,7 @@ class _Walk:
                 raise missing
         return self.nodes
 
-    def follow(
-        self, root: dict[str, JSON], ancestors: list[str]
-    ) -> Generator[ReadRound, Answer, None]:
+    def follow(self, root: dict[str, JSON], ancestors: list[str]) -> Part:
         """Walk from the root to the wanted group, and for a tree to everything below."""
         self.nodes.writer = spellings.writer(root)
         generation = spellings.detect(root)
@@ -295,7 +293,7 @@ class _Walk:
                 )
         return tuple(kept)
 
-    def descend(self, paths: list[str]) -> Generator[ReadRound, Answer, None]:
+    def descend(self, paths: list[str]) -> Part:
         """Load the arrays of the groups at `paths` and, for a tree, everything below."""
         while paths:
             groups = [self.nodes.groups[path] for path in paths]
@@ -327,7 +325,7 @@ class _Walk:
             for group in groups:
                 self.take_arrays(group)
                 if self.options.tree:
-                    paths += self.take_groups(group)
+                    paths += self.take_groups(_key(group.path, name) for name in group.groups)
 
     def children(self, group: GroupNode) -> tuple[str, ...]:
         """Return the names below a group without lists, sorted as netCDF-C sorts them."""
@@ -392,10 +390,10 @@ class _Walk:
             except NCZarrError as error:
                 self.nodes.arrays[path] = error
 
-    def take_groups(self, group: GroupNode) -> list[str]:
+    def take_groups(self, paths: Iterable[str]) -> list[str]:
+        """Record groups whose documents are there, and return their paths; note the others."""
         taken = []
-        for name in group.groups:
-            path = _key(group.path, name)
+        for path in paths:
             try:
                 self.enter(path, self.group_documents(path))
             except NCZarrError as error:
@@ -404,7 +402,7 @@ class _Walk:
                 taken.append(path)
         return taken
 
-    def load_referenced_groups(self) -> Generator[ReadRound, Answer, None]:
+    def load_referenced_groups(self) -> Part:
         """Load groups outside the wanted part whose dimensions its arrays use."""
         paths: dict[str, None] = {}
         for array, documents in self.nodes.arrays.items():
@@ -419,11 +417,7 @@ class _Walk:
                 if path not in self.nodes.groups and all(map(is_safe_name, path.split("/"))):
                     paths[path] = None
         yield from self.load([key for path in paths for key in self.group_keys(path)])
-        for path in paths:
-            try:
-                self.enter(path, self.group_documents(path))
-            except NCZarrError as error:
-                self.nodes.problems.append(error)
+        self.take_groups(paths)
 
 
 def single_array(where: str) -> FormatError:
@@ -445,7 +439,7 @@ def _ancestors(path: str) -> list[str]:
     return ["/".join(parts[: i + 1]) for i in range(len(parts))]
 
 
-def _parse(key: str, data: bytes | StoreError | None) -> JSON | NCZarrError:
+def _parse(key: str, data: Object) -> JSON | NCZarrError:
     if data is None or isinstance(data, StoreError):
         return data
     if key in _OPTIONAL and data[:64].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):

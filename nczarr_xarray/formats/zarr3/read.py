@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, StoreError
-from nczarr_fsspec.keystore import KeyStore, is_safe_name
+from nczarr_fsspec.keystore import KeyStore, Listing, Object, is_safe_name
 from nczarr_xarray.formats.implied import ImpliedDimensions
 from nczarr_xarray.formats.nczarr import Naming, single_array
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
@@ -165,7 +165,7 @@ class _Reading:
     def report_strangers(self) -> None:
         """Say what lies in groups and was left out."""
         others = [path for path in self.strangers if path not in self.consolidated]
-        listings: list[frozenset[str] | StoreError | None] = (
+        listings: list[Listing] = (
             self.store.list_many(others)
             if self.known is None
             else [frozenset(names) for names in self.children(others)]
@@ -363,7 +363,7 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _parsed(key: str, data: bytes | StoreError | None) -> Document:
+def _parsed(key: str, data: Object) -> Document:
     if data is None or isinstance(data, StoreError):
         return data
     try:

@@ -16,7 +16,6 @@ from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.nczarr.edit import (
     add_children,
     generation_profile,
-    remove_children,
     set_attributes,
     set_dimension,
     set_shape,
@@ -86,7 +85,6 @@ def test_no_change_is_no_change(name: str) -> None:
         path = group.path.strip("/")
         documents = node(objects, path)
         assert add_children(documents, path) == {}
-        assert remove_children(documents, path, arrays=["none"], dimensions=["none"]) == {}
         assert set_attributes(documents, path, [], PROFILES[SPELT[name]]) == {}
         arrays, groups = [*group.variables], [*group.groups]
         assert add_children(documents, path, arrays=arrays, groups=groups) == {}
@@ -175,12 +173,8 @@ def test_a_variable_is_added_and_removed(profile: Profile, data: st.DataObject) 
     )
     assert list(differences(root, root_of(grown))) == []
 
-    removed = remove_children(node(added, path), path, dimensions=["new"], arrays=["new"])
-    (file,) = removed
-    assert removed[file] == objects[file]
 
-
-def test_groups_are_added_and_removed() -> None:
+def test_groups_are_added() -> None:
     for profile in NCZARR:
         root = Group(groups={"a": Group("/a")})
         objects = documents(root, profile, WRITER)
@@ -188,17 +182,11 @@ def test_groups_are_added_and_removed() -> None:
         child = documents(Group(groups={"b": Group("/b")}), profile, WRITER)
         added = objects | {key: child[key] for key in child if key.startswith("b/")} | listed
         assert list(root_of(added).groups) == ["a", "b"]
-        assert remove_children(node(added, ""), "", groups=["b"]) == node_changes(objects, added)
-
-
-def node_changes(one: Objects, other: Objects) -> Objects:
-    return {key: one[key] for key in one if one[key] != other[key]}
 
 
 def test_pure_zarr_has_no_lists() -> None:
     objects = {".zgroup": b'{"zarr_format": 2}', ".zattrs": b"{}"}
     assert add_children(objects, "", dimensions=[Dimension("x", 3)], arrays=["v"]) == {}
-    assert remove_children(objects, "", arrays=["v"]) == {}
     assert set_dimension(objects, "", "x", 5) == {}
 
 
