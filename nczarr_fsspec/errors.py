@@ -72,7 +72,10 @@ class DatasetNotFoundError(StoreError, FileNotFoundError):
 
 
 class AccessDeniedError(StoreError, PermissionError):
-    """A server refuses access or wants credentials; some servers do so for what does not exist."""
+    """A server refuses access or wants credentials; some servers do so for what does not exist.
+
+    Also: a dataset names another that it may not name (`nczarr_fsspec.addresses`).
+    """
 
 
 class DatasetExistsError(StoreError, FileExistsError):

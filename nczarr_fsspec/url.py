@@ -149,9 +149,7 @@ def parse_url(text: str) -> NetCDFURL:
     location, _, fragment = text.partition("#")
     mode, options = _parse_fragment(fragment, shown)
 
-    links = list(_CHAIN_LINK.finditer(location))
-    split = links[-1].end() if links else 0
-    chain, link = location[:split], location[split:]
+    chain, link = split_chain(location)
     scheme = _scheme(link)
     url = NetCDFURL(shown, scheme, scheme, link, _after_scheme(link), mode=mode, options=options)
     if scheme in ("dods", "dap4"):
@@ -164,6 +162,13 @@ def parse_url(text: str) -> NetCDFURL:
         url = _local(url)
     protocol = _scheme(chain) if chain else url.target_protocol
     return replace(url, protocol=protocol, base=chain + url.base)
+
+
+def split_chain(text: str) -> tuple[str, str]:
+    """Cut a URL before the last link of a chain, ``("a::b://x::", "c://y")``."""
+    links = list(_CHAIN_LINK.finditer(text))
+    split = links[-1].end() if links else 0
+    return text[:split], text[split:]
 
 
 def expand_modes(words: Iterable[str]) -> frozenset[str]:

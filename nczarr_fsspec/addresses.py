@@ -1,0 +1,262 @@
+"""What becomes of the addresses in a dataset that consists of others: an aggregation, references.
+
+They were written by someone else. What they may name depends on where the dataset with the
+addresses is, the *master*:
+
+- a remote one: its own host (same scheme, host and port), or its own bucket of its own service;
+- a local one: files of this machine, and servers of HTTP, S3 and the like, but for those where a
+  machine of a cloud tells its secrets. Once the caller says ``allow=``, files in its own folder.
+
+``allow=`` adds places to that, each with everything below it. What `replace` puts in place of
+something is the caller's word, too. Options of the master, with the credentials among them, are
+for its own place; what is elsewhere has the options that ``allow=`` gives it.
+
+Names of hosts are not looked up: a name in the public internet may lead to a private address.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from nczarr_fsspec.errors import AccessDeniedError, URLError
+from nczarr_fsspec.hosts import is_metadata_service, is_private
+from nczarr_fsspec.places import SERVERS, Place, is_absolute, locate, place_of
+from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
+from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION, TIMEOUT_OPTION
+from nczarr_fsspec.url import is_url, parse_url, redact
+
+_Prefix: TypeAlias = "str | os.PathLike[str]"
+#: Prefixes; with storage options for what is below each; or whether everything is allowed.
+Allow: TypeAlias = (
+    "bool | _Prefix | Iterable[_Prefix] | Mapping[str, Mapping[str, Any] | None] | None"
+)
+
+_SCHEME_ONLY = re.compile(r"(?i)([a-z][a-z0-9+.\-]+)(?::/*)")
+#: options that are no secrets, and hold for all that is far away
+_LIMITS = (MAX_WHOLE_OPTION, MAX_METADATA_OPTION, TIMEOUT_OPTION)
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """A prefix of what may be opened: a place, or all hosts of a scheme."""
+
+    scheme: str
+    place: Place | None = None
+    options: Mapping[str, Any] | None = field(default=None, repr=False)
+    private: bool = False
+
+    @classmethod
+    def parse(cls, prefix: object, options: Mapping[str, Any] | None = None) -> _Allowed:
+        if not isinstance(prefix, (str, os.PathLike)) or not os.fsdecode(prefix).strip():
+            raise URLError(
+                "allow", f"{prefix!r} is not a prefix; give a list of URLs and paths, or True"
+            )
+        text = os.fsdecode(prefix)
+        match = _SCHEME_ONLY.fullmatch(text)
+        if match and match[1].lower() != "file":
+            return cls(match[1].lower(), None, options)
+        place = place_of("/" if match else text if is_absolute(text) else os.path.abspath(text))
+        if place.chain:
+            raise URLError(
+                "allow", f"{redact(text)!r} is a chain of URLs; only allow=True allows these"
+            )
+        return cls(place.scheme, place, options)
+
+    def covers(self, place: Place) -> bool:
+        if self.place is not None:
+            return self.place.holds(place)
+        if place.scheme != self.scheme or place.chain:
+            return False
+        if not place.host:
+            return True
+        return not (is_metadata_service if self.private else is_private)(place.host)
+
+    @property
+    def length(self) -> int:
+        return 0 if self.place is None else 1 + len(self.place.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class AddressPolicy:
+    """Which places the addresses in a master name, and which of them may be opened.
+
+    Picklable; made by `of`.
+
+    Attributes
+    ----------
+    shown : str
+        The master, for messages.
+    """
+
+    shown: str
+    _master: Place | None = field(repr=False)
+    _replace: tuple[tuple[str, str], ...]
+    _allowed: tuple[_Allowed, ...] | None
+    _options: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        master: str | os.PathLike[str] | None,
+        *,
+        replace: Mapping[str, str] | None = None,
+        allow: Allow = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> AddressPolicy:
+        """Make the policy for one master.
+
+        Parameters
+        ----------
+        master
+            Path or URL as the caller names it; None for one without a name, such as an open
+            file. Then no address may be relative, and none is allowed but by `allow`.
+        replace
+            What moved, by where it was: prefixes of whole segments, of addresses as they are
+            stated or as they are resolved. The longest counts.
+        allow
+            Prefixes of what may be named besides what the module says: ``"https://host/folder/"``,
+            ``"s3://bucket"``, ``"/folder"``; ``"https://"`` for all hosts that are not private.
+            True for everything. As a mapping, with the storage options for each.
+        storage_options
+            Of the master.
+
+        Raises
+        ------
+        URLError
+            If one of these cannot be understood.
+        """
+        text = None if master is None else _named(master)
+        place = None if text is None else place_of(text)
+        moved: dict[str, str] = {}
+        for old, new in (replace or {}).items():
+            if not old:
+                raise URLError("replace", "an empty prefix is that of everything; name a folder")
+            moved[os.fsdecode(old)] = os.fsdecode(new)
+        return cls(
+            redact("a dataset without a name" if master is None else os.fsdecode(master)),
+            place,
+            tuple(sorted(moved.items(), key=lambda pair: -len(pair[0]))),
+            _allowed(allow, moved.values(), local=place is not None and place.is_local),
+            _own_options(text, place, storage_options),
+        )
+
+    def resolve(self, address: str) -> str:
+        """Return what to open for an address: a URL without secrets, or an absolute local path.
+
+        Raises
+        ------
+        URLError
+            If the address cannot be understood.
+        AccessDeniedError
+            If the master may not name it; says how to allow it.
+        """
+        shown = f"{self.shown}: address {redact(address)!r}"
+        moved = _moved(address, self._replace)
+        place = locate(address if moved is None else moved, self._master, shown)
+        for spelling in place.spellings if self._replace and moved is None else ():
+            if (moved := _moved(spelling, self._replace)) is not None:
+                place = locate(moved, self._master, shown)
+                break
+        # what is looked at is the text that will be opened, whatever was thought of its parts
+        if (refused := self._refusal(place_of(place.text))) is not None:
+            raise AccessDeniedError(shown, refused)
+        return place.text
+
+    def options(self, target: str) -> dict[str, Any]:
+        """Return the storage options with which to open what `resolve` has returned."""
+        place = place_of(target)
+        covering = [a for a in self._allowed or () if a.options is not None and a.covers(place)]
+        if covering:
+            return dict(max(covering, key=lambda a: a.length).options or {})
+        if self._is_own(place):
+            return dict(self._options)
+        if place.is_local:
+            return {}
+        own: Mapping[str, Any] = self._options
+        limits = {name: own[name] for name in _LIMITS if name in own}
+        # a service that the address names, and not the caller, gets no keys
+        return {**limits, "anon": True} if place.names_service else limits
+
+    def _is_own(self, place: Place) -> bool:
+        own = self._master
+        return own is not None and own.same_service(place) and own.chain == place.chain
+
+    def _refusal(self, place: Place) -> str | None:
+        """Return why a place may not be opened; None if it may."""
+        own, allowed = self._master, self._allowed
+        if allowed is None or any(entry.covers(place) for entry in allowed):
+            return None
+        if place.chain and (own is None or place.chain != own.chain):
+            return "is a chain of URLs; if it is to be opened, open the dataset with allow=True"
+        if own is not None and own.is_local:
+            if place.is_local and place.is_beside(own):
+                return None
+            where = "files in its own folder"
+        elif own is not None:
+            if self._is_own(place):
+                return None
+            where = "what is in its own bucket" if own.bucket else "what is on its own host"
+        else:
+            where = "nothing"
+        kind = "a local file" if place.is_local else f"on {place.host or place.scheme}"
+        return (
+            f"is {kind}, and the dataset may name {where}; if this is to be read, open the "
+            f"dataset with allow=[{place.suggestion!r}]"
+        )
+
+
+def _allowed(allow: Allow, moved: Iterable[str], *, local: bool) -> tuple[_Allowed, ...] | None:
+    """Return what may be opened besides the master's own place; None if everything may."""
+    given = tuple(_Allowed.parse(new) for new in moved if is_absolute(new))
+    if allow is None and local:
+        servers = (_Allowed(scheme, private=True) for scheme in sorted(SERVERS))
+        return (*given, _Allowed.parse("/"), *servers)
+    if allow is None or allow is False:
+        return given
+    if allow is True:
+        return None
+    if isinstance(allow, (str, os.PathLike)):
+        allow = [allow]
+    if not isinstance(allow, Iterable):
+        raise URLError("allow", f"{allow!r} is not a list of prefixes; give one, or True")
+    pairs = list(allow.items() if isinstance(allow, Mapping) else ((name, None) for name in allow))
+    if any(prefix == "*" for prefix, _ in pairs):
+        return None
+    return (*given, *(_Allowed.parse(prefix, options) for prefix, options in pairs))
+
+
+def _named(master: str | os.PathLike[str]) -> str:
+    """Return a master as `place_of` takes it: what exists is a path, whatever it looks like."""
+    text = os.fsdecode(master)
+    if is_url(text) and not os.path.lexists(text):
+        return text
+    if text.startswith("~") and not os.path.lexists(text):
+        text = os.path.expanduser(text)
+    return os.path.abspath(text)
+
+
+def _own_options(
+    text: str | None, place: Place | None, given: Mapping[str, Any] | None
+) -> Mapping[str, Any]:
+    """Return the storage options of the master, those in its URL among them."""
+    if text is None or place is None or place.bucket or not place.stem.startswith("http"):
+        return dict(given or {})
+    from nczarr_fsspec.aws import storage_options
+
+    return storage_options(parse_url(text), given)
+
+
+def _moved(text: str, moves: Iterable[tuple[str, str]]) -> str | None:
+    """Return `text` with the first of the prefixes replaced that it has; None if it has none."""
+    for old, new in moves:
+        prefix = f"{old.rstrip('/')}/"
+        if text == old:
+            return new
+        if text.startswith(prefix):
+            rest = text[len(prefix) :]
+            return f"{new.rstrip('/')}/{rest}" if new else rest
+    return None
