@@ -61,11 +61,11 @@ class DataFile:
         if not isinstance(source, RemoteBytes):
             with collection_paused():
                 return self.parse(read_hierarchy(seen, options))
-        parsed = memory.of(source).parsed
-        hierarchy: Hierarchy | None = parsed.get((options.path, options.tree))
+        parsed, key = memory.of(source).parsed, (options.path, options.tree, options.only)
+        hierarchy: Hierarchy | None = parsed.get(key)
         if hierarchy is None:
             hierarchy = self.parse(read_hierarchy(seen, options), around=True)
-            parsed[options.path, options.tree] = hierarchy
+            parsed[key] = hierarchy
         return hierarchy
 
     def save(self) -> None:

@@ -58,9 +58,35 @@ class AddressPolicy(Protocol):
         """Return the storage options for a target."""
 
 
-#: Opens a variable of a dataset: the target, storage options, the path of the variable, and
-#: how many aggregations it is in.
-Opener = Callable[[str, Any, str, int], Opening]
+class Opener(Protocol):
+    """Opens variables of other datasets. Picklable."""
+
+    def __call__(
+        self,
+        target: str,
+        storage_options: Mapping[str, Any] | None,
+        path: str,
+        *,
+        depth: int,
+        entire: bool,
+    ) -> Opening:
+        """Open a variable.
+
+        Parameters
+        ----------
+        path
+            Of the variable, with its group.
+        depth
+            How many aggregations the dataset is in.
+        entire
+            Whether to read all metadata of its group; without, the variable may be shorter than
+            its unlimited dimension.
+
+        Raises
+        ------
+        NCZarrError
+            If there is no such dataset, or it has no such variable.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +140,13 @@ class FragmentDatasets:
         """Return what reads selections of an aggregation."""
         return FragmentReader(array, self)
 
-    def open(self, place: FragmentPlace) -> Opening:
+    def open(self, place: FragmentPlace, *, entire: bool = False) -> Opening:
         """Open the variable that a fragment is.
+
+        Parameters
+        ----------
+        entire
+            See `Opener`.
 
         Raises
         ------
@@ -125,7 +156,7 @@ class FragmentDatasets:
         key = place.address, place.name
         with self._lock:
             found = self._known.get(key)
-            if found is not None:
+            if found is not None and not entire:
                 self._known.move_to_end(key)
                 return found
         if not place.address:
@@ -137,7 +168,7 @@ class FragmentDatasets:
                 )
             where = self.policy.resolve(place.address)
             options = self.policy.options(where)
-            found = self._other(where, options, place.name, self._depth + 1)
+            found = self._other(where, options, place.name, depth=self._depth + 1, entire=entire)
         with self._lock:
             self._known[key] = found
             while len(self._known) > _REMEMBERED:
@@ -276,7 +307,11 @@ class FragmentReader:
         for place in places:
             try:
                 found = self._datasets.open(place)
-                reading = reading_of(self._array, number, found.variable)
+                try:
+                    reading = reading_of(self._array, number, found.variable)
+                except FormatError:
+                    found = self._datasets.open(place, entire=True)
+                    reading = reading_of(self._array, number, found.variable)
                 result[part.target] = reading.read(found.read, part.key, points=points)
             except NCZarrError as error:
                 if place is places[-1]:

@@ -235,25 +235,21 @@ def _hold_back(hierarchy: Hierarchy, state: State) -> None:
 
 
 def open_variable(
-    target: str, storage_options: Mapping[str, Any] | None, path: str, depth: int
+    target: str,
+    storage_options: Mapping[str, Any] | None,
+    path: str,
+    *,
+    depth: int,
+    entire: bool,
 ) -> Opening:
-    """Open one variable of a dataset, which is to be a fragment of an aggregation.
-
-    Parameters
-    ----------
-    path
-        Of the variable, with its group.
-    depth
-        How many aggregations the dataset is in.
-
-    Raises
-    ------
-    NCZarrError
-        If there is no such dataset, or it has no such variable.
-    """
+    """Open a variable of a dataset as `nczarr_xarray.dataset.fragments.Opener` says."""
     group, _, name = path.strip("/").rpartition("/")
     options = OpenOptions(
-        group=group or None, tree=False, storage_options=storage_options, depth=depth
+        group=group or None,
+        tree=False,
+        storage_options=storage_options,
+        depth=depth,
+        only=None if entire else name,
     )
     with open_with(target, options) as opened:  # what is read opens it again
         holder = opened.hierarchy.root.find(group)

@@ -42,7 +42,8 @@ class HDF5:
         from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
 
         extent = partial(extent_of, source.data) if isinstance(source.data, LocalBytes) else None
-        return await read_hierarchy(source.url, source.size, options.path, options.tree, extent)
+        path, tree, only = options.path, options.tree, options.only
+        return await read_hierarchy(source.url, source.size, path, tree, extent, only)
 
 
 class Zarr:

@@ -44,6 +44,9 @@ class OpenOptions:
         where it is itself.
     depth
         How many aggregations the dataset is in.
+    only
+        The only variable of the group that is wanted, of which the names and the further
+        length of dimensions do not matter. A format may return more.
 
     Raises
     ------
@@ -61,6 +64,7 @@ class OpenOptions:
     replace: Mapping[str, str] | None = None
     allow: Sequence[str] = ()
     depth: int = 0
+    only: str | None = None
 
     def __post_init__(self) -> None:
         if not (self.group is None or isinstance(self.group, str)):

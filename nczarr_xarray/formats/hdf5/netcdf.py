@@ -75,6 +75,7 @@ async def read_hierarchy(
     group: str = "",
     tree: bool = True,
     extent: Callable[[str], tuple[int, ...]] | None = None,
+    only: str | None = None,
 ) -> Hierarchy:
     """Read the metadata of an HDF5 file as netCDF-4.
 
@@ -89,6 +90,9 @@ async def read_hierarchy(
     extent
         Returns the shape of a virtual dataset, given its path; only libhdf5 knows the extent of its
         sources. None if it cannot be found.
+    only
+        The only variable of the group that is wanted, whatever its dimensions are called, and
+        without those of the length that others may give them.
 
     Returns
     -------
@@ -104,14 +108,17 @@ async def read_hierarchy(
         If the file is no HDF5 file, or the group cannot be read.
     """
     frame, address = await read_superblock(url, size)
-    root = await read_tree(frame, address, group, tree)
+    names = () if only is None else (only, f"{_NON_COORDINATE}{only}")
+    root = await read_tree(frame, address, group, tree, names)
     nodes = list(_walk(root))
     await read_classes(frame, [dataset for node in nodes for dataset in node.datasets])
-    if any(not node.group.loaded for node in nodes) and _depends_on_all(nodes):
+    partly = only is None and any(not node.group.loaded for node in nodes)
+    if partly and _depends_on_all(nodes):
         root = await read_tree(frame, address)
         nodes = list(_walk(root))
         await read_classes(frame, [dataset for node in nodes for dataset in node.datasets])
-    builder = _Builder(frame, [node for node in nodes if node.group.loaded], extent)
+    loaded = [node for node in nodes if node.group.loaded]
+    builder = _Builder(frame, loaded, extent, named=only is None)
     if frame.missing:
         reason = f"is truncated: {frame.missing} bytes are missing; what is there can be read"
         builder.problems.append(FormatError(url, reason))
@@ -185,6 +192,7 @@ class _Builder:
     frame: Frame
     nodes: list[_Node]
     extent: Callable[[str], tuple[int, ...]] | None
+    named: bool = True  # whether dimensions are needed
     problems: list[NCZarrError] = field(default_factory=list)
     hidden: list[NCZarrError] = field(default_factory=list)
     names: TypeNames = field(default_factory=TypeNames)
@@ -213,8 +221,7 @@ class _Builder:
             for dataset in node.datasets:
                 path = join(node.path, dataset.name)
                 holders.append((path, dataset.attributes))
-                lengths = list_lengths(dataset)
-                if any(lengths):
+                if self.named and any(list_lengths(dataset)):
                     attached = references.attached(dataset)
                     if attached is not None:
                         self.attached[dataset.address] = attached

@@ -6,7 +6,7 @@ followed again to build the tree, where the object is under each of its names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -32,7 +32,9 @@ _MOST_LINKS = 16
 _MOST_REPEATED = 100_000
 
 
-async def read_tree(frame: Frame, root: int, path: str = "", tree: bool = True) -> H5Group:
+async def read_tree(
+    frame: Frame, root: int, path: str = "", tree: bool = True, only: Collection[str] = ()
+) -> H5Group:
     """Read the groups along a path with their datasets, and what is below the last.
 
     Parameters
@@ -43,6 +45,8 @@ async def read_tree(frame: Frame, root: int, path: str = "", tree: bool = True) 
         Path of the group wanted (``"g1/g2"``); ``""`` for the root.
     tree
         Whether everything below that group is wanted too.
+    only
+        Names of the members of that group that are wanted, without its attributes; empty for all.
 
     Returns
     -------
@@ -57,7 +61,7 @@ async def read_tree(frame: Frame, root: int, path: str = "", tree: bool = True) 
         If a group along the path is damaged.
     """
     names = tuple(name for name in path.split("/") if name and name != ".")
-    reading = _Reading(frame, root)
+    reading = _Reading(frame, root, only)
     await reading.visit(root, "/", names, tree, 0)
     group = reading.build()
     found: object = group
@@ -95,9 +99,10 @@ class _Group:
 class _Reading:
     """Reads objects by their addresses, and builds the tree of them."""
 
-    def __init__(self, frame: Frame, root: int) -> None:
+    def __init__(self, frame: Frame, root: int, only: Collection[str] = ()) -> None:
         self.frame = frame
         self.root = root
+        self.only = only
         self.shared = SharedMessages(frame)
         self.objects: dict[int, _Group | H5Dataset | H5NamedType | NCZarrError] = {}
         #: by address of the group: its links, the links by name, and the part that reads them
@@ -158,11 +163,11 @@ class _Reading:
             return
         group = _Group(header.address, children=[])
         self.objects[header.address] = group
-
-        group.attributes, _ = await both(
-            read_attributes(header, self.shared),
-            self._visit_members(header, group, path, ahead, tree, depth),
-        )
+        members = self._visit_members(header, group, path, ahead, tree, depth)
+        if self.only:
+            await members
+        else:
+            group.attributes, _ = await both(read_attributes(header, self.shared), members)
 
     async def _visit_members(
         self,
@@ -175,6 +180,9 @@ class _Reading:
     ) -> None:
         group.tracks_order = await self._read_links(header)
         group.children = _children(self._links[header.address], header)
+        if self.only:
+            wanted = ahead[:1] or self.only
+            group.children = [child for child in group.children if child.name in wanted]
         await together(
             self._member(header.address, child, path, ahead, tree, depth)
             for child in group.children

@@ -54,7 +54,9 @@ class Held:
         variable = Variable(name, "/", dimensions, nc_type, data.dtype, attributes)
         return Opening(Read(data), variable)
 
-    def other(self, target: str, options: Any, path: str, depth: int) -> Opening:
+    def other(
+        self, target: str, storage_options: Any, path: str, *, depth: int, entire: bool
+    ) -> Opening:
         return self.variable(target)
 
     def reader(self, array: FragmentArray) -> FragmentReader:
