@@ -20,12 +20,15 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from nczarr_fsspec.errors import AccessDeniedError, URLError
 from nczarr_fsspec.hosts import is_metadata_service, is_private
 from nczarr_fsspec.places import SERVERS, Place, is_absolute, locate, place_of
 from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
+from nczarr_fsspec.resolve import innermost
+from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION, TIMEOUT_OPTION
 from nczarr_fsspec.url import is_url, parse_url, redact
 
@@ -101,7 +104,7 @@ class AddressPolicy:
     @classmethod
     def of(
         cls,
-        master: str | os.PathLike[str] | None,
+        master: object,
         *,
         replace: Mapping[str, str] | None = None,
         allow: Allow = None,
@@ -112,8 +115,9 @@ class AddressPolicy:
         Parameters
         ----------
         master
-            Path or URL as the caller names it; None for one without a name, such as an open
-            file. Then no address may be relative, and none is allowed but by `allow`.
+            What the caller opens (`nczarr_fsspec.resolve.resolve`), with the fragment and the
+            secrets of a URL. In one without a name, such as a mapping, no address may be
+            relative, and none is allowed but by `allow`.
         replace
             What moved, by where it was: prefixes of whole segments, of addresses as they are
             stated or as they are resolved. The longest counts.
@@ -129,7 +133,8 @@ class AddressPolicy:
         URLError
             If one of these cannot be understood.
         """
-        text = None if master is None else _named(master)
+        text, given = _named(master)
+        options = {**given, **(storage_options or {})}
         place = None if text is None else place_of(text)
         moved: dict[str, str] = {}
         for old, new in (replace or {}).items():
@@ -137,11 +142,11 @@ class AddressPolicy:
                 raise URLError("replace", "an empty prefix is that of everything; name a folder")
             moved[os.fsdecode(old)] = os.fsdecode(new)
         return cls(
-            redact("a dataset without a name" if master is None else os.fsdecode(master)),
+            f"{type(master).__name__} object" if text is None else _shown(text),
             place,
             tuple(sorted(moved.items(), key=lambda pair: -len(pair[0]))),
             _allowed(allow, moved.values(), local=place is not None and place.is_local),
-            _own_options(text, place, storage_options),
+            _own_options(text, place, options),
         )
 
     def resolve(self, address: str) -> str:
@@ -172,11 +177,12 @@ class AddressPolicy:
         covering = [a for a in self._allowed or () if a.options is not None and a.covers(place)]
         if covering:
             return dict(max(covering, key=lambda a: a.length).options or {})
-        if self._is_own(place):
-            return dict(self._options)
-        if place.is_local:
-            return {}
         own: Mapping[str, Any] = self._options
+        if place.is_local:
+            follow = self._is_own(place) and own.get(FOLLOW_OPTION)
+            return {FOLLOW_OPTION: follow} if follow else {}
+        if self._is_own(place):
+            return dict(own)
         limits = {name: own[name] for name in _LIMITS if name in own}
         # a service that the address names, and not the caller, gets no keys
         return {**limits, "anon": True} if place.names_service else limits
@@ -229,22 +235,36 @@ def _allowed(allow: Allow, moved: Iterable[str], *, local: bool) -> tuple[_Allow
     return (*given, *(_Allowed.parse(prefix, options) for prefix, options in pairs))
 
 
-def _named(master: str | os.PathLike[str]) -> str:
-    """Return a master as `place_of` takes it: what exists is a path, whatever it looks like."""
+def _named(master: Any) -> tuple[str | None, Mapping[str, Any]]:
+    """Return what `place_of` takes for what was opened, None if that has no name; and options."""
+    if hasattr(master, "fs") and hasattr(master.fs, "unstrip_protocol"):
+        path = master.root if hasattr(master, "root") else getattr(master, "path", "")
+        fs, path = innermost(master.fs, path)
+        return fs.unstrip_protocol(path), fs.storage_options
+    if isinstance(getattr(master, "root", None), Path):  # zarr-python's LocalStore
+        master = master.root
+    if hasattr(master, "read") and isinstance(getattr(master, "name", None), str):
+        master = master.name if os.path.isfile(master.name) else None
+    if not isinstance(master, (str, os.PathLike)):
+        return None, {}
     text = os.fsdecode(master)
     if is_url(text) and not os.path.lexists(text):
-        return text
+        return text, {}
     if text.startswith("~") and not os.path.lexists(text):
         text = os.path.expanduser(text)
-    return os.path.abspath(text)
+    return os.path.abspath(text), {}
+
+
+def _shown(text: str) -> str:
+    return redact(text.partition("#")[0]) if is_url(text) else text
 
 
 def _own_options(
-    text: str | None, place: Place | None, given: Mapping[str, Any] | None
+    text: str | None, place: Place | None, given: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Return the storage options of the master, those in its URL among them."""
     if text is None or place is None or place.bucket or not place.stem.startswith("http"):
-        return dict(given or {})
+        return given
     from nczarr_fsspec.aws import storage_options
 
     return storage_options(parse_url(text), given)

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
+import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
+from zarr.storage import LocalStore
 
 from nczarr_fsspec.addresses import AddressPolicy, Allow
 from nczarr_fsspec.errors import AccessDeniedError, NCZarrError, URLError
@@ -122,6 +125,24 @@ def test_a_master_without_a_name() -> None:
     with pytest.raises(AccessDeniedError, match=r"allow=\['https://h\.org/'\]"):
         AddressPolicy.of(None).resolve("https://h.org/f.nc")
     assert AddressPolicy.of(None, allow=True).resolve("https://h.org/f.nc") == "https://h.org/f.nc"
+
+
+def test_a_master_that_is_an_object(tmp_path: Path) -> None:
+    (tmp_path / "m.nca").write_bytes(b"CDF")
+    with open(tmp_path / "m.nca", "rb") as file:
+        assert AddressPolicy.of(file).resolve("f.nc") == str(tmp_path / "f.nc")
+    local = LocalStore(tmp_path / "m.zarr")
+    assert AddressPolicy.of(local).resolve("f.nc") == str(tmp_path / "f.nc")
+    mapper = fsspec.get_mapper(str(tmp_path / "m.nczarr"))
+    assert AddressPolicy.of(mapper).resolve("f.nc") == str(tmp_path / "f.nc")
+    opened = fsspec.open("https://h.org/d/m.nca", headers={"X": "hunter2"})
+    policy = AddressPolicy.of(opened)
+    assert policy.resolve("f.nc") == "https://h.org/d/f.nc"
+    assert policy.options("https://h.org/d/f.nc") == {"headers": {"X": "hunter2"}}
+    namelesses: list[object] = [{}, io.BytesIO(b"CDF")]
+    for nameless in namelesses:
+        with pytest.raises(URLError, match="has no name"):
+            AddressPolicy.of(nameless).resolve("f.nc")
 
 
 def test_a_master_inside_of_a_chain() -> None:
