@@ -6,7 +6,6 @@ import io
 import mmap
 import os
 import threading
-from types import TracebackType
 
 FORKED = (
     "is a file object that another process has opened, which after a fork may share its position "
@@ -40,12 +39,7 @@ class ProcessLock:
             lock = self._locks.setdefault(process, threading.Lock())
         lock.acquire()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         lock = self._locks.get(os.getpid())
         if lock is not None:  # if not, this thread took it before the fork
             lock.release()

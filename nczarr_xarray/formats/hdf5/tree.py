@@ -62,7 +62,7 @@ async def read_tree(
     """
     names = tuple(name for name in path.split("/") if name and name != ".")
     reading = _Reading(frame, root, only)
-    await reading.visit(root, "/", names, tree, 0)
+    await reading.visit(root, _Wanted("/", names, tree))
     group = reading.build()
     found: object = group
     for depth, name in enumerate(names):
@@ -96,6 +96,36 @@ class _Group:
     tracks_order: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is wanted of an object, if it is a group.
+
+    Attributes
+    ----------
+    path
+        For messages.
+    ahead
+        Names of the groups to visit below this one; ``()`` if this is the
+        one that was asked for, None if this is not on the way to it.
+    tree
+        Whether to visit all groups below the one that was asked for.
+    depth
+        How many groups it is in.
+    """
+
+    path: str
+    ahead: tuple[str, ...] | None
+    tree: bool
+    depth: int = 0
+
+    def of(self, name: str) -> _Wanted:
+        """Return what is wanted of a member."""
+        further = self.ahead[1:] if self.ahead and self.ahead[0] == name else None
+        if further is None and self.tree and not self.ahead:
+            further = ()
+        return _Wanted(f"{self.path.rstrip('/')}/{name}", further, self.tree, self.depth + 1)
+
+
 class _Reading:
     """Reads objects by their addresses, and builds the tree of them."""
 
@@ -111,29 +141,19 @@ class _Reading:
         self._coming: dict[int, Once[None]] = {}
         self._started: set[tuple[int, tuple[str, ...] | None, bool]] = set()
 
-    async def visit(
-        self, address: int, path: str, ahead: tuple[str, ...] | None, tree: bool, depth: int
-    ) -> None:
-        """Read an object, and what is wanted below it; add them to `objects`.
-
-        Parameters
-        ----------
-        path
-            For messages.
-        ahead
-            Names of the groups to visit below this one; ``()`` if this is the
-            one that was asked for, None if this is not on the way to it.
-        """
-        key = (address, ahead, tree)
+    async def visit(self, address: int, wanted: _Wanted) -> None:
+        """Read an object, and what is wanted below it; add them to `objects`."""
+        key = (address, wanted.ahead, wanted.tree)
         if key in self._started:
             return
         self._started.add(key)
         try:
-            if depth > _DEEPEST:
-                raise self.frame.error(path, f"groups within groups, more than {_DEEPEST} deep")
-            header = await oh.read_header(self.frame, address, path)
+            if wanted.depth > _DEEPEST:
+                reason = f"groups within groups, more than {_DEEPEST} deep"
+                raise self.frame.error(wanted.path, reason)
+            header = await oh.read_header(self.frame, address, wanted.path)
             if header.first(oh.LINK_INFO) or header.first(oh.SYMBOL_TABLE):
-                await self._visit_group(header, path, ahead, tree, depth)
+                await self._visit_group(header, wanted)
             elif header.first(oh.DATATYPE):
                 self.objects[address] = await self._dataset(header)
             else:
@@ -150,63 +170,35 @@ class _Reading:
         _, attributes = await both(fields.read(), read_attributes(header, self.shared))
         return fields.dataset(attributes)
 
-    async def _visit_group(
-        self,
-        header: oh.Header,
-        path: str,
-        ahead: tuple[str, ...] | None,
-        tree: bool,
-        depth: int,
-    ) -> None:
-        if ahead is None:
+    async def _visit_group(self, header: oh.Header, wanted: _Wanted) -> None:
+        if wanted.ahead is None:
             self.objects.setdefault(header.address, _Group(header.address))
             return
         group = _Group(header.address, children=[])
         self.objects[header.address] = group
-        members = self._visit_members(header, group, path, ahead, tree, depth)
+        members = self._visit_members(header, group, wanted)
         if self.only:
             await members
         else:
             group.attributes, _ = await both(read_attributes(header, self.shared), members)
 
-    async def _visit_members(
-        self,
-        header: oh.Header,
-        group: _Group,
-        path: str,
-        ahead: tuple[str, ...],
-        tree: bool,
-        depth: int,
-    ) -> None:
+    async def _visit_members(self, header: oh.Header, group: _Group, wanted: _Wanted) -> None:
         group.tracks_order = await self._read_links(header)
         group.children = _children(self._links[header.address], header)
         if self.only:
-            wanted = ahead[:1] or self.only
-            group.children = [child for child in group.children if child.name in wanted]
+            names = (wanted.ahead or ())[:1] or self.only
+            group.children = [child for child in group.children if child.name in names]
         await together(
-            self._member(header.address, child, path, ahead, tree, depth)
-            for child in group.children
+            self._member(header.address, child, wanted.of(child.name)) for child in group.children
         )
 
-    async def _member(
-        self,
-        group: int,
-        child: _Child,
-        path: str,
-        ahead: tuple[str, ...],
-        tree: bool,
-        depth: int,
-    ) -> None:
-        path = f"{path.rstrip('/')}/{child.name}"
+    async def _member(self, group: int, child: _Child, wanted: _Wanted) -> None:
         try:
-            child.found = await self._follow(group, child.link, path)
+            child.found = await self._follow(group, child.link, wanted.path)
         except NCZarrError as error:
             child.found = error
-            return
-        further = ahead[1:] if ahead and ahead[0] == child.name else None
-        if further is None and tree and not ahead:
-            further = ()
-        await self.visit(child.found, path, further, tree, depth + 1)
+        else:
+            await self.visit(child.found, wanted)
 
     async def _read_links(self, header: oh.Header) -> bool:
         """Read the links of a group; return whether it keeps the order of their creation."""
