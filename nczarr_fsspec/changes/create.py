@@ -22,6 +22,7 @@ from nczarr_fsspec.changes.owned import dataset_keys, removable
 from nczarr_fsspec.changes.owner import AT_WORK, Owner
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
 from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
 
 
@@ -105,7 +106,7 @@ class NewTree:
             os.makedirs(partial)
         except OSError as error:
             raise StoreError(partial, f"cannot be made: {error.strerror}") from error
-        try:
+        with on_error(tree.abort):
             _keep_out(path, partial)
             if not os.path.isdir(path):
                 return tree
@@ -115,9 +116,6 @@ class NewTree:
                 return tree
             old = DirectoryWriter(path, follow_symlinks=follow_symlinks)
             return replace(tree, old=Edit.begin(old))
-        except BaseException:
-            tree.abort()
-            raise
 
     @property
     def staged(self) -> WritableStore:
@@ -216,14 +214,11 @@ class NewObjects:
             If the store cannot be written.
         """
         lock = Lock.acquire(store)
-        try:
+        with on_error(lock.release):
             left = store.keys_below("")
             store.put(INCOMPLETE, Incomplete(Owner.here()).dump())
             _clear(store, [key for key in left if key != ROOT])
             store.put(ROOT, COVER)
-        except BaseException:
-            lock.release()
-            raise
         return cls(lock)
 
     @property

@@ -18,6 +18,7 @@ from nczarr_fsspec.changes.journal import STAGED, WRITERS
 from nczarr_fsspec.changes.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.changes.recovery import finish_journal, forget, read
 from nczarr_fsspec.errors import ConflictError, StoreError
+from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
 
 #: Array -> first and last+1 chunk along each dimension; None locks everything.
@@ -54,7 +55,7 @@ class Lock:
         lock = cls(store, uuid.uuid4().hex[:16])
         AT_WORK.add(lock.transaction)
         document = {"owner": Owner.here().document, "boxes": boxes}
-        try:
+        with on_error(lock.release):
             store.put(lock.key, json.dumps(document).encode())
             staged = _staged(store)  # before the locks: each lock was put first
             locks = {key.rpartition("/")[2] for key in store.keys_below(WRITERS)}
@@ -62,9 +63,6 @@ class Lock:
                 lock._give_way_to(other, boxes)
             for transaction in staged - locks:
                 forget(store, transaction)
-        except BaseException:
-            lock.release()
-            raise
         return lock
 
     @property

@@ -92,7 +92,7 @@ class Existing:
         """Return the groups with only their dimensions, except those below `without`."""
         root = Group()
         for group in self.opened.hierarchy.root.walk():
-            if without is not None and _is_below(group.path, without):
+            if is_below(group.path, without):
                 continue
             copy = root
             for name in filter(None, group.path.split("/")):
@@ -214,8 +214,9 @@ def _release(opened: Opened) -> frozenset[str]:
     return frozenset(found)
 
 
-def _is_below(path: str, above: str) -> bool:
-    return f"{path.rstrip('/')}/".startswith(f"{above.rstrip('/')}/")
+def is_below(path: str, above: str | None) -> bool:
+    """Tell whether a group is the one at `above`, or below it; False if that is None."""
+    return above is not None and f"{path.rstrip('/')}/".startswith(f"{above.rstrip('/')}/")
 
 
 def _leaves_first(item: tuple[str, Any]) -> int:

@@ -13,10 +13,11 @@ from nczarr_fsspec.errors import (
     ExportError,
     IncompleteExportError,
 )
+from nczarr_fsspec.undo import on_error
 from nczarr_xarray._version import __version__
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Contents, Exporter
-from nczarr_xarray.export.existing import Existing
+from nczarr_xarray.export.existing import Existing, is_below
 from nczarr_xarray.export.request import (
     Mode,
     Request,
@@ -48,9 +49,8 @@ def plan_new(request: Request, mode: Mode) -> WriteTask:
     """Plan the writing of groups: as a dataset of their own, or into an existing one."""
     existing = None
     if mode != "w" or request.path != "/":
-        with suppress(
-            IncompleteExportError
-        ):  # a new dataset that was never complete does not count
+        # a new dataset that was never complete does not count
+        with suppress(IncompleteExportError):
             existing = Existing.open(request.target)
     if existing is None:
         return _new_dataset(request)
@@ -85,14 +85,11 @@ def plan_contents(
     if replace_old and target.holds_dataset():
         template = None
     change, removed, foreign = target.create(replace=replace_old, template=template is not None)
-    try:
+    with on_error(change.abort):
         arrays = [array_of(item).path for item in items]
         check_clashes(target.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
         flows = _flows(contents, change, skip_fill=skip_fill, but_lazy=template is not None)
         return WriteTask(change, flows, found, removed, template=template)
-    except BaseException:
-        change.abort()
-        raise
 
 
 def _collect(exporter: Exporter, request: Request) -> None:
@@ -137,7 +134,7 @@ def _flows(
 def _merge(request: Request, replaced: str | None) -> WriteTask:
     """Add groups and variables to a dataset; the group `replaced` is written anew."""
     change = request.target.edit()
-    try:
+    with on_error(change.abort):
         existing = _still_there(request)  # read again, under the lock
         with existing.opened:
             profile = _profile_there(existing, request)
@@ -149,9 +146,6 @@ def _merge(request: Request, replaced: str | None) -> WriteTask:
             final = existing.final_documents(removed, consolidated=request.options.consolidated)
             flows = _flows(exporter.contents, change, skip_fill=False)
             return WriteTask(change, flows, final, removed)
-    except BaseException:
-        change.abort()
-        raise
 
 
 def _profile_there(existing: Existing, request: Request) -> Profile:
@@ -199,7 +193,7 @@ def _note_changes(
         path = group.path.strip("/")
         for variable in group.variables.values():
             existing.change(array_documents(variable, profile))
-        if existing.group(group.path) is None or _is_below(group.path, replaced):
+        if existing.group(group.path) is None or is_below(group.path, replaced):
             existing.change(group_documents(group, profile, None))
             parent = path.rpartition("/")[0]
             above = existing.group_documents(parent)
@@ -229,7 +223,3 @@ def _with_old_coordinates(group: Group, existing: Existing) -> list[Attribute]:
 
 def _text(attribute: Attribute) -> str:
     return attribute.value if isinstance(attribute.value, str) else ""
-
-
-def _is_below(path: str, above: str | None) -> bool:
-    return above is not None and f"{path.rstrip('/')}/".startswith(f"{above.rstrip('/')}/")

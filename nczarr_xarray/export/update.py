@@ -56,11 +56,8 @@ class Update:
     def check(self) -> None:
         """Raise `ExportError` if any problem was found."""
         if self.problems:
-            found = "".join(f"\n  {problem}" for problem in dict.fromkeys(self.problems))
-            raise ExportError(
-                self.existing.target.url,
-                f"cannot store these values; nothing was written:{found}",
-            )
+            reason = "cannot store these values; nothing was written"
+            raise ExportError(self.existing.target.url, reason, dict.fromkeys(self.problems))
 
     # -- which part ------------------------------------------------------------
 

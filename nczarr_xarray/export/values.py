@@ -6,9 +6,8 @@ from collections.abc import Hashable, Iterable
 
 import xarray as xr
 
-from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
-from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
 from nczarr_xarray.export.dataset import Exporter, Item
@@ -23,7 +22,7 @@ from nczarr_xarray.export.request import (
 from nczarr_xarray.export.update import Region, RegionLike, Update
 from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
 from nczarr_xarray.formats.nczarr import edit
-from nczarr_xarray.model import ChunkedArray, Group
+from nczarr_xarray.model import Group
 
 Start = tuple[int, ...]
 
@@ -43,7 +42,7 @@ def plan_values(request: Request, region: RegionLike) -> WriteTask:
         items = _ready(update, items, starts, request)
         update.check()
         change = request.target.edit(update.boxes(items, starts))
-        try:
+        with on_error(change.abort):
             existing = _unchanged(request, existing, [array_of(item).path for item in items])
             reader = existing.opened.keys
             direct = _fresh(request, existing, items, starts)
@@ -51,23 +50,12 @@ def plan_values(request: Request, region: RegionLike) -> WriteTask:
             for item, start in zip(items, starts, strict=True):
                 array = array_of(item)
                 store = direct.get(array.path, change.staged)
-                shared = shares_chunks(item, start)
-                writer = ChunkWriter(
-                    array,
-                    store,
-                    start,
-                    old=OldChunks(reader, array),
-                    rounding=item.rounding,
-                    shared=shared,
-                )
+                writer = _writer(item, store, start, OldChunks(reader, array))
                 flows.append((item, writer))
             staged = _count(flow for flow in flows if flow[1].array.path not in direct)
             final = existing.final_documents((), consolidated=False) if staged else {}
             counted = None if request.target.store is None else staged
             return WriteTask(change, flows, final, staged_chunks=counted)
-        except BaseException:
-            change.abort()
-            raise
 
 
 def plan_append(request: Request, append_dim: Hashable) -> WriteTask:
@@ -96,19 +84,16 @@ def plan_append(request: Request, append_dim: Hashable) -> WriteTask:
             update.problems.append("the dataset is not complete yet; nothing is appended to it")
         update.check()
         change = request.target.edit()
-        try:
+        with on_error(change.abort):
             reader = _unchanged(request, existing, None).opened.keys
             flows = [
-                (item, _beyond(item, old, start, change, reader))
+                (item, _writer(item, change.staged, start, OldChunks(reader, old)))
                 for (item, old), start in zip(update.grow(items, dimension), starts, strict=True)
             ]
             _update_attributes(existing, path, dataset, request)
             final = existing.final_documents((), consolidated=request.options.consolidated)
             staged = None if request.target.store is None else _count(flows)
             return WriteTask(change, flows, final, staged_chunks=staged)
-        except BaseException:
-            change.abort()
-            raise
 
 
 def _must_exist(request: Request) -> Existing:
@@ -216,17 +201,10 @@ def _fresh(
     return found
 
 
-def _beyond(
-    item: Item, old: ChunkedArray, start: Start, change: Change, reader: KeyStore
-) -> ChunkWriter:
-    return ChunkWriter(
-        array_of(item),
-        change.staged,
-        start,
-        old=OldChunks(reader, old),
-        rounding=item.rounding,
-        shared=shares_chunks(item, start),
-    )
+def _writer(item: Item, store: WritableStore, start: Start, old: OldChunks) -> ChunkWriter:
+    """Return the writer of an item, whose chunks exist in part (`old`)."""
+    shared = shares_chunks(item, start)
+    return ChunkWriter(array_of(item), store, start, old=old, rounding=item.rounding, shared=shared)
 
 
 def _update_attributes(

@@ -6,10 +6,10 @@ not kept in the repository; it comes from two ordinary packages::
 
     apt-get download ferret-datasets && dpkg-deb -x ferret-datasets_*.deb ferret
     pip download --no-deps --only-binary :all: statsmodels && unzip statsmodels-*.whl -d wheel
-    python make_demo.py ferret/usr/share/ferret-vis/data wheel/statsmodels/datasets
+    python ci/make_demo.py ferret/usr/share/ferret-vis/data wheel/statsmodels/datasets
 
 Made with ferret-datasets 7.6.0-5, statsmodels 0.15.0 and netCDF4 1.7.5 (netCDF-C
-4.10.1); the same versions give the same bytes again. SOURCES.md beside this file
+4.10.1); the same versions give the same bytes again. SOURCES.md beside the dataset
 has the licences and lists what was changed.
 """
 
@@ -26,8 +26,7 @@ from typing import Any
 import netCDF4
 import numpy as np
 
-HERE = Path(__file__).parent
-TARGET = HERE / "ocean_climate.nczarr"
+TARGET = Path(__file__).parents[1] / "nczarr_xarray/demo_data/ocean_climate.nczarr"
 MISSING = -32768
 MONTHS = calendar.month_name[1:]
 
