@@ -10,7 +10,7 @@ S3.
 
 from __future__ import annotations
 
-import time
+import asyncio
 import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -121,9 +121,10 @@ class HTTPTransport(Transport):
             shared = self.shared
             if route is not None:
                 await shared.fs.set_session()  # which the wait below is not about
-            began = time.perf_counter()
+            now = asyncio.get_running_loop().time
+            began = now()
             async with get(shared, path, headers, left, via) as (response, clock):
-                waited = time.perf_counter() - began
+                waited = now() - began
                 answer = await read_answer(response, clock, request)
                 if route is not None and answer is not None:
                     route.arrived(str(response.url), via or address(path), waited)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -87,15 +86,16 @@ class Route:
             self._keeping = None
 
     async def timed(self, body: Awaitable[memoryview]) -> memoryview:
-        """Await `body`, and learn the bandwidth."""
-        began = time.perf_counter()
+        """Await `body`, and learn the bandwidth, by the clock of the loop."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
         alone = not self._bodies
         self._bodies += 1
         try:
             data = await body
         finally:
             self._bodies -= 1
-        took, count = time.perf_counter() - began, len(data)
+        took, count = clock() - began, len(data)
         if count >= _TELLING or (count >= _TELLING // 8 and took > _SLOW):
             speed = min(count / max(took, 1e-9), FASTEST)
             least = 0.0 if alone and not self._bodies else _SHARED

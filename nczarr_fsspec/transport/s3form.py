@@ -21,7 +21,6 @@ import asyncio
 import base64
 import hashlib
 import re
-import time
 import weakref
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -123,13 +122,14 @@ class Form:
             headers["Range"] = range_text(request)
         with translated(request.shown):
             try:
-                began = time.perf_counter()
+                now = asyncio.get_running_loop().time
+                began = now()
                 asked = self.session.get(
                     url, headers=headers, allow_redirects=False, timeout=connecting(limits)
                 )
                 async with gate(self.session), Clock(limits, left) as clock, asked as response:
                     if request.route is not None:
-                        request.route.arrived("", "", time.perf_counter() - began)
+                        request.route.arrived("", "", now() - began)
                     clock.body()
                     if is_encoded(response):
                         raise UnusualError

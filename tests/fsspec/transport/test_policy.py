@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 import pytest
-from yarl import URL
 
 from nczarr_fsspec import FsspecStore, StoreError, URLError
 from nczarr_fsspec.resolve import open_data
@@ -28,101 +26,32 @@ from nczarr_fsspec.transport.policy import (
 from nczarr_fsspec.transport.request import Request
 from nczarr_fsspec.transport.s3form import Form
 from nczarr_fsspec.transport.throttle import Throttle
+from tests.support.virtualhttp import Make, Reply, Session, empty, every, nothing
 from tests.support.virtualnet import run
 
 LIMITS = Timeout()
 #: what waits between tries take at most
 WAITS = _policy.FIRST_WAIT * 2**ATTEMPTS
 
-Speaker = Callable[["Reply"], AsyncIterator[bytes]]
 
-
-class Reply:
-    """An answer of aiohttp's, in virtual time."""
-
-    reason = "OK"
-    url = URL("http://h/d/x")
-    content_length = None
-
-    def __init__(
-        self, before: float, speak: Speaker, status: int, headers: dict[str, str] | None = None
-    ) -> None:
-        self.status = status
-        self.headers = headers or {}
-        self._before = before
-        self._speak = speak
-        self.content = self
-
-    async def __aenter__(self) -> Self:
-        await asyncio.sleep(self._before)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
-    def close(self) -> None: ...
-
-    def iter_any(self) -> AsyncIterator[bytes]:
-        return self._speak(self)
-
-
-class Session:
-    """A session of aiohttp's whose server does the same every time."""
-
-    closed = False
-
-    def __init__(self, make: Callable[[], Reply]) -> None:
-        self.make = make
-        self.requests = 0
-
-    def get(self, url: Any, **options: Any) -> Reply:
-        self.requests += 1
-        return self.make()
-
-    async def close(self) -> None: ...
-
-
-async def nothing(reply: Reply) -> AsyncIterator[bytes]:
-    await asyncio.sleep(1e9)
-    yield b""
-
-
-async def empty(reply: Reply) -> AsyncIterator[bytes]:
-    return
-    yield b""
-
-
-def every(seconds: float, piece: bytes) -> Speaker:
-    async def speak(reply: Reply) -> AsyncIterator[bytes]:
-        while True:
-            await asyncio.sleep(seconds)
-            yield piece
-
-    return speak
-
-
-def silent() -> Reply:
+def silent(*_: str) -> Reply:
     return Reply(1e9, nothing, 200)
 
 
-def silent_body() -> Reply:
+def silent_body(*_: str) -> Reply:
     return Reply(0, nothing, 200)
 
 
-def drip() -> Reply:
+def drip(*_: str) -> Reply:
     return Reply(0, every(1, b"x"), 200)
 
 
-def steady() -> Reply:
+def steady(*_: str) -> Reply:
     """Fast enough, and without an end."""
     return Reply(0, every(1, bytes(2 * int(LIMITS.rate))), 200)
 
 
-def busy() -> Reply:
+def busy(*_: str) -> Reply:
     return Reply(0, empty, 503)
 
 
@@ -146,7 +75,7 @@ async def over_s3(session: Session, **options: Any) -> None:
     await Throttle(4, limits).retried(attempt, "s3://b/x")
 
 
-def given_up(read: Any, make: Callable[[], Reply], **options: Any) -> tuple[str, float, int]:
+def given_up(read: Any, make: Make, **options: Any) -> tuple[str, float, int]:
     """The error, the virtual seconds until it came, and how many requests were sent."""
     session = Session(make)
 
@@ -217,7 +146,7 @@ def test_what_is_slow_but_comes() -> None:
             await asyncio.sleep(WINDOW * 0.9)
             yield bytes(int(LIMITS.rate * WINDOW) + 1)
 
-    session = Session(lambda: Reply(LIMITS.first_byte, speak, 200))
+    session = Session(lambda *_: Reply(LIMITS.first_byte, speak, 200))
     _, seconds = run(over_http(session))
     assert session.requests == 1
     assert seconds > 1000
