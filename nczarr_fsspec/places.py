@@ -83,7 +83,11 @@ class Place:
     @property
     def suggestion(self) -> str:
         """The prefix by which a caller may allow it."""
-        return f"{_folder(self.text)}{os.sep}" if self.is_local else redact(f"{self.stem}/")
+        return (
+            f"{_folder(self.text).rstrip(os.sep)}{os.sep}"
+            if self.is_local
+            else redact(f"{self.stem}/")
+        )
 
     def same_service(self, other: Place) -> bool:
         """Tell whether both are of one service, and of one bucket if there are buckets."""
@@ -218,7 +222,7 @@ def split_modes(text: str) -> tuple[str, str]:
 
 
 def _folder(path: str) -> str:
-    return path.rpartition(os.sep)[0]
+    return path.rpartition(os.sep)[0] or os.sep
 
 
 def _local(path: str) -> Place:
@@ -246,11 +250,11 @@ def _file_path(text: str, shown: str) -> str:
 
 def _existing(folder: str, address: str) -> str:
     """Return a path as it stands, or without modes and percent-decoded if it is not there."""
-    first = f"{folder}{os.sep}{address}" if folder else address
+    first = os.path.join(folder, address)
     if ("%" not in address and "#" not in address) or os.path.lexists(first):
         return first
     plain = unquote(split_modes(address)[0], errors="surrogateescape")
-    other = f"{folder}{os.sep}{plain}" if folder else plain
+    other = os.path.join(folder, plain)
     return first if "\0" in other else other
 
 

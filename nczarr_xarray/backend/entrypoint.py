@@ -7,13 +7,15 @@ so it imports nothing that is not there already.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xarray.backends.common import BackendEntrypoint
 
 if TYPE_CHECKING:
     from xarray import Dataset, DataTree
+
+    from nczarr_fsspec.addresses import Allow
 
 _DECODING = (
     "mask_and_scale",
@@ -68,9 +70,10 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
     replace : dict, optional
         Of an aggregation: what the addresses of its fragments begin with, and what they begin
         with instead, ``{"/old/folder": "https://server/new"}``.
-    allow : sequence of str, optional
+    allow : list, dict or bool, optional
         Of an aggregation: what the addresses of fragments may begin with, besides those that
-        it may name anyway (see ``docs/aggregations.md``).
+        it may name anyway (see ``docs/aggregations.md``); a dict has the storage options for
+        each, True allows everything.
     """
 
     description = "Open NCZarr of every netCDF-C release, and Zarr, in Xarray"
@@ -107,7 +110,7 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         anonymous_dimension_prefix: str = "_Anonymous_Dim_",
         index_cache: str | os.PathLike[str] | None = None,
         replace: Mapping[str, str] | None = None,
-        allow: Sequence[str] = (),
+        allow: Allow = None,
     ) -> Dataset:
         """Open one group as a Dataset (see the class)."""
         (dataset,) = _open(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
+from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import FormatError
-from nczarr_fsspec.url import is_url
 from nczarr_xarray.dataset.fragments import FragmentDatasets, Opener, Opening
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.decode import Aggregation, aggregated, decode, find
@@ -20,6 +20,7 @@ def with_aggregations(
     options: OpenOptions,
     read: Callable[[OpenOptions], Hierarchy],
     opener: Opener,
+    master: str | os.PathLike[str] | None,
 ) -> Opened:
     """Return an open dataset whose aggregation variables have the data of their fragments.
 
@@ -29,6 +30,8 @@ def with_aggregations(
         Reads the metadata again, with other options: a table may be in another group.
     opener
         Opens fragments.
+    master
+        What the caller calls the dataset; None if it has no name.
     """
     found = find(opened.hierarchy)
     if not found:
@@ -40,7 +43,13 @@ def with_aggregations(
     values = opened.read_many([(variable, None) for variable in terms.values()])
     hierarchy = decode(opened.hierarchy, found, dict(zip(terms, values, strict=True)))
     own = _Own(opened, found, hierarchy)
-    datasets = FragmentDatasets(own, opener, policy_of(opened.store.url, options), options.depth)
+    policy = AddressPolicy.of(
+        master,
+        replace=options.replace,
+        allow=options.allow,
+        storage_options=options.storage_options,
+    )
+    datasets = FragmentDatasets(own, opener, policy, options.depth)
     for variable, array in aggregated(hierarchy):
         variable.array = replace(array, opener=datasets)
     return replace(opened, hierarchy=hierarchy)
@@ -83,21 +92,3 @@ def _names_of_own(array: FragmentArray) -> set[str]:
     for others in fragments.others.values():
         names |= {place.name.strip("/") for place in others if not place.address}
     return names
-
-
-class _Policy:
-    """Takes all addresses."""
-
-    def __init__(self, master: str) -> None:
-        self.folder = str(Path(master).parent)
-
-    def resolve(self, address: str) -> str:
-        return address if address.startswith("/") or is_url(address) else f"{self.folder}/{address}"
-
-    def options(self, target: str) -> None:
-        return None
-
-
-def policy_of(url: str, _: OpenOptions) -> _Policy:
-    """Return what addresses in a master mean."""
-    return _Policy(url)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, NCZarrWarning
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
@@ -40,22 +41,6 @@ class Opening(NamedTuple):
 
     read: Callable[..., np.ndarray]
     variable: Variable
-
-
-class AddressPolicy(Protocol):
-    """Says what the addresses of a master mean, and which ones may be opened. Picklable."""
-
-    def resolve(self, address: str) -> str:
-        """Return the target that an address names.
-
-        Raises
-        ------
-        NCZarrError
-            If the master must not make us read there.
-        """
-
-    def options(self, target: str) -> Mapping[str, Any] | None:
-        """Return the storage options for a target."""
 
 
 class Opener(Protocol):

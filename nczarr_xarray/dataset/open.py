@@ -94,11 +94,12 @@ def open_hierarchy(
 
 def open_with(target: Any, options: OpenOptions) -> Opened:
     """Do what `open_hierarchy` does, with what is asked for as one object."""
+    master = target if isinstance(target, (str, os.PathLike)) else None
     return open_either(
         target,
         options,
-        lambda store, mode: open_keys(store, mode, options),
-        lambda source: open_file(source, options),
+        lambda store, mode: open_keys(store, mode, options, master),
+        lambda source: open_file(source, options, master),
     )
 
 
@@ -152,8 +153,17 @@ def closed_on_error(data: KeyStore | ByteSource) -> Iterator[None]:
         raise
 
 
-def open_file(source: ByteSource, options: OpenOptions = EVERYTHING) -> Opened:
+def open_file(
+    source: ByteSource,
+    options: OpenOptions = EVERYTHING,
+    master: str | os.PathLike[str] | None = None,
+) -> Opened:
     """Open one file as `open_with` does; close it if that fails.
+
+    Parameters
+    ----------
+    master
+        What the caller calls it, by which relative addresses in an aggregation are found.
 
     Raises
     ------
@@ -162,13 +172,15 @@ def open_file(source: ByteSource, options: OpenOptions = EVERYTHING) -> Opened:
     """
     file = DataFile(source, options.folder)
     with closed_on_error(source):
-        return with_aggregations(
-            Opened(file, file.hierarchy(options)), options, file.hierarchy, open_variable
-        )
+        opened = Opened(file, file.hierarchy(options))
+        return with_aggregations(opened, options, file.hierarchy, open_variable, master)
 
 
 def open_keys(
-    store: KeyStore, mode: frozenset[str] = frozenset(), options: OpenOptions = EVERYTHING
+    store: KeyStore,
+    mode: frozenset[str] = frozenset(),
+    options: OpenOptions = EVERYTHING,
+    master: str | os.PathLike[str] | None = None,
 ) -> Opened:
     """Open a store's dataset as `open_with` does; close the store if that fails.
 
@@ -179,6 +191,8 @@ def open_keys(
     ----------
     mode
         The mode words of the target's fragment.
+    master
+        As of `open_file`.
     """
     before = None
     with closed_on_error(store):
@@ -196,7 +210,7 @@ def open_keys(
                 _hold_back(hierarchy, reading.state)
                 opened = Opened(reading.state.store, hierarchy, reading=reading)
                 read = partial(_read_tree, reading, mode)
-                return with_aggregations(opened, options, read, open_variable)
+                return with_aggregations(opened, options, read, open_variable, master)
             before = reading
         raise StoreError(store.url, always_changing(ATTEMPTS))
 

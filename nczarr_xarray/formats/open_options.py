@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.errors import URLError
 
 
@@ -37,11 +38,9 @@ class OpenOptions:
         Folder in which the metadata of a remote classic or HDF5 file are kept for
         other processes when it is closed; made if it is not there.
     replace
-        Of an aggregation: what the addresses of fragments begin with, and what they begin with
-        instead.
+        See `nczarr_fsspec.addresses.AddressPolicy.of`.
     allow
-        Of an aggregation: what addresses of fragments may begin with, besides what follows from
-        where it is itself.
+        See `nczarr_fsspec.addresses.AddressPolicy.of`.
     depth
         How many aggregations the dataset is in.
     only
@@ -62,7 +61,7 @@ class OpenOptions:
     anonymous_dimension_prefix: str = "_Anonymous_Dim_"
     index_cache: str | os.PathLike[str] | None = None
     replace: Mapping[str, str] | None = None
-    allow: Sequence[str] = ()
+    allow: Allow = None
     depth: int = 0
     only: str | None = None
 

@@ -478,3 +478,7 @@ def test_an_untrusted_local_master_never_gets_anything_but_its_folder(address: s
     except NCZarrError:
         return
     assert os.path.realpath(found).startswith("/no/such/folder/")
+
+
+def test_a_master_in_the_root_folder() -> None:
+    assert AddressPolicy.of(os.sep + "m.nca").resolve("a.nc") == os.path.abspath(os.sep + "a.nc")

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrWarning
 from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader, Opening
 from nczarr_xarray.model import (
@@ -27,14 +28,8 @@ from tests.support.keys import outer, outer_keys, point_keys, pointwise
 FILL = -9.0
 
 
-class AnyAddress:
-    """All that a fake master may name."""
-
-    def resolve(self, address: str) -> str:
-        return address
-
-    def options(self, target: str) -> None:
-        return None
+#: Names of variables in memory look like local paths.
+POLICY = AddressPolicy.of("/d/m.nca")
 
 
 @dataclass
@@ -57,10 +52,10 @@ class Held:
     def other(
         self, target: str, storage_options: Any, path: str, *, depth: int, entire: bool
     ) -> Opening:
-        return self.variable(target)
+        return self.variable(target.removeprefix("/d/"))
 
     def reader(self, array: FragmentArray) -> FragmentReader:
-        return FragmentDatasets(self.variable, self.other, AnyAddress(), 0).selections(array)
+        return FragmentDatasets(self.variable, self.other, POLICY, 0).selections(array)
 
 
 @dataclass
@@ -282,12 +277,12 @@ class TestPlaces:
         assert found.read((slice(None),), points=False).tolist() == [3.0, 3.0, FILL, FILL]
 
     def test_circles_end(self) -> None:
-        datasets = FragmentDatasets(self.held.variable, self.held.other, AnyAddress(), 8)
+        datasets = FragmentDatasets(self.held.variable, self.held.other, POLICY, 8)
         with pytest.raises(FormatError, match="a circle"):
             datasets.open(FragmentPlace("a", "v"))
 
     def test_pickle(self) -> None:
-        datasets = FragmentDatasets(self.held.variable, self.held.other, AnyAddress(), 0)
+        datasets = FragmentDatasets(self.held.variable, self.held.other, POLICY, 0)
         again = pickle.loads(pickle.dumps(replace(self.array, opener=datasets)))
         found = again.selections(None).read((slice(None),), points=False)
         assert found.tolist() == [1.0, 2.0, FILL, FILL]
