@@ -6,12 +6,12 @@ Server and programs share the machine, which costs all of them the same for each
 
 The least time is that of a reader which wastes no request and computes nothing:
 
-    T = (1 + R) L + B / BW,    R = sum of ceil(n / c) over the waves
+    T = (1 + R) L + B / BW,    R = sum of ceil(n / c) over the read rounds
 
-A wave is n requests that can be sent at once when the one before it has been answered, c is how
-many of them are in flight at a time, and the 1 is the first connection. A server answers as many
-as it is asked; c is what ours asks for (`RemoteStore.concurrency`), so that the ratio tells what
-is lost besides that choice. A peer that asks for more at a time can therefore be below it.
+A read round is n requests that can be sent at once when the one before it has been answered, c is
+how many of them are in flight at a time, and the 1 is the first connection. A server answers as
+many as it is asked; c is what ours asks for (`RemoteStore.concurrency`), so that the ratio tells
+what is lost besides that choice. A peer that asks for more at a time can therefore be below it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Server:
         return {**{ours: stats[theirs] for ours, theirs in names.items()}, "warm": old, "log": log}
 
 
-def least(waves: Iterable[int], nbytes: int, in_flight: int = RemoteStore.concurrency) -> float:
-    """Seconds that `waves` of so many requests, and their answers' bytes, take at least."""
-    rounds = sum(-(-requests // in_flight) for requests in waves)
-    return (1 + rounds) * NETWORK.latency + nbytes / NETWORK.in_all
+def least(rounds: Iterable[int], nbytes: int, in_flight: int = RemoteStore.concurrency) -> float:
+    """Seconds that `rounds` of so many requests, and their answers' bytes, take at least."""
+    trips = sum(-(-requests // in_flight) for requests in rounds)
+    return (1 + trips) * NETWORK.latency + nbytes / NETWORK.in_all

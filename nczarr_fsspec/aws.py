@@ -184,7 +184,7 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
         else:
             added["endpoint_url"] = url.endpoint
             config.setdefault("s3", {"addressing_style": "path"})
-    # botocore keeps 10 connections unless told, and would queue what we send at once
+    # botocore keeps 10 connections unless told, and would queue what is sent at once
     config.setdefault("max_pool_connections", RemoteStore.concurrency)
     return {**added, **given, "client_kwargs": client, "config_kwargs": config}
 

@@ -183,7 +183,7 @@ def _in_url(text: str, options: Mapping[str, Any] | None) -> Destination:
         return _at_path(local_path(url), shown, url.mode, follow=follow)
     if url.target_protocol in ("http", "https"):
         raise _plain_http(shown)
-    _, options = split_options(options, shown)  # our own options concern reading only
+    _, options = split_options(options, shown)  # this package's options concern reading only
     fs, path = open_filesystem(url, options)
     return _in_filesystem(fs, path, url.mode, shown)
 

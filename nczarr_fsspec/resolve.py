@@ -192,7 +192,7 @@ def _open_url(
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A path in a filesystem, and our own options for reading there."""
+    """A path in a filesystem, and this package's options for reading there."""
 
     fs: AbstractFileSystem
     path: str
@@ -352,7 +352,7 @@ def split_local_options(
     Parameters
     ----------
     others
-        Whether there may be other options, which are somebody else's.
+        Whether there may be other options, which are for other software.
 
     Raises
     ------

@@ -105,7 +105,7 @@ class Journal:
         return f"{STAGED}/{self.transaction}/{key}"
 
     def successor(self, number: int) -> str:
-        """Return the key that names who carries out the change after `number` others died."""
+        """Return the key that names the process that carries on after `number` others died."""
         return self.staged_key(f"{PRIVATE}/successors/{number}")
 
 

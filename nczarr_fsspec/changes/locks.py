@@ -82,16 +82,16 @@ class Lock:
             finish_journal(self.store)  # it may have made its change valid just before it died
             forget(self.store, other)
         elif _overlap(boxes, lock.get("boxes")):
-            who, advice = (
+            writer, advice = (
                 f"another writer ({owner})",
                 "wait for it, or, if it has died on its machine",
             )
             if owner.pid == os.getpid() and owner.host == Owner.here().host:
-                who = "another export of this process"
+                writer = "another export of this process"
                 advice = "wait for it; or compute it, if it is delayed; or, to give it up"
             raise ConflictError(
                 self.store.url,
-                f"{who} is at work on the same chunks; {advice}, call nczarr_xarray.recover",
+                f"{writer} is at work on the same chunks; {advice}, call nczarr_xarray.recover",
             )
 
     def check(self) -> None:

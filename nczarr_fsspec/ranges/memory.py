@@ -52,7 +52,7 @@ class Remembered:
     sparse
         Bytes of its metadata.
     parsed
-        What was made of them, by whoever did it; stays in this process.
+        What a parser has made of them; stays in this process.
     stored
         How many bytes the disk has.
     """

@@ -99,7 +99,7 @@ class OwnOptions:
 def split_options(
     options: Mapping[str, Any] | None, shown: str
 ) -> tuple[OwnOptions, dict[str, Any]]:
-    """Return our own storage options, and the others, which are for fsspec.
+    """Return this package's storage options, and the others, which are for fsspec.
 
     Raises
     ------

@@ -10,7 +10,7 @@ The rules, which the tests check as properties:
 - Two wanted pieces become one extent if the gap between them is at most
   `SMALL_GAP`, or a quarter of the second and no more than what one connection
   carries in ``latency / concurrency``: the part of a round trip that a request
-  costs when all connections are busy. So the bytes that nobody wants are less
+  costs when all connections are busy. So the bytes that were not asked for are less
   than ``SMALL_GAP * (pieces - 1) + wanted / 4``.
 - If one request can name several extents, a gap saves no request but only the
   header of a part: only gaps up to `PART_GAP` are read.

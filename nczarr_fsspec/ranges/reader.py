@@ -50,7 +50,7 @@ Receive: TypeAlias = Callable[[Integers, list[memoryview]], Awaitable[None]]
 
 @dataclass(slots=True, eq=False)
 class _Wish:
-    """Metadata that somebody waits for; `sent` is done once all of it is on its way."""
+    """Metadata that a task waits for; `sent` is done once all of it is on its way."""
 
     extents: list[Extent]
     around: bool
@@ -154,7 +154,7 @@ class RangeReader:
     async def read_data(self, starts: np.ndarray, stops: np.ndarray, receive: Receive) -> None:
         """Read many pieces and hand each over as soon as it is there.
 
-        A piece is handed over whole: whoever wants a long run of plain bytes
+        A piece is handed over whole: a caller that wants a long run of plain bytes
         asks for it in pieces of a few MB.
 
         Parameters
@@ -329,7 +329,7 @@ class RangeReader:
                 for flight in wish.flights:
                     flight.waiters += 1
                 wish.sent.set_result(None)
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - what waits for it must get it
             for wish in wishes:
                 if not wish.sent.done():
                     wish.sent.set_exception(error)

@@ -20,7 +20,7 @@ class SparseBytes:
     """Some of the bytes of a file: blocks that may touch but do not overlap.
 
     The bytes at one place are always the same, so the first ones are kept.
-    Whoever fills it bounds it: nothing is dropped.
+    Its callers bound it: nothing is dropped.
 
     Attributes
     ----------

@@ -43,7 +43,7 @@ class Flights:
             flight.entries.append((start, stop))
 
     def remove(self, flight: Flight) -> None:
-        """Nobody may wait for this one any more. Not an error if it is not there."""
+        """Remove a request, for which nothing may wait any more. It need not be there."""
         for start, _ in flight.entries:
             at = bisect_left(self._starts, start)
             del self._starts[at], self._stops[at], self._flights[start]

@@ -26,7 +26,7 @@ class DirectoryStore(LocalStore):
     path
         The root directory.
     follow_symlinks
-        Whether symbolic links may lead out of it: whoever made the tree may have spread it over
+        Whether symbolic links may lead out of it: a tree may be spread over
         several disks. Keys themselves can never lead out.
     """
 

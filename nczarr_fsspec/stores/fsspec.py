@@ -95,7 +95,7 @@ class SyncFsspecStore(LocalStore):
             data: bytes = self._fs.cat_file(path, start=part.start, end=part.stop)
         except ABSENT:
             return None
-        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
+        except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
             fail(self._fs, path, error)
         if most is not None and part == ALL and len(data) > most:
             raise too_large(describe(self._fs, path), most)
@@ -107,5 +107,5 @@ class SyncFsspecStore(LocalStore):
             return names_below(path, self._fs.ls(path, detail=False))
         except ABSENT:
             return frozenset()
-        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
+        except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
             fail(self._fs, path, error)

@@ -74,7 +74,7 @@ class Inside:
             try:
                 kind = os.lstat(path).st_mode
             except (OSError, ValueError):
-                return  # there is none, or whoever uses it will say what is wrong with it
+                return  # there is none, or its use will say what is wrong with it
             if stat.S_ISLNK(kind):
                 self._resolve(path)
             if len(self._folders) >= _MOST_FOLDERS:

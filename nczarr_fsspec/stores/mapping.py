@@ -32,7 +32,7 @@ class MappingStore(LocalStore):
             value = self.mapping[key]
         except KeyError:
             return None
-        except Exception as error:  # a mapping is anybody's code
+        except Exception as error:  # a mapping is foreign code
             raise StoreError(f"{self.url}/{key}", f"cannot be read: {error!r}") from error
         try:
             view = memoryview(value).cast("B")

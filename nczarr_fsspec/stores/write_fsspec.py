@@ -245,7 +245,7 @@ class FsspecWriter(WritableStore):
             yield
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
+        except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
             reason = f"cannot be {what}: {_explained(self._fs, error)}"
             raise StoreError(self._transport.describe(path), reason) from None
 
@@ -256,7 +256,7 @@ def _bytes(data: Buffer) -> bytes:
 
 
 def _may_pass(fs: AbstractFileSystem, error: Exception) -> bool:
-    """Tell whether to try again what nobody below us has tried again.
+    """Tell whether to try again what no layer below has tried again.
 
     s3fs and botocore do, both, five times: against a server that answers with 5xx they give up
     after 5 requests and about 10 s, with SlowDown after 25 and 40 s, not at all after 25 and 6

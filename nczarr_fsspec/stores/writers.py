@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MODE = 0o666  # less the umask
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _OVER = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
-#: Of a tree that is being made nothing is a link, unless somebody else put it there.
+#: Of a tree that is being made nothing is a link, unless another program put it there.
 _OVER |= getattr(os, "O_NOFOLLOW", 0)
 
 #: Names of files that are not complete; no key begins like this.
@@ -51,7 +51,7 @@ class DirectoryWriter(WritableStore):
         The root directory.
     atomic
         Whether `put` goes through a temporary file and a rename. Without, a
-        reader may see a part of a file: for trees that nobody reads yet.
+        reader may see a part of a file: for trees that are not read yet.
     follow_symlinks
         Whether symbolic links may lead out of the directory.
     """
@@ -157,7 +157,7 @@ class DirectoryWriter(WritableStore):
         return sorted(found)
 
     def child(self, prefix: str) -> DirectoryWriter:
-        # what is put aside is read by nobody yet, and a writer that dies leaves no temporary files
+        # what is put aside is not read yet, and a writer that dies leaves no temporary files
         self._inside.check(check_key(prefix))
         path, follow = self._inside.prefix + prefix, self._inside.follow
         return DirectoryWriter(path, atomic=False, follow_symlinks=follow)
@@ -301,7 +301,7 @@ class MappingWriter(WritableStore):
     def _named(self, key: str, what: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # a mapping is anybody's code
+        except Exception as error:  # a mapping is foreign code
             cause = "there is no such key" if isinstance(error, KeyError) else repr(error)
             raise StoreError(f"{self.url}/{key}", f"cannot be {what}: {cause}") from error
 

@@ -87,7 +87,7 @@ def pack(
                 with zipfile.ZipFile(file, "w") as target:
                     _fill(target, name, keys, tree, files, old)
                 file.flush()
-                os.fsync(file.fileno())  # whoever renames it may replace the only copy
+                os.fsync(file.fileno())  # renaming it may replace the only copy
             except BaseException:
                 with suppress(OSError):
                     Path(archive).unlink()

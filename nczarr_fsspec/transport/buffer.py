@@ -12,8 +12,8 @@ LARGE = 1 << 17
 def buffer(count: int) -> memoryview:
     """Return memory for `count` bytes, writable; they are zero.
 
-    A large one is pages of its own, which the system has back as soon as nobody holds them. The
-    C library's allocator would keep them: it takes from its heap what is no larger than blocks
+    A large one is pages of its own, which the system has back as soon as nothing refers to them.
+    The C library's allocator would keep them: it takes from its heap what is no larger than blocks
     that were freed before, and so this grows by all buffers that were ever held at a time.
     """
     if count < LARGE:

@@ -131,7 +131,7 @@ class FsspecTransport(Transport):
             return None
         except MemoryError:
             raise StoreError(self.describe(path), "does not fit into memory") from None
-        except Exception as error:  # noqa: BLE001 - a filesystem is anybody's code
+        except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
             if (transient := self._transient(error)) is not None:
                 raise transient from None
             fail(self.recipe, path, error)

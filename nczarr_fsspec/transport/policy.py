@@ -207,7 +207,7 @@ class Clock:
         self._timer.reschedule(_or_none(min(self._due, self._end)))
 
     def rest(self) -> None:
-        """Wait for somebody else, whose own clock runs."""
+        """Wait for another request, whose own clock runs."""
         self._due = math.inf
         self._timer.reschedule(_or_none(self._end))
 

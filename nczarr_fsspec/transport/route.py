@@ -13,7 +13,7 @@ from nczarr_fsspec.transport.policy import Clock, TransientError
 _TELLING = 1 << 18
 #: smaller ones do if they take longer than this, in seconds
 _SLOW = 0.01
-#: bytes per second; more is what a body had waiting when nobody read it
+#: bytes per second; more is what a body had waiting when it was not read
 FASTEST = 1e9
 #: what bodies that share the line tell at least, in bytes per second
 _SHARED = 50e6
@@ -77,7 +77,7 @@ class Route:
         except BaseException as error:
             again = error if isinstance(error, StoreError) else TransientError(str(error))
             keeping.set_exception(again)
-            keeping.exception()  # there may be nobody who waits for it
+            keeping.exception()  # there may be nothing that waits for it
             raise
         else:
             keeping.set_result(whole)

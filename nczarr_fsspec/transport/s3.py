@@ -1,4 +1,4 @@
-"""Objects in S3: by requests of our own where these are sure to be right, else by s3fs.
+"""Objects in S3: by requests of this package where these are sure to be right, else by s3fs.
 
 Source: GetObject in the S3 API reference (ranges, conditions); s3fs 2025.10 to 2026.9.
 """
@@ -114,7 +114,7 @@ class S3Transport(FsspecTransport):
         fs = self.shared.fs
         bucket, key, version = fs.split_path(request.path)
         given = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
-        given |= getattr(fs, "req_kw", {})  # who pays
+        given |= getattr(fs, "req_kw", {})  # which account pays
         given |= {name.replace("-", ""): text for name, text in condition(request).items()}
         if request.ranged:
             given["Range"] = range_text(request)

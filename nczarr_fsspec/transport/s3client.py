@@ -40,7 +40,7 @@ def share_descriptions(fs: AbstractFileSystem) -> None:
 
 
 def send_once(fs: AbstractFileSystem, timeout: Timeout) -> None:
-    """Have `fs`, which is new, send each request once and within `timeout`: we try again.
+    """Have `fs`, which is new, send each request once and within `timeout`: it is tried again here.
 
     What the user says to botocore stays as it is.
     """

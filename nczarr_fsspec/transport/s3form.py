@@ -7,7 +7,7 @@ requests differ from that in path, range, condition, date and signature only. Th
 own connections (its pool, certificates, timeouts) and its credentials, which it renews in time.
 
 That is done only where it is sure to be the same: the request that was seen, signed here, has the
-signature that botocore gave it; its URL is the expected one; no proxy is in between, and nobody
+signature that botocore gave it; its URL is the expected one; no proxy is in between, and nothing
 but botocore has handlers that look at requests or change them. So no list of special cases
 is needed (directory buckets, older signatures, versions, access points, ...). They are left to
 s3fs, and so are all answers but the usual ones: s3fs asks again, follows, renews and explains.
@@ -67,7 +67,7 @@ _CHECKSUMS: dict[str, Callable[[Data], bytes]] = {
     "x-amz-checksum-sha1": lambda body: hashlib.sha1(body, usedforsecurity=False).digest(),
     "x-amz-checksum-sha256": lambda body: hashlib.sha256(body).digest(),
 }
-#: answers that are the same for everybody; the rest is for s3fs
+#: answers that are the same for every request; the rest is for s3fs
 _USUAL = frozenset({200, 206, 304, 416}) | TRANSIENT
 
 #: what looks at the requests of the running read
@@ -158,7 +158,7 @@ class Form:
             return url, dict(self.headers)
         try:
             credentials = await self.credentials.get_frozen_credentials()
-        except Exception:  # noqa: BLE001 - they cannot be renewed, and anybody may say so
+        except Exception:  # noqa: BLE001 - they cannot be renewed, and any library may say so
             raise UnusualError from None
         return url, self.headers | self.signer.sign(url.raw_path, credentials)
 
@@ -203,7 +203,7 @@ async def forms_of(fs: S3FileSystem, bucket: str) -> Forms | None:
         if forms is None:
             forms = _forms[client] = Forms(weakref.proxy(client))
             client.meta.events.register("before-send.s3.GetObject", _see)
-    except Exception:  # noqa: BLE001 - of what the user gave; s3fs says so again, and we its words
+    except Exception:  # noqa: BLE001 - of what the user gave; s3fs raises it again
         return None
     return forms
 
@@ -228,7 +228,7 @@ class _Look:
     key: str
 
     async def see(self, request: Any) -> None:
-        """Take the form of `request`; others who wait for it need not wait for the answer."""
+        """Take the form of `request`; others that wait for it need not wait for the answer."""
         try:
             form = await _form_of(request, self.key, self.fs, self.forms.client)
         except Exception:  # noqa: BLE001 - of another botocore; it is no reason not to read

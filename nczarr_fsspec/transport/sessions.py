@@ -1,4 +1,4 @@
-"""Sessions of aiohttp: who gets which connection, what strangers get, and what goes wrong.
+"""Sessions of aiohttp: which request gets which connection, and what goes wrong.
 
 Source: aiohttp 3.12 to 3.14.
 """
@@ -93,7 +93,7 @@ def translated(shown: str) -> Iterator[None]:
 
 
 def _is_final(error: Exception) -> bool:
-    """Tell whether there is no such host, nobody listening there, or a bad certificate."""
+    """Tell whether there is no such host, no server listening there, or a bad certificate."""
     if not isinstance(error, aiohttp.ClientConnectorError):
         return False
     return not isinstance(error.os_error, (ConnectionResetError, TimeoutError))

@@ -1,4 +1,4 @@
-"""fsspec filesystems of our own: connections shared between stores, and closed with the last."""
+"""fsspec filesystems of this package: connections shared between stores, closed with the last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SharedFilesystem:
     """One filesystem with its connections, for all stores of this process with the same options.
 
     It is made like a given one, which itself stays unused: that may belong to another event
-    loop, another process (after a fork) or other code, whose connections we must not close.
+    loop, another process (after a fork) or other code, whose connections must not be closed here.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class SharedFilesystem:
     loop : asyncio.AbstractEventLoop
         Where `call` is awaited.
     users : WeakSet
-        Who needs the connections.
+        What needs the connections.
     """
 
     all: ClassVar[WeakValueDictionary[tuple[object, ...], SharedFilesystem]] = WeakValueDictionary()
@@ -71,7 +71,7 @@ class SharedFilesystem:
         Parameters
         ----------
         once
-            Whether the filesystem is to send each request once, for we try again.
+            Whether the filesystem is to send each request once, for it is tried again here.
         """
         timeout = timeout or Timeout()
         # two in memory may hold different things, though they were made alike
@@ -118,7 +118,7 @@ class SharedFilesystem:
         return getattr(self._per_thread.fs, method)(*args, **kwargs)
 
     def close(self) -> None:
-        """Close the connections if nobody uses them any more."""
+        """Close the connections if they are not used any more."""
         if not self.users:
             self._throttles = {}
         if is_async(self.fs) and self.pid == os.getpid() and self.loop.is_running():
@@ -161,7 +161,7 @@ atexit.register(_close_at_exit)
 
 
 def _close_later(pid: int, loop: asyncio.AbstractEventLoop, session: Any) -> None:
-    """Close the connections of a filesystem that nobody refers to any more.
+    """Close the connections of a filesystem to which nothing refers any more.
 
     fsspec waits for its loop here. But the garbage collector calls this in any thread, between
     any two steps, also while the loop waits for a lock of that thread.

@@ -1,4 +1,4 @@
-"""Everything we use of xarray that is not public, in one place.
+"""Everything of xarray that is used and not public, in one place.
 
 Plugins broke in the past because these names moved; if one moves again, this
 is the only module to mend.

@@ -28,7 +28,7 @@ def state(target: Any, storage_options: Mapping[str, Any] | None = None) -> str:
     What was read between two calls that return the same is all of one state.
     Changes made with this package count, of whatever they are (values, appends,
     variables, a new dataset in place of the old one). Other programs change
-    datasets piece by piece, which nobody can tell.
+    datasets piece by piece, which cannot be told.
 
     Parameters
     ----------

@@ -296,7 +296,7 @@ class NCZarrDataStore(AbstractDataStore):
         if variable.dtype.kind in "iu" and not {"scale_factor", "add_offset"} & set(
             variable.attributes
         ):
-            # it would make floats of integers that nobody may have meant to be missing
+            # it would make floats of integers that may not have been meant to be missing
             return bool(array.fill) and array.fill != NC_DEFAULT_FILL.get(variable.nc_type or "")
         return bool(array.fill)
 

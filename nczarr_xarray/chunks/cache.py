@@ -47,7 +47,7 @@ class ChunkCache:
         self._owners = itertools.count()
         #: whose chunks are still to be forgotten
         self._gone: deque[int] = deque()
-        #: those who have chunks here
+        #: those that have chunks here
         self._present: set[int] = set()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
@@ -103,7 +103,7 @@ class ChunkCache:
                 self._lock.release()
 
     def _forget(self) -> None:
-        """Drop the chunks of those who are gone; needs the lock."""
+        """Drop the chunks of owners that are gone; needs the lock."""
         gone = set()
         while self._gone:
             gone.add(self._gone.popleft())
@@ -136,7 +136,7 @@ class Chunks:
         """Return these, if a read of chunks of `nbytes` each is so small that others may follow."""
         decoded = plan.count * nbytes
         wanted = math.prod(plan.shape) * dtype.itemsize
-        if dtype.kind == "O":  # nobody knows how large they are
+        if dtype.kind == "O":  # their size is not known
             return None
         return self if 0 < decoded <= MOST_BYTES and wanted < SHARE * decoded else None
 

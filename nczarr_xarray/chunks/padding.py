@@ -20,7 +20,7 @@ MOST_POSITIONS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class PaddedSelection:
     """A selection of what is stored, and how to make that of the whole variable of it.
 
     Parameters
@@ -53,7 +53,7 @@ class Fitted:
         return result.squeeze(axis=self.squeeze)
 
 
-def fit(
+def padded_selection(
     key: Sequence[Any],
     shape: Sequence[int],
     stored: Sequence[int],
@@ -61,8 +61,8 @@ def fit(
     *,
     points: bool,
     path: str,
-) -> Fitted:
-    """Fit a selection of a variable of `shape` to data of shape `stored`.
+) -> PaddedSelection:
+    """Find what a selection of a variable of `shape` is in data of shape `stored`, and its padding.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def fit(
         If the selection is larger than any memory.
     """
     if tuple(shape) == tuple(stored):
-        return Fitted(tuple(key))
+        return PaddedSelection(tuple(key))
     counts = [_count(index, length) for index, length in zip(key, shape, strict=True)]
     if max(counts, default=0) > MOST_POSITIONS:
         raise FormatError(path, f"a selection of {counts} elements does not fit")
@@ -90,7 +90,7 @@ def fit(
         squeeze = tuple(axis for axis, index in enumerate(positions) if index.ndim == 0)
         axes = [np.atleast_1d(index) for index in positions]
         there = [index < length for index, length in zip(axes, stored, strict=True)]
-        return Fitted(
+        return PaddedSelection(
             tuple(index[mask] for index, mask in zip(axes, there, strict=True)),
             tuple(map(len, axes)),
             np.ix_(*there),
@@ -108,7 +108,7 @@ def fit(
         for axis in range(len(key))
     )
     chosen = (known, *(_as_slice(np.flatnonzero(inside[axis])) for axis in sliced))
-    return Fitted(
+    return PaddedSelection(
         reduced, (*known.shape, *(len(positions[axis]) for axis in sliced)), chosen, (), padding
     )
 

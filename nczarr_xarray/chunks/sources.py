@@ -39,7 +39,7 @@ class File(Protocol):
 
 
 class LocalSource(Protocol):
-    """Chunks at hand: whoever asks has them when the call returns."""
+    """Chunks at hand: a caller has them when the call returns."""
 
     def locate(self, locating: Locating) -> ChunkTable:
         """Run `Array.locate`."""

@@ -1,4 +1,4 @@
-"""Who does the work: the calling thread, a few threads of this process, or an event loop.
+"""Where the work is done: in the calling thread, a few threads of this process, or an event loop.
 
 The codec libraries let go of the interpreter's lock while they work, so threads pay; how many,
 and for which chunks, is decided here.
@@ -135,7 +135,7 @@ def share(
 class _Team(Generic[T]):
     """One caller of `share`, and the threads that help it.
 
-    Nothing depends on a free thread, nor on whether one can be started: who is counted as a helper
+    Nothing depends on a free thread, nor on whether one can be started: what is counted as a helper
     and does not come in time is not waited for, and finds nothing to do if it comes later.
     """
 

@@ -1,7 +1,7 @@
 """The table of codecs: all that is known of each of them is one row.
 
 A new codec is a row here (and a module beside this one, if it needs code), or a row of another
-package, found by its entry point. Whoever needs to know something of codecs asks this module; no
+package, found by its entry point. What needs to know something of codecs asks this module; no
 other has a list of them.
 """
 

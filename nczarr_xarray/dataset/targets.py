@@ -25,7 +25,7 @@ def open_target(
     storage_options, index_cache
         As there.
     """
-    if "zarr" in sys.modules:  # else nobody can have made a Store
+    if "zarr" in sys.modules:  # else there can be no Store
         from zarr.abc.store import Store
 
         if isinstance(target, Store):
@@ -45,7 +45,7 @@ def find_destination(target: Any, storage_options: Mapping[str, Any] | None = No
     storage_options
         For fsspec.
     """
-    if "zarr" in sys.modules:  # else nobody can have made a Store
+    if "zarr" in sys.modules:  # else there can be no Store
         from zarr.abc.store import Store
 
         if isinstance(target, Store):

@@ -15,7 +15,7 @@ from nczarr_fsspec.changes.moment import Mark, look
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, OnLoop, RemoteStore
 from nczarr_xarray.chunks.engine import ChunkReader
-from nczarr_xarray.chunks.padding import Fitted, fit
+from nczarr_xarray.chunks.padding import PaddedSelection, padded_selection
 from nczarr_xarray.chunks.plan import Index, Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
@@ -112,8 +112,8 @@ class VariableReader:
         reader = self.prepare()
         key = self._full(key)
         if not isinstance(reader, ChunkReader):
-            fitted = self._fit(key, points)
-            return fitted.finish(reader.read(fitted.key, points=points))
+            padded = self._padded(key, points)
+            return padded.finish(reader.read(padded.key, points=points))
         remote = loop_of(self.store)
         if remote is not None:
             return remote.run(self.read_remote(key, points=points, remember=_in_sequence()))
@@ -121,10 +121,10 @@ class VariableReader:
             data = reader.read_whole()
             if data is not None:
                 return self._converted(data)
-        fitted = self._fit(key, points)
-        plan = self._plan(fitted.key, points)
+        padded = self._padded(key, points)
+        plan = self._plan(padded.key, points)
         data = reader.read(plan, remember=_in_sequence())
-        return fitted.finish(self._converted(data))
+        return padded.finish(self._converted(data))
 
     def _converted(self, data: np.ndarray) -> np.ndarray:
         """Return values of elements that were read of a local store."""
@@ -160,20 +160,20 @@ class VariableReader:
         reader = self.prepare()
         key = self._full(key)
         if not isinstance(reader, ChunkReader):
-            fitted = self._fit(key, points)
+            padded = self._padded(key, points)
             # not a thread of the loop's own, which may need those to find a host
-            return fitted.finish(await in_pool(partial(reader.read, fitted.key, points=points)))
-        fitted = self._fit(key, points)
-        plan = self._plan(fitted.key, points)
+            return padded.finish(await in_pool(partial(reader.read, padded.key, points=points)))
+        padded = self._padded(key, points)
+        plan = self._plan(padded.key, points)
         data, _ = await gather_or_cancel(
             reader.read_remote(plan, remember=remember), self._compare()
         )
         conversion = array.conversion if array is not None else None
         if conversion is not None and isinstance(store, DataFile):
             if conversion.needs_libhdf5:
-                return fitted.finish(await in_pool(store.parse, conversion(data)))
-            return fitted.finish(await store.parse_remote(conversion(data)))
-        return fitted.finish(self._values(data))
+                return padded.finish(await in_pool(store.parse, conversion(data)))
+            return padded.finish(await store.parse_remote(conversion(data)))
+        return padded.finish(self._values(data))
 
     def _explain(self, error: NCZarrError) -> None:
         """Say of an error if it may come of a change of the dataset since it was opened."""
@@ -183,9 +183,10 @@ class VariableReader:
             if look(self.store) != self._mark:
                 error.reason += "; the dataset was changed after it was opened: open it again"
 
-    def _fit(self, key: tuple[Any, ...], points: bool) -> Fitted:
+    def _padded(self, key: tuple[Any, ...], points: bool) -> PaddedSelection:
         assert self.array is not None
-        return fit(key, self.shape, self.array.shape, self.padding, points=points, path=self.path)
+        shape, stored = self.shape, self.array.shape
+        return padded_selection(key, shape, stored, self.padding, points=points, path=self.path)
 
     def _full(self, key: tuple[Index, ...] | None) -> tuple[Index, ...]:
         return (slice(None),) * len(self.shape) if key is None else key

@@ -420,7 +420,7 @@ class ChunkWriter:
     def _seen(self, key: str) -> OldChunks | None:
         """Return where a chunk is now: put by an earlier block, stored before, or nowhere."""
         written = self.store.reader()
-        found = written.get_many([key], sys.maxsize)[0]  # we wrote it: no bound is needed
+        found = written.get_many([key], sys.maxsize)[0]  # it was written here: no bound is needed
         if isinstance(found, StoreError):
             raise found
         return self.old if found is None else OldChunks(written, self.array)

@@ -1,4 +1,4 @@
-"""Copying datasets: exactly, in our own data model, where we read the source ourselves."""
+"""Copying datasets: exactly, by the data model, where this package reads the source."""
 
 from __future__ import annotations
 

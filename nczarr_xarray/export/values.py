@@ -172,7 +172,7 @@ def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | Non
 def _fresh(
     request: Request, existing: Existing, items: list[Item], starts: list[Start]
 ) -> dict[str, WritableStore]:
-    """Return the arrays of a template: nobody reads them yet, so their chunks are put directly.
+    """Return the arrays of a template: they are not read yet, so their chunks are put directly.
 
     Raises
     ------

@@ -20,23 +20,12 @@ class OpenOptions:
 
     Parameters
     ----------
-    group
-        Path of the group wanted; None for the root.
-    tree
-        Whether the groups below it are wanted too.
-    storage_options
-        For fsspec.
-    consolidated
-        True: ``.zmetadata`` must be there and is trusted. False: it is not
-        looked at. None: it is used if it saves round trips and agrees with
-        the root objects, and each variable is checked when it is read.
+    group, tree, storage_options, consolidated, index_cache
+        See `nczarr_xarray.open_hierarchy`.
     use_zarr_fill_value_as_mask
         See `nczarr_xarray.backend.entrypoint.NCZarrBackendEntrypoint`.
     anonymous_dimension_prefix
         See `nczarr_xarray.formats.nczarr.Naming`.
-    index_cache
-        Folder in which the metadata of a remote classic or HDF5 file are kept for
-        other processes when it is closed; made if it is not there.
     replace
         See `nczarr_fsspec.addresses.AddressPolicy.of`.
     allow

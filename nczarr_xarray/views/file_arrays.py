@@ -29,6 +29,8 @@ from nczarr_xarray.views.rows import rows
 _TEXT = ({"id": "vlen-utf8"},)
 #: Bytes that a text is assumed to have, to choose the number of texts in a chunk.
 _TEXT_BYTES = 64
+#: The codec of quantizing filters, which undoes nothing.
+_QUANTIZED = "hdf5-identity"
 #: Bytes of a variable that may be one chunk even if it is scattered in the file.
 SMALL = 1 << 16
 #: Chunks that are located together.
@@ -165,8 +167,9 @@ def view_of(variable: Variable, *, scattered: bool = True) -> ArrayView:
 
 def _view_of_chunks(variable: Variable, array: Array) -> ArrayView:
     """Return the view with the chunks of the file as they are, if Zarr's codecs can decode them."""
-    # quantizing cannot be undone
-    kept = tuple(config for config in array.codecs if config["id"] != "hdf5-quantize")
+    # quantizing cannot be undone: readers leave it out, and need not know where a writer did
+    kept = tuple(config for config in array.codecs if config["id"] != _QUANTIZED)
+    left_out = sum(1 << i for i, config in enumerate(array.codecs) if config["id"] == _QUANTIZED)
     names = [config["id"] for config in kept]
     # numcodecs refuses to shuffle a broken number of elements, such as encoded bytes
     of_zarr = all(codec(name).zarr for name in names)
@@ -174,7 +177,7 @@ def _view_of_chunks(variable: Variable, array: Array) -> ArrayView:
     dtype, codecs = (array.dtype, kept) if shared else _type_of_values(variable)
     chunks = tuple(max(1, length) for length in array.chunk_shape)
     shown = _shown(variable, dtype, chunks, codecs)
-    index = _FileIndex(array, variable.shape, decoded=not shared)
+    index = _FileIndex(array, variable.shape, decoded=not shared, left_out=left_out)
     hides_fill = array.conversion is not None or not _reads_as(shown, array)
     return ArrayView(variable, shown, index, hides_fill=hides_fill)
 
@@ -294,11 +297,14 @@ class _FileIndex:
         Of the variable.
     decoded
         Whether all chunks are to be read and encoded.
+    left_out
+        Bits of the filters that the view does not have.
     """
 
     array: Array
     shape: tuple[int, ...]
     decoded: bool
+    left_out: int
 
     async def locate(self, ids: np.ndarray) -> ChunkTable:
         table = await self._stored(ids)
@@ -306,11 +312,14 @@ class _FileIndex:
             table.mask[table.start >= 0] = 1
         return table
 
+    async def _located(self, ids: np.ndarray) -> ChunkTable:
+        table = await self.array.locate(ids)
+        return table._replace(mask=table.mask & ~np.uint32(self.left_out))
+
     async def _stored(self, ids: np.ndarray) -> ChunkTable:
         array = self.array
         if array.shape == self.shape:
-            table = await array.locate(ids)
-            return table._replace(mask=table.mask.copy())
+            return await self._located(ids)
         # positions in C order are in C order of any grid
         position = np.unravel_index(ids, grid_of(self.shape, array.chunk_shape))
         grid = grid_of(array.shape, array.chunk_shape)
@@ -325,7 +334,7 @@ class _FileIndex:
         table.start[:] = -1
         if inside.any():
             stored = np.ravel_multi_index([at[inside] for at in position], grid)
-            there = await array.locate(stored)
+            there = await self._located(stored)
             for column, found in zip(table[:3], there[:3], strict=True):
                 column[inside] = found
         table.start[cut], table.mask[cut] = 0, 1

@@ -220,7 +220,7 @@ class RemoteFileKeys(FileKeys, RemoteStore):
         async def run() -> None:
             try:
                 await work
-            except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+            except Exception as error:  # noqa: BLE001 - what waits for it must get it
                 for future in futures:
                     fail(future, error)
 

@@ -34,7 +34,7 @@ def references(target: Any, storage_options: Mapping[str, Any] | None = None) ->
         Path or URL of a file. Others must be able to open it: a local one goes by its
         absolute path.
     storage_options
-        For fsspec. They are not part of the references, and whoever reads these has to give
+        For fsspec. They are not part of the references, and a reader of these has to give
         them again (``remote_options``).
 
     Returns

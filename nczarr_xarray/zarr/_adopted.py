@@ -106,7 +106,7 @@ class ZarrKeyStore(RemoteStore):
         return frozenset(name.rstrip("/").rpartition("/")[2] for name in names)
 
     def close(self) -> None:
-        """Leave the store open: it belongs to whoever made it."""
+        """Leave the store open: it belongs to the caller."""
 
 
 class _ZarrKeysBelow(ZarrKeyStore):

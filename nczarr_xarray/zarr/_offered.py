@@ -187,7 +187,7 @@ class _Back:
             self._answers.append(answer)
             first = len(self._answers) == 1
         if first:
-            with suppress(RuntimeError):  # it is closed: nobody waits any more
+            with suppress(RuntimeError):  # it is closed: nothing waits any more
                 self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
@@ -201,7 +201,7 @@ def _get_local(keys: LocalStore, pairs: list[_Pair], back: _Back) -> None:
     for wish, future in pairs:
         try:
             answer = partial(settle, future, keys.get(*wish))
-        except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
+        except BaseException as error:  # noqa: BLE001 - what waits for it must get it
             answer = partial(fail, future, error)
         back.take(answer)
 
@@ -210,7 +210,7 @@ async def _get_remote(keys: RemoteStore, pairs: list[_Pair], back: _Back) -> Non
     async def get(wish: _Wish, future: asyncio.Future[bytes | None]) -> None:
         try:
             answer = partial(settle, future, await keys.get(*wish))
-        except BaseException as error:  # noqa: BLE001 - whoever waits must hear of it
+        except BaseException as error:  # noqa: BLE001 - what waits for it must get it
             answer = partial(fail, future, error)
         back.take(answer)
 

@@ -18,8 +18,8 @@ class Turn(Generic[W, R]):
     Parameters
     ----------
     answer
-        Called on the loop with all wishes of a turn and a future for each, which it sees to
-        that somebody sets. A future may be done already: whoever asked has gone.
+        Called on the loop with all wishes of a turn and a future for each, which it must
+        set sooner or later. A future may be done already: the task that asked has been cancelled.
     """
 
     def __init__(self, answer: Callable[[list[W], list[asyncio.Future[R]]], object]) -> None:
@@ -41,7 +41,7 @@ class Turn(Generic[W, R]):
         wishes, futures = [wish for wish, _ in asked], [future for _, future in asked]
         try:
             self._answer(wishes, futures)
-        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - what waits for it must get it
             for future in futures:
                 fail(future, error)
 

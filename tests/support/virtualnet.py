@@ -220,11 +220,11 @@ def dense(count: int, size: int, every: int = 64, gap: int = 2600) -> tuple[Any,
     return starts, starts + size
 
 
-Waves = list[list[Extent]]
+Rounds = list[list[Extent]]
 
 
-def cases() -> dict[str, tuple[int, Waves, tuple[Any, Any] | None]]:
-    """Name: size of the file, waves of metadata after the head, pieces of data."""
+def cases() -> dict[str, tuple[int, Rounds, tuple[Any, Any] | None]]:
+    """Name: size of the file, read rounds of metadata after the head, pieces of data."""
     mb = 1_000_000
 
     def nodes(count: int, size: int, file: int) -> list[Extent]:
@@ -253,7 +253,7 @@ def cases() -> dict[str, tuple[int, Waves, tuple[Any, Any] | None]]:
         ),
         "365 records of 4 bytes": (190 * mb, [], (records, records + 4)),
         "365 records of 259 kB: full": (190 * mb, [], (records, records + 259_200)),
-        "200 scattered headers, 5 waves": (
+        "200 scattered headers, 5 rounds": (
             81 * mb,
             [
                 headers[:1],
@@ -278,13 +278,13 @@ def headers_far(headers: list[Extent]) -> list[Extent]:
 
 
 async def perform(
-    source: VirtualBytes, waves: Waves, data: tuple[Any, Any] | None, receive: Any = swallow
+    source: VirtualBytes, rounds: Rounds, data: tuple[Any, Any] | None, receive: Any = swallow
 ) -> None:
     """Open the file and read."""
     await asyncio.sleep(2 * source.limits.latency)
     await source.line.carry(len(source.head))
     reader = RangeReader(source)
-    for wave in waves:
-        await reader.read_metadata(wave)
+    for read_round in rounds:
+        await reader.read_metadata(read_round)
     if data is not None:
         await reader.read_data(*data, receive)

@@ -39,7 +39,7 @@ class H5pyArray(Array):
     dtype
         Dtype of the values; objects are text.
     reason
-        Why our own code cannot read it.
+        Why the parser here cannot read it.
     errors
         What to do with text that is not UTF-8, in the words of `bytes.decode`.
     """

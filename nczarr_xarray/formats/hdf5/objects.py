@@ -161,7 +161,7 @@ class ChunkedLayout:
 
 @dataclass(frozen=True, slots=True)
 class OtherLayout:
-    """Data in external files, or a virtual dataset: not read by our own code.
+    """Data in external files, or a virtual dataset: not read by the parser here.
 
     A virtual dataset is described by an object of a global heap, at the address
     and with the index `mappings`.

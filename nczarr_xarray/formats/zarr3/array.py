@@ -167,7 +167,7 @@ def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:
     Raises
     ------
     FormatError
-        If zarr-python does not understand them, or nobody could read such an array.
+        If zarr-python does not understand them, or no reader could read such an array.
     """
     metadata = _with_bytes(metadata)
     try:

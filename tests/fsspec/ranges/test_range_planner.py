@@ -394,8 +394,8 @@ def test_wishes_of_one_turn_go_out_together() -> None:
     source = VirtualBytes(FILE, Limits(64, 100))
 
     async def one(reader: RangeReader, number: int) -> None:
-        for wave in range(3):
-            start = 100_000 + 10_000 * number + 700_000 * wave
+        for read_round in range(3):
+            start = 100_000 + 10_000 * number + 700_000 * read_round
             await asyncio.sleep(0)
             (view,) = await reader.read_metadata([Extent(start, start + 50)])
             assert view == FILE[start : start + 50]
@@ -453,13 +453,13 @@ def test_bytes_on_their_way_are_waited_for() -> None:
     st.sampled_from([None, 2, 5]),
 )
 @settings(max_examples=examples(150), deadline=None)
-def test_waves_at_any_time(
-    waves: list[tuple[float, list[tuple[int, int]], float | None]],
+def test_rounds_at_any_time(
+    rounds: list[tuple[float, list[tuple[int, int]], float | None]],
     ranges: int,
     bound: int,
     failing: int | None,
 ) -> None:
-    """Overlapping waves, some given up, some requests failing, with little memory or much."""
+    """Overlapping read rounds, some given up, some requests failing, with little memory or much."""
 
     async def fault(number: int) -> None:
         await asyncio.sleep(0.01 * (number % 3))
@@ -470,11 +470,11 @@ def test_waves_at_any_time(
     failures = 0
 
     async def one(
-        reader: RangeReader, pause: float, wave: list[tuple[int, int]], patience: float | None
+        reader: RangeReader, pause: float, read_round: list[tuple[int, int]], patience: float | None
     ) -> None:
         nonlocal failures
         await asyncio.sleep(pause)
-        wanted = [Extent(start, start + length) for start, length in wave]
+        wanted = [Extent(start, start + length) for start, length in read_round]
         try:
             async with asyncio.timeout(patience):
                 views = await reader.read_metadata(wanted)
@@ -489,18 +489,18 @@ def test_waves_at_any_time(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(reader_module, "MOST_METADATA", bound)
             reader = RangeReader(source)
-            await asyncio.gather(*(one(reader, *wave) for wave in waves))
+            await asyncio.gather(*(one(reader, *read_round) for read_round in rounds))
             assert asyncio.all_tasks() == {asyncio.current_task()}
             assert reader._coming._starts == []
             assert reader._requests.used == 0
 
     run(main())
     assert failing is not None or not failures
-    if bound > 1 << 20 and failing is None and all(wave[2] is None for wave in waves):
+    if bound > 1 << 20 and failing is None and all(read_round[2] is None for read_round in rounds):
         total_wanted = {
             at >> 12
-            for _, wave, _ in waves
-            for start, length in wave
+            for _, read_round, _ in rounds
+            for start, length in read_round
             for at in range(start, start + length + 4096, 4096)
         }
         assert source.moved <= (len(total_wanted) * 4096 + 4096 + SMALL_GAP) * 6
@@ -584,10 +584,10 @@ def test_a_budget_is_kept(jobs: list[tuple[int, float]]) -> None:
 @pytest.mark.parametrize("name", list(cases()))
 @pytest.mark.parametrize("latency", [0.02, 0.05, 0.1])
 def test_reads_come_near_the_limit_of_the_network(name: str, latency: float) -> None:
-    size, waves, data = cases()[name]
+    size, rounds, data = cases()[name]
     source = VirtualBytes(size, Limits(64, 100, latency), line=125e6)
-    _, seconds = run(perform(source, waves, data))
-    wanted = sum(map(total, waves)) + (0 if data is None else int((data[1] - data[0]).sum()))
-    rounds = 1 + len(waves) + (data is not None)
-    assert seconds <= 1.4 * ((1 + rounds) * latency + (wanted + len(source.head)) / 125e6)
+    _, seconds = run(perform(source, rounds, data))
+    wanted = sum(map(total, rounds)) + (0 if data is None else int((data[1] - data[0]).sum()))
+    trips = 1 + len(rounds) + (data is not None)
+    assert seconds <= 1.4 * ((1 + trips) * latency + (wanted + len(source.head)) / 125e6)
     assert source.moved <= 1.03 * size

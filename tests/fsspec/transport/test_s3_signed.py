@@ -277,7 +277,7 @@ class TestRequests:
         )
         store.close()
 
-    def test_a_first_wave_is_seen_once(self, server: Server, through: list[str]) -> None:
+    def test_a_first_round_is_seen_once(self, server: Server, through: list[str]) -> None:
         store = at(server)
         assert store.get_many([str(n) for n in range(10)]) == [CONTENT] * 10
         assert len(through) == 1

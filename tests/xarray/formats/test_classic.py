@@ -478,7 +478,7 @@ def test_the_first_of_two_attributes_counts(tmp_path: Path) -> None:
 # -- requests ------------------------------------------------------------------------------------
 
 
-def test_one_wave_for_a_small_header(tmp_path: Path) -> None:
+def test_one_round_for_a_small_header(tmp_path: Path) -> None:
     corpus.make("everything", 5, tmp_path / "x.nc")
     data = (tmp_path / "x.nc").read_bytes()
     assert run(data).reads == [[(0, len(data))]]
@@ -525,7 +525,7 @@ def check_reads(found: Driven, size: int) -> None:
     assert found.reads[0] == [(0, min(size, HEAD_BYTES))]
 
 
-def test_a_wave_per_doubling_if_nothing_tells_the_end() -> None:
+def test_a_round_per_doubling_if_nothing_tells_the_end() -> None:
     # records come first in the header, their data come last in the file
     file = Classic(
         2,

@@ -49,14 +49,14 @@ PURE = vector("dims-zarr+file-4.9.0")
 
 
 @pytest.mark.parametrize("remote", [True, False])
-def test_group_lists_need_one_wave_per_depth(remote: bool) -> None:
+def test_group_lists_need_one_round_per_depth(remote: bool) -> None:
     nodes, rounds = drive(NCZARR, tree=True, remote=remote)
     assert len(rounds) == 4  # root; its arrays and groups; those of /g1; those of /g1/sub
     assert set(nodes.groups) == {"", "g1", "g1/sub", "emptygrp"}
 
 
 @pytest.mark.parametrize(("mode", "most"), [("nczarr", 3), ("nczarr,consolidated", 1)])
-def test_500_variables_in_20_groups_need_no_more_waves(
+def test_500_variables_in_20_groups_need_no_more_rounds(
     tmp_path: Path, mode: str, most: int
 ) -> None:
     with netCDF4.Dataset(f"file://{tmp_path}/x.file#mode={mode},file", "w") as root:
@@ -178,7 +178,7 @@ def test_stale_backup_files_are_ignored() -> None:
 # -- consolidated metadata -------------------------------------------------------
 
 
-def test_consolidated_saves_waves() -> None:
+def test_consolidated_saves_rounds() -> None:
     nodes, rounds = drive(CONSOLIDATED, tree=True, remote=True)
     assert len(rounds) == 1
     assert nodes.consolidated is not None

@@ -9,6 +9,7 @@ import json
 import pickle
 import threading
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -379,6 +380,37 @@ class TestChunks:
             np.testing.assert_array_equal(dataset[:], data)
         for store in (open_store(path), by_reference(references(path))):
             np.testing.assert_array_equal(zarr.open_array(store, path="v", mode="r")[:], data)
+
+    @pytest.mark.parametrize("number", [32022, 32023])
+    @pytest.mark.parametrize("mask", [0, 0b001, 0b010, 0b011, 0b100, 0b101])
+    def test_quantizing_is_no_codec_of_zarr(self, mask: int, number: int, tmp_path: Path) -> None:
+        path = tmp_path / "x.nc"
+        data = np.arange(1000, dtype="<f4")
+        stored = data.tobytes()
+        if not mask & 0b010:
+            stored = data.view(np.uint8).reshape(-1, 4).T.tobytes()
+        if not mask & 0b100:
+            stored = zlib.compress(stored)
+        with h5py.File(path, "w") as file:
+            properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            properties.set_chunk((1000,))
+            properties.set_filter(number, h5py.h5z.FLAG_OPTIONAL, (3,))
+            properties.set_shuffle()
+            properties.set_deflate(4)
+            space = h5py.h5s.create_simple((1000,))
+            dataset = h5py.h5d.create(file.id, b"v", h5py.h5t.IEEE_F32LE, space, properties)
+            dataset.write_direct_chunk((0,), stored, mask)
+        store = open_store(path)
+        refs = references(path)
+        assert [one["id"] for one in json.loads(refs["refs"]["v/.zarray"])["filters"]] == [
+            "shuffle"
+        ]
+        assert isinstance(store, StoreView)
+        if not mask & 0b110:  # the chunk is shown as it is
+            assert store.keys.get_many(["v/0"]) == [stored]
+            assert isinstance(refs["refs"]["v/0"], list)
+        for one in (store, by_reference(refs)):
+            np.testing.assert_array_equal(zarr.open_array(one, path="v", mode="r")[:], data)
 
     def test_variables_shorter_than_their_dimension(self, tmp_path: Path) -> None:
         path = tmp_path / "x.nc"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec import FormatError
-from nczarr_xarray.chunks.padding import fit
+from nczarr_xarray.chunks.padding import padded_selection
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 
 
@@ -54,8 +54,8 @@ def test_boxes(case: Any, data: st.DataObject) -> None:
                 | st.lists(st.integers(-n, n - 1), max_size=5).map(lambda x: np.array(x, dtype=int))
             )
         )
-    fitted = fit(key, shape, stored.shape, -9, points=False, path="/v")
-    got = fitted.finish(read(stored, fitted.key, points=False))
+    padded = padded_selection(key, shape, stored.shape, -9, points=False, path="/v")
+    got = padded.finish(read(stored, padded.key, points=False))
     expected = whole(shape, stored)
     for axis in reversed(range(len(key))):
         expected = expected[(*[slice(None)] * axis, key[axis])]
@@ -73,8 +73,8 @@ def test_points(case: Any, data: st.DataObject) -> None:
         else slice(None, None, data.draw(st.sampled_from([1, 2, -1])))
         for axis, n in enumerate(shape)
     )
-    fitted = fit(key, shape, stored.shape, -9, points=True, path="/v")
-    got = fitted.finish(read(stored, fitted.key, points=True))
+    padded = padded_selection(key, shape, stored.shape, -9, points=True, path="/v")
+    got = padded.finish(read(stored, padded.key, points=True))
     order = sorted(axes)
     moved = np.moveaxis(whole(shape, stored), order, range(len(order)))
     rest = [key[axis] for axis in range(len(shape)) if axis not in axes]
@@ -83,4 +83,4 @@ def test_points(case: Any, data: st.DataObject) -> None:
 
 def test_what_no_memory_holds_is_refused() -> None:
     with pytest.raises(FormatError, match="/v: a selection of"):
-        fit((slice(None),), (1 << 40,), (3,), 0, points=False, path="/v")
+        padded_selection((slice(None),), (1 << 40,), (3,), 0, points=False, path="/v")
