@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.ranges.open import open_source, split_options
 from nczarr_fsspec.resolve import (
-    _ZIP,
+    ZIP,
     exists,
     innermost,
     local_path,
@@ -234,7 +234,7 @@ def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool = Fals
         if "zip" in mode:
             raise URLError(shown, "is a directory; leave mode zip out, or name another path")
         is_zip = False
-    elif start.startswith(_ZIP):
+    elif start.startswith(ZIP):
         is_zip = True
     elif not kind and says_file(path, mode):
         raise _ambiguous(shown, f"file://{path}#mode=nczarr,file")

@@ -33,7 +33,7 @@ from nczarr_fsspec.ranges.open import (
     open_source,
     split_options,
 )
-from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
+from nczarr_fsspec.ranges.source import ByteSource, Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.stores.mapping import MappingStore
@@ -45,9 +45,12 @@ from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
+    from nczarr_fsspec.ranges.remote import RemoteFileBytes
+
 #: modes of what is not one classic or HDF5 file
 _TREES = frozenset({"nczarr", "zarr", "zip"})
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+#: how archives begin
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 #: a URL that ends so names one file; others are asked for a tree first
 _FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5)\Z", re.IGNORECASE)
 
@@ -156,6 +159,48 @@ def _resolve(
         f"{type(target).__name__} object",
         "is not a path, URL, mapper, mapping or binary file that a dataset can be opened from",
     )
+
+
+def find_remote_file(
+    target: str, storage_options: Mapping[str, Any] | None
+) -> tuple[RemoteFileBytes, Known | None] | None:
+    """Find the remote file that a URL names as a file, and what version of it is known.
+
+    No request is sent: `RemoteFileBytes.begin` opens the file, with others at a time. What it
+    finds may be an archive, or the page that a server makes of a directory.
+
+    Parameters
+    ----------
+    target, storage_options
+        As of `resolve`.
+
+    Returns
+    -------
+    None if the target is local, a tree or an archive by its name, or says nothing of it.
+
+    Raises
+    ------
+    URLError
+        If `target` cannot be understood.
+    """
+    from nczarr_fsspec.ranges.memory import memory
+    from nczarr_fsspec.ranges.remote import RemoteFileBytes
+    from nczarr_fsspec.transport.filesystems import is_http, is_s3
+    from nczarr_fsspec.transport.open import open_transport
+
+    if not is_url(target) or exists(target):
+        return None
+    url = parse_url(target)
+    if not says_file(url.path, url.mode) or url.protocol != url.target_protocol:
+        return None
+    place = _place(url, storage_options)
+    if not (is_http(place.fs) or is_s3(place.fs)):
+        return None
+    own, shown = place.own, target.partition("#")[0]
+    transport = open_transport(place.fs, own.timeout)
+    source = RemoteFileBytes(transport, place.path, redact(shown), own.max_whole)
+    source.identity = place.identity
+    return source, memory.known(source.identity) if source.identity else None
 
 
 def open_keystore(target: object, storage_options: Mapping[str, Any] | None = None) -> KeyStore:
@@ -331,7 +376,7 @@ def _open_in_filesystem(
         if "bytes" in mode:
             raise
         return tree(partial(_raise, error))
-    if bytes(source.head[:4]) in _ZIP:
+    if bytes(source.head[:4]) in ZIP:
         return Resolved(_checked(open_archive(source)), mode)
     if source.head.lstrip().startswith(b"<") and "bytes" not in mode:
         # a tree may be called like a file, and this be what its server makes of a directory
@@ -388,7 +433,7 @@ def _open_path(
     if stat.S_ISDIR(kind):
         _refuse_file_modes(shown, mode)
         return DirectoryStore(path, follow_symlinks=follow)
-    if start.startswith(_ZIP) or says_zip(path, mode):
+    if start.startswith(ZIP) or says_zip(path, mode):
         return _checked(ZipStore(path))
     return open_local(path)
 
@@ -410,7 +455,7 @@ def _open_file(file: Any) -> KeyStore | ByteSource:
         raise StoreError(shown, f"cannot be read: {error}") from error
     if not isinstance(start, bytes):
         raise URLError(shown, "is a text file; open it in binary mode")
-    if start.startswith(_ZIP):
+    if start.startswith(ZIP):
         return _checked(ZipStore(file, shown))
     return open_file_object(file)
 

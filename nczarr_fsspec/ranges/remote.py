@@ -58,11 +58,7 @@ class RemoteFileBytes(RemoteBytes):
     ) -> Self:
         """Send the first request, from any thread; parameters and errors as `open_source`."""
         source = cls(transport, path, url, max_whole)
-        try:
-            source.run(source._begin(known, tail))
-        except BaseException:
-            source.close()
-            raise
+        source.run(source.begin(known, tail))
         return source
 
     @property
@@ -99,6 +95,14 @@ class RemoteFileBytes(RemoteBytes):
         return {
             name: value for name, value in self.__dict__.items() if name not in ("head", "tail")
         }
+
+    async def begin(self, known: Known | None, tail: int = 0) -> None:
+        """Send the first request, on the loop; parameters and errors as `open_source`."""
+        try:
+            await self._begin(known, tail)
+        except BaseException:
+            self.close()
+            raise
 
     async def _begin(self, known: Known | None, tail: int) -> None:
         """Ask for the first bytes, or the last; from the answer come size and version, too."""

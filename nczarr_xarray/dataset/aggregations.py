@@ -79,7 +79,7 @@ class _Own:
         if found is None:
             raise FormatError(self._url, f"has no variable {name!r}, which is to be a fragment")
         reader, variable = found
-        return Opening(reader.read, variable)
+        return Opening(reader, variable)
 
 
 def _names_of_own(array: FragmentArray) -> set[str]:

@@ -61,10 +61,22 @@ class DataFile:
         if not isinstance(source, RemoteBytes):
             with collection_paused():
                 return self.parse(read_hierarchy(seen, options))
-        parsed, key = memory.of(source).parsed, (options.path, options.tree, options.only)
+        parsed, key = memory.of(source).parsed, _parsed_by(options)
         hierarchy: Hierarchy | None = parsed.get(key)
         if hierarchy is None:
             hierarchy = self.parse(read_hierarchy(seen, options), around=True)
+            parsed[key] = hierarchy
+        return hierarchy
+
+    async def hierarchy_remote(self, options: OpenOptions) -> Hierarchy:
+        """Do as `hierarchy` does, of a remote file, on its loop."""
+        source = self.source
+        assert isinstance(source, RemoteBytes)
+        parsed, key = memory.of(source).parsed, _parsed_by(options)
+        hierarchy: Hierarchy | None = parsed.get(key)
+        if hierarchy is None:
+            reading = read_hierarchy(Source(source.url, source), options)
+            hierarchy = await self.parse_remote(reading, around=True)
             parsed[key] = hierarchy
         return hierarchy
 
@@ -172,6 +184,11 @@ class DataFile:
         there = [extent for extent in extents if isinstance(extent, Extent)]
         found = iter(await ranges.read_metadata(there, around=around) if there else [])
         return [next(found) if isinstance(extent, Extent) else extent for extent in extents]
+
+
+def _parsed_by(options: OpenOptions) -> tuple[object, ...]:
+    """Return what the metadata of a file depend on."""
+    return options.path, options.tree, options.only
 
 
 class _Remembering(DataFile):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,22 @@ def packing_of(variable: Variable) -> dict[str, Any]:
     return found
 
 
+class Request(NamedTuple):
+    """What to read of a fragment.
+
+    Attributes
+    ----------
+    key, points
+        As of `nczarr_xarray.model.Selections.read`.
+    finish
+        Makes values of the aggregation of what was read.
+    """
+
+    key: tuple[Any, ...]
+    points: bool
+    finish: Callable[[np.ndarray], np.ndarray]
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a fragment is read.
@@ -53,17 +69,14 @@ class Reading:
     axes: tuple[int | None, ...]
     steps: tuple[Sequence[int] | None, ...]
 
-    def read(
-        self, read: Callable[..., np.ndarray], key: tuple[Any, ...], *, points: bool
-    ) -> np.ndarray:
-        """Read a selection: `key` is in terms of the aggregation, relative to the fragment."""
+    def request(self, key: tuple[Any, ...], *, points: bool) -> Request:
+        """Return what to read for `key`, in terms of the aggregation, relative to the fragment."""
         ndim = len(self.array.shape)
         if self.axes == tuple(range(ndim)) and all(steps is None for steps in self.steps):
-            return self._values(read(key, points=points))
+            return Request(key, points, self._values)
         if not points:
             own = tuple(map(self._index, self.axes, self.steps, [key] * len(self.axes)))
-            data = read(own, points=False)
-            return self._values(self._arranged(data))
+            return Request(own, False, lambda data: self._values(self._arranged(data)))
         # the smallest box that has all points
         arrays = [axis for axis, index in enumerate(key) if not isinstance(index, slice)]
         sliced = [axis for axis in range(ndim) if axis not in arrays]
@@ -72,9 +85,14 @@ class Reading:
             slice(lows[axis], int(key[axis].max()) + 1) if axis in lows else key[axis]
             for axis in range(ndim)
         )
-        values = self.read(read, box, points=False).transpose([*arrays, *sliced])
-        chosen: np.ndarray = values[tuple(key[axis] - lows[axis] for axis in arrays)]
-        return chosen
+        whole = self.request(box, points=False)
+        within = tuple(key[axis] - lows[axis] for axis in arrays)
+
+        def chosen(data: np.ndarray) -> np.ndarray:
+            picked: np.ndarray = whole.finish(data).transpose([*arrays, *sliced])[within]
+            return picked
+
+        return Request(whole.key, False, chosen)
 
     def _index(
         self, axis: int | None, steps: Sequence[int] | None, key: tuple[Any, ...]

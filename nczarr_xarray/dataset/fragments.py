@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -15,15 +16,20 @@ import numpy as np
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, NCZarrWarning
+from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
+from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.fragment_values import reading_of
+from nczarr_xarray.dataset.variable import VariableReader, loop_of
 from nczarr_xarray.model import FragmentArray, FragmentPlace, Variable
 
 #: Fragments whose metadata are remembered, for one aggregation.
 _REMEMBERED = 2048
 #: Remote fragments that are opened and read at a time.
-_AT_A_TIME = 64
+_AT_A_TIME = 256
+#: Threads that read other fragments behind a network, such as trees.
+_THREADS = 32
 #: Aggregations whose fragments are aggregations, at most.
 _DEEPEST = 8
 
@@ -33,20 +39,37 @@ class Opening(NamedTuple):
 
     Attributes
     ----------
-    read
-        Reads a selection of it: `nczarr_xarray.dataset.variable.VariableReader.read`.
+    reader
+        Reads selections of it.
     variable
         Its metadata.
     """
 
-    read: Callable[..., np.ndarray]
+    reader: VariableReader
     variable: Variable
+
+
+class RemoteFile(Protocol):
+    """A remote file that is to be opened on its loop, with others at a time."""
+
+    @property
+    def source(self) -> OnLoop:
+        """What runs coroutines on the loop."""
+
+    async def open(self) -> Opening | None:
+        """Open the variable; None if the file is of a kind that `Opener.open` opens.
+
+        Raises
+        ------
+        NCZarrError
+            As `Opener.open`.
+        """
 
 
 class Opener(Protocol):
     """Opens variables of other datasets. Picklable."""
 
-    def __call__(
+    def open(
         self,
         target: str,
         storage_options: Mapping[str, Any] | None,
@@ -72,6 +95,11 @@ class Opener(Protocol):
         NCZarrError
             If there is no such dataset, or it has no such variable.
         """
+
+    def find(
+        self, target: str, storage_options: Mapping[str, Any] | None, path: str
+    ) -> RemoteFile | None:
+        """Find a variable in a remote file; None if the target is of another kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,38 +159,64 @@ class FragmentDatasets:
         Parameters
         ----------
         entire
-            See `Opener`.
+            See `Opener.open`.
 
         Raises
         ------
         NCZarrError
             If it cannot be opened, or must not be.
         """
+        found = None if entire else self.known(place)
+        if found is None:
+            if not place.address:
+                found = self._own(place.name)
+            else:
+                where, options = self._resolved(place)
+                depth = self._depth + 1
+                found = self._other.open(where, options, place.name, depth=depth, entire=entire)
+            self.keep(place, found)
+        return found
+
+    def known(self, place: FragmentPlace) -> Opening | None:
+        """Return what was opened before."""
         key = place.address, place.name
         with self._lock:
             found = self._known.get(key)
-            if found is not None and not entire:
+            if found is not None:
                 self._known.move_to_end(key)
-                return found
-        if not place.address:
-            found = self._own(place.name)
-        else:
-            if self._depth >= _DEEPEST:
-                raise FormatError(
-                    place.address, f"is in {_DEEPEST} aggregations, each in the next one: a circle?"
-                )
-            where = self.policy.resolve(place.address)
-            options = self.policy.options(where)
-            found = self._other(where, options, place.name, depth=self._depth + 1, entire=entire)
+        return found
+
+    def keep(self, place: FragmentPlace, found: Opening) -> None:
+        """Remember what was opened."""
         with self._lock:
-            self._known[key] = found
+            self._known[place.address, place.name] = found
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
-        return found
+
+    def find(self, place: FragmentPlace) -> RemoteFile | None:
+        """Find a fragment that is in a remote file; None for all others.
+
+        Raises
+        ------
+        NCZarrError
+            If it must not be opened.
+        """
+        if not place.address:
+            return None
+        where, options = self._resolved(place)
+        return self._other.find(where, options, place.name) if is_url(where) else None
 
     def is_remote(self, place: FragmentPlace) -> bool:
         """Tell whether waiting for a fragment is dear."""
-        return bool(place.address) and is_url(self.policy.resolve(place.address))
+        return bool(place.address) and is_url(place.address)
+
+    def _resolved(self, place: FragmentPlace) -> tuple[str, Mapping[str, Any]]:
+        if self._depth >= _DEEPEST:
+            raise FormatError(
+                place.address, f"is in {_DEEPEST} aggregations, each in the next one: a circle?"
+            )
+        where = self.policy.resolve(place.address)
+        return where, self.policy.options(where)
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_known")}
@@ -228,20 +282,21 @@ class FragmentReader:
             else:
                 parts.append(part)
         read = partial(self._read_part, result, points=points)
-        for group, many in self._grouped(parts):
-            if many == 1:
-                for part in group:
-                    read(part)
-                continue
-            with ThreadPoolExecutor(many, thread_name_prefix="nczarr-fragment") as pool:
-                waiting = [pool.submit(read, part) for part in group]
-                try:
-                    for one in waiting:
-                        one.result()
-                except BaseException:
-                    for one in waiting:
-                        one.cancel()
-                    raise
+        far: list[_Part] = []
+        for part in self._read_files(result, parts, points=points):
+            place = self._fragments.places(part.number)[0]
+            if self._datasets.is_remote(place):
+                far.append(part)
+            else:
+                read(part)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
+            waiting = [pool.submit(read, part) for part in far]
+            try:
+                for one in waiting:
+                    one.result()
+            finally:
+                for one in waiting:
+                    one.cancel()
         return plan.finish(result)
 
     def _part(
@@ -270,16 +325,53 @@ class FragmentReader:
             target,
         )
 
-    def _grouped(self, parts: list[_Part]) -> Iterator[tuple[list[_Part], int]]:
-        """Yield parts, and how many of them to read at a time."""
-        here: list[_Part] = []
-        remote: list[_Part] = []
+    def _read_files(self, result: np.ndarray, parts: list[_Part], *, points: bool) -> list[_Part]:
+        """Read parts that are in remote files, all at the same time; return the others."""
+        left: list[_Part] = []
+        remote: list[tuple[_Part, Opening | RemoteFile]] = []
         for part in parts:
-            first = self._fragments.places(part.number)[0]
-            (remote if self._datasets.is_remote(first) else here).append(part)
-        if remote:
-            yield remote, min(len(remote), _AT_A_TIME)
-        yield here, 1
+            place = self._fragments.places(part.number)[0]
+            try:
+                found = self._datasets.known(place) or self._datasets.find(place)
+            except NCZarrError:
+                found = None  # there may be other places
+            source = None if found is None else _loop_of(found)
+            if found is None or source is None:
+                left.append(part)
+            else:
+                remote.append((part, found))
+        if not remote:
+            return left
+        one = _loop_of(remote[0][1])
+        assert one is not None
+        gate = asyncio.Semaphore(_AT_A_TIME)
+
+        async def read(part: _Part, found: Opening | RemoteFile) -> None:
+            async with gate:
+                if not await self._read_on_loop(result, part, found, points=points):
+                    left.append(part)
+
+        one.run(_gather(read, remote))
+        return left
+
+    async def _read_on_loop(
+        self, result: np.ndarray, part: _Part, found: Opening | RemoteFile, *, points: bool
+    ) -> bool:
+        """Read one part; False if it has to be read in another way."""
+        try:
+            if not isinstance(found, Opening):
+                opened = await found.open()
+                if opened is None:
+                    return False
+                found = opened
+                self._datasets.keep(self._fragments.places(part.number)[0], found)
+            reading = reading_of(self._array, part.number, found.variable)
+            request = reading.request(part.key, points=points)
+            data = await found.reader.read_remote(request.key, points=request.points)
+            result[part.target] = request.finish(data)
+        except NCZarrError:
+            return False  # which is found again, and explained, or there are other places
+        return True
 
     def _warn(self) -> None:
         if not self._warned:
@@ -297,7 +389,9 @@ class FragmentReader:
                 except FormatError:
                     found = self._datasets.open(place, entire=True)
                     reading = reading_of(self._array, number, found.variable)
-                result[part.target] = reading.read(found.read, part.key, points=points)
+                request = reading.request(part.key, points=points)
+                data = found.reader.read(request.key, points=request.points)
+                result[part.target] = request.finish(data)
             except NCZarrError as error:
                 if place is places[-1]:
                     raise self._explained(error, number) from error
@@ -312,3 +406,15 @@ class FragmentReader:
             hint = "; if the fragments have moved, open with replace={old: new}"
         reason = f"{error.reason} (fragment {position} of {self._array.path}{hint})"
         return type(error)(error.object, reason)
+
+
+def _loop_of(found: Opening | RemoteFile) -> OnLoop | None:
+    """Return what runs coroutines on the loop of a fragment, if it has one."""
+    return loop_of(found.reader.store) if isinstance(found, Opening) else found.source
+
+
+async def _gather(
+    read: Callable[[_Part, Opening | RemoteFile], Coroutine[Any, Any, None]],
+    parts: list[tuple[_Part, Opening | RemoteFile]],
+) -> None:
+    await gather_or_cancel(*(read(part, found) for part, found in parts))

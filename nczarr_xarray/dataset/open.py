@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,12 +23,15 @@ from nczarr_fsspec.errors import (
     StoreError,
 )
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.ranges.source import ByteSource, Known
+from nczarr_fsspec.resolve import ZIP, find_remote_file
 from nczarr_xarray.dataset.aggregations import with_aggregations
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragments import Opening
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import open_target
+from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.nczarr.nodes import Answer
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
@@ -173,7 +177,7 @@ def open_file(
     file = DataFile(source, options.folder)
     with closed_on_error(source):
         opened = Opened(file, file.hierarchy(options))
-        return with_aggregations(opened, options, file.hierarchy, open_variable, master)
+        return with_aggregations(opened, options, file.hierarchy, Fragments(), master)
 
 
 def open_keys(
@@ -210,7 +214,7 @@ def open_keys(
                 _hold_back(hierarchy, reading.state)
                 opened = Opened(reading.state.store, hierarchy, reading=reading)
                 read = partial(_read_tree, reading, mode)
-                return with_aggregations(opened, options, read, open_variable, master)
+                return with_aggregations(opened, options, read, Fragments(), master)
             before = reading
         raise StoreError(store.url, always_changing(ATTEMPTS))
 
@@ -248,26 +252,61 @@ def _hold_back(hierarchy: Hierarchy, state: State) -> None:
             variable.error = variable.error or error
 
 
-def open_variable(
-    target: str,
-    storage_options: Mapping[str, Any] | None,
-    path: str,
-    *,
-    depth: int,
-    entire: bool,
-) -> Opening:
-    """Open a variable of a dataset as `nczarr_xarray.dataset.fragments.Opener` says."""
+class Fragments:
+    """Opens variables of datasets, as `nczarr_xarray.dataset.fragments.Opener` says."""
+
+    def open(
+        self,
+        target: str,
+        storage_options: Mapping[str, Any] | None,
+        path: str,
+        *,
+        depth: int,
+        entire: bool,
+    ) -> Opening:
+        options = replace(_options_for(path, storage_options), depth=depth)
+        if entire:
+            options = replace(options, only=None)
+        with open_with(target, options) as opened:  # what is read opens it again
+            return _variable_of(opened, path)
+
+    def find(
+        self, target: str, storage_options: Mapping[str, Any] | None, path: str
+    ) -> RemoteVariable | None:
+        found = find_remote_file(target, storage_options)
+        return None if found is None else RemoteVariable(*found, _options_for(path, None), path)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteVariable:
+    """A variable of a remote file, as `nczarr_xarray.dataset.fragments.RemoteFile` says."""
+
+    source: RemoteFileBytes
+    known: Known | None
+    options: OpenOptions
+    path: str
+
+    async def open(self) -> Opening | None:
+        source = self.source
+        await source.begin(self.known)
+        if bytes(source.head[:4]) in ZIP or source.head.lstrip().startswith(b"<"):
+            return None
+        file = DataFile(source)
+        opened = Opened(file, await file.hierarchy_remote(self.options))
+        return None if find(opened.hierarchy) else _variable_of(opened, self.path)
+
+
+def _options_for(path: str, storage_options: Mapping[str, Any] | None) -> OpenOptions:
+    """Return how to open what has one variable."""
     group, _, name = path.strip("/").rpartition("/")
-    options = OpenOptions(
-        group=group or None,
-        tree=False,
-        storage_options=storage_options,
-        depth=depth,
-        only=None if entire else name,
-    )
-    with open_with(target, options) as opened:  # what is read opens it again
-        holder = opened.hierarchy.root.find(group)
-        variable = None if holder is None else holder.variables.get(name)
-        if variable is None:
-            raise FormatError(opened.store.url, f"has no variable {path!r}")
-        return Opening(opened.reader(variable).read, variable)
+    return OpenOptions(group=group or None, tree=False, storage_options=storage_options, only=name)
+
+
+def _variable_of(opened: Opened, path: str) -> Opening:
+    """Return the variable at a path; `FormatError` if there is none."""
+    group, _, name = path.strip("/").rpartition("/")
+    holder = opened.hierarchy.root.find(group)
+    variable = None if holder is None else holder.variables.get(name)
+    if variable is None:
+        raise FormatError(opened.store.url, f"has no variable {path!r}")
+    return Opening(opened.reader(variable), variable)

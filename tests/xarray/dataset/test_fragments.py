@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrWarning
-from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader, Opening
+from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader, Opening, RemoteFile
+from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
@@ -47,22 +48,25 @@ class Held:
         attributes = self.attributes.get(name, {})
         nc_type = next(name for name, dtype in NC_DTYPES.items() if dtype == data.dtype)
         variable = Variable(name, "/", dimensions, nc_type, data.dtype, attributes)
-        return Opening(Read(data), variable)
+        return Opening(cast("VariableReader", Read(data)), variable)
 
-    def other(
+    def open(
         self, target: str, storage_options: Any, path: str, *, depth: int, entire: bool
     ) -> Opening:
         return self.variable(target.removeprefix("/d/"))
 
+    def find(self, target: str, storage_options: Any, path: str) -> RemoteFile | None:
+        raise AssertionError(f"{target} is not remote")
+
     def reader(self, array: FragmentArray) -> FragmentReader:
-        return FragmentDatasets(self.variable, self.other, POLICY, 0).selections(array)
+        return FragmentDatasets(self.variable, self, POLICY, 0).selections(array)
 
 
 @dataclass
 class Read:
     data: np.ndarray[Any, Any]
 
-    def __call__(self, key: tuple[Any, ...], *, points: bool = False) -> np.ndarray[Any, Any]:
+    def read(self, key: tuple[Any, ...], *, points: bool = False) -> np.ndarray[Any, Any]:
         return pointwise(self.data, key) if points else outer(self.data, key)
 
 
@@ -277,12 +281,12 @@ class TestPlaces:
         assert found.read((slice(None),), points=False).tolist() == [3.0, 3.0, FILL, FILL]
 
     def test_circles_end(self) -> None:
-        datasets = FragmentDatasets(self.held.variable, self.held.other, POLICY, 8)
+        datasets = FragmentDatasets(self.held.variable, self.held, POLICY, 8)
         with pytest.raises(FormatError, match="a circle"):
             datasets.open(FragmentPlace("a", "v"))
 
     def test_pickle(self) -> None:
-        datasets = FragmentDatasets(self.held.variable, self.held.other, POLICY, 0)
+        datasets = FragmentDatasets(self.held.variable, self.held, POLICY, 0)
         again = pickle.loads(pickle.dumps(replace(self.array, opener=datasets)))
         found = again.selections(None).read((slice(None),), points=False)
         assert found.tolist() == [1.0, 2.0, FILL, FILL]

@@ -8,7 +8,7 @@ import netCDF4
 import numpy as np
 import pytest
 
-from nczarr_xarray.dataset.open import open_variable, open_with
+from nczarr_xarray.dataset.open import Fragments, open_with
 from nczarr_xarray.formats.open_options import OpenOptions
 
 
@@ -34,13 +34,13 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["tas", "time", "x", "g/h/tas", "/g/h/time"])
 def test_the_same_as_in_all(path: Path, name: str) -> None:
     for entire in (False, True):
-        found = open_variable(str(path), None, name, depth=0, entire=entire)
+        found = Fragments().open(str(path), None, name, depth=0, entire=entire)
         with netCDF4.Dataset(path) as file:
             own = file[name]
             own.set_auto_maskandscale(False)
             expected, shape = own[...], own.shape
         assert found.variable.shape == shape
-        assert found.read().tolist() == expected.tolist()
+        assert found.reader.read().tolist() == expected.tolist()
     attributes = found.variable.attributes
     assert ("_FillValue" in attributes) == ("units" in attributes) == name.endswith("tas")
 
@@ -53,7 +53,7 @@ def test_others_are_not_read(path: Path) -> None:
 
 def test_the_length_that_others_give(path: Path) -> None:
     short, whole = (
-        open_variable(str(path), None, "short", depth=0, entire=entire).variable.shape
+        Fragments().open(str(path), None, "short", depth=0, entire=entire).variable.shape
         for entire in (False, True)
     )
     assert (short, whole) == ((1,), (2,))
