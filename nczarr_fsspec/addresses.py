@@ -28,6 +28,7 @@ from nczarr_fsspec.hosts import is_metadata_service, is_private
 from nczarr_fsspec.places import SERVERS, Place, is_absolute, locate, place_of
 from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
 from nczarr_fsspec.resolve import innermost
+from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION, TIMEOUT_OPTION
 from nczarr_fsspec.url import is_url, parse_url, redact
@@ -39,8 +40,9 @@ Allow: TypeAlias = (
 )
 
 _SCHEME_ONLY = re.compile(r"(?i)([a-z][a-z0-9+.\-]+)(?::/*)")
-#: options that are no secrets, and hold for all that is far away
-_LIMITS = (MAX_WHOLE_OPTION, MAX_METADATA_OPTION, TIMEOUT_OPTION)
+_ALIAS_ONLY = re.compile(r"s3://([^/]+)/?")
+#: options that hold for all that is far away; an alias has its own keys
+_LIMITS = (MAX_WHOLE_OPTION, MAX_METADATA_OPTION, TIMEOUT_OPTION, CONFIG_OPTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,12 @@ class _Allowed:
     private: bool = False
 
     @classmethod
-    def parse(cls, prefix: object, options: Mapping[str, Any] | None = None) -> _Allowed:
+    def parse(
+        cls,
+        prefix: object,
+        aliases: Configuration,
+        options: Mapping[str, Any] | None = None,
+    ) -> _Allowed:
         if not isinstance(prefix, (str, os.PathLike)) or not os.fsdecode(prefix).strip():
             raise URLError(
                 "allow", f"{prefix!r} is not a prefix; give a list of URLs and paths, or True"
@@ -62,7 +69,12 @@ class _Allowed:
         match = _SCHEME_ONLY.fullmatch(text)
         if match and match[1].lower() != "file":
             return cls(match[1].lower(), None, options)
-        place = place_of("/" if match else text if is_absolute(text) else os.path.abspath(text))
+        if match:
+            text = "/"
+        elif alias := _ALIAS_ONLY.fullmatch(text):
+            host = configuration(aliases).hosts.get(alias[1])
+            text = text if host is None else host.endpoint
+        place = place_of(text if is_absolute(text) else os.path.abspath(text), aliases)
         if place.chain:
             raise URLError(
                 "allow", f"{redact(text)!r} is a chain of URLs; only allow=True allows these"
@@ -100,6 +112,7 @@ class AddressPolicy:
     _replace: tuple[tuple[str, str], ...]
     _allowed: tuple[_Allowed, ...] | None
     _options: Mapping[str, Any] = field(repr=False)
+    _aliases: Configuration = field(repr=False)
 
     @classmethod
     def of(
@@ -135,7 +148,9 @@ class AddressPolicy:
         """
         text, given = _named(master)
         options = {**given, **(storage_options or {})}
-        place = None if text is None else place_of(text)
+        aliases = options.get(CONFIG_OPTION)
+        place = None if text is None else place_of(text, aliases)
+        local = place is not None and place.is_local
         moved: dict[str, str] = {}
         for old, new in (replace or {}).items():
             if not old:
@@ -145,8 +160,9 @@ class AddressPolicy:
             f"{type(master).__name__} object" if text is None else _shown(text),
             place,
             tuple(sorted(moved.items(), key=lambda pair: -len(pair[0]))),
-            _allowed(allow, moved.values(), local=place is not None and place.is_local),
+            _allowed(allow, moved.values(), aliases, local=local),
             _own_options(text, place, options),
+            aliases,
         )
 
     def resolve(self, address: str) -> str:
@@ -161,19 +177,19 @@ class AddressPolicy:
         """
         shown = f"{self.shown}: address {redact(address)!r}"
         moved = _moved(address, self._replace)
-        place = locate(address if moved is None else moved, self._master, shown)
+        place = locate(address if moved is None else moved, self._master, shown, self._aliases)
         for spelling in place.spellings if self._replace and moved is None else ():
             if (moved := _moved(spelling, self._replace)) is not None:
-                place = locate(moved, self._master, shown)
+                place = locate(moved, self._master, shown, self._aliases)
                 break
         # what is looked at is the text that will be opened, whatever was thought of its parts
-        if (refused := self._refusal(place_of(place.text))) is not None:
+        if (refused := self._refusal(place_of(place.text, self._aliases))) is not None:
             raise AccessDeniedError(shown, refused)
         return place.text
 
     def options(self, target: str) -> dict[str, Any]:
         """Return the storage options with which to open what `resolve` has returned."""
-        place = place_of(target)
+        place = place_of(target, self._aliases)
         covering = [a for a in self._allowed or () if a.options is not None and a.covers(place)]
         if covering:
             return dict(max(covering, key=lambda a: a.length).options or {})
@@ -215,12 +231,14 @@ class AddressPolicy:
         )
 
 
-def _allowed(allow: Allow, moved: Iterable[str], *, local: bool) -> tuple[_Allowed, ...] | None:
+def _allowed(
+    allow: Allow, moved: Iterable[str], aliases: Configuration, *, local: bool
+) -> tuple[_Allowed, ...] | None:
     """Return what may be opened besides the master's own place; None if everything may."""
-    given = tuple(_Allowed.parse(new) for new in moved if is_absolute(new))
+    given = tuple(_Allowed.parse(new, aliases) for new in moved if is_absolute(new))
     if allow is None and local:
         servers = (_Allowed(scheme, private=True) for scheme in sorted(SERVERS))
-        return (*given, _Allowed.parse("/"), *servers)
+        return (*given, _Allowed.parse("/", aliases), *servers)
     if allow is None or allow is False:
         return given
     if allow is True:
@@ -232,7 +250,7 @@ def _allowed(allow: Allow, moved: Iterable[str], *, local: bool) -> tuple[_Allow
     pairs = list(allow.items() if isinstance(allow, Mapping) else ((name, None) for name in allow))
     if any(prefix == "*" for prefix, _ in pairs):
         return None
-    return (*given, *(_Allowed.parse(prefix, options) for prefix, options in pairs))
+    return (*given, *(_Allowed.parse(prefix, aliases, options) for prefix, options in pairs))
 
 
 def _named(master: Any) -> tuple[str | None, Mapping[str, Any]]:

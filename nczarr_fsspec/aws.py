@@ -14,6 +14,7 @@ import base64
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fsspec.config import conf as fsspec_config
@@ -45,7 +46,11 @@ _CONTAINER_CREDENTIALS = (
 _AMAZON = re.compile(r"https://s3(?!-fips|\.dualstack)[^:]*\.amazonaws\.com(\.cn)?")
 
 
-def storage_options(url: NetCDFURL, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def storage_options(
+    url: NetCDFURL,
+    given: Mapping[str, Any] | None = None,
+    keys: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Return the keyword arguments with which ``fsspec.core.url_to_fs`` opens the base of `url`.
 
     What is `given` always wins. An S3 URL gets besides: credentials (`choose_profile`,
@@ -60,6 +65,8 @@ def storage_options(url: NetCDFURL, given: Mapping[str, Any] | None = None) -> d
         A parsed URL; one that is neither S3 nor has a password gets back what was given.
     given
         Storage options of the caller.
+    keys
+        Credentials for the service, if there are some that are for it alone.
 
     Raises
     ------
@@ -71,7 +78,7 @@ def storage_options(url: NetCDFURL, given: Mapping[str, Any] | None = None) -> d
     options = dict(given or {})
     if url.bucket is None and not url.userinfo:
         return options
-    add = _add_s3 if url.bucket is not None else _add_password
+    add = partial(_add_s3, keys=keys or {}) if url.bucket is not None else _add_password
     if url.base.startswith(f"{url.target_protocol}://"):
         return add(url, options)
     return options | {url.target_protocol: add(url, options.get(url.target_protocol) or {})}
@@ -160,7 +167,7 @@ def choose_region(
     )
 
 
-def _add_s3(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
+def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
     configured = fsspec_config.get(url.target_protocol, {})
     known = {**configured, **given}
     given_client = given.get("client_kwargs") or {}
@@ -170,7 +177,9 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
 
     added: dict[str, Any] = {}
     name = known.get("profile")
-    if _GIVEN_CREDENTIALS.isdisjoint(known) and "aws_access_key_id" not in client:
+    if keys and _GIVEN_CREDENTIALS.isdisjoint(given) and "aws_access_key_id" not in given_client:
+        added = dict(keys)
+    elif _GIVEN_CREDENTIALS.isdisjoint(known) and "aws_access_key_id" not in client:
         name = choose_profile(url, entries, env, profiles)
         added = credentials(name, env, profiles)
     if "region_name" not in {**client, **config}:

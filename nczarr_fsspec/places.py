@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from nczarr_fsspec.errors import AccessDeniedError, URLError
+from nczarr_fsspec.s3nc import Configuration, located
 from nczarr_fsspec.url import MODES, NetCDFURL, is_url, parse_url, redact, split_chain
 
 #: what servers of data are named by
@@ -72,8 +73,8 @@ class Place:
 
     @property
     def names_service(self) -> bool:
-        """Whether it is in S3 at an endpoint that it names itself, and not Amazon's."""
-        return bool(self.bucket and self.service) and not self.host.endswith(_AMAZON)
+        """Whether it is in S3 at an endpoint that it names itself, not by an alias or Amazon's."""
+        return bool(self.bucket and self.host) and not self.host.endswith(_AMAZON)
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -141,7 +142,7 @@ class Place:
         segments = raw
         if self.scheme in _DEFAULT_PORTS:
             segments = tuple(map(unquote, raw))
-        elif self.bucket and self.service:
+        elif self.stem.startswith("http"):
             path = quote(path, errors="surrogatepass")
         elif "#" in path or (self.bucket and "?" in path):
             raise URLError(shown, "has '#' or '?' in a key, and a URL without a server has neither")
@@ -156,8 +157,13 @@ def is_absolute(text: str) -> bool:
     return path or is_url(text) or _FILE.match(text) is not None
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str, aliases: Configuration = None) -> Place:
     """Take apart what the caller names: a URL with all that it may say, or an absolute path.
+
+    Parameters
+    ----------
+    aliases
+        See `nczarr_fsspec.s3nc.configuration`.
 
     Raises
     ------
@@ -171,11 +177,18 @@ def place_of(text: str) -> Place:
         return Place("", text, chain=text)
     if _FILE.match(link):
         return replace(_local(_existing("", parse_url(link).path)), chain=chain)
-    return replace(_served(link, redact(text)), chain=chain, text=text)
+    return replace(_served(link, redact(text), aliases), chain=chain, text=text)
 
 
-def locate(address: str, master: Place | None, shown: str) -> Place:
-    """Find out what an address in a master names; pure but for names of local files.
+def locate(address: str, master: Place | None, shown: str, aliases: Configuration = None) -> Place:
+    """Find out what an address in a master names; looks for local files, and for aliases.
+
+    Parameters
+    ----------
+    shown
+        How messages name the address.
+    aliases
+        See `nczarr_fsspec.s3nc.configuration`.
 
     Raises
     ------
@@ -199,7 +212,7 @@ def locate(address: str, master: Place | None, shown: str) -> Place:
     if split_chain(address)[0]:
         return Place("", address, chain=address)
     _check(address, shown)
-    place = _served(address, shown)
+    place = _served(address, shown, aliases)
     if master is not None and (master.scheme, master.bucket) == (place.scheme, place.bucket):
         # an S3 URL need not say which service has the bucket; the master does
         if place.bucket and place.service in ("", master.service):
@@ -258,7 +271,7 @@ def _existing(folder: str, address: str) -> str:
     return first if "\0" in other else other
 
 
-def _served(text: str, shown: str) -> Place:
+def _served(text: str, shown: str, aliases: Configuration) -> Place:
     """Take apart a URL with a scheme that is not ``file``."""
     match = _SCHEME.match(text)
     if match is None:
@@ -274,7 +287,7 @@ def _served(text: str, shown: str) -> Place:
         fragment = ""  # which is not for `parse_url`
     url = parse_url(f"{spoken}{location[len(scheme) :]}" + (f"#{fragment}" if fragment else ""))
     if url.bucket is not None:
-        return _in_bucket(url, shown)
+        return _in_bucket(url, shown, aliases)
     netloc = netloc.rpartition("@")[2]
     service = netloc.lower().removesuffix(_DEFAULT_PORTS[spoken])
     place = Place(
@@ -283,17 +296,19 @@ def _served(text: str, shown: str) -> Place:
     return replace(place.at(_split(url.path), shown), text=text)
 
 
-def _in_bucket(url: NetCDFURL, shown: str) -> Place:
+def _in_bucket(named: NetCDFURL, shown: str, aliases: Configuration) -> Place:
+    url, _ = located(named, aliases)
     scheme, bucket, service = url.target_protocol, url.bucket or "", url.endpoint or ""
-    words = [f"mode={scheme}"] if service else []
+    words = [f"mode={scheme}"] if named.endpoint else []
     options = (name for name in ("aws.profile", "aws.region") if url.options.get(name))
     words += [f"{name}={quote(url.options[name])}" for name in options]
+    alias = f"{named.bucket}/" if url is not named else ""
     place = Place(
         scheme,
         service=service,
-        host=_PORT.sub("", service.partition("://")[2]),
+        host=_PORT.sub("", (named.endpoint or "").partition("://")[2]),
         bucket=bucket,
-        stem=f"{service or f'{scheme}:/'}/{bucket}",
+        stem=f"{named.endpoint or f'{scheme}:/'}/{alias}{bucket}",
         fragment="&".join(words),
     )
     return place.at(_split(url.key), shown)

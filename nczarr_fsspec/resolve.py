@@ -34,6 +34,7 @@ from nczarr_fsspec.ranges.open import (
     split_options,
 )
 from nczarr_fsspec.ranges.source import ByteSource, Known, LocalBytes, RemoteBytes
+from nczarr_fsspec.s3nc import CONFIG_OPTION, located
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.stores.mapping import MappingStore
@@ -306,7 +307,9 @@ def open_filesystem(
     from nczarr_fsspec.aws import storage_options
 
     shown = url.text.partition("#")[0]
-    arguments = storage_options(url, options)
+    options = dict(options or {})
+    url, keys = located(url, options.pop(CONFIG_OPTION, None))
+    arguments = storage_options(url, options, keys)
     try:
         fs, path = url_to_fs(url.base, **arguments)
     except ImportError as error:
@@ -406,6 +409,7 @@ def split_local_options(
     """
     rest = dict(options or {})
     follow = rest.pop(FOLLOW_OPTION, False)
+    rest.pop(CONFIG_OPTION, None)  # which is for the fragments of an aggregation
     if rest and not others:
         raise URLError(
             shown,

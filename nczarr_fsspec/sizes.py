@@ -7,8 +7,8 @@ from typing import SupportsIndex
 
 from nczarr_fsspec.errors import URLError
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGTP]?)(i?)(?:[bB](?:ytes)?)?\s*")
-_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGTPEZY]?)(i?)(?:[bB](?:ytes)?)?\s*")
+_POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6, "Z": 7, "Y": 8}
 
 
 def parse_size(size: str | SupportsIndex, option: str = "size") -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError, URLError
 from nczarr_fsspec.keystore import Object
+from nczarr_fsspec.s3nc import CONFIG_OPTION, located
 from nczarr_fsspec.url import is_url, parse_url, redact
 from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.file_keys import FileKeys
@@ -67,7 +68,7 @@ def find_references(
     target: Any, storage_options: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[NCZarrError]]:
     """Return `references`, and the reasons why variables were left out."""
-    url = _url(target)
+    url = _url(target, storage_options)
     keys = open_view(target, storage_options, scattered=False)
     try:
         if not isinstance(keys, FileKeys):
@@ -87,7 +88,7 @@ def find_references(
     return {"version": 1, "refs": texts | chunks}, problems
 
 
-def _url(target: Any) -> str:
+def _url(target: Any, storage_options: Mapping[str, Any] | None) -> str:
     """Return the name of the file for other programs."""
     if not isinstance(target, (str, os.PathLike)):
         raise URLError(f"{type(target).__name__} object", "references need a path or a URL")
@@ -100,7 +101,7 @@ def _url(target: Any) -> str:
     if redact(text) != text:
         reason = "holds secrets, which would be in the references; pass them as storage_options"
         raise URLError(redact(text), reason)
-    return url.base
+    return located(url, (storage_options or {}).get(CONFIG_OPTION))[0].base
 
 
 def _chunks(keys: FileKeys, view: ArrayView, url: str) -> dict[str, str | list[Any]]:

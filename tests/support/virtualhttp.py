@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -32,15 +32,18 @@ class Reply:
     before: float
     speak: Speaker
     status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] | None = None
     closed: bool = False
 
-    url: URL = field(default_factory=URL)
-
     reason = "OK"
+    url = URL("http://h/d/x")
+
+    def __post_init__(self) -> None:
+        self.headers = self.headers or {}
 
     @property
     def content_length(self) -> int | None:
+        assert self.headers is not None
         length = self.headers.get("Content-Length")
         return None if length is None else int(length)
 
@@ -80,9 +83,7 @@ class Session:
 
     def get(self, url: Any, *, headers: Any, **options: Any) -> Reply:
         self.requests += 1
-        reply = self.make(URL(url).path, headers.get("Range", ""))
-        reply.url = URL(url)
-        return reply
+        return self.make(URL(url).path, headers.get("Range", ""))
 
     async def close(self) -> None: ...
 

@@ -1,0 +1,84 @@
+"""Aliases of S3netCDF4, on a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.errors import AccessDeniedError
+from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.resolve import open_data
+from nczarr_xarray.views.references import references
+from tests.support.s3server import S3Server, s3_server
+
+__all__ = ["s3_server"]
+
+pytestmark = pytest.mark.servers
+
+
+@pytest.fixture
+def home(s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home whose configuration names the server "weed", with keys, and "open", without."""
+    for name in os.environ:
+        if name.startswith(("AWS_", "NCRCENV_", "S3_NC")):
+            monkeypatch.delenv(name)
+    url = s3_server.endpoint.removeprefix("http://")
+    keys = {"accessKey": s3_server.access_key, "secretKey": s3_server.secret_key}
+    weed = {"alias": "s3://weed", "url": url, **keys, "api": "S3v4"}
+    hosts = {"weed": weed, "open": {"alias": "open", "url": s3_server.endpoint}}
+    (tmp_path / ".s3nc4.json").write_text(json.dumps({"version": "8", "hosts": hosts}))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    fs = fsspec.filesystem("s3", **s3_server.signed())
+    for bucket in (s3_server.public, s3_server.private):
+        fs.pipe_file(f"{bucket}/run/x_tas_[0].nc", b"CDF\x01" + b"\0" * 28)
+    return tmp_path
+
+
+def test_an_object_behind_an_alias(home: Path, s3_server: S3Server) -> None:
+    for place in (f"weed/{s3_server.private}", f"open/{s3_server.public}"):
+        source = open_data(f"s3://{place}/run/x_tas_[0].nc")
+        assert isinstance(source, ByteSource)
+        assert source.head[:4] == b"CDF\x01"
+        assert s3_server.secret_key not in repr(source)
+        source.close()
+    with pytest.raises(AccessDeniedError) as caught:
+        open_data(f"s3://open/{s3_server.private}/run/x_tas_[0].nc#mode=bytes")
+    assert s3_server.secret_key not in str(caught.value)
+
+
+def test_a_dataset_is_written_and_read_behind_an_alias(home: Path, s3_server: S3Server) -> None:
+    ds = xr.Dataset({"a": ("x", np.arange(10.0))})
+    target = f"s3://weed/{s3_server.private}/aliased.nczarr"
+    ds.nczarr.to_nczarr(target)
+    with xr.open_dataset(target, engine="nczarr") as found:
+        xr.testing.assert_identical(found.load(), ds)
+    fs = fsspec.filesystem("s3", **s3_server.signed())
+    assert fs.exists(f"{s3_server.private}/aliased.nczarr/.zgroup")
+
+
+def test_a_configuration_for_one_call(
+    home: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(home / "nowhere"))
+    config = json.loads((home / ".s3nc4.json").read_text())
+    for given in (config, home / ".s3nc4.json"):
+        target = f"s3://weed/{s3_server.private}/run/x_tas_[0].nc"
+        source = open_data(target, {"s3nc": given})
+        assert isinstance(source, ByteSource)
+        source.close()
+
+
+def test_references_name_the_bucket_and_not_the_alias(home: Path, s3_server: S3Server) -> None:
+    ds = xr.Dataset({"a": ("x", np.arange(1000.0))})
+    ds.to_netcdf(home / "a.nc", engine="scipy")
+    fs = fsspec.filesystem("s3", **s3_server.signed())
+    fs.put_file(str(home / "a.nc"), f"{s3_server.private}/run/a.nc")
+    found = references(f"s3://weed/{s3_server.private}/run/a.nc")["refs"]
+    assert found["a/0"][0] == f"s3://{s3_server.private}/run/a.nc"
