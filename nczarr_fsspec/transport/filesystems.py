@@ -103,8 +103,12 @@ def without_secrets(fs: AbstractFileSystem, error: Exception) -> str:
 
 def wants_credentials(fs: AbstractFileSystem, error: Exception) -> bool:
     """Tell whether S3 refused for want of credentials, or there are none."""
-    refused = isinstance(error, PermissionError) or "Credentials" in type(error).__name__
-    return is_s3(fs) and refused
+    return is_s3(fs) and (_is_denied(error) or "Credentials" in type(error).__name__)
+
+
+def _is_denied(error: Exception) -> bool:
+    """Tell whether access is denied; what s3fs makes of a bare 401 does not say so."""
+    return isinstance(error, PermissionError) or s3_code(error) == "401"
 
 
 def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
@@ -117,7 +121,7 @@ def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
             "; choose credentials (AWS_PROFILE, #aws.profile=NAME or storage_options), or for "
             'public data none: storage_options={"anon": True}'
         )
-    kind = AccessDeniedError if isinstance(error, PermissionError) else StoreError
+    kind = AccessDeniedError if _is_denied(error) else StoreError
     raise kind(describe(fs, path), reason) from None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -32,18 +32,15 @@ class Reply:
     before: float
     speak: Speaker
     status: int = 200
-    headers: dict[str, str] | None = None
+    headers: dict[str, str] = field(default_factory=dict)
     closed: bool = False
 
-    reason = "OK"
-    url = URL("http://h/d/x")
+    url: URL = field(default_factory=URL)
 
-    def __post_init__(self) -> None:
-        self.headers = self.headers or {}
+    reason = "OK"
 
     @property
     def content_length(self) -> int | None:
-        assert self.headers is not None
         length = self.headers.get("Content-Length")
         return None if length is None else int(length)
 
@@ -83,7 +80,9 @@ class Session:
 
     def get(self, url: Any, *, headers: Any, **options: Any) -> Reply:
         self.requests += 1
-        return self.make(URL(url).path, headers.get("Range", ""))
+        reply = self.make(URL(url).path, headers.get("Range", ""))
+        reply.url = URL(url)
+        return reply
 
     async def close(self) -> None: ...
 

@@ -56,6 +56,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
     loop = VirtualLoop()
     try:
         result = loop.run_until_complete(coroutine)
+        loop.run_until_complete(asyncio.sleep(0))  # generators that were left end in tasks
         left = asyncio.all_tasks(loop)
         assert not left, left
         return result, loop.now

@@ -8,11 +8,9 @@ import pickle
 import socketserver
 import struct
 import threading
-import tracemalloc
 import warnings
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -41,6 +39,7 @@ from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_xarray import to_nczarr
 from tests.support.httpserver import Server
+from tests.support.memory import little_memory
 
 PAGE = b"<!DOCTYPE html><html><body>No such page</body></html>"
 
@@ -128,18 +127,6 @@ class Endless:
         while self.sent < before + self.MOST:
             out.write(self.block)
             self.sent += len(self.block)
-
-
-@contextmanager
-def little_memory(most: int) -> Iterator[None]:
-    """Assert that Python holds at most so many bytes more at a time."""
-    tracemalloc.start()
-    try:
-        yield
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < most
 
 
 def load(target: Any, **options: Any) -> xr.Dataset:

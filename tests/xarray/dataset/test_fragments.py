@@ -65,6 +65,7 @@ class Held:
 @dataclass
 class Read:
     data: np.ndarray[Any, Any]
+    store: None = None
 
     def read(self, key: tuple[Any, ...], *, points: bool = False) -> np.ndarray[Any, Any]:
         return pointwise(self.data, key) if points else outer(self.data, key)
