@@ -20,7 +20,7 @@ from fsspec.utils import stringify_path
 
 from nczarr_fsspec.errors import DatasetNotFoundError
 from nczarr_fsspec.extras import missing_package
-from nczarr_fsspec.ranges.file import ByteRangeFile
+from nczarr_fsspec.ranges.file_object import ByteRangeFile
 from nczarr_fsspec.ranges.open import MAX_WHOLE, open_source
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes

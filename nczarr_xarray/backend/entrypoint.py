@@ -146,13 +146,13 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         FormatError
             If a group redefines a dimension of its parent with another length.
         """
-        from nczarr_xarray.backend.datasets import as_tree
+        from nczarr_xarray.backend.data_store import as_tree
 
         return as_tree(self.open_groups_as_dict(filename_or_obj, **options))
 
 
 def _open(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
-    from nczarr_xarray.backend.datasets import open_groups
+    from nczarr_xarray.backend.data_store import open_groups
     from nczarr_xarray.formats.open_options import OpenOptions
 
     given = {name: arguments.pop(name) for name in _OPENING if name in arguments}

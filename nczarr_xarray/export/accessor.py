@@ -39,6 +39,6 @@ def register() -> None:
     stays there.
     """
     from nczarr_xarray.backend._compat import WRITEABLE_STORES
-    from nczarr_xarray.export.netcdf import NetCDFTarget
+    from nczarr_xarray.export.to_netcdf import NetCDFTarget
 
     WRITEABLE_STORES["nczarr"] = NetCDFTarget  # type: ignore[index]  # a literal of its own names

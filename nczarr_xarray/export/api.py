@@ -12,11 +12,11 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend._compat import dataarray_to_dataset
 from nczarr_xarray.export.dataset import Options
 from nczarr_xarray.export.new import plan_new
+from nczarr_xarray.export.new_values import plan_append, plan_values
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.request import Mode, Request
 from nczarr_xarray.export.update import RegionLike
-from nczarr_xarray.export.values import plan_append, plan_values
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, settle
+from nczarr_xarray.export.write_request import Mode, WriteRequest
 from nczarr_xarray.export.write_task import WriteTask
 
 Exportable: TypeAlias = "xr.Dataset | xr.DataArray | xr.DataTree"
@@ -193,7 +193,7 @@ def plan_groups(
     """
     write_target, profile, options = settle(target, options)
     how = _mode(options, write_target.url)
-    request = Request(write_target, profile, groups, path, asked, options)
+    request = WriteRequest(write_target, profile, groups, path, asked, options)
     if options.append_dim is not None:
         return plan_append(request, options.append_dim)
     if options.region is not None or how == "r+":

@@ -18,11 +18,11 @@ from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.new import plan_contents
-from nczarr_xarray.export.request import aligned_item
-from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.storage import fill_element, note_text, text_dtype
 from nczarr_xarray.export.stored import netcdf_text, stored_as
+from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, settle
+from nczarr_xarray.export.write_request import aligned_item
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
 from nczarr_xarray.formats.nczarr.emit import Profile

@@ -16,7 +16,6 @@ from nczarr_xarray.codecs.quantize import quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.inherited import adapted, keep_whole, leave_out, without_cf
 from nczarr_xarray.export.lacking import Lacking
-from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.storage import (
     QUANTIZE_ATTRIBUTES,
     QUANTIZE_KEYS,
@@ -25,6 +24,7 @@ from nczarr_xarray.export.storage import (
     note_text,
     storage,
 )
+from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.strings import longest_text, whole_text
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import (

@@ -14,11 +14,11 @@ from nczarr_fsspec.errors import (
     IncompleteExportError,
     StoreError,
 )
-from nczarr_xarray.backend.datasets import open_group
+from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.write_target import WriteTarget
-from nczarr_xarray.formats.nczarr import edit, spellings
+from nczarr_xarray.formats.nczarr import amend, spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import Profile, consolidate
 from nczarr_xarray.formats.open_options import OpenOptions
@@ -58,7 +58,7 @@ class Existing:
             root[".nczarr"] = b"{}"
         if opened.hierarchy.generation == "v3":
             root["zarr.json"] = b"{}"
-        self.profile: Profile = edit.generation_profile(root)
+        self.profile: Profile = amend.generation_profile(root)
 
     @classmethod
     def open(cls, target: WriteTarget) -> Existing | None:
@@ -180,7 +180,7 @@ class Existing:
             everything = self._everything(removed)
         if self.profile.spelling is None:  # pure Zarr, for which strict parsers exist
             found, everything = (
-                {key: edit.standard(data, key) for key, data in documents.items()}
+                {key: amend.standard(data, key) for key, data in documents.items()}
                 for documents in (found, everything)
             )
         if everything:

@@ -22,8 +22,8 @@ from nczarr_xarray.export.netcdf_variables import (
     write_attributes,
 )
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.source import StoredSource
 from nczarr_xarray.export.stored import netcdf_text, stored_as
+from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,

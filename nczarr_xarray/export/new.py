@@ -18,18 +18,18 @@ from nczarr_xarray._version import __version__
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Contents, Exporter
 from nczarr_xarray.export.existing import Existing, is_below
-from nczarr_xarray.export.request import (
+from nczarr_xarray.export.write_options import WriteOptions
+from nczarr_xarray.export.write_request import (
     Mode,
-    Request,
+    WriteRequest,
     aligned_item,
     array_of,
     chunk_conflicts,
     shares_chunks,
 )
-from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.export.write_target import WriteTarget, check_clashes
 from nczarr_xarray.export.write_task import Flow, WriteTask, is_lazy
-from nczarr_xarray.formats.nczarr import edit
+from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import (
     Profile,
@@ -45,7 +45,7 @@ from nczarr_xarray.model import Attribute, Group
 WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"
 
 
-def plan_new(request: Request, mode: Mode) -> WriteTask:
+def plan_new(request: WriteRequest, mode: Mode) -> WriteTask:
     """Plan the writing of groups: as a dataset of their own, or into an existing one."""
     existing = None
     if mode != "w" or request.path != "/":
@@ -63,7 +63,7 @@ def plan_new(request: Request, mode: Mode) -> WriteTask:
     return _merge(request, replaced=None if mode == "a" else request.path)
 
 
-def _new_dataset(request: Request) -> WriteTask:
+def _new_dataset(request: WriteRequest) -> WriteTask:
     exporter = Exporter(request.profile, align=request.options.align_chunks)
     _collect(exporter, request)
     return plan_contents(exporter.contents, request.target, request.profile, request.options)
@@ -92,7 +92,7 @@ def plan_contents(
         return WriteTask(change, flows, found, removed, template=template)
 
 
-def _collect(exporter: Exporter, request: Request) -> None:
+def _collect(exporter: Exporter, request: WriteRequest) -> None:
     """Add all groups to an exporter, and raise the problems that it finds."""
     for path, dataset in request.groups.items():
         exporter.add(path, dataset, request.asked(path))
@@ -131,7 +131,7 @@ def _flows(
     return flows
 
 
-def _merge(request: Request, replaced: str | None) -> WriteTask:
+def _merge(request: WriteRequest, replaced: str | None) -> WriteTask:
     """Add groups and variables to a dataset; the group `replaced` is written anew."""
     change = request.target.edit()
     with on_error(change.abort):
@@ -148,7 +148,7 @@ def _merge(request: Request, replaced: str | None) -> WriteTask:
             return WriteTask(change, flows, final, removed)
 
 
-def _profile_there(existing: Existing, request: Request) -> Profile:
+def _profile_there(existing: Existing, request: WriteRequest) -> Profile:
     """Return the profile of an existing dataset, with the options of the caller."""
     asked = request.profile
     if asked.portable and existing.profile.generation != "v2":
@@ -158,7 +158,7 @@ def _profile_there(existing: Existing, request: Request) -> Profile:
     )
 
 
-def _still_there(request: Request) -> Existing:
+def _still_there(request: WriteRequest) -> Existing:
     existing = Existing.open(request.target)
     if existing is None:
         raise DatasetNotFoundError(request.url, "was removed just now; write it anew")
@@ -166,7 +166,7 @@ def _still_there(request: Request) -> Existing:
 
 
 def _outdated(
-    exporter: Exporter, existing: Existing, request: Request, replaced: str | None
+    exporter: Exporter, existing: Existing, request: WriteRequest, replaced: str | None
 ) -> list[str]:
     """Return the keys that are removed because their group or variable is replaced."""
 
@@ -197,16 +197,16 @@ def _note_changes(
             existing.change(group_documents(group, profile, None))
             parent = path.rpartition("/")[0]
             above = existing.group_documents(parent)
-            existing.change(edit.add_children(above, parent, groups=[group.name]))
+            existing.change(amend.add_children(above, parent, groups=[group.name]))
             continue
         dimensions = group.dimensions.values()
         before = existing.group_documents(path)
         existing.change(
-            edit.add_children(before, path, dimensions=dimensions, arrays=group.variables)
+            amend.add_children(before, path, dimensions=dimensions, arrays=group.variables)
         )
         before = existing.group_documents(path)
         attributes = _with_old_coordinates(group, existing)
-        existing.change(edit.set_attributes(before, path, attributes, profile))
+        existing.change(amend.set_attributes(before, path, attributes, profile))
 
 
 def _with_old_coordinates(group: Group, existing: Existing) -> list[Attribute]:

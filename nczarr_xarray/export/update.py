@@ -21,7 +21,7 @@ from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.packing import as_integers, is_packed
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, netcdf_type
 from nczarr_xarray.export.strings import longest_text, whole_text
-from nczarr_xarray.formats.nczarr import edit
+from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
@@ -333,7 +333,9 @@ class Update:
         path = old.path.strip("/")
         existing = self.existing
         existing.change(
-            edit.set_dimension(existing.group_documents(path), path, dimension.name, dimension.size)
+            amend.set_dimension(
+                existing.group_documents(path), path, dimension.name, dimension.size
+            )
         )
         for item in items:
             array = existing.array(item.variable)
@@ -343,7 +345,7 @@ class Update:
             shape = tuple(d.size for d in dimensions)
             key = f"{array.path}/.zarray"
             document = existing.array_documents(array.path)[key]
-            existing.change({key: edit.set_shape(document, key, shape)})
+            existing.change({key: amend.set_shape(document, key, shape)})
             variable = replace(
                 item.variable, dimensions=dimensions, array=replace(array, shape=shape)
             )

@@ -27,7 +27,7 @@ from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Item
 from nczarr_xarray.export.parallel import Written, compute, optimized, write_blocks
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.source import StoredSource
+from nczarr_xarray.export.stored_source import StoredSource
 
 #: A variable to write, and the chunk writer for its data.
 Flow = tuple[Item, ChunkWriter]

@@ -16,7 +16,7 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.views.file_arrays import ArrayView
-from nczarr_xarray.views.tree import Tree
+from nczarr_xarray.views.zarr_tree import Tree
 from nczarr_xarray.zarr.turns import Turn, fail, settle
 
 Numbers: TypeAlias = "list[int]"

@@ -188,7 +188,7 @@ def run(code: str) -> str:
 
 
 def test_importing_xarray_pays_nothing_for_us() -> None:
-    heavy = ["zarr", "fsspec", "aiohttp", "s3fs", "numcodecs", "nczarr_xarray.backend.datasets"]
+    heavy = ["zarr", "fsspec", "aiohttp", "s3fs", "numcodecs", "nczarr_xarray.backend.data_store"]
     listed = run(
         "import sys, xarray as xr\n"
         "import importlib.metadata as md\n"

@@ -16,7 +16,7 @@ from nczarr_xarray.formats.hdf5.decoded import Decoded
 from nczarr_xarray.formats.hdf5.fractal import read_dense
 from nczarr_xarray.formats.hdf5.messages import decode_attribute_info
 from nczarr_xarray.formats.hdf5.objects import H5Attribute
-from nczarr_xarray.formats.hdf5.shared import SharedMessages
+from nczarr_xarray.formats.hdf5.shared_messages import SharedMessages
 
 #: Types of B-tree records (by name, by order).
 _RECORDS = (8, 9)

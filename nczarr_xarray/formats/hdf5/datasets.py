@@ -11,7 +11,7 @@ from nczarr_xarray.formats.hdf5.binary import Cursor
 from nczarr_xarray.formats.hdf5.layouts import decode_layout
 from nczarr_xarray.formats.hdf5.messages import decode_fill, decode_old_fill
 from nczarr_xarray.formats.hdf5.objects import Datatype, H5Dataset, Layout, OtherLayout
-from nczarr_xarray.formats.hdf5.shared import SharedMessages
+from nczarr_xarray.formats.hdf5.shared_messages import SharedMessages
 
 _OF_DATASETS = (
     oh.DATASPACE,

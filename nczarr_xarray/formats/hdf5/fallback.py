@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
-from nczarr_fsspec.ranges.file import ByteRangeFile
+from nczarr_fsspec.ranges.file_object import ByteRangeFile
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_xarray.codecs.libhdf5 import only_user

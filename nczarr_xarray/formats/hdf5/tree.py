@@ -18,7 +18,7 @@ from nczarr_xarray.formats.hdf5.datasets import Fields
 from nczarr_xarray.formats.hdf5.groups import read_links
 from nczarr_xarray.formats.hdf5.messages import Link
 from nczarr_xarray.formats.hdf5.objects import H5Broken, H5Dataset, H5Group, H5NamedType
-from nczarr_xarray.formats.hdf5.shared import SharedMessages
+from nczarr_xarray.formats.hdf5.shared_messages import SharedMessages
 from nczarr_xarray.formats.hdf5.superblock import read_superblock
 from nczarr_xarray.formats.rounds import Once, both, together
 

@@ -11,10 +11,10 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.formats.implied import ImpliedDimensions
 from nczarr_xarray.formats.nczarr import enums, spellings
-from nczarr_xarray.formats.nczarr.arrays import parse_array
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
 from nczarr_xarray.formats.nczarr.jsontext import JSON
 from nczarr_xarray.formats.nczarr.nodes import Nodes
+from nczarr_xarray.formats.nczarr.zarray import parse_array
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     ChunkedArray,

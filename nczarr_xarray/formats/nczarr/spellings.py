@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.formats.nczarr.arrays import length
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
+from nczarr_xarray.formats.nczarr.zarray import length
 
 #: (file, key inside it); a key of None means the whole document.
 Location = tuple[str, str | None]

@@ -15,9 +15,9 @@ from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN
-from nczarr_xarray.formats.nczarr.arrays import MAX_SIZE
 from nczarr_xarray.formats.nczarr.attributes import as_float
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
+from nczarr_xarray.formats.nczarr.zarray import MAX_SIZE
 from nczarr_xarray.model import Array, CodecConfig
 
 FILE = "zarr.json"

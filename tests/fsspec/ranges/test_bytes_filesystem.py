@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec import ByteRangeFileSystem, StoreError
-from nczarr_fsspec.ranges.file import BLOCK, BLOCKS, ByteRangeFile
+from nczarr_fsspec.ranges.file_object import BLOCK, BLOCKS, ByteRangeFile
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.open import open_source
 from nczarr_fsspec.transport import policy as _policy
@@ -325,7 +325,7 @@ class TestFile:
         assert server.control("stats")["bytes"] <= 1.03 * len(CONTENT)
 
     def test_blocks_are_bounded(self, monkeypatch: pytest.MonkeyPatch, server: RangeServer) -> None:
-        monkeypatch.setattr("nczarr_fsspec.ranges.file.BLOCKS", 8)
+        monkeypatch.setattr("nczarr_fsspec.ranges.file_object.BLOCKS", 8)
         with open_file(server) as file:
             for at in range(0, len(CONTENT), 70_001):
                 assert file.read_at(at, at + 9) == CONTENT[at : at + 9]

@@ -15,8 +15,8 @@ import xarray as xr
 from nczarr_xarray import FormatError, to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import source as source_module
-from nczarr_xarray.export.source import StoredSource
+from nczarr_xarray.export import stored_source as source_module
+from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import Group
 from tests.support.emit_models import differences
 from tests.support.marks import slow_but

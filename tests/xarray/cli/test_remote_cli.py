@@ -14,8 +14,8 @@ import xarray as xr
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import source as source_module
-from nczarr_xarray.export.source import StoredSource
+from nczarr_xarray.export import stored_source as source_module
+from nczarr_xarray.export.stored_source import StoredSource
 from tests.support.marks import slow_but
 from tests.support.nc_adapter import ncdump
 from tests.support.realservers import RangeServer

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.formats.nczarr.edit import (
+from nczarr_xarray.formats.nczarr.amend import (
     add_children,
     generation_profile,
     set_attributes,

@@ -12,22 +12,22 @@ from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
 from nczarr_xarray.export.dataset import Exporter, Item
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.request import (
-    Request,
+from nczarr_xarray.export.update import Region, RegionLike, Update
+from nczarr_xarray.export.write_request import (
+    WriteRequest,
     aligned_item,
     array_of,
     chunk_conflicts,
     shares_chunks,
 )
-from nczarr_xarray.export.update import Region, RegionLike, Update
 from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
-from nczarr_xarray.formats.nczarr import edit
+from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.model import Group
 
 Start = tuple[int, ...]
 
 
-def plan_values(request: Request, region: RegionLike) -> WriteTask:
+def plan_values(request: WriteRequest, region: RegionLike) -> WriteTask:
     """Plan the replacement of a region of variables; a dimension it does not name is whole."""
     existing = _must_exist(request)
     with existing.opened:
@@ -58,7 +58,7 @@ def plan_values(request: Request, region: RegionLike) -> WriteTask:
             return WriteTask(change, flows, final, staged_chunks=counted)
 
 
-def plan_append(request: Request, append_dim: Hashable) -> WriteTask:
+def plan_append(request: WriteRequest, append_dim: Hashable) -> WriteTask:
     """Plan the growth of a dimension and its variables."""
     existing = _must_exist(request)
     with existing.opened:
@@ -96,14 +96,14 @@ def plan_append(request: Request, append_dim: Hashable) -> WriteTask:
             return WriteTask(change, flows, final, staged_chunks=staged)
 
 
-def _must_exist(request: Request) -> Existing:
+def _must_exist(request: WriteRequest) -> Existing:
     existing = Existing.open(request.target)
     if existing is None:
         raise DatasetNotFoundError(request.url, "there is no dataset to change; write it first")
     return existing
 
 
-def _one_group(request: Request) -> tuple[str, xr.Dataset]:
+def _one_group(request: WriteRequest) -> tuple[str, xr.Dataset]:
     if len(request.groups) != 1:
         raise ExportError(
             request.url, "a DataTree of several groups is changed group by group (group=...)"
@@ -132,7 +132,9 @@ def _refuse_outsiders(update: Update, slices: Region) -> None:
         )
 
 
-def _ready(update: Update, items: list[Item], starts: list[Start], request: Request) -> list[Item]:
+def _ready(
+    update: Update, items: list[Item], starts: list[Start], request: WriteRequest
+) -> list[Item]:
     """Return the items, if their blocks suit the chunks; otherwise note the problem."""
     if request.options.align_chunks:
         items = [aligned_item(item, start) for item, start in zip(items, starts, strict=True)]
@@ -145,7 +147,7 @@ def _count(flows: Iterable[Flow]) -> int:
     return sum(chunk_count(writer, item.source.shape) for item, writer in flows)
 
 
-def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | None) -> Existing:
+def _unchanged(request: WriteRequest, existing: Existing, arrays: Iterable[str] | None) -> Existing:
     """Return the dataset, read again under the lock that protects this part of it.
 
     Parameters
@@ -170,7 +172,7 @@ def _unchanged(request: Request, existing: Existing, arrays: Iterable[str] | Non
 
 
 def _fresh(
-    request: Request, existing: Existing, items: list[Item], starts: list[Start]
+    request: WriteRequest, existing: Existing, items: list[Item], starts: list[Start]
 ) -> dict[str, WritableStore]:
     """Return the arrays of a template: they are not read yet, so their chunks are put directly.
 
@@ -208,7 +210,7 @@ def _writer(item: Item, store: WritableStore, start: Start, old: OldChunks) -> C
 
 
 def _update_attributes(
-    existing: Existing, path: str, dataset: xr.Dataset, request: Request
+    existing: Existing, path: str, dataset: xr.Dataset, request: WriteRequest
 ) -> None:
     """Give the group the attributes of the new values; its other attributes stay."""
     exporter = Exporter(existing.profile)
@@ -218,4 +220,4 @@ def _update_attributes(
     exporter.check(request.url)
     key = path.strip("/")
     before = existing.group_documents(key)
-    existing.change(edit.set_attributes(before, key, node.attributes.values(), existing.profile))
+    existing.change(amend.set_attributes(before, key, node.attributes.values(), existing.profile))

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 import xarray as xr
 
+from nczarr_xarray.export.chunk_shapes import aligned, shared_chunk
 from nczarr_xarray.export.dataset import Item, Options
-from nczarr_xarray.export.grid import aligned, shared_chunk
 from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr.emit import Profile
@@ -19,7 +19,7 @@ Mode: TypeAlias = Literal["w-", "w", "a", "r+"]
 
 
 @dataclass(slots=True)
-class Request:
+class WriteRequest:
     """One call of `to_nczarr`, in parts.
 
     Attributes
