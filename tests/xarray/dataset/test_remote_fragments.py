@@ -1,0 +1,146 @@
+"""Fragments behind a network: what is asked for, and what goes wrong there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+
+from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError
+from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader, Opening
+from nczarr_xarray.dataset.open import Fragments as Opener
+from nczarr_xarray.model import FragmentArray, Fragments
+from tests.support.realservers import RangeServer, range_server
+
+COUNT = 9
+ALL = slice(None)
+
+
+def write(path: Path, number: int, shape: tuple[int, int] = (2, 3)) -> None:
+    with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC" if number % 3 else "NETCDF4") as file:
+        file.createDimension("time", shape[0])
+        file.createDimension("x", shape[1])
+        file.createVariable("x", "f8", ("x",))[:] = 0.0
+        tas = file.createVariable("tas", "f4", ("time", "x"))
+        tas[:] = np.arange(shape[0] * shape[1]).reshape(shape) + 100 * number
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fragments")
+    for number in range(COUNT):
+        write(folder / f"f{number}.nc", number)
+    shutil.copy(folder / "f1.nc", folder / "plain")
+    (folder / "page.nc").write_text("<html>No such page</html>")
+    write(folder / "wide.nc", 0, (2, 4))
+    write(folder / "large.nc", 0, (2, 100_000))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(root: Path) -> Iterator[RangeServer]:
+    with range_server(root) as running:
+        yield running
+
+
+def own(name: str) -> Opening:
+    raise AssertionError(name)
+
+
+def reader(url: str, names: list[str], variable: str = "tas", width: int = 3) -> FragmentReader:
+    """Read what lies in files along a first dimension."""
+    count = len(names)
+    starts, none = np.arange(count) * 2, np.zeros(1, np.int64)
+    addresses, paths, formats = (np.empty(count, object) for _ in range(3))
+    addresses[:], paths[:], formats[:] = names, variable, ""
+    ends = (starts + 2, none + width)
+    table = Fragments((starts, none), ends, addresses, paths, formats)
+    array = FragmentArray("/tas", (2 * count, width), np.dtype("f4"), table, np.float32(-9))
+    policy = AddressPolicy.of(f"{url}/m.nca")
+    return FragmentDatasets(own, Opener(), policy, 0).selections(array)
+
+
+def names_of(count: int) -> list[str]:
+    return [f"f{number}.nc" for number in range(count)]
+
+
+def whole(count: int) -> np.ndarray[Any, Any]:
+    parts = [np.arange(6).reshape(2, 3) + 100 * number for number in range(count)]
+    return np.concatenate(parts).astype("f4")
+
+
+def test_one_or_two_requests_a_file(server: RangeServer) -> None:
+    server.set()
+    found = reader(server.url, names_of(COUNT))
+    np.testing.assert_array_equal(found.read((ALL, ALL), points=False), whole(COUNT))
+    assert server.requests <= 2 * COUNT
+    server.set()  # what was learned of the files is known
+    np.testing.assert_array_equal(found.read((ALL, 1), points=False), whole(COUNT)[:, 1])
+    assert server.requests <= COUNT
+
+
+def test_only_what_is_needed(server: RangeServer) -> None:
+    server.set()
+    found = reader(server.url, names_of(COUNT)).read((slice(3, 5), ALL), points=False)
+    np.testing.assert_array_equal(found, whole(COUNT)[3:5])
+    assert {request["path"] for request in server.control("log")} == {"/f1.nc", "/f2.nc"}
+
+
+def test_points(server: RangeServer) -> None:
+    server.set()
+    key = (np.array([0, 7, 7, 16]), np.array([2, 1, 0, 1]))
+    found = reader(server.url, names_of(COUNT)).read(key, points=True)
+    np.testing.assert_array_equal(found, whole(COUNT)[key])
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"e503": 5}, {"trunc": 5}, {"reset": 3}, {"norange": 1}], ids=str
+)
+def test_faults(server: RangeServer, knobs: dict[str, int]) -> None:
+    server.set(**knobs)
+    found = reader(server.url, names_of(COUNT)).read((ALL, ALL), points=False)
+    np.testing.assert_array_equal(found, whole(COUNT))
+
+
+def test_a_name_that_does_not_tell_what_it_is(server: RangeServer) -> None:
+    server.set()
+    found = reader(server.url, ["f0.nc", "plain"]).read((ALL, ALL), points=False)
+    np.testing.assert_array_equal(found, whole(2))
+
+
+def test_a_file_that_is_gone(server: RangeServer) -> None:
+    server.set()
+    names = [*names_of(3), "f99.nc"]
+    with pytest.raises(DatasetNotFoundError, match=r"f99\.nc: .*fragment \(3, 0\) of /tas"):
+        reader(server.url, names).read((ALL, ALL), points=False)
+    found = reader(server.url, names).read((slice(0, 6), ALL), points=False)
+    np.testing.assert_array_equal(found, whole(3))
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "reason"),
+    [
+        ("f0.nc", "pr", r"f0\.nc: has no variable 'pr' \(fragment \(0, 0\) of /tas\)"),
+        ("wide.nc", "tas", r"tas: has the shape \(2, 4\).*\(2, 3\) \(fragment \(0, 0\) of /tas\)"),
+        ("page.nc", "tas", r"page\.nc"),
+    ],
+)
+def test_a_file_that_is_another(server: RangeServer, name: str, variable: str, reason: str) -> None:
+    server.set()
+    with pytest.raises((FormatError, StoreError), match=reason):
+        reader(server.url, [name], variable).read((ALL, ALL), points=False)
+
+
+def test_a_file_that_changes(server: RangeServer) -> None:
+    server.set()
+    found = reader(server.url, ["large.nc"], width=100_000)
+    found.read((slice(0, 1), ALL), points=False)
+    server.change("/large.nc")
+    with pytest.raises(StoreError, match=r"has changed.*fragment \(0, 0\) of /tas"):
+        found.read((slice(1, 2), ALL), points=False)
