@@ -38,7 +38,7 @@ from nczarr_fsspec.transport.answers import MISSING, TRANSIENT, read_answer
 from nczarr_fsspec.transport.bodies import is_encoded, up_to
 from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
 from nczarr_fsspec.transport.request import Answer, Data, Request, range_text
-from nczarr_fsspec.transport.sessions import TOO_MANY_FILES, connecting, gate, translated
+from nczarr_fsspec.transport.sessions import TOO_MANY_FILES, connecting, translated
 from nczarr_fsspec.transport.signature import Signer, region_of
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class Form:
                 asked = self.session.get(
                     url, headers=headers, allow_redirects=False, timeout=connecting(limits)
                 )
-                async with gate(self.session), Clock(limits, left) as clock, asked as response:
+                async with Clock(limits, left) as clock, asked as response:
                     if request.route is not None:
                         request.route.arrived("", "", now() - began)
                     clock.body()
