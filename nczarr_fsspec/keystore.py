@@ -205,7 +205,10 @@ class RemoteStore(KeyStore, OnLoop):
         return self.run(self.gather(self.list, prefixes))
 
     def gate(self) -> asyncio.Semaphore:
-        """Return the semaphore that limits this store to `concurrency` requests in flight."""
+        """Return the semaphore that limits this store to `concurrency` requests in flight.
+
+        Writers, and stores of zarr-python, have no other bound: only a `Transport` has a throttle.
+        """
         loop = asyncio.get_running_loop()
         gate: asyncio.Semaphore | None
         owner, gate = self.__dict__.get("_gate", (None, None))

@@ -43,7 +43,10 @@ def connections(session: aiohttp.ClientSession) -> int:
 
 
 def gate(session: aiohttp.ClientSession) -> asyncio.Semaphore:
-    """Return what requests of `session` pass, so that each finds a connection free."""
+    """Return what requests of `session` pass, so that each finds a connection free.
+
+    Each host has a throttle, and all of them share these connections.
+    """
     connector = getattr(session, "connector", None)
     found = None if connector is None else _gates.get(connector)
     if found is None:

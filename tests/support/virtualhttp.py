@@ -69,6 +69,14 @@ class Reply:
 Make: TypeAlias = Callable[[str, str], Reply]
 
 
+@dataclass(eq=False)
+class Connector:
+    """The connections of a session: how many there may be."""
+
+    limit: int
+    limit_per_host: int = 0
+
+
 class Session:
     """A session of aiohttp's whose server is `make`, called with path and header ``Range``."""
 
@@ -77,6 +85,7 @@ class Session:
     def __init__(self, make: Make) -> None:
         self.make = make
         self.requests = 0
+        self.connector: Connector | None = None
 
     def get(self, url: Any, *, headers: Any, **options: Any) -> Reply:
         self.requests += 1

@@ -7,10 +7,11 @@ import logging
 import math
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import pytest
+from fsspec.implementations.http import HTTPFileSystem
 
 from nczarr_fsspec import FsspecStore, StoreError, URLError
 from nczarr_fsspec.resolve import open_data
@@ -18,7 +19,6 @@ from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.policy import (
     ATTEMPTS,
     WINDOW,
-    Clock,
     Timeout,
     TransientError,
     most_connections,
@@ -26,7 +26,7 @@ from nczarr_fsspec.transport.policy import (
 from nczarr_fsspec.transport.request import Request
 from nczarr_fsspec.transport.s3form import Form
 from nczarr_fsspec.transport.throttle import Throttle
-from tests.support.virtualhttp import Make, Reply, Session, empty, every, nothing
+from tests.support.virtualhttp import Connector, Make, Reply, Session, empty, every, nothing
 from tests.support.virtualnet import run
 
 LIMITS = Timeout()
@@ -154,24 +154,36 @@ def test_those_that_wait_are_given_up_together() -> None:
 
 
 def test_a_wait_for_a_connection_is_not_a_wait_for_the_server() -> None:
-    """Requests that share few connections wait longer than any of them may take."""
-    limits = Timeout(connect=1, first_byte=1, whole=3)
-    gate = asyncio.Semaphore(1)
-    clocks = 0
+    """Hosts with a throttle each share the connections of one session."""
+    free = asyncio.Semaphore(2)
 
-    async def attempt() -> None:
-        nonlocal clocks
-        async with gate, Clock(limits, limits.whole) as clock:
-            await asyncio.sleep(1.5)
-            clock.body()
-            clocks += 1
+    class Taking(Reply):
+        async def __aenter__(self) -> Self:
+            await free.acquire()
+            return await super().__aenter__()
 
-    async def go() -> None:
-        await asyncio.gather(*(attempt() for _ in range(20)))
+        async def __aexit__(self, *error: object) -> None:
+            free.release()
 
-    _, seconds = run(go())
-    assert clocks == 20
-    assert seconds == pytest.approx(30)
+    def make(*_: str) -> Reply:
+        return Taking(LIMITS.first_byte, empty)
+
+    async def get_client(**_: Any) -> Any:
+        return session
+
+    async def go() -> list[bytes | None]:
+        return await asyncio.gather(*(store.get(str(n)) for n in range(5) for store in stores))
+
+    session = Session(make)
+    session.connector = Connector(limit=2)
+    fs = HTTPFileSystem(get_client=get_client, skip_instance_cache=True)
+    stores = [FsspecStore(fs, f"http://{host}/d") for host in ("one", "two")]
+    found, seconds = run(go())
+    assert found == [b""] * 10
+    assert session.requests == 10  # none is tried again
+    assert seconds == pytest.approx(5 * LIMITS.first_byte)
+    for store in stores:
+        store.transport.shared.fs._session = None
 
 
 class TestOption:
