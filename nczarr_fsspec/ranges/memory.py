@@ -92,8 +92,10 @@ class IndexMemory:
             return Remembered(known)  # nothing would tell when to forget it
         with self._lock:
             found = self._files.get(source.identity)
-            if found is None or found.known != known:
-                found = self._files[source.identity] = Remembered(known)
+            if found is not None and found.known == known:
+                self._files.move_to_end(source.identity)
+                return found
+            found = self._files[source.identity] = Remembered(known)
             self._files.move_to_end(source.identity)
             total = sum(file.sparse.nbytes for file in self._files.values())
             while len(self._files) > 1 and (total > MOST_BYTES or len(self._files) > MOST_FILES):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.dataset.units import Convert, conversion
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
@@ -55,6 +56,8 @@ class Reading:
 
     Parameters
     ----------
+    wanted
+        The shape of the fragment's part of the aggregation.
     axes
         Per dimension of the fragment, the one of the aggregation that it is; None for one of
         length 1 that the aggregation does not have.
@@ -66,6 +69,7 @@ class Reading:
     array: FragmentArray
     variable: Variable
     mapping: FragmentMapping
+    wanted: tuple[int, ...]
     axes: tuple[int | None, ...]
     steps: tuple[Sequence[int] | None, ...]
 
@@ -77,22 +81,9 @@ class Reading:
         if not points:
             own = tuple(map(self._index, self.axes, self.steps, [key] * len(self.axes)))
             return Request(own, False, lambda data: self._values(self._arranged(data)))
-        # the smallest box that has all points
-        arrays = [axis for axis, index in enumerate(key) if not isinstance(index, slice)]
-        sliced = [axis for axis in range(ndim) if axis not in arrays]
-        lows = {axis: int(key[axis].min()) for axis in arrays}
-        box = tuple(
-            slice(lows[axis], int(key[axis].max()) + 1) if axis in lows else key[axis]
-            for axis in range(ndim)
-        )
-        whole = self.request(box, points=False)
-        within = tuple(key[axis] - lows[axis] for axis in arrays)
-
-        def chosen(data: np.ndarray) -> np.ndarray:
-            picked: np.ndarray = whole.finish(data).transpose([*arrays, *sliced])[within]
-            return picked
-
-        return Request(whole.key, False, chosen)
+        box = BoundingBox(key, self.wanted)
+        whole = self.request(box.slices, points=False)
+        return Request(whole.key, False, lambda data: box.take(whole.finish(data), points=True))
 
     def _index(
         self, axis: int | None, steps: Sequence[int] | None, key: tuple[Any, ...]
@@ -193,7 +184,7 @@ def reading_of(array: FragmentArray, number: int, variable: Variable) -> Reading
     axes = _axes(mapping, lengths, wanted)
     if axes is None:
         raise wrong()
-    return Reading(array, variable, mapping, axes, tuple(steps))
+    return Reading(array, variable, mapping, wanted, axes, tuple(steps))
 
 
 def _axes(

@@ -26,6 +26,7 @@ from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, Known
 from nczarr_fsspec.resolve import ZIP, find_remote_file
+from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_xarray.dataset.aggregations import with_aggregations
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragments import Opening
@@ -35,6 +36,8 @@ from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.nczarr.nodes import Answer
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
+from nczarr_xarray.formats.opendap import is_dap
+from nczarr_xarray.formats.opendap import read_hierarchy as read_dap
 from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import Hierarchy
 
@@ -264,6 +267,8 @@ class Fragments:
         depth: int,
         entire: bool,
     ) -> Opening:
+        if is_dap(target):
+            return _variable_of(_open_dap(target), path)
         options = replace(_options_for(path, storage_options), depth=depth)
         if entire:
             options = replace(options, only=None)
@@ -273,7 +278,7 @@ class Fragments:
     def find(
         self, target: str, storage_options: Mapping[str, Any] | None, path: str
     ) -> RemoteVariable | None:
-        found = find_remote_file(target, storage_options)
+        found = None if is_dap(target) else find_remote_file(target, storage_options)
         return None if found is None else RemoteVariable(*found, _options_for(path, None), path)
 
 
@@ -294,6 +299,11 @@ class RemoteVariable:
         file = DataFile(source)
         opened = Opened(file, await file.hierarchy_remote(self.options))
         return None if find(opened.hierarchy) else _variable_of(opened, self.path)
+
+
+def _open_dap(url: str) -> Opened:
+    """Open a dataset of an OPeNDAP server, whose variables read themselves."""
+    return Opened(MappingStore({}), read_dap(url))
 
 
 def _options_for(path: str, storage_options: Mapping[str, Any] | None) -> OpenOptions:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, Unsupport
 from nczarr_fsspec.ranges.file_object import ByteRangeFile
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
+from nczarr_xarray.chunks.bounding_box import BoundingBox
+from nczarr_xarray.chunks.plan import Index
 from nczarr_xarray.codecs.libhdf5 import only_user
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import Array
@@ -24,8 +26,6 @@ _log = logging.getLogger("nczarr_xarray.hdf5")
 
 #: Soft links on the way to a dataset, at most.
 _MOST_LINKS = 16
-
-Index: TypeAlias = "int | slice | np.ndarray"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +105,12 @@ class H5pyReader:
         FormatError, StoreError
             If libhdf5 cannot read it.
         """
-        shape = self._array.shape
-        box, within = zip(*map(_bounds, key, shape), strict=True) if shape else ((), ())
-        count = 1
-        for part in box:
-            count *= part.stop - part.start
-        if count:
-            values = self._values(self._read_box(box))
+        box = BoundingBox(key, self._array.shape)
+        if box.size:
+            values = self._values(self._read_box(box.slices))
         else:
-            lengths = [part.stop - part.start for part in box]
-            values = np.empty(lengths, dtype=self._array.dtype.newbyteorder("="))
-        if points:
-            return _take_points(values, within)
-        for axis in reversed(range(len(within))):
-            values = values[(*[slice(None)] * axis, within[axis])]
-        return values
+            values = np.empty(box.shape, dtype=self._array.dtype.newbyteorder("="))
+        return box.take(values, points=points)
 
     def _read_box(self, box: Sequence[slice]) -> Any:
         with _dataset(self._source, self._array.path) as dataset:
@@ -225,35 +216,6 @@ def _text(value: Any, path: str, errors: str) -> str:
         return bytes(value).partition(b"\0")[0].decode("utf-8", errors)
     except UnicodeDecodeError:
         raise FormatError(path, f"{value[:60]!r} is not UTF-8") from None
-
-
-def _bounds(index: Index, size: int) -> tuple[slice, Index]:
-    """Return the smallest slice that holds what an index selects, and the index relative to it."""
-    if isinstance(index, slice):
-        steps = range(*index.indices(size))
-        if not steps:
-            return slice(0, 0), slice(0, 0)
-        first, last = min(steps[0], steps[-1]), max(steps[0], steps[-1])
-        stop = steps[-1] - first + (1 if steps.step > 0 else -1)
-        return slice(first, last + 1), slice(
-            steps[0] - first, None if stop < 0 else stop, steps.step
-        )
-    positions = np.asarray(index)
-    if not positions.size:
-        return slice(0, 0), positions.astype(np.intp)
-    if positions.min() < -size or positions.max() >= size:
-        raise IndexError(f"index out of bounds for a dimension of length {size}")
-    positions = np.where(positions < 0, positions + size, positions)
-    first = int(positions.min())
-    within = positions - first
-    return slice(first, int(positions.max()) + 1), within if within.ndim else int(within)
-
-
-def _take_points(values: np.ndarray, within: Sequence[Index]) -> np.ndarray:
-    pointwise = [axis for axis, index in enumerate(within) if not isinstance(index, slice)]
-    sliced = [axis for axis in range(len(within)) if axis not in pointwise]
-    moved = values.transpose([*pointwise, *sliced])
-    return moved[tuple(within[axis] for axis in (*pointwise, *sliced))]
 
 
 def _follow(file: Any, path: str) -> Any:
