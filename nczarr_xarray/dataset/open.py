@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -272,7 +272,13 @@ class Fragments:
         options = replace(_options_for(path, storage_options), depth=depth)
         if entire:
             options = replace(options, only=None)
-        with open_with(target, options) as opened:  # what is read opens it again
+        try:
+            opened = open_with(target, options)
+        except NCZarrError:
+            if not _answers_dap(target, storage_options):
+                raise
+            opened = _open_dap(target)
+        with opened:  # what is read opens it again
             return _variable_of(opened, path)
 
     def find(
@@ -299,6 +305,18 @@ class RemoteVariable:
         file = DataFile(source)
         opened = Opened(file, await file.hierarchy_remote(self.options))
         return None if find(opened.hierarchy) else _variable_of(opened, self.path)
+
+
+def _answers_dap(target: str, storage_options: Mapping[str, Any] | None) -> bool:
+    """Ask a server of HTTP whether it describes a dataset as those of OPeNDAP do."""
+    if not target.startswith(("http://", "https://")) or "#" in target:
+        return False
+    try:
+        found = open_target(f"{target}.dds#mode=bytes", storage_options).data
+    except NCZarrError:
+        return False
+    with closing(found):
+        return isinstance(found, ByteSource) and bytes(found.head).startswith(b"Dataset")
 
 
 def _open_dap(url: str) -> Opened:

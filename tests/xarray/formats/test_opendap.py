@@ -1,0 +1,79 @@
+"""Variables of an OPeNDAP server, through the netCDF library."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_xarray.dataset.open import Fragments
+from nczarr_xarray.formats.opendap import is_dap
+from tests.support.dapserver import dap_server
+from tests.support.keys import outer, outer_keys, point_keys, pointwise
+
+DATA = np.arange(24, dtype="f4").reshape(4, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def opened() -> Any:
+    with dap_server("tas", DATA, ("time", "y", "x"), {"units": "K"}) as url:
+        yield Fragments().open(f"{url}#mode=dap2", None, "tas", depth=1, entire=False)
+
+
+def test_metadata(opened: Any) -> None:
+    variable = opened.variable
+    assert [d.name for d in variable.dimensions] == ["time", "y", "x"]
+    assert (variable.shape, variable.dtype) == (DATA.shape, DATA.dtype)
+    assert variable.attributes["units"].value == "K"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(key=outer_keys(DATA.shape))
+def test_orthogonal(opened: Any, key: tuple[Any, ...]) -> None:
+    np.testing.assert_array_equal(opened.reader.read(key), outer(DATA, key))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(key=point_keys(DATA.shape))
+def test_points(opened: Any, key: tuple[Any, ...]) -> None:
+    np.testing.assert_array_equal(opened.reader.read(key, points=True), pointwise(DATA, key))
+
+
+def test_pickle(opened: Any) -> None:
+    again = pickle.loads(pickle.dumps(opened.reader))
+    np.testing.assert_array_equal(again.read(), DATA)
+
+
+def test_a_server_that_is_asked_what_it_is() -> None:
+    with dap_server("tas", DATA, ("time", "y", "x"), {}) as url:
+        found = Fragments().open(url, None, "tas", depth=1, entire=False)
+        np.testing.assert_array_equal(found.reader.read(), DATA)
+        with pytest.raises(FormatError, match="has no variable 'pr'"):
+            Fragments().open(url, None, "pr", depth=1, entire=False)
+
+
+def test_a_server_that_is_gone() -> None:
+    with pytest.raises(
+        StoreError, match=r"http://127\.0\.0\.1:9/x#dap2: cannot be read by OPeNDAP"
+    ):
+        Fragments().open("http://127.0.0.1:9/x#dap2", None, "tas", depth=1, entire=False)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("http://h/x#dap2", True),
+        ("https://h/x#mode=dap4", True),
+        ("https://h/x#mode=bytes,dap4", True),
+        ("dods://h/x", True),
+        ("https://h/x", False),
+        ("https://h/dap2#mode=bytes", False),
+        ("/d/x#dap2", False),
+    ],
+)
+def test_what_names_the_protocol(target: str, expected: bool) -> None:
+    assert is_dap(target) is expected
