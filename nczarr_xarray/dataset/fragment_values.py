@@ -11,6 +11,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.dataset.units import Convert, conversion
+from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     FragmentArray,
@@ -19,19 +20,7 @@ from nczarr_xarray.model import (
     described,
 )
 
-_PACKING = ("scale_factor", "add_offset", "_Unsigned")
 _AS_IT_IS = FragmentMapping()
-
-
-def packing_of(variable: Variable) -> dict[str, Any]:
-    """Return the attributes by which the values of a variable are packed, as plain values."""
-    found: dict[str, Any] = {}
-    for name in _PACKING:
-        attribute = variable.attributes.get(name)
-        if attribute is not None:
-            value = attribute.value
-            found[name] = value.tolist() if isinstance(value, np.ndarray) else value
-    return found
 
 
 class Request(NamedTuple):

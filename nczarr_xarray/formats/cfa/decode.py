@@ -8,11 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_xarray.formats.cfa.cf113 import Cf113
+from nczarr_xarray.formats.cfa.cfa04 import Cfa04
+from nczarr_xarray.formats.cfa.cfa05 import Cfa05
+from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.formats.cfa.dialect import Decoded, Dialect, Owner
 from nczarr_xarray.model import FragmentArray, Group, Hierarchy, Variable
 
 #: In the order in which they are tried.
-DIALECTS: tuple[Dialect, ...] = ()
+DIALECTS: tuple[Dialect, ...] = (Cfa062(), Cf113(), Cfa05(), Cfa04())
 
 #: One of these is an attribute of every aggregation variable.
 _MARKS = frozenset({"cfa_array", "cfa_group", "aggregated_data"})

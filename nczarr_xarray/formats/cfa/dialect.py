@@ -167,15 +167,18 @@ class Dialect(Protocol):
             Naming the variable, the fragment, and what is wrong with it.
         """
 
-    def encode(self, name: str, dimensions: tuple[str, ...], fragments: Fragments) -> Encoded:
+    def encode(
+        self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
+    ) -> Encoded:
         """Spell a table of fragments.
 
         Parameters
         ----------
         name
-            Of the aggregation variable, without its group.
+            Of the aggregation variable, without its group. Names of terms begin with ``cfa_`` and
+            end with it.
         dimensions
-            Names of the dimensions of its data.
+            Names and lengths of the dimensions of its data.
 
         Raises
         ------

@@ -1,0 +1,211 @@
+"""CF-1.13 aggregation variables: a map, and URIs with identifiers, or unique values.
+
+Before 1.13 other keywords were proposed, and written: ``shape``, ``location`` and ``address``, and
+``value`` for unique values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError, FormatError
+from nczarr_xarray.formats.cfa.aggregated import (
+    ATTRIBUTES,
+    Borders,
+    borders_of,
+    names_of,
+    spelled,
+    text_term,
+    variables_of,
+    whole,
+)
+from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Owner, Term
+from nczarr_xarray.formats.cfa.table import array_of, column, constant, marks_of, refuse, texts
+from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Fragments, Variable
+
+_VERSION = "CF-1.13"
+#: The sets of keywords, and what each is called here.
+_SETS = (
+    {"map": "map", "uris": "uris", "identifiers": "identifiers"},
+    {"map": "map", "unique_values": "unique_values"},
+    {"shape": "map", "location": "uris", "address": "identifiers"},
+    {"shape": "map", "value": "unique_values"},
+)
+
+
+class Cf113:
+    """Reads and writes CF-1.13."""
+
+    name = "1.13"
+    conventions = "CF-1.13"
+
+    def recognizes(self, variable: Variable) -> bool:
+        """Tell an aggregation variable by its attribute ``aggregated_data``."""
+        return "aggregated_data" in variable.attributes
+
+    def terms(self, owner: Owner) -> Mapping[str, Variable]:
+        """Find the variables of the terms."""
+        names = names_of(owner, fold=False)
+        spelling = next((one for one in _SETS if one.keys() == names.keys()), None)
+        if spelling is None:
+            raise FormatError(
+                owner.variable.path,
+                f"has the keywords {', '.join(names)!r:.200} in aggregated_data; 'map, uris, "
+                "identifiers' or 'map, unique_values' are expected",
+            )
+        return variables_of(owner, {spelling[key]: name for key, name in names.items()})
+
+    def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
+        """Make a table of fragments of the terms."""
+        terms = self.terms(owner)
+        borders = borders_of(owner, np.asarray(values["map"]), terms["map"])
+        if "unique_values" in terms:
+            fragments = _of_values(owner, values["unique_values"], borders, terms["unique_values"])
+            array = array_of(owner, borders.dimensions, fragments)
+            return Decoded(borders.dimensions, array, ATTRIBUTES)
+        uris = texts(values["uris"], terms["uris"])
+        addresses = whole(owner, uris, borders, terms["uris"], scalar=False).tolist()
+        identifiers = texts(values["identifiers"], terms["identifiers"])
+        if identifiers.shape == () and identifiers[()] is not None:
+            names = constant(identifiers[()], len(addresses))
+        else:
+            found = whole(owner, identifiers, borders, terms["identifiers"], scalar=True).tolist()
+            for number, (address, name) in enumerate(zip(addresses, found, strict=True)):
+                if address is not None and name is None:
+                    raise FormatError(
+                        owner.variable.path,
+                        f"has no identifier of a variable in {address!r:.200} (fragment {number})",
+                    )
+            names = column([name or "" for name in found])
+        lacking = addresses.count(None)
+        fragments = Fragments(
+            borders.starts, borders.stops, column(addresses), names, constant("", len(addresses))
+        )
+        warning = f"{lacking} fragments have no URI; their data are missing" if lacking else ""
+        array = array_of(owner, borders.dimensions, fragments, warning=warning)
+        return Decoded(borders.dimensions, array, ATTRIBUTES)
+
+    def encode(
+        self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
+    ) -> Encoded:
+        """Spell a table of fragments: the terms are ``cfa_map_...``, ``cfa_uris_...``, ..."""
+        for said, what in (
+            (fragments.mappings, "is not taken as it is"),
+            (fragments.others, "is in several datasets"),
+        ):
+            if said:
+                raise refuse(name, fragments, next(iter(said)), what, _VERSION)
+        grid = spelled(name, dimensions, fragments, "map")
+        numbers = grid.numbers
+        attributes = {"aggregated_dimensions": " ".join(dimension for dimension, _ in dimensions)}
+        if fragments.values is not None:
+            term = _value_term(name, grid.dimensions, fragments, fragments.values, numbers)
+            attributes["aggregated_data"] = f"map: {grid.map.path} unique_values: {term.path}"
+            return Encoded(attributes, (grid.map, term))
+        if (numbers < 0).any():
+            raise ExportError(
+                name, f"has data that no fragment holds, which {_VERSION} cannot say; write 0.6.2"
+            )
+        addresses = fragments.addresses.tolist()
+        for number, address in enumerate(addresses):
+            if not address:
+                what = "is missing" if address is None else "is in the same dataset"
+                raise refuse(name, fragments, number, f"{what}", f"{_VERSION} (0.6.2 can)")
+        uris = text_term(f"cfa_uris_{name}", grid.dimensions, addresses, False)
+        own = text_term(f"cfa_identifiers_{name}", grid.dimensions, fragments.names.tolist(), True)
+        attributes["aggregated_data"] = (
+            f"map: {grid.map.path} uris: {uris.path} identifiers: {own.path}"
+        )
+        return Encoded(attributes, (grid.map, uris, own))
+
+
+def _of_values(owner: Owner, values: np.ndarray, borders: Borders, variable: Variable) -> Fragments:
+    """Return a table whose fragments are values."""
+    dtype = owner.variable.dtype.newbyteorder("=")
+    values = np.asarray(values)
+    if dtype.kind == "O":
+        values = texts(values, variable)
+    elif values.dtype != dtype and {values.dtype.kind, dtype.kind} - set("iufb"):
+        raise FormatError(variable.path, f"holds {values.dtype}, and {owner.variable.path} {dtype}")
+    own = whole(owner, values, borders, variable, scalar=True)
+    missing = _missing(own, variable)
+    addresses = column([None if one else "" for one in missing.tolist()])
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = np.array(own, dtype)
+        if dtype.kind in "iu" and not ((cast == own) | missing).all():
+            raise FormatError(
+                variable.path, f"has values that are no {dtype}, which {owner.variable.path} holds"
+            )
+    if dtype.kind == "O":
+        cast[missing] = ""
+    nothing = constant("", len(own))
+    return Fragments(borders.starts, borders.stops, addresses, nothing, nothing, values=cast)
+
+
+def _missing(values: np.ndarray, variable: Variable) -> np.ndarray:
+    if values.dtype.kind == "O":
+        return np.array([value is None for value in values.tolist()], bool)
+    missing = np.zeros(values.shape, bool)
+    bytes_only = variable.nc_type in ("byte", "ubyte")
+    stated = {"_FillValue", "missing_value"} & variable.attributes.keys()
+    if bytes_only and not stated:  # all values of a byte are data, unless it is said
+        return missing
+    for mark in marks_of(variable):
+        if isinstance(mark, (int, float)):
+            missing |= np.isnan(values) if np.isnan(mark) else values == mark
+        elif values.dtype.kind == "S":
+            own = mark if isinstance(mark, bytes) else mark.encode("utf-8", "surrogateescape")
+            missing |= values == own
+    return missing
+
+
+def _value_term(
+    name: str,
+    dimensions: tuple[tuple[str, int], ...],
+    fragments: Fragments,
+    values: np.ndarray,
+    numbers: np.ndarray,
+) -> Term:
+    """Return the term of unique values."""
+    addresses = fragments.addresses
+    missing = np.array([n < 0 or addresses[n] is None for n in numbers.tolist()], bool)
+    column = np.zeros(len(numbers), values.dtype)
+    column[~missing] = values[numbers[~missing]]
+    attributes: dict[str, Any] = {}
+    if values.dtype.kind == "O":
+        column[missing] = ""
+        if any(value == "" for value in column[~missing].tolist()):
+            raise ExportError(name, f"has an empty text as a value, which {_VERSION} cannot say")
+    else:
+        fill = _unused(column[~missing])
+        if fill is None:
+            raise ExportError(
+                name, f"has all values of {values.dtype}, and {_VERSION} needs one for missing data"
+            )
+        column[missing] = fill
+        attributes["_FillValue"] = fill
+    shape = [length for _, length in dimensions]
+    return Term(f"cfa_unique_values_{name}", dimensions, column.reshape(shape), attributes)
+
+
+def _unused(values: np.ndarray) -> Any:
+    """Return a value that is none of `values`; None if there is no other."""
+    kind = next((kind for kind, dtype in NC_DTYPES.items() if dtype == values.dtype), "")
+    candidates: list[Any] = [NC_DEFAULT_FILL[kind]] if kind else []
+    if values.dtype.kind in "iu":
+        limits = np.iinfo(values.dtype)
+        few = min(len(values) + 1, int(limits.max) - int(limits.min) + 1)
+        candidates += range(int(limits.max), int(limits.max) - few, -1)
+    elif values.dtype.kind == "f":
+        candidates += [-9.969209968386869e36, *range(len(values) + 1)]
+    elif values.dtype.kind == "S":
+        candidates += [bytes([at]) for at in range(1, 256)]
+    taken = set(values.tolist())
+    for candidate in candidates:
+        own = np.array(candidate, values.dtype)
+        if own.item() not in taken:
+            return own[()]
+    return None

@@ -1,0 +1,134 @@
+"""Write CFA-0.4 as S3netCDF4 0.1, S3netCDF4 2 and cf-python read it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.url import is_url
+from nczarr_xarray.formats.cfa.dialect import Encoded
+from nczarr_xarray.formats.cfa.table import refuse
+from nczarr_xarray.model import FragmentMapping, Fragments
+
+_VERSION = "CFA-0.4"
+
+
+def format_of(name: str) -> str | None:
+    """Return what CFA-0.4 calls a format; None if it has no word for it."""
+    short = name.lower()
+    if short in ("", "nc", "nca") or short.startswith("netcdf"):
+        return "netCDF"
+    return "NCZarr" if short in ("nczarr", "zarr") else None
+
+
+def encode(name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments) -> Encoded:
+    """Spell a table of fragments; those that are missing are left out."""
+    if fragments.values is not None:
+        raise ExportError(name, f"has values instead of fragments, which {_VERSION} cannot say")
+    if fragments.others:
+        number = next(iter(fragments.others))
+        raise refuse(name, fragments, number, "is in several datasets", _VERSION)
+    names = [dimension for dimension, _ in dimensions]
+    partitions: list[dict[str, Any]] = []
+    relative = False
+    for number, address in enumerate(fragments.addresses.tolist()):
+        if address is None:
+            continue
+        extent = fragments.extent(number)
+        kind = format_of(fragments.formats[number])
+        if kind is None:
+            what = f"has the format {fragments.formats[number]!r}"
+            raise refuse(name, fragments, number, what, _VERSION)
+        mapping = fragments.mappings.get(number, _AS_IT_IS)
+        lengths = [stop - start for start, stop in extent]
+        variable = fragments.names[number]
+        stored: dict[str, Any] = {
+            "shape": lengths if mapping.axes is None else [lengths[axis] for axis in mapping.axes]
+        }
+        if variable.startswith("#"):
+            stored["varid"] = int(variable[1:])
+        else:
+            stored["ncvar"] = variable
+        if address:
+            stored["file"] = address
+            relative = relative or not (address.startswith("/") or is_url(address))
+        stored["format"] = kind
+        partition: dict[str, Any] = {
+            "index": list(fragments.position(number)),
+            "location": [[start, stop - 1] for start, stop in extent],
+            "subarray": stored,
+        }
+        partition.update(_mapped(name, names, fragments, number, stored["shape"]))
+        partitions.append(partition)
+    table: dict[str, Any] = {
+        "Partitions": partitions,
+        "pmdimensions": names,
+        "pmshape": list(fragments.grid),
+    }
+    if relative:  # for cf-python: beside the master
+        table["base"] = ""
+    listed = " ".join(names)
+    return Encoded(
+        {
+            "cf_role": "cfa_variable",
+            "cfa_dimensions": listed,
+            "cf_dimensions": listed,
+            "cfa_array": json.dumps(table, ensure_ascii=False),
+        }
+    )
+
+
+_AS_IT_IS = FragmentMapping()
+
+
+def _mapped(
+    name: str, names: list[str], fragments: Fragments, number: int, shape: list[int]
+) -> dict[str, Any]:
+    """Return what is said of the mapping of a fragment."""
+    mapping = fragments.mappings.get(number)
+    if mapping is None:
+        return {}
+    said: dict[str, Any] = {}
+    axes = tuple(range(len(names))) if mapping.axes is None else mapping.axes
+    if mapping.part is not None:
+        pieces = [_piece(piece, shape[at : at + 1]) for at, piece in enumerate(mapping.part)]
+        if None in pieces:
+            what = f"is cut at {mapping.part[pieces.index(None)]}"
+            raise refuse(name, fragments, number, what, _VERSION)
+        said["part"] = f"[{', '.join(map(str, pieces))}]"
+    if mapping.reverse:
+        if max(mapping.reverse) >= len(axes):
+            what = "runs backwards along a dimension that the data lack"
+            raise refuse(name, fragments, number, what, _VERSION)
+        said["reverse"] = [names[axes[at]] for at in mapping.reverse]
+    if mapping.axes is not None:
+        said["pdimensions"] = [names[axis] for axis in mapping.axes]
+    if mapping.units is not None:
+        said["punits"] = mapping.units
+    if mapping.calendar is not None:
+        said["pcalendar"] = mapping.calendar
+    return said
+
+
+def _piece(piece: slice | tuple[int, ...], length: list[int]) -> str | None:
+    """Return what of a dimension counts, with its last position; None if that cannot be said.
+
+    Parameters
+    ----------
+    length
+        How much of the dimension counts, if it is known.
+    """
+    if isinstance(piece, tuple):
+        return f"({', '.join(map(str, piece))}{',' * (len(piece) == 1)})"
+    start, stop, step = piece.start, piece.stop, 1 if piece.step is None else piece.step
+    if step > 0:
+        start = start or 0
+        if stop is None and length:
+            stop = start + length[0] * step
+        last = -1 if stop is None else stop - 1
+    else:
+        last = 0 if stop is None else stop + 1
+    if start is None or min(start, last) < 0 or (stop is not None and stop < 0):
+        return None
+    return f"[{start}, {last}, {step}]"

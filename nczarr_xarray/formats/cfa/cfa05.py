@@ -1,0 +1,157 @@
+"""CFA-0.5 of S3netCDF4 2: the matrix of partitions is a group of variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError, FormatError
+from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Owner
+from nczarr_xarray.formats.cfa.matrix import grid_of
+from nczarr_xarray.formats.cfa.table import (
+    array_of,
+    column,
+    constant,
+    dimensions_of,
+    packing_of,
+    texts,
+)
+from nczarr_xarray.model import Dimension, Fragments, Group, Variable
+
+_NEEDED = ("location", "file", "ncvar")
+_OTHERS = ("format", "pmdimensions")
+_ATTRIBUTES = frozenset({"cf_role", "cfa_dimensions", "cf_dimensions", "cfa_group"})
+
+
+class Cfa05:
+    """Reads CFA-0.5."""
+
+    name = "0.5"
+    conventions = "CFA-0.5"
+
+    def recognizes(self, variable: Variable) -> bool:
+        """Tell an aggregation variable by its attribute ``cfa_group``."""
+        return "cfa_group" in variable.attributes
+
+    def terms(self, owner: Owner) -> Mapping[str, Variable]:
+        """Find the variables of the group."""
+        group = _group(owner)
+        lacking = [name for name in _NEEDED if name not in group.variables]
+        if lacking:
+            raise FormatError(
+                owner.variable.path, f"needs {', '.join(lacking)} in the group {group.path}"
+            )
+        names = [*_NEEDED, *(name for name in _OTHERS if name in group.variables)]
+        return {name: group.variables[name] for name in names}
+
+    def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
+        """Make a table of fragments of the variables of the group."""
+        path = owner.variable.path
+        listed = (owner.text("cfa_dimensions") or owner.text("cf_dimensions") or "").split()
+        dimensions = dimensions_of(owner, "cfa_dimensions", listed)
+        terms = self.terms(owner)
+        location = np.asarray(values["location"])
+        ndim = len(dimensions)
+        if location.dtype.kind not in "iu" or location.shape[-2:] != (ndim, 2):
+            raise FormatError(
+                path,
+                f"has locations of the shape {location.shape} ({location.dtype}), "
+                f"integers of (..., {ndim}, 2) are expected",
+            )
+        shape = location.shape[:-2]
+        axes = _axes(owner, dimensions, listed, values, terms)
+        if len(shape) != len(axes):
+            raise FormatError(path, f"has a matrix of {len(shape)} dimensions, not {len(axes)}")
+        columns = {}
+        for name in ("file", "ncvar", "format"):
+            if name in terms:
+                found = texts(values[name], terms[name])
+                if found.shape not in ((), shape):
+                    raise FormatError(
+                        path, f"has {name} of the shape {found.shape}, and locations of {shape}"
+                    )
+                columns[name] = np.broadcast_to(found, shape).reshape(-1)
+        bounds = location.reshape(-1, ndim, 2).astype(np.int64)
+        files = columns["file"]
+        held = (bounds >= 0).all(axis=(1, 2)) & (bounds[..., 1] > bounds[..., 0]).all(axis=1)
+        stated = np.array([one is not None for one in files.tolist()], bool)
+        rows = np.flatnonzero(held | stated)
+        position = np.stack(np.unravel_index(rows, shape), axis=1) if shape else None
+        index = np.zeros((len(rows), ndim), np.int64)
+        whole = [1] * ndim
+        for at, axis in enumerate(axes):
+            whole[axis] = shape[at]
+            if position is not None:
+                index[:, axis] = position[:, at]
+
+        def named(row: int) -> str:
+            return f"partition {index[row][axes].tolist()} of {terms['location'].path}"
+
+        grid = grid_of(owner, dimensions, whole, index, bounds[rows], named)
+        addresses = np.empty(grid.total, object)
+        addresses[grid.places] = files[rows]
+        for number, row, address in zip(
+            grid.places.tolist(), rows.tolist(), files[rows].tolist(), strict=True
+        ):
+            if address is not None and columns["ncvar"][row] is None:
+                raise FormatError(
+                    path, f"{named(int(np.flatnonzero(grid.places == number)[0]))} has no ncvar"
+                )
+        fragments = Fragments(
+            grid.starts,
+            grid.stops,
+            addresses,
+            _spread(columns["ncvar"][rows], grid.places, grid.total),
+            _spread(columns["format"][rows], grid.places, grid.total)
+            if "format" in columns
+            else constant("", grid.total),
+        )
+        array = array_of(owner, dimensions, fragments, packing_of(owner.variable), grid.gaps)
+        return Decoded(dimensions, array, _ATTRIBUTES, frozenset({_group(owner).path}))
+
+    def encode(
+        self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
+    ) -> Encoded:
+        """Refuse: S3netCDF4 2 is the only reader, and it reads CFA-0.4 too."""
+        raise ExportError(name, "cannot be written as CFA-0.5; write 0.4, 0.6.2 or 1.13 instead")
+
+
+def _group(owner: Owner) -> Group:
+    name = owner.text("cfa_group") or ""
+    above = [owner.root] if name.startswith("/") else owner.groups()
+    found = (group.find(name) for group in above)
+    group = next((group for group in found if group is not None), None) if name else None
+    if group is None or group is owner.root:
+        raise FormatError(
+            owner.variable.path, f"names the group {name!r} in cfa_group, there is none"
+        )
+    return group
+
+
+def _axes(
+    owner: Owner,
+    dimensions: tuple[Dimension, ...],
+    listed: list[str],
+    values: Mapping[str, np.ndarray],
+    terms: Mapping[str, Variable],
+) -> list[int]:
+    """Return the dimensions of the data that the matrix has, in its order."""
+    if "pmdimensions" not in terms:
+        return list(range(len(dimensions)))
+    found = texts(values["pmdimensions"], terms["pmdimensions"]).reshape(-1).tolist()
+    names = [name for text in found if text for name in text.replace(",", " ").split()]
+    if len(set(names)) != len(names) or not set(names) <= set(listed):
+        raise FormatError(
+            owner.variable.path, f"has the pmdimensions {names!r:.200}, and the data {listed}"
+        )
+    return [listed.index(name) for name in names]
+
+
+def _spread(values: np.ndarray, numbers: np.ndarray, count: int) -> np.ndarray:
+    own = column([value or "" for value in values.tolist()])
+    if not len(own) or own.strides == (0,):
+        return constant(own[0] if len(own) else "", count)
+    result = np.full(count, "", object)
+    result[numbers] = own
+    return result

@@ -1,0 +1,229 @@
+"""CFA-0.6.2: terms for location, file, format and address, by keywords in any case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError, FormatError
+from nczarr_xarray.formats.cfa.aggregated import (
+    ATTRIBUTES,
+    Borders,
+    borders_of,
+    keywords,
+    names_of,
+    spelled,
+    text_term,
+    variables_of,
+)
+from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Owner
+from nczarr_xarray.formats.cfa.table import (
+    MOST_TEXT,
+    array_of,
+    column,
+    constant,
+    count_of,
+    refuse,
+    texts,
+)
+from nczarr_xarray.model import FragmentPlace, Fragments, Variable
+
+_KEYWORDS = ("location", "file", "format", "address")
+_VERSION = "CFA-0.6.2"
+_SUBSTITUTED = re.compile(r"\$\{[^{}]*\}")
+
+
+class Cfa062:
+    """Reads and writes CFA-0.6.2."""
+
+    name = "0.6.2"
+    conventions = "CFA-0.6.2"
+
+    def recognizes(self, variable: Variable) -> bool:
+        """Tell an aggregation variable by the keywords of its terms."""
+        own = keywords(variable)
+        folded = {key.lower() for key in own}
+        # ``shape`` and ``location`` were CF-1.13's words for ``map`` and ``uris`` once
+        return "location" in folded and ("file" in folded or "shape" not in own)
+
+    def terms(self, owner: Owner) -> Mapping[str, Variable]:
+        """Find the variables of the terms; those of other keywords are not looked at."""
+        names = names_of(owner, fold=True)
+        if "address" not in names:
+            raise FormatError(owner.variable.path, "has no address in aggregated_data")
+        return variables_of(owner, {key: names[key] for key in _KEYWORDS if key in names})
+
+    def decode(self, owner: Owner, values: Mapping[str, np.ndarray]) -> Decoded:
+        """Make a table of fragments of the terms."""
+        terms = self.terms(owner)
+        borders = borders_of(owner, np.asarray(values["location"]), terms["location"])
+        columns = {
+            key: texts(values[key], terms[key])
+            for key in ("file", "format", "address")
+            if key in terms
+        }
+        listed = max(one.size for one in columns.values())
+        count = count_of(owner, borders.grid, listed)
+        tries = max(
+            (one.shape[-1] for one in columns.values() if one.ndim == len(borders.grid) + 1),
+            default=1,
+        )
+        spread = {
+            key: _spread(owner, one, borders, terms[key], tries) for key, one in columns.items()
+        }
+        if "file" in terms:
+            spread["file"] = _substituted(spread["file"], terms["file"])
+        found = _places(owner, spread, count, tries)
+        fragments = Fragments(borders.starts, borders.stops, *found[:3], others=found[3])
+        array = array_of(owner, borders.dimensions, fragments)
+        return Decoded(borders.dimensions, array, ATTRIBUTES)
+
+    def encode(
+        self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
+    ) -> Encoded:
+        """Spell a table of fragments: the terms are ``cfa_location_...``, ``cfa_file_...``, ..."""
+        if fragments.values is not None:
+            raise ExportError(name, f"has values instead of fragments, which {_VERSION} cannot say")
+        if fragments.mappings:
+            number = next(iter(fragments.mappings))
+            raise refuse(name, fragments, number, "is not taken as it is", _VERSION)
+        grid = spelled(name, dimensions, fragments, "location")
+        tries = 1 + max(map(len, fragments.others.values()), default=0)
+        own = [
+            (fragments.places(number) if number >= 0 else ())[:tries]
+            for number in grid.numbers.tolist()
+        ]
+        shape = grid.dimensions if tries == 1 else (*grid.dimensions, (f"cfa_tries_{name}", tries))
+        nowhere = FragmentPlace("", "", "")
+        every = [place for places in own for place in (*places, *[nowhere] * (tries - len(places)))]
+        formats = [_format_of(place.format) for place in every]
+        stated = [kind for kind, place in zip(formats, every, strict=True) if place.name]
+        file = text_term(f"cfa_file_{name}", shape, [place.address for place in every], False)
+        names = [place.name for place in every]
+        alike = len(set(names)) == 1 and all(place.address for place in every)
+        address = text_term(f"cfa_address_{name}", shape, names, alike)
+        if len(set(stated)) <= 1:
+            formats = stated[:1] or ["nc"]
+        return Encoded(
+            {
+                "aggregated_dimensions": " ".join(dimension for dimension, _ in dimensions),
+                "aggregated_data": (
+                    f"location: cfa_location_{name} file: cfa_file_{name} "
+                    f"format: cfa_format_{name} address: cfa_address_{name}"
+                ),
+            },
+            (grid.map, file, text_term(f"cfa_format_{name}", shape, formats, True), address),
+        )
+
+
+def _format_of(name: str) -> str:
+    """Return what CFA-0.6.2 calls a format: only netCDF has a name, ``nc``."""
+    short = name.lower()
+    return "nc" if short in ("", "nc", "nca") or short.startswith("netcdf") else name
+
+
+def _spread(
+    owner: Owner, values: np.ndarray, borders: Borders, variable: Variable, tries: int
+) -> np.ndarray:
+    """Return a term by fragment and version.
+
+    Raises
+    ------
+    FormatError
+        If it has another shape.
+    """
+    grid = borders.grid
+    if values.shape in ((), grid):
+        values = values[..., None]
+    if values.shape not in ((1,), (*grid, 1), (*grid, tries)):
+        raise FormatError(
+            variable.path,
+            f"has the shape {values.shape}, and {owner.variable.path} the fragments {grid}",
+        )
+    return np.broadcast_to(values, (*grid, tries))
+
+
+def _substituted(values: np.ndarray, variable: Variable) -> np.ndarray:
+    """Put what the file term's attribute says for each ``${name}`` in its texts.
+
+    Raises
+    ------
+    FormatError
+        If the attribute cannot be understood, or the texts become too long.
+    """
+    attribute = variable.attributes.get("substitutions")
+    if attribute is None:
+        return values
+    said = attribute.value
+    text = said if isinstance(said, str) else " ".join(said) if isinstance(said, tuple) else ""
+    words = text.split()
+    if len(words) % 2 or not all(
+        key.endswith(":") and _SUBSTITUTED.fullmatch(key[:-1]) for key in words[::2]
+    ):
+        raise FormatError(
+            variable.path, f"has the substitutions {text!r:.200}, not '${{name}}: value ...'"
+        )
+    known = {key[:-1]: value for key, value in zip(words[::2], words[1::2], strict=True)}
+    longest = max(map(len, known.values()), default=0)
+    room = MOST_TEXT
+    result = []
+    for one in values.reshape(-1).tolist():
+        if one is not None and "${" in one:
+            room -= len(one) + longest * one.count("${")
+            if room < 0:
+                raise FormatError(
+                    variable.path, "has more text than can be, after its substitutions"
+                )
+            one = _SUBSTITUTED.sub(lambda match: known.get(match[0], match[0]), one)
+        result.append(one)
+    return column(result).reshape(values.shape)
+
+
+def _places(
+    owner: Owner, spread: Mapping[str, np.ndarray], count: int, tries: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[int, tuple[FragmentPlace, ...]]]:
+    """Return addresses, names, formats and other places of all fragments."""
+    nothing = constant(None, count * tries)
+    files, names, formats = (
+        spread[key].reshape(-1).tolist() if key in spread else nothing.tolist()
+        for key in ("file", "address", "format")
+    )
+    own: dict[str, str | None] = {}
+    for at, (file, name) in enumerate(zip(files, names, strict=True)):
+        if file is not None and name is None:
+            raise FormatError(
+                owner.variable.path,
+                f"has no address of a variable in {file!r:.200} (fragment {at // tries})",
+            )
+        if file is None and name is not None:  # a variable of the master, if there is another
+            if name not in own:
+                found = owner.sibling(name)
+                itself = found is owner.variable
+                own[name] = None if itself else (found.path if found else name).lstrip("/")
+            if own[name] is not None:
+                files[at], names[at] = "", own[name]
+    if tries == 1:
+        return column(files), _named(names), _named(formats), {}
+    others: dict[int, tuple[FragmentPlace, ...]] = {}
+    first: list[FragmentPlace | None] = []
+    for number in range(count):
+        places = [
+            FragmentPlace(files[at], names[at] or "", formats[at] or "")
+            for at in range(number * tries, (number + 1) * tries)
+            if files[at] is not None
+        ]
+        first.append(places[0] if places else None)
+        if len(places) > 1:
+            others[number] = tuple(places[1:])
+    return (
+        column([place.address if place else None for place in first]),
+        column([place.name if place else "" for place in first]),
+        column([place.format if place else "" for place in first]),
+        others,
+    )
+
+
+def _named(values: list[str | None]) -> np.ndarray:
+    return column([value or "" for value in values])

@@ -1,0 +1,151 @@
+"""How partitions of CFA-0.4 are mapped: ``part``, ``reverse``, ``pdimensions``, units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.model import Dimension, FragmentMapping
+
+_KEYS = ("part", "reverse", "flip", "pdimensions", "punits", "pcalendar")
+#: ``[0, 9, 3]`` is a slice whose end is included, ``(1, 3, 4)`` are positions.
+_PIECE = re.compile(r"\s*(?:\[([-\d\s,]*)\]|\(([-\d\s,]*)\))\s*(,|$)")
+_INTEGER = re.compile(r"\s*-?\d{1,18}\s*")
+
+Part = tuple[slice | tuple[int, ...], ...]
+
+
+class Mappings:
+    """Makes mappings of what partitions say; equal ones are one object.
+
+    Parameters
+    ----------
+    dimensions
+        Of the aggregated data.
+    wrong
+        Returns the error for a partition, by its number.
+    """
+
+    def __init__(
+        self, dimensions: Sequence[Dimension], wrong: Callable[[int, str], FormatError]
+    ) -> None:
+        self._names = [dimension.name for dimension in dimensions]
+        self._wrong = wrong
+        self._known: dict[str, FragmentMapping | None] = {}
+
+    def of(self, partitions: list[dict[str, Any]]) -> dict[int, FragmentMapping]:
+        """Return the mappings of the partitions that are not taken as they are."""
+        found: dict[int, FragmentMapping] = {}
+        keys = set(_KEYS)
+        for number, one in enumerate(partitions):
+            if keys.isdisjoint(one):
+                continue
+            said = repr([one.get(key) for key in _KEYS])
+            if said not in self._known:
+                self._known[said] = self._mapping(number, one)
+            mapping = self._known[said]
+            if mapping is not None:
+                found[number] = mapping
+        return found
+
+    def _mapping(self, number: int, one: dict[str, Any]) -> FragmentMapping | None:
+        order = self._axes(number, one, "pdimensions")
+        reverse = self._axes(number, one, "reverse" if "reverse" in one else "flip") or ()
+        own = tuple(range(len(self._names))) if order is None else order
+        if not set(reverse) <= set(own):
+            raise self._wrong(number, "reverses a dimension that is not one of its own")
+        mapping = FragmentMapping(
+            part=self._part(number, one.get("part")),
+            reverse=tuple(sorted(own.index(axis) for axis in reverse)),
+            axes=None if order == tuple(range(len(self._names))) else order,
+            units=self._text(number, one, "punits"),
+            calendar=self._text(number, one, "pcalendar"),
+        )
+        return None if mapping == FragmentMapping() else mapping
+
+    def _text(self, number: int, one: dict[str, Any], key: str) -> str | None:
+        value = one.get(key)
+        if value is not None and type(value) is not str:
+            raise self._wrong(number, f"has {key} {value!r:.60}, not text")
+        return value
+
+    def _axes(self, number: int, one: dict[str, Any], key: str) -> tuple[int, ...] | None:
+        names = one.get(key)
+        if names is None:
+            return None
+        if type(names) is str:
+            names = names.split()
+        if (
+            type(names) is not list
+            or not all(type(name) is str and name in self._names for name in names)
+            or len(set(names)) != len(names)
+        ):
+            raise self._wrong(number, f"has {key} {names!r:.60}, of dimensions {self._names}")
+        return tuple(self._names.index(name) for name in names)
+
+    def _part(self, number: int, value: Any) -> Part | None:
+        if value is None:
+            return None
+        pieces = _spelled(value) if type(value) is str else _listed(value)
+        if pieces is None:
+            raise self._wrong(number, f"has the part {value!r:.60}, which cannot be understood")
+        return pieces
+
+
+def _listed(value: Any) -> Part | None:
+    """Read what was written as JSON, which has no tuples: three integers are a slice."""
+    if type(value) is not list:
+        return None
+    found: list[slice | tuple[int, ...]] = []
+    for piece in value:
+        if type(piece) is not list or not all(
+            type(n) is int and 0 <= abs(n) < 1 << 62 for n in piece
+        ):
+            return None
+        one = _slice(piece) if len(piece) == 3 else _positions(piece)
+        if one is None:
+            return None
+        found.append(one)
+    return tuple(found)
+
+
+def _spelled(text: str) -> Part | None:
+    """Read what was written as Python."""
+    text = text.strip()
+    if text[:1] + text[-1:] not in ("[]", "()"):
+        return None
+    inner, at = text[1:-1].strip(), 0
+    found: list[slice | tuple[int, ...]] = []
+    while at < len(inner):
+        match = _PIECE.match(inner, at)
+        if match is None:
+            return None
+        own = match[2] if match[1] is None else match[1]
+        numbers = own.strip().removesuffix(",").split(",") if own.strip() else []
+        if not all(_INTEGER.fullmatch(one) for one in numbers):
+            return None
+        integers = [int(one) for one in numbers]
+        piece = _positions(integers) if match[1] is None else _slice(integers)
+        if piece is None:
+            return None
+        found.append(piece)
+        at = match.end()
+    return tuple(found)
+
+
+def _positions(numbers: list[int]) -> tuple[int, ...] | None:
+    return None if any(n < 0 for n in numbers) else tuple(numbers)
+
+
+def _slice(numbers: list[int]) -> slice | None:
+    """Return the slice of begin, last and step."""
+    if len(numbers) == 2:
+        numbers = [*numbers, 1]
+    if len(numbers) != 3 or numbers[2] == 0 or min(numbers[:2]) < 0:
+        return None
+    start, last, step = numbers
+    if step > 0:
+        return slice(start, last + 1, step)
+    return slice(start, last - 1 if last else None, step)

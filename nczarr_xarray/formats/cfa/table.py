@@ -1,0 +1,193 @@
+"""What all dialects make of the attributes and the text of an aggregation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError, FormatError
+from nczarr_xarray.formats.cfa.dialect import Owner
+from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
+    Dimension,
+    FragmentArray,
+    Fragments,
+    Variable,
+    readable,
+)
+
+#: Characters of all addresses of a table, at most: a few bytes of metadata can stand for many.
+MOST_TEXT = 1 << 28
+#: Fragments that a table may have in any case, and for each one that it lists.
+_ALWAYS, _EACH = 1 << 20, 64
+
+_PACKING = ("scale_factor", "add_offset", "_Unsigned")
+
+
+def packing_of(variable: Variable) -> dict[str, Any]:
+    """Return the attributes by which the values of a variable are packed, as plain values."""
+    found: dict[str, Any] = {}
+    for name in _PACKING:
+        attribute = variable.attributes.get(name)
+        if attribute is not None:
+            value = attribute.value
+            found[name] = value.tolist() if isinstance(value, np.ndarray) else value
+    return found
+
+
+def marks_of(variable: Variable) -> list[Any]:
+    """Return the values that stand for missing data in a variable, in the order of precedence."""
+    found: list[Any] = []
+    for name in ("_FillValue", "missing_value"):
+        attribute = variable.attributes.get(name)
+        value = None if attribute is None else attribute.value
+        if isinstance(value, np.ndarray) and value.dtype.names is None:
+            found += value.tolist()
+        elif isinstance(value, str):
+            found.append(value)
+        elif value is not None:
+            found += list(value)
+    if not found and variable.nc_type in NC_DEFAULT_FILL:
+        found.append(NC_DEFAULT_FILL[variable.nc_type or ""])
+    return found
+
+
+def fill_of(variable: Variable) -> Any:
+    """Return what missing data of an aggregation variable are."""
+    dtype = variable.dtype.newbyteorder("=")
+    for mark in marks_of(variable):
+        if dtype.kind == "O":
+            return mark
+        if isinstance(mark, str) != (dtype.kind in "SU"):
+            continue
+        try:
+            return np.array(mark, dtype)[()]
+        except (OverflowError, TypeError, ValueError):
+            continue
+    default = NC_DEFAULT_FILL.get(variable.nc_type or "")
+    return np.zeros((), dtype)[()] if default is None else np.array(default, dtype)[()]
+
+
+def array_of(
+    owner: Owner,
+    dimensions: tuple[Dimension, ...],
+    fragments: Fragments,
+    packing: Mapping[str, Any] | None = None,
+    warning: str = "",
+) -> FragmentArray:
+    """Return the data of an aggregation variable, given its table."""
+    variable = owner.variable
+    return FragmentArray(
+        path=variable.path,
+        shape=tuple(dimension.size for dimension in dimensions),
+        dtype=variable.dtype.newbyteorder("="),
+        fragments=fragments,
+        fill=fill_of(variable),
+        units=owner.text("units"),
+        calendar=owner.text("calendar"),
+        packing=packing,
+        warning=warning,
+    )
+
+
+def dimensions_of(owner: Owner, attribute: str, names: Iterable[str]) -> tuple[Dimension, ...]:
+    """Find the dimensions of aggregated data that an attribute names.
+
+    Raises
+    ------
+    FormatError
+        If one is not there.
+    """
+    found = []
+    for name in names:
+        dimension = owner.dimension(name)
+        if dimension is None:
+            raise FormatError(
+                owner.variable.path, f"names the dimension {name!r} in {attribute}, there is none"
+            )
+        found.append(dimension)
+    return tuple(found)
+
+
+def texts(values: np.ndarray, variable: Variable) -> np.ndarray:
+    """Return the text of a term as objects: ``str``, or None where it is missing or empty.
+
+    The last dimension of char is the length of the text.
+
+    Raises
+    ------
+    FormatError
+        If the values are not text.
+    """
+    values = np.asarray(values)
+    if values.dtype.kind == "S" and values.dtype.itemsize == 1 and values.ndim:
+        length = values.shape[-1]
+        joined = np.ascontiguousarray(values).view(f"S{length}") if length else None
+        shape = values.shape[:-1]
+        values = np.zeros(shape, "S1") if joined is None else joined.reshape(shape)
+    if values.dtype.kind not in "OSU":
+        raise FormatError(variable.path, f"holds {values.dtype}, not text")
+    none = {mark for mark in marks_of(variable) if isinstance(mark, str)}
+    known: dict[Any, str | None] = {}
+    result = np.empty(values.size, object)
+    result[:] = [
+        known[one] if one in known else known.setdefault(one, _text(one, none, variable))
+        for one in values.reshape(-1).tolist()
+    ]
+    return result.reshape(values.shape)
+
+
+def _text(value: object, none: set[str], variable: Variable) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "surrogateescape")
+    if not isinstance(value, str):
+        raise FormatError(variable.path, f"holds {type(value).__name__}, not text")
+    if value in none:
+        return None
+    return readable(value).rstrip("\0 ").lstrip() or None
+
+
+def column(values: list[Any]) -> np.ndarray:
+    """Return a column of objects; equal ones are one object, and a column of one is no memory."""
+    if len(values) > 1 and values.count(values[0]) == len(values):
+        return constant(values[0], len(values))
+    known: dict[Any, Any] = {}
+    result = np.empty(len(values), object)
+    result[:] = [known.setdefault(value, value) for value in values]
+    return result
+
+
+def constant(value: Any, count: int) -> np.ndarray:
+    """Return a column that has one object everywhere, and takes no memory."""
+    one = np.empty((), object)
+    one[()] = value
+    return np.broadcast_to(one, (count,))
+
+
+def count_of(owner: Owner, grid: Iterable[int], listed: int) -> int:
+    """Return how many fragments a grid has.
+
+    Raises
+    ------
+    FormatError
+        If there are far more than the table lists.
+    """
+    grid = tuple(grid)
+    count = math.prod(grid)
+    if count > _ALWAYS + _EACH * listed:
+        shape = " x ".join(map(str, grid[:8]))
+        raise FormatError(
+            owner.variable.path, f"is to have {shape} fragments, and its table lists {listed}"
+        )
+    return count
+
+
+def refuse(name: str, fragments: Fragments, number: int, what: str, version: str) -> ExportError:
+    """Return the error for a fragment that a dialect cannot describe."""
+    position = fragments.position(number)
+    return ExportError(name, f"its fragment {position} {what}, which {version} cannot say")
