@@ -23,6 +23,20 @@ _DIGITS_PER_BIT = math.log(2) / math.log(10)
 _FLOATS = {4: ("float", 23, 6), 8: ("double", 52, 15)}
 
 
+def check_quantization(dtype: np.dtype, mode: str, digits: int) -> None:
+    """Raise `FormatError` if values of `dtype` cannot be rounded so (see `quantize`)."""
+    if dtype.kind != "f" or dtype.itemsize not in _FLOATS:
+        raise FormatError("quantize_mode", f"needs float32 or float64, not {dtype.name}")
+    _, explicit, most = _FLOATS[dtype.itemsize]
+    if mode not in ("BitGroom", "GranularBitRound", "BitRound"):
+        reason = f"is {mode!r}, not BitGroom, GranularBitRound or BitRound"
+        raise FormatError("quantize_mode", reason)
+    most = explicit if mode == "BitRound" else most
+    if not 1 <= digits <= most:
+        reason = f"is {digits}; {mode} of {dtype.name} takes 1 to {most}"
+        raise FormatError("significant_digits", reason)
+
+
 def quantize(values: np.ndarray, mode: str, digits: int, fill: Any = None) -> np.ndarray:
     """Round floating-point values as ``nc_def_var_quantize`` does.
 
@@ -50,21 +64,11 @@ def quantize(values: np.ndarray, mode: str, digits: int, fill: Any = None) -> np
     Raises
     ------
     FormatError
-        If `mode` is unknown, `digits` out of range, or the dtype neither of the two.
+        If `check_quantization` does.
     """
+    check_quantization(values.dtype, mode, digits)
     dtype = values.dtype.newbyteorder("=")
-    if dtype.kind != "f" or dtype.itemsize not in _FLOATS:
-        raise FormatError("quantize_mode", f"needs float32 or float64, not {values.dtype.name}")
-    nc_type, explicit, most = _FLOATS[dtype.itemsize]
-    if mode not in ("BitGroom", "GranularBitRound", "BitRound"):
-        raise FormatError(
-            "quantize_mode", f"is {mode!r}, not BitGroom, GranularBitRound or BitRound"
-        )
-    if not 1 <= digits <= (explicit if mode == "BitRound" else most):
-        most = explicit if mode == "BitRound" else most
-        raise FormatError(
-            "significant_digits", f"is {digits}; {mode} of {dtype.name} takes 1 to {most}"
-        )
+    nc_type, explicit, _ = _FLOATS[dtype.itemsize]
     flat = values.astype(dtype).reshape(-1)
     kept = (flat == (NC_DEFAULT_FILL[nc_type] if fill is None else dtype.type(fill))) | (flat == 0)
     kept |= np.isnan(flat)

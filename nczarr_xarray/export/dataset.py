@@ -12,7 +12,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend._compat import encode_for_netcdf
-from nczarr_xarray.codecs.quantize import quantize, round_decimals
+from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.inherited import adapted, keep_whole, leave_out, without_cf
 from nczarr_xarray.export.lacking import Lacking
@@ -351,15 +351,7 @@ class Exporter:
         if digits is None:
             return None
         mode = encoding.get("quantize_mode") or "BitGroom"
-        if mode not in QUANTIZE_ATTRIBUTES:
-            raise ValueError(
-                f"quantize_mode is {mode!r}; known are {', '.join(QUANTIZE_ATTRIBUTES)}"
-            )
-        most = {"BitRound": (23, 52)}.get(mode, (7, 15))[source.dtype.itemsize == 8]
-        if source.dtype.kind != "f" or source.dtype.itemsize not in (4, 8):
-            raise ValueError("significant_digits is for float and double")
-        if not 1 <= int(digits) <= most:
-            raise ValueError(f"significant_digits is {digits}, not between 1 and {most}")
+        check_quantization(source.dtype, mode, int(digits))
         attributes[QUANTIZE_ATTRIBUTES[mode]] = np.int32(digits)
         return partial(quantize, mode=mode, digits=int(digits), fill=fill)
 

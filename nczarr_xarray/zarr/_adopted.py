@@ -62,18 +62,21 @@ class ZarrKeyStore(RemoteStore):
     ----------
     store
         Opened for reading if it is not open yet.
+    prefix
+        In front of all keys; it ends with a slash.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, prefix: str = "") -> None:
         self.store = store
-        self.url = str(store)
+        self.url = f"{store}/{prefix}".rstrip("/")
+        self._prefix = prefix
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return _get_loop()
 
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        check_key(key)
+        path = self._prefix + check_key(key)
         request: ByteRequest | None = None
         if part.stop is not None:
             request = RangeByteRequest(part.start or 0, part.stop)
@@ -81,7 +84,7 @@ class ZarrKeyStore(RemoteStore):
             request = OffsetByteRequest(part.start)
         try:
             await self.store._ensure_open()
-            buffer = await self.store.get(key, default_buffer_prototype(), request)
+            buffer = await self.store.get(path, default_buffer_prototype(), request)
         except FileNotFoundError:
             return None
         except NCZarrError:
@@ -98,7 +101,8 @@ class ZarrKeyStore(RemoteStore):
             return None
         try:
             await self.store._ensure_open()
-            names = [name async for name in self.store.list_dir(prefix)]
+            path = (self._prefix + prefix).rstrip("/")
+            names = [name async for name in self.store.list_dir(path)]
         except FileNotFoundError:
             return frozenset()
         except Exception as error:
@@ -107,21 +111,6 @@ class ZarrKeyStore(RemoteStore):
 
     def close(self) -> None:
         """Leave the store open: it belongs to the caller."""
-
-
-class _ZarrKeysBelow(ZarrKeyStore):
-    """The keys of a zarr-python store below one prefix."""
-
-    def __init__(self, store: Store, prefix: str) -> None:
-        super().__init__(store)
-        self._prefix = prefix
-        self.url = f"{self.url}/{prefix}".rstrip("/")
-
-    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        return await super().get(self._prefix + check_key(key), part, most)
-
-    async def list(self, prefix: str) -> frozenset[str] | None:
-        return await super().list((self._prefix + prefix).rstrip("/"))
 
 
 class ZarrWriter(WritableStore):
@@ -149,7 +138,7 @@ class ZarrWriter(WritableStore):
     def __init__(self, store: Store, prefix: str = "") -> None:
         self.store = store
         self._prefix = prefix
-        self._keys = _ZarrKeysBelow(store, prefix)
+        self._keys = ZarrKeyStore(store, prefix)
         self.url = self._keys.url
         if store.read_only:
             raise StoreError(self.url, "is open for reading only; open it with read_only=False")
@@ -157,7 +146,7 @@ class ZarrWriter(WritableStore):
             raise StoreError(self.url, "cannot write, delete and list; choose another store")
 
     def reader(self) -> ZarrKeyStore:
-        return _ZarrKeysBelow(self.store, self._prefix)
+        return ZarrKeyStore(self.store, self._prefix)
 
     def put(self, key: str, data: AnyBuffer) -> None:
         content = _content(data)
