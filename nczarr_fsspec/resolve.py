@@ -53,7 +53,7 @@ _TREES = frozenset({"nczarr", "zarr", "zip"})
 #: how archives begin
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 #: a URL that ends so names one file; others are asked for a tree first
-_FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5)\Z", re.IGNORECASE)
+_FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5|json)\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +296,35 @@ def _place(url: NetCDFURL, options: Mapping[str, Any] | None) -> _Place:
             own = replace(own, max_whole=fs.max_whole)
         fs, path = innermost(fs.fs, fs._strip_protocol(path))
     return _Place(fs, path, own)
+
+
+def open_unasked(
+    target: str, storage_options: Mapping[str, Any] | None = None
+) -> LocalBytes | RemoteFileBytes:
+    """Open the file at a URL as one; of one behind a network, nothing is asked yet.
+
+    Raises
+    ------
+    URLError
+        If the URL or the options cannot be understood.
+    DatasetNotFoundError, StoreError
+        If there is no such file on this machine, or it cannot be read.
+    """
+    from fsspec.implementations.local import LocalFileSystem
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    from nczarr_fsspec.ranges.remote import RemoteFileBytes
+    from nczarr_fsspec.transport.filesystems import describe
+    from nczarr_fsspec.transport.open import open_transport
+
+    place = _place(parse_url(target), storage_options)
+    fs, path, own = place.fs, place.path, place.own
+    if isinstance(fs, (LocalFileSystem, MemoryFileSystem)):
+        source = open_source(fs, path)
+        assert isinstance(source, LocalBytes)
+        return source
+    transport = open_transport(fs, own.timeout)
+    return RemoteFileBytes.unasked(transport, path, describe(fs, path), own.max_whole)
 
 
 def open_filesystem(

@@ -9,17 +9,18 @@ from typing import Any, Self
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, RemoteBytes
 from nczarr_fsspec.transport.base import Transport
-from nczarr_fsspec.transport.request import Answer, Data, Extent, Request
+from nczarr_fsspec.transport.request import END, Answer, Data, Extent, Request
 from nczarr_fsspec.transport.route import FASTEST, Route
 from nczarr_fsspec.transport.version import FileVersion
 
 _UNKNOWN = Limits()
+_NOTHING = FileVersion()
 #: limits for what is in memory
 _HELD = Limits(concurrency=64, ranges=1 << 16, latency=1e-6, bandwidth=FASTEST)
 
 
 class RemoteFileBytes(RemoteBytes):
-    """One version of a file of any `Transport`. Made by `open`.
+    """One version of a file of any `Transport`. Made by `open`, or by `unasked`.
 
     A server that ignores ranges sends the whole file: that answer is kept in memory.
 
@@ -61,6 +62,13 @@ class RemoteFileBytes(RemoteBytes):
         source.run(source.begin(known, tail))
         return source
 
+    @classmethod
+    def unasked(cls, transport: Transport, path: str, url: str, max_whole: int) -> Self:
+        """Send nothing yet: the first answer tells the version. Until then, `size` is `END`."""
+        source = cls(transport, path, url, max_whole)
+        source.size = END
+        return source
+
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return self._transport.loop
@@ -85,6 +93,13 @@ class RemoteFileBytes(RemoteBytes):
         batches = [extents[at : at + limit] for at in range(0, len(extents), limit)]
         found = await asyncio.gather(*map(self._fetch, batches))
         return [data for batch in found for data in batch]
+
+    async def fetch_all(self, most: int | None = None) -> Data:
+        """Return all of the file, `TooLargeError` if that is more than `most` bytes."""
+        request = Request(self._path, self.url, most=most)
+        answer = self._found(await self._transport.fetch(request))
+        self._learn(answer.version)
+        return answer.parts[0] or b""
 
     def close(self) -> None:
         self._route.forget()
@@ -123,8 +138,9 @@ class RemoteFileBytes(RemoteBytes):
 
     async def _fetch(self, extents: Sequence[Extent]) -> list[Data]:
         """Return the bytes of `extents` by one request; what that does not bring, by others."""
-        answer = await self._ask(extents=extents, version=self._version)
-        self._version = self._version.agreeing(answer.version, self.url)
+        version = None if self._version == _NOTHING else self._version
+        answer = await self._ask(extents=extents, version=version)
+        self._learn(answer.version)
         lacking = [
             extent for extent, data in zip(extents, answer.parts, strict=True) if data is None
         ]
@@ -137,10 +153,19 @@ class RemoteFileBytes(RemoteBytes):
                 raise StoreError(self.url, f"{len(data)} bytes came of {start}-{stop - 1}")
         return found
 
+    def _learn(self, version: FileVersion) -> None:
+        """Add what an answer says of the version, which must be the same one."""
+        if version != _NOTHING:
+            self._version = self._version.agreeing(version, self.url)
+        if self.size == END and self._version.size >= 0:
+            self.size, self.validator = self._version.size, self._version.validator
+
     async def _ask(self, **asked: Any) -> Answer:
         request = Request(self._path, self.url, route=self._route, **asked)
-        answer = await self._transport.fetch(request)
+        return self._found(await self._transport.fetch(request))
+
+    def _found(self, answer: Answer | None) -> Answer:
         if answer is None:
-            gone = "the file has disappeared" if self.size >= 0 else ""
+            gone = "the file has disappeared" if 0 <= self.size < END else ""
             raise DatasetNotFoundError(self.url, gone or f"there is no such {self._transport.noun}")
         return answer

@@ -31,6 +31,7 @@ from nczarr_xarray.dataset.aggregations import with_aggregations
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragments import Opening
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import open_target
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.format import Source
@@ -131,7 +132,11 @@ def open_either(
     NCZarrError
         If there is neither, or what `of_tree` or `of_file` raise.
     """
+    if (keys := as_references(target, target, options)) is not None:  # what kerchunk returned
+        return of_tree(keys, frozenset())
     found = open_target(target, options.storage_options, options.folder)
+    if (keys := as_references(target, found.data, options)) is not None:
+        return of_tree(keys, found.mode)
     if isinstance(found.data, ByteSource):
         return of_file(found.data)
     try:
@@ -147,6 +152,8 @@ def open_either(
                 raise error from None
             reason = f"{error.reason}; as one file: {other.reason}"
             raise type(error)(error.object, reason) from None
+    if (keys := as_references(target, file, options)) is not None:
+        return of_tree(keys, found.mode)
     return of_file(file)
 
 

@@ -1,0 +1,108 @@
+"""Parts of one remote file that many ask for one by one, read together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nczarr_fsspec.errors import NCZarrError, StoreError
+from nczarr_fsspec.ranges.reader import RangeReader
+from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
+
+
+class _Wanted(NamedTuple):
+    """A part that somebody waits for."""
+
+    start: int
+    stop: int
+    future: asyncio.Future[memoryview]
+
+
+class Batches:
+    """Reads one file: what is wanted of it in one turn of the event loop is asked for together.
+
+    Parameters
+    ----------
+    file
+        Its size need not be known; then one of the first answers tells it.
+    """
+
+    def __init__(self, file: RemoteBytes) -> None:
+        self.file = file
+        self._reader = RangeReader(file)
+        self._next: list[_Wanted] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def read(self, start: int, stop: int) -> memoryview:
+        """Return the bytes ``[start, stop)``.
+
+        Raises
+        ------
+        StoreError
+            If they are not in the file, or cannot be read.
+        """
+        loop = asyncio.get_running_loop()
+        wanted = _Wanted(start, stop, loop.create_future())
+        self._next.append(wanted)
+        if len(self._next) == 1:
+            loop.call_soon(self._send)  # behind all that is ready to run in this turn
+        return await wanted.future
+
+    def _send(self) -> None:
+        wanted, self._next = self._next, []
+        task = asyncio.get_running_loop().create_task(self._fetch(wanted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        left = len(wanted)
+
+        def one_less(_: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                task.cancel()  # for nobody waits; if all were answered, it is at its end
+
+        for one in wanted:
+            one.future.add_done_callback(one_less)
+
+    async def _fetch(self, wanted: list[_Wanted]) -> None:
+        while wanted := [one for one in wanted if not one.future.done()]:
+            size = self.file.size
+            try:
+                await self._read(wanted)
+            except NCZarrError as error:
+                # a part that is beyond the end must not take the others with it
+                outside = [one for one in wanted if one.stop > self.file.size]
+                again = self.file.size != size or outside
+                for one in outside if again else wanted:
+                    problem = beyond(self.file, one.start, one.stop) if again else _copy(error)
+                    if not one.future.done():
+                        one.future.set_exception(problem)
+            except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+                for one in wanted:
+                    if not one.future.done():
+                        one.future.set_exception(error)
+
+    async def _read(self, wanted: list[_Wanted]) -> None:
+        async def receive(numbers: Any, parts: list[memoryview]) -> None:
+            for number, data in zip(numbers.tolist(), parts, strict=True):
+                future = wanted[number].future
+                if not future.done():
+                    future.set_result(data)
+
+        starts = np.array([one.start for one in wanted], dtype=np.int64)
+        stops = np.array([one.stop for one in wanted], dtype=np.int64)
+        await self._reader.read_data(starts, stops, receive)
+
+
+def beyond(file: ByteSource, start: int, stop: int) -> StoreError:
+    """Return the error for bytes that a file does not have."""
+    return StoreError(
+        file.url, f"bytes {start}-{stop} are beyond the end of the file ({file.size} bytes)"
+    )
+
+
+def _copy(error: NCZarrError) -> NCZarrError:
+    """Return an error like another: each of those that wait raises its own."""
+    return type(error)(error.object, error.reason)

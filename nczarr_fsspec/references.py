@@ -1,0 +1,95 @@
+"""Kerchunk references, opened as the keys of a dataset."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.ranges.open import open_local
+from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
+from nczarr_fsspec.resolve import open_unasked
+from nczarr_fsspec.stores.referencefiles import File
+from nczarr_fsspec.stores.referencefolder import METADATA, is_folder_of_references
+from nczarr_fsspec.stores.referenceformat import begins_like_references, is_references
+from nczarr_fsspec.stores.references import LocalReferences, Origin, RemoteReferences
+from nczarr_fsspec.url import is_url
+
+#: A folder behind a network that may be one of references in Parquet.
+_FOLDER_NAME = re.compile(r"\.(parq|parquet)/?\Z", re.IGNORECASE)
+#: Addresses, and files of addresses, that are looked at to find out where most files are.
+_MOST_LOOKED_AT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOfReferences:
+    """Opens the files that references name, as far as they may.
+
+    Parameters
+    ----------
+    policy
+        What addresses mean, and which ones may be opened.
+    """
+
+    policy: AddressPolicy
+
+    def open(self, address: str) -> File:
+        """Open a file; see `nczarr_fsspec.stores.references.Opener`."""
+        target = self.policy.resolve(address)
+        if not is_url(target):
+            return open_local(target)
+        return open_unasked(target, self.policy.options(target))
+
+    def is_remote(self, address: str) -> bool:
+        """Tell whether a file has to be waited for."""
+        try:
+            return is_url(self.policy.resolve(address))
+        except NCZarrError:
+            return False  # it will be an error anyway
+
+
+def open_references(origin: Origin, policy: AddressPolicy) -> KeyStore:
+    """Return the keys of a set of references.
+
+    Parameters
+    ----------
+    origin
+        A file of JSON, a folder of Parquet, or what JSON would say.
+    policy
+        What addresses mean, and which ones may be opened.
+
+    Raises
+    ------
+    FormatError
+        If these are no references.
+    StoreError
+        If they cannot be read.
+    """
+    opener = FilesOfReferences(policy)
+    if isinstance(origin, (RemoteBytes, RemoteStore)):
+        return RemoteReferences(origin, opener)
+    here = LocalReferences(origin, opener)
+    if any(map(opener.is_remote, islice(here.addresses(), _MOST_LOOKED_AT))):
+        return here.as_remote()
+    return here
+
+
+def are_references(data: ByteSource | KeyStore | Mapping[Any, Any]) -> bool:
+    """Tell from what is there whether it is a set of references, as far as that costs little.
+
+    A folder behind a network has to be called ``.parq`` or ``.parquet``: else every tree would
+    have to be asked first.
+    """
+    if isinstance(data, ByteSource):
+        return begins_like_references(bytes(data.head))
+    if isinstance(data, Mapping):
+        return is_references(data)
+    if not isinstance(data, LocalStore) and not _FOLDER_NAME.search(data.url):
+        return False
+    (metadata,) = data.get_many([METADATA])
+    return is_folder_of_references(metadata)

@@ -1,0 +1,77 @@
+"""Files that references name, and the file of JSON that they are in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeAlias
+
+from nczarr_fsspec.errors import StoreError, too_large
+from nczarr_fsspec.keystore import ALL
+from nczarr_fsspec.ranges.batches import Batches, beyond
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
+from nczarr_fsspec.stores.referenceformat import MAX_JSON, Part
+from nczarr_fsspec.transport.request import Extent
+
+#: A file that references name, open.
+File: TypeAlias = LocalBytes | RemoteFileBytes
+
+#: JSON from a network comes in pieces of so many bytes.
+_PIECE = 1 << 23
+
+
+def read_here(file: LocalBytes, found: Part, which: slice, most: int | None) -> bytes:
+    """Return bytes of a part of a file on this machine."""
+    start, stop = within(found, which, file)
+    if most is not None and which == ALL and stop - start > most:
+        raise too_large(file.url, most)
+    return bytes(file.read(start, stop))
+
+
+async def read_part(
+    file: RemoteFileBytes, batches: Batches | None, found: Part, which: slice, most: int | None
+) -> bytes:
+    """Return bytes of a part of a file behind a network, together with others if there are any."""
+    if found.stop is None:
+        data = await file.fetch_all(most if which == ALL else None)
+        return bytes(data[which])
+    start, stop = within(found, which, file)
+    if start == stop:
+        return b""
+    if batches is not None:
+        return bytes(await batches.read(start, stop))
+    (data,) = await file.fetch([Extent(start, stop)])
+    return bytes(data)
+
+
+def within(found: Part, which: slice, file: ByteSource) -> tuple[int, int]:
+    """Return the extent of a file that a slice of a part of it is."""
+    start, stop = found.start, file.size if found.stop is None else found.stop
+    if stop > file.size:
+        raise beyond(file, start, stop)
+    begin, end, _ = which.indices(stop - start)
+    return start + begin, start + max(begin, end)
+
+
+async def read_json(origin: ByteSource) -> bytes | memoryview:
+    """Return all of a file of JSON."""
+    check_size(origin)
+    if isinstance(origin, LocalBytes):
+        return origin.read(0, origin.size)
+    assert isinstance(origin, RemoteBytes)
+    size = origin.size
+    if len(origin.head) >= size:
+        return origin.head[:size]
+    pieces = [Extent(at, min(at + _PIECE, size)) for at in range(0, size, _PIECE)]
+    found = await asyncio.gather(*(origin.fetch([piece]) for piece in pieces))
+    return b"".join(data for (data,) in found)
+
+
+def check_size(origin: ByteSource) -> None:
+    """Raise `StoreError` if a file of JSON is larger than one of references may be."""
+    if origin.size > MAX_JSON:
+        raise StoreError(
+            origin.url,
+            f"has {origin.size} bytes, and references as JSON may have {MAX_JSON}; write so many "
+            "of them as Parquet",
+        )

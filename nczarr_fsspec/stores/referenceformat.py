@@ -1,0 +1,335 @@
+"""Kerchunk references as JSON: keys with their bytes, or with an extent of another file.
+
+Versions 0 and 1 of kerchunk's specification. This module does no I/O. References were written by
+someone else: each one is checked when it is looked up, for there may be millions of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import json
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
+from nczarr_fsspec.stores.referencetemplates import MAX_TEXT, Templates
+
+#: Bytes of a file of JSON at most: a million references take about a hundred million.
+MAX_JSON = 1 << 29
+#: References that generators may make, and characters of these.
+MAX_GENERATED = 1 << 20
+_MAX_GENERATED_TEXT = 1 << 28
+#: No file is as long as this.
+_BEYOND = 1 << 63
+_BASE64 = "base64:"
+#: keys of documents at the root; one of them is in every dataset
+_ROOT_DOCUMENTS = frozenset({".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"})
+
+
+class Part(NamedTuple):
+    """An extent of another file.
+
+    Attributes
+    ----------
+    address
+        As the references have it.
+    start, stop
+        In bytes; no `stop` is the end of the file.
+    """
+
+    address: str
+    start: int = 0
+    stop: int | None = None
+
+
+class Row(NamedTuple):
+    """A row of a file of references, where it says what a key is."""
+
+    file: str
+    number: int
+
+
+Found: TypeAlias = bytes | Part | Row | None
+
+
+class References(ABC):
+    """What keys are. Shared by the stores of one set of references; never changed."""
+
+    __slots__ = ("__weakref__",)
+
+    @abstractmethod
+    def find(self, key: str) -> Found:
+        """Return what a key is, None if there is no such key.
+
+        Raises
+        ------
+        StoreError
+            If it is nothing that can be read.
+        """
+
+    @abstractmethod
+    def names(self, prefix: str) -> frozenset[str] | None:
+        """Return the names directly below a prefix; None if that is not known."""
+
+    @abstractmethod
+    def addresses(self) -> Iterable[str]:
+        """Return the addresses of all files that are known without reading more."""
+
+    @abstractmethod
+    def files(self) -> Iterable[str]:
+        """Return files of references in which more addresses are."""
+
+
+class JSONReferences(References):
+    """References that are all in one mapping.
+
+    Parameters
+    ----------
+    refs
+        By key: text, ``"base64:..."``, a document, ``[address]`` or ``[address, offset, size]``.
+    templates
+        For the addresses.
+    shown
+        How messages name the references.
+    """
+
+    __slots__ = ("_addresses", "_refs", "_shown", "_sorted", "_templates")
+
+    def __init__(self, refs: Mapping[str, Any], templates: Templates, shown: str) -> None:
+        self._refs = refs
+        self._templates = templates
+        self._shown = shown
+        self._sorted: list[str] | None = None
+        self._addresses = _one_object_each(refs)
+
+    @classmethod
+    def parse(cls, text: bytes | memoryview, shown: str) -> JSONReferences:
+        """Read a file of JSON.
+
+        Raises
+        ------
+        FormatError
+            If it holds no references.
+        """
+        try:
+            document = json.loads(bytes(text))
+        except (ValueError, RecursionError) as error:
+            reason = f"is no JSON: {error}; kerchunk references are expected in text like this"
+            raise FormatError(shown, reason) from None
+        return cls.of(document, shown)
+
+    @classmethod
+    def of(cls, document: object, shown: str) -> JSONReferences:
+        """Take references that were read already; errors as `parse`."""
+        if not isinstance(document, Mapping):
+            raise _no_references(shown)
+        if "refs" not in document and "version" not in document:
+            if not is_version_0(document):
+                raise _no_references(shown)
+            return cls(document, Templates(), shown)
+        version = document.get("version", 1)
+        if version != 1 or isinstance(version, bool):
+            raise UnsupportedError(
+                shown, f"are references of version {version!r:.40}; 0 and 1 can be read"
+            )
+        refs = document.get("refs", {})
+        texts = document.get("templates", {})
+        generators = document.get("gen", [])
+        _expect(isinstance(refs, Mapping), shown, "'refs'", "an object")
+        _expect(isinstance(generators, list), shown, "'gen'", "a list")
+        _expect(
+            isinstance(texts, Mapping) and all(isinstance(text, str) for text in texts.values()),
+            shown,
+            "'templates'",
+            "an object of texts",
+        )
+        templates = Templates(texts, shown)
+        if generators:
+            refs = {**refs, **_generated(generators, templates)}
+        return cls(refs, templates, shown)
+
+    def find(self, key: str) -> bytes | Part | None:
+        value = self._refs.get(key)
+        if value is None:
+            return None
+        if isinstance(value, str):
+            return _inline(value, self._named(key))
+        if isinstance(value, (bytes, memoryview)):
+            return bytes(value)
+        if isinstance(value, Mapping):
+            return json.dumps(value).encode()
+        if isinstance(value, (list, tuple)):
+            try:
+                return part(*self._expanded(value))
+            except (TypeError, ValueError):
+                pass
+        raise StoreError(
+            self._named(key),
+            f"is {json.dumps(value, default=repr):.80}, which is no reference: a text, [url] or "
+            "[url, offset, size] is",
+        )
+
+    def _expanded(self, value: Sequence[Any]) -> Sequence[Any]:
+        address = value[0] if value else None
+        if isinstance(address, str) and "{{" in address and self._templates.texts:
+            return (self._templates.expand(address), *value[1:])
+        return value
+
+    def names(self, prefix: str) -> frozenset[str]:
+        keys = self._sorted
+        if keys is None:
+            keys = self._sorted = sorted(key for key in self._refs if isinstance(key, str))
+        begin = f"{prefix}/" if prefix else ""
+        found: set[str] = set()
+        at = bisect_left(keys, begin)
+        while at < len(keys) and keys[at].startswith(begin):
+            name, slash, _ = keys[at][len(begin) :].partition("/")
+            found.add(name)
+            # "0" follows "/": all keys below a name are passed over at once
+            at = bisect_left(keys, f"{begin}{name}0", at) if slash else at + 1
+        return frozenset(found - {""})
+
+    def addresses(self) -> Iterable[str]:
+        for address in self._addresses:
+            try:
+                yield self._templates.expand(address) if self._templates.texts else address
+            except NCZarrError:
+                continue  # whoever uses it will hear of it
+
+    def files(self) -> Iterable[str]:
+        return ()
+
+    def _named(self, key: str) -> str:
+        return f"{self._shown}: reference {key!r}"
+
+
+def part(address: object, offset: object = 0, size: object = None) -> Part:
+    """Return a checked reference; `ValueError` if it makes no sense."""
+    if not isinstance(address, str) or not address:
+        raise ValueError(address)
+    if type(offset) is not int or not 0 <= offset < _BEYOND:
+        raise ValueError(offset)
+    if size is None:
+        if offset:
+            raise ValueError(size)
+        return Part(address)
+    if type(size) is not int or not 0 <= size < _BEYOND - offset:
+        raise ValueError(size)
+    return Part(address, offset, offset + size)
+
+
+def begins_like_references(head: bytes) -> bool:
+    """Tell whether a file that begins so can be references as JSON, and is none of our formats."""
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    return start[:1] == b"{" and start[1:].lstrip()[:1] == b'"'
+
+
+def is_version_0(document: Mapping[Any, Any]) -> bool:
+    """Tell whether a mapping has a root document of Zarr as text."""
+    root = _ROOT_DOCUMENTS.intersection(document)
+    return bool(root) and all(isinstance(document[key], (str, Mapping)) for key in root)
+
+
+def is_references(document: Mapping[Any, Any]) -> bool:
+    """Tell whether a mapping that a caller has is a set of references, not of bytes."""
+    return isinstance(document.get("refs"), Mapping) or is_version_0(document)
+
+
+def _inline(text: str, shown: str) -> bytes:
+    try:
+        if text.startswith(_BASE64):
+            return base64.b64decode(text[len(_BASE64) :], validate=True)
+        return text.encode()
+    except (binascii.Error, UnicodeError, ValueError) as error:
+        raise StoreError(shown, f"is damaged: {error}") from None
+
+
+def _one_object_each(refs: Mapping[str, Any]) -> dict[str, str]:
+    """Let references to one file share the text of its address; return the addresses."""
+    known: dict[str, str] = {}
+    for value in refs.values():
+        if type(value) is list and value and isinstance(value[0], str):
+            value[0] = known.setdefault(value[0], value[0])
+    return known
+
+
+def _generated(generators: Sequence[Any], templates: Templates) -> dict[str, list[Any]]:
+    """Return the references that generators make; `FormatError` if these are too many."""
+    found: dict[str, list[Any]] = {}
+    left, characters = MAX_GENERATED, 0
+    for generator in generators:
+        shown = f"{templates.shown}: generator {json.dumps(generator, default=repr):.80}"
+        _expect(isinstance(generator, Mapping), shown, "it", "an object")
+        dimensions = generator.get("dimensions")
+        _expect(isinstance(dimensions, Mapping), shown, "'dimensions'", "an object")
+        ranges = {name: _dimension(given, shown) for name, given in dimensions.items()}
+        count = 1
+        for values in ranges.values():
+            count *= len(values)
+        left -= count
+        if left < 0:
+            raise FormatError(
+                shown, f"makes too many references; all generators may make {MAX_GENERATED}"
+            )
+        key, url = (_text(generator, name, shown) for name in ("key", "url"))
+        extent = [name for name in ("offset", "length") if name in generator]
+        _expect(len(extent) != 1, shown, "'offset' and 'length'", "given both or neither")
+        numbers = [_text(generator, name, shown) for name in extent]
+        for values in itertools.product(*ranges.values()):
+            names = dict(zip(ranges, values, strict=True))
+            made = templates.expand(key, names)
+            address = templates.expand(url, names)
+            characters += len(made) + len(address)
+            if characters > _MAX_GENERATED_TEXT:
+                raise FormatError(shown, "makes too much text")
+            try:
+                found[made] = [address, *(int(templates.expand(text, names)) for text in numbers)]
+            except ValueError:
+                raise FormatError(shown, "makes an offset or a length that is no integer") from None
+    return found
+
+
+def _dimension(given: object, shown: str) -> Sequence[Any]:
+    if isinstance(given, list):
+        good = all(isinstance(one, (str, int)) and not isinstance(one, bool) for one in given)
+        _expect(good, shown, "a dimension", "a list of integers or texts")
+        _expect(all(len(str(one)) <= MAX_TEXT for one in given), shown, "a dimension", "short")
+        return given
+    _expect(isinstance(given, Mapping), shown, "a dimension", "a list or an object")
+    assert isinstance(given, Mapping)
+    bounds = [given.get("start", 0), given.get("stop"), given.get("step", 1)]
+    good = all(type(bound) is int and abs(bound) < _BEYOND >> 1 for bound in bounds)
+    _expect(good and bounds[2] != 0, shown, "a dimension", "start, stop and step, integers")
+    values = range(*bounds)
+    _expect(
+        abs((bounds[1] - bounds[0]) // bounds[2]) <= MAX_GENERATED,
+        shown,
+        "a dimension",
+        f"no longer than {MAX_GENERATED}",
+    )
+    return values
+
+
+def _text(generator: Mapping[str, Any], name: str, shown: str) -> str:
+    value = generator.get(name)
+    if type(value) is int and name in ("offset", "length"):
+        return str(value)
+    _expect(isinstance(value, str), shown, repr(name), "a text")
+    return str(value)
+
+
+def _expect(good: bool, shown: str, what: str, kind: str) -> None:
+    if not good:
+        raise FormatError(shown, f"{what} has to be {kind} in kerchunk references")
+
+
+def _no_references(shown: str) -> FormatError:
+    return FormatError(
+        shown,
+        'is JSON, but holds no kerchunk references: neither {"version": 1, "refs": {...}} nor keys '
+        "of Zarr with their texts",
+    )

@@ -1,0 +1,370 @@
+"""Kerchunk references as the keys of a dataset: bytes inside, or extents of other files.
+
+The files are read as any other, by `nczarr_fsspec.ranges`: all bytes of a file are of one version
+as long as its source is remembered, requests to a host are bounded and tried again, and what is
+wanted of a file at a time is asked for together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol, TypeAlias, TypeVar
+from weakref import WeakValueDictionary
+
+from fsspec.asyn import get_loop
+
+from nczarr_fsspec.errors import NCZarrError, StoreError, too_large
+from nczarr_fsspec.forks import ProcessLock
+from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore, check_key
+from nczarr_fsspec.ranges.batches import Batches
+from nczarr_fsspec.ranges.local import CHANGED
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
+from nczarr_fsspec.stores.referencefiles import (
+    File,
+    check_size,
+    read_here,
+    read_json,
+    read_part,
+    within,
+)
+from nczarr_fsspec.stores.referencefolder import MAX_FILE, METADATA, FolderReferences, Rows
+from nczarr_fsspec.stores.referenceformat import JSONReferences, Part, References, Row
+
+T = TypeVar("T")
+
+#: Where references are: one file of JSON, a folder of Parquet, or a mapping of the caller.
+Origin: TypeAlias = ByteSource | KeyStore | Mapping[str, Any]
+
+#: Files that are kept open, on this machine and elsewhere.
+_OPEN_HERE = 128
+_OPEN_ELSEWHERE = 4096
+#: Files of references that are remembered, for one dataset.
+_ROWS = 64
+#: Files of references that are looked at to find out where most files are.
+_LOOKED_AT = 16
+#: References whose bytes are asked for together.
+_TOGETHER = 4096
+
+
+class _Unread:
+    """Stands for a file of references that was not read."""
+
+
+_UNREAD = _Unread()
+#: The references of this process; copies of a store that come by pickle share them.
+_shared: WeakValueDictionary[str, References] = WeakValueDictionary()
+
+
+class Opener(Protocol):
+    """Opens the files that references name. Picklable."""
+
+    def open(self, address: str) -> File:
+        """Open a file; of one behind a network, nothing is asked yet.
+
+        Raises
+        ------
+        NCZarrError
+            If there is none, or the references may not name it.
+        """
+
+
+class _Keys(KeyStore):
+    """What the two kinds of store have in common.
+
+    Parameters
+    ----------
+    origin
+        Where the references are.
+    opener
+        Opens the files that they name.
+    token
+        Tells these references from all others.
+    """
+
+    steady = True
+
+    def __init__(self, origin: Origin, opener: Opener, token: str | None = None) -> None:
+        self.url = "references" if isinstance(origin, Mapping) else origin.url
+        self._origin = origin
+        self._opener = opener
+        self._token = token or secrets.token_hex()
+        self._lock = ProcessLock()
+        self._references: References | None = None
+        self._files: OrderedDict[str, File] = OrderedDict()
+        self._versions: dict[str, str] = {}
+        self._rows: OrderedDict[str, Rows | None] = OrderedDict()
+
+    def contents(self) -> str:
+        if isinstance(self._origin, ByteSource):
+            return f"{self._origin.size} {self._origin.validator}"
+        if isinstance(self._origin, KeyStore):
+            return hashlib.sha256(repr(self._origin.get_many([METADATA])).encode()).hexdigest()
+        return self._token
+
+    def close(self) -> None:
+        with self._lock:
+            files = [*self._files.values()]
+            self._files.clear()
+        for file in files:
+            file.close()
+        if not isinstance(self._origin, Mapping):
+            self._origin.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {"max_metadata": self.max_metadata}
+        return type(self), (self._origin, self._opener, self._token), state
+
+    def _remembered(self) -> References | None:
+        if self._references is None:
+            self._references = _shared.get(self._token)
+        return self._references
+
+    def _remember(self, references: References) -> References:
+        self._references = _shared.setdefault(self._token, references)
+        return self._references
+
+    def _file(self, address: str) -> File:
+        """Return a file that references name."""
+        with self._lock:
+            file = self._files.get(address)
+            if file is not None:
+                self._files.move_to_end(address)
+                return file
+        opened = self._opener.open(address)
+        here = isinstance(opened, LocalBytes)
+        with self._lock:
+            if here and self._versions.setdefault(address, opened.validator) != opened.validator:
+                raise StoreError(opened.url, CHANGED)
+            file = self._files.setdefault(address, opened)
+            # one that is dropped closes with the last read that is under way
+            while len(self._files) > (_OPEN_HERE if here else _OPEN_ELSEWHERE):
+                self._files.popitem(last=False)
+        return file
+
+    def _keep_rows(self, file: str, rows: Rows | None) -> None:
+        with self._lock:
+            self._rows[file] = rows
+            while len(self._rows) > _ROWS:
+                self._rows.popitem(last=False)
+
+    def _named(self, key: str) -> str:
+        return f"{self.url}: reference {key!r}"
+
+    def _checked(self, found: Part, key: str, most: int | None) -> Part:
+        if most is not None and found.stop is not None and found.stop - found.start > most:
+            raise too_large(self._named(key), most)
+        return found
+
+    def _explained(self, error: NCZarrError, key: str) -> NCZarrError:
+        """Say of an error which reference leads there."""
+        return type(error)(error.object, f"{error.reason} (reference {key!r} of {self.url})")
+
+    def _inside(self, data: bytes, key: str, which: slice, most: int | None) -> bytes:
+        if most is not None and which == ALL and len(data) > most:
+            raise too_large(self._named(key), most)
+        return data[which]
+
+
+class LocalReferences(_Keys, LocalStore):
+    """References whose files are on this machine, as far as is known. Others are waited for."""
+
+    def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        found = self._find(key)
+        if not isinstance(found, Part):
+            return None if found is None else self._inside(found, key, part, most)
+        if part == ALL:
+            self._checked(found, key, most)
+        try:
+            file = self._file(found.address)
+            if isinstance(file, LocalBytes):
+                return read_here(file, found, part, most)
+            return file.run(read_part(file, None, found, part, most))
+        except NCZarrError as error:
+            raise self._explained(error, key) from error
+
+    def get_into(self, key: str, buffer: memoryview) -> int | None:
+        found = self._find(key)
+        if isinstance(found, Part) and found.stop is not None:
+            count = found.stop - found.start
+            if count > len(buffer):
+                return count
+            try:
+                file = self._file(found.address)
+                if isinstance(file, LocalBytes):
+                    within(found, ALL, file)
+                    file.read_into(found.start, buffer[:count])
+                    return count
+            except NCZarrError as error:
+                raise self._explained(error, key) from error
+        return super().get_into(key, buffer)
+
+    def list(self, prefix: str) -> frozenset[str] | None:
+        return self._ready().names(prefix)
+
+    def addresses(self) -> Iterator[str]:
+        """Yield addresses of files, among them those of the first chunks of some arrays."""
+        references = self._ready()
+        yield from references.addresses()
+        for file in islice(references.files(), _LOOKED_AT):
+            rows = self._read_rows(file)
+            yield from rows.names if rows is not None else ()
+
+    def as_remote(self) -> RemoteReferences:
+        """Return a store of the same references whose files may be behind a network."""
+        return RemoteReferences(self._origin, self._opener, self._token)
+
+    def _ready(self) -> References:
+        known = self._remembered()
+        if known is None:
+            origin = self._origin
+            if isinstance(origin, LocalBytes):
+                check_size(origin)
+                known = JSONReferences.parse(origin.read(0, origin.size), self.url)
+            else:
+                assert not isinstance(origin, ByteSource)
+                known = _parsed(origin, self.url)
+            known = self._remember(known)
+        return known
+
+    def _find(self, key: str) -> bytes | Part | None:
+        found = self._ready().find(check_key(key))
+        if not isinstance(found, Row):
+            return found
+        known = self._rows.get(found.file, _UNREAD)
+        rows = self._read_rows(found.file) if isinstance(known, _Unread) else known
+        return None if rows is None else rows.find(found.number, self._named(key))
+
+    def _read_rows(self, file: str) -> Rows | None:
+        assert isinstance(self._origin, LocalStore)
+        data = self._origin.get(file, most=MAX_FILE)
+        rows = None if data is None else Rows.parse(data, f"{self.url}/{file}")
+        self._keep_rows(file, rows)
+        return rows
+
+
+class RemoteReferences(_Keys, RemoteStore):
+    """References of which some lead to a network, or that are behind one themselves.
+
+    All that is asked for in one turn of the event loop goes out together, in as few requests for
+    each file as its `RangeReader` thinks best. That bounds what is in flight, so there may be more
+    keys under way than requests.
+    """
+
+    concurrency = _TOGETHER
+
+    def __init__(self, origin: Origin, opener: Opener, token: str | None = None) -> None:
+        super().__init__(origin, opener, token)
+        self._under_way: _UnderWay | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        loop: asyncio.AbstractEventLoop = get_loop()
+        return loop
+
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        found = await self._find(key)
+        if not isinstance(found, Part):
+            return None if found is None else self._inside(found, key, part, most)
+        if part == ALL:
+            self._checked(found, key, most)
+        try:
+            file = self._file(found.address)
+            if isinstance(file, LocalBytes):
+                return read_here(file, found, part, most)
+            return await read_part(file, self._current().batches(file), found, part, most)
+        except NCZarrError as error:
+            raise self._explained(error, key) from error
+
+    async def list(self, prefix: str) -> frozenset[str] | None:
+        return (await self._ready()).names(prefix)
+
+    def _current(self) -> _UnderWay:
+        """Return what is under way on this loop: after a fork, nothing."""
+        loop = asyncio.get_running_loop()
+        current = self._under_way
+        if current is None or current.loop is not loop:
+            current = self._under_way = _UnderWay(loop)
+        return current
+
+    async def _ready(self) -> References:
+        known = self._remembered()
+        if known is None:
+            known = await self._current().once("", self._load)
+        return known
+
+    async def _load(self) -> References:
+        origin = self._origin
+        if isinstance(origin, ByteSource):
+            data = await read_json(origin)
+            known: References = await asyncio.to_thread(JSONReferences.parse, data, self.url)
+        elif isinstance(origin, RemoteStore):
+            metadata = await origin.get(METADATA, most=self.max_metadata)
+            known = FolderReferences.parse(metadata or b"", self.url)
+        else:
+            known = _parsed(origin, self.url)
+        return self._remember(known)
+
+    async def _find(self, key: str) -> bytes | Part | None:
+        found = (await self._ready()).find(check_key(key))
+        if not isinstance(found, Row):
+            return found
+        known = self._rows.get(found.file, _UNREAD)
+        if isinstance(known, _Unread):
+            known = await self._current().once(found.file, partial(self._read_rows, found.file))
+        rows = known
+        return None if rows is None else rows.find(found.number, self._named(key))
+
+    async def _read_rows(self, file: str) -> Rows | None:
+        origin = self._origin
+        if isinstance(origin, RemoteStore):
+            data = await origin.get(file, most=MAX_FILE)
+        else:
+            assert isinstance(origin, LocalStore)
+            data = origin.get(file, most=MAX_FILE)
+        rows = None
+        if data is not None:
+            rows = await asyncio.to_thread(Rows.parse, data, f"{self.url}/{file}")
+        self._keep_rows(file, rows)
+        return rows
+
+
+class _UnderWay:
+    """What a store waits for on one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._readers: OrderedDict[int, Batches] = OrderedDict()
+        self._once: dict[str, asyncio.Task[Any]] = {}
+
+    def batches(self, file: RemoteFileBytes) -> Batches:
+        """Return what reads a file."""
+        found = self._readers.get(id(file))
+        if found is None:
+            found = self._readers[id(file)] = Batches(file)
+            while len(self._readers) > _OPEN_ELSEWHERE:
+                self._readers.popitem(last=False)
+        return found
+
+    async def once(self, name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what `make` returns, which is awaited once for all that ask at the same time."""
+        task = self._once.get(name)
+        if task is None:
+            task = self._once[name] = self.loop.create_task(make())
+            task.add_done_callback(lambda _: self._once.pop(name, None))
+        return await asyncio.shield(task)
+
+
+def _parsed(origin: KeyStore | Mapping[str, Any], shown: str) -> References:
+    if isinstance(origin, Mapping):
+        return JSONReferences.of(origin, shown)
+    (metadata,) = origin.get_many([METADATA])
+    if isinstance(metadata, StoreError):
+        raise metadata
+    return FolderReferences.parse(metadata or b"", shown)

@@ -1,0 +1,44 @@
+"""Kerchunk references that a target turns out to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.references import are_references, open_references
+from nczarr_fsspec.undo import on_error
+from nczarr_xarray.formats.open_options import OpenOptions
+
+
+def as_references(target: object, data: object, options: OpenOptions) -> KeyStore | None:
+    """Return the keys of a set of references; None if it is something else.
+
+    Parameters
+    ----------
+    target
+        What the caller opens.
+    data
+        What is there; or the target itself, if it is a mapping that kerchunk has made.
+
+    Raises
+    ------
+    FormatError, StoreError
+        If these are no references that can be read. What is there is closed then.
+    """
+    if not isinstance(data, (ByteSource, KeyStore, Mapping)) or not are_references(data):
+        return None
+    policy = AddressPolicy.of(
+        target,
+        replace=options.replace,
+        allow=options.allow,
+        storage_options=options.storage_options,
+    )
+    if isinstance(data, Mapping):
+        return open_references(data, policy)
+    with on_error(data.close):
+        store = open_references(data, policy)
+    if isinstance(data, KeyStore):
+        store.max_metadata = data.max_metadata
+    return store

@@ -1,0 +1,454 @@
+"""Kerchunk references as JSON: what a key is, what is refused, and what is bounded."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.errors import (
+    AccessDeniedError,
+    DatasetNotFoundError,
+    FormatError,
+    NCZarrError,
+    StoreError,
+    TooLargeError,
+    UnsupportedError,
+)
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.ranges.local import LocalFileBytes
+from nczarr_fsspec.references import are_references, open_references
+from nczarr_fsspec.stores import referencefiles
+from nczarr_fsspec.stores.referenceformat import MAX_GENERATED, JSONReferences, Part
+from nczarr_fsspec.stores.referencetemplates import Templates
+from tests.support.httpserver import Server
+
+DATA = bytes(range(256)) * 64
+
+
+def parse(document: object) -> JSONReferences:
+    return JSONReferences.parse(json.dumps(document).encode(), "r.json")
+
+
+def local(tmp_path: Path, refs: dict[str, Any], **options: Any) -> KeyStore:
+    """References in a file, beside ``data``."""
+    (tmp_path / "data").write_bytes(DATA)
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({"version": 1, "refs": {".zgroup": "{}", **refs}}))
+    return open_references(LocalFileBytes(path), AddressPolicy.of(path, **options))
+
+
+# ---- format
+
+
+def test_version_1() -> None:
+    refs = parse(
+        {
+            "version": 1,
+            "templates": {"u": "server.domain/path", "f": "{{c}}"},
+            "gen": [
+                {
+                    "key": "gen_key{{i}}",
+                    "url": "http://{{u}}_{{i}}",
+                    "offset": "{{(i + 1) * 1000}}",
+                    "length": "1000",
+                    "dimensions": {"i": {"stop": 5}},
+                }
+            ],
+            "refs": {
+                "key0": "data",
+                "key1": ["http://target_url", 10000, 100],
+                "key2": ["http://{{u}}", 10000, 100],
+                "key3": ["http://{{f(c='text')}}", 10000, 100],
+                "key4": ["http://target_url"],
+                "key5": "base64:" + base64.b64encode(b"\0\xff").decode(),
+                "key6": {"zarr_format": 2},
+            },
+        }
+    )
+    assert refs.find("key0") == b"data"
+    assert refs.find("key1") == Part("http://target_url", 10000, 10100)
+    assert refs.find("key2") == Part("http://server.domain/path", 10000, 10100)
+    assert refs.find("key3") == Part("http://text", 10000, 10100)
+    assert refs.find("key4") == Part("http://target_url")
+    assert refs.find("key5") == b"\0\xff"
+    assert refs.find("key6") == b'{"zarr_format": 2}'
+    assert refs.find("gen_key4") == Part("http://server.domain/path_4", 5000, 6000)
+    assert refs.find("gen_key5") is None
+
+
+def test_version_0() -> None:
+    refs = parse({".zgroup": "{}", "v/0": ["f", 1, 2], "v/1": "{{not a template}}"})
+    assert refs.find("v/0") == Part("f", 1, 3)
+    assert refs.find("v/1") == b"{{not a template}}"
+
+
+def test_names_are_those_directly_below() -> None:
+    refs = parse(
+        {".zgroup": "{}", "v/.zarray": "{}", "v/0.0": "", "v-w": "", "v/g/x": "", "v0": ""}
+    )
+    assert refs.names("") == {".zgroup", "v", "v-w", "v0"}
+    assert refs.names("v") == {".zarray", "0.0", "g"}
+    assert refs.names("v/g") == {"x"}
+    assert refs.names("w") == set()
+
+
+@given(st.sets(st.text(alphabet="a/0.-", min_size=1, max_size=6), max_size=20))
+def test_names_are_those_of_all_keys(keys: set[str]) -> None:
+    refs = parse({"version": 1, "refs": dict.fromkeys(keys, "")})
+    for prefix in ("", "a", "a/a", "0"):
+        begin = f"{prefix}/" if prefix else ""
+        below = {key[len(begin) :].partition("/")[0] for key in keys if key.startswith(begin)}
+        assert refs.names(prefix) == below - {""}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        [1],
+        [""],
+        [None, 0, 1],
+        ["u", 1],
+        ["u", 0, 1, 2],
+        ["u", -1, 5],
+        ["u", 0, -5],
+        ["u", 0.5, 1],
+        ["u", "0", "1"],
+        ["u", True, 1],
+        ["u", 1 << 63, 1],
+        ["u", 1, (1 << 63) - 1],
+        5,
+        True,
+        [["u"], 0, 1],
+    ],
+)
+def test_a_reference_that_makes_no_sense_is_an_error_that_names_the_key(value: object) -> None:
+    refs = parse({"version": 1, "refs": {"v/0.1": value}})
+    with pytest.raises(StoreError, match=re.escape("r.json: reference 'v/0.1': is ")):
+        refs.find("v/0.1")
+
+
+@pytest.mark.parametrize("text", ["base64:%%%", "base64:A", "\ud800"])
+def test_damaged_bytes_are_an_error_that_names_the_key(text: str) -> None:
+    refs = parse({"version": 1, "refs": {"k": text}})
+    with pytest.raises(StoreError, match="reference 'k': is damaged"):
+        refs.find("k")
+
+
+@pytest.mark.parametrize(
+    ("document", "error", "message"),
+    [
+        ([], FormatError, "holds no kerchunk references"),
+        ({"a": "b"}, FormatError, "holds no kerchunk references"),
+        ({"version": 2, "refs": {}}, UnsupportedError, "version 2"),
+        ({"version": True, "refs": {}}, UnsupportedError, "version True"),
+        ({"version": 1, "refs": []}, FormatError, "'refs'"),
+        ({"version": 1, "refs": {}, "gen": {}}, FormatError, "'gen'"),
+        ({"version": 1, "refs": {}, "templates": {"a": 1}}, FormatError, "'templates'"),
+    ],
+)
+def test_what_are_no_references_is_refused(
+    document: object, error: type[NCZarrError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        parse(document)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b'{"a":' * 100_000, b"[" * 100_000])
+def test_what_is_no_json_is_refused(text: bytes) -> None:
+    with pytest.raises(FormatError, match="is no JSON"):
+        JSONReferences.parse(text, "r.json")
+
+
+# ---- templates
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{i}}",
+        "a{{ i + 1 }}b{{ i * 3 - 1 }}",
+        "{{ (i + 2) // 2 }}{{ i % 3 }}{{ -i }}",
+        "{{ '%03d' % i }}",
+        "{{ u + '/x' }}",
+        "{{u}}/{{f}}",
+    ],
+)
+@given(number=st.integers(-1000, 1000))
+def test_templates_are_what_jinja_makes_of_them(text: str, number: int) -> None:
+    texts = {"u": "http://h", "f": "name"}
+    ours = Templates(texts).expand(text, {"i": number})
+    assert ours == jinja2.Template(text).render(i=number, **texts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 9**9**9 }}",
+        "{{ 'a' * 1000000000 }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '%999999d' % i }}",
+        "{{ i.__class__ }}",
+        "{{ [].append(1) }}",
+        "{{ open('/etc/passwd') }}",
+        "{{ nothing }}",
+        "{{ i // 0 }}",
+        "{{ 1 if i else 2 }}",
+        "{{ f(**i) }}",
+        "{{ f(1) }}",
+        "{{ g(c='x') }}",
+        "{{ " + "(" * 200 + " }}",
+        "{{ " + "9" * 400 + " }}",
+        "{{ " + "i*" * 240 + "i }}",
+        "{{ lambda: 1 }}",
+        "{{ }}",
+        "{{ True }}",
+        "{% for a in b %}{{",
+        "{{u}}" * 40,
+    ],
+)
+def test_templates_that_do_more_are_refused_at_once(text: str) -> None:
+    templates = Templates({"f": "{{c}}", "g": "{{g(c='y')}}{{c}}", "u": "x" * 1000}, "r.json")
+    try:
+        expanded = templates.expand(text, {"i": 10**6})
+    except FormatError as error:
+        assert error.object == "r.json"
+    else:
+        assert expanded == text  # without an expression
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "message"),
+    [
+        ({"i": {"stop": MAX_GENERATED + 1}}, "no longer"),
+        ({"i": {"stop": 2000}, "j": {"stop": 2000}}, "too many"),
+        ({"i": {"stop": 1 << 70}}, "start, stop and step"),
+        ({"i": {"stop": 5, "step": 0}}, "start, stop and step"),
+        ({"i": {"start": 5}}, "start, stop and step"),
+        ({"i": [[]]}, "integers or texts"),
+        ({"i": 5}, "a list or an object"),
+        ([], "'dimensions'"),
+        ({"i": ["x" * (1 << 15)]}, "short"),
+    ],
+)
+def test_generators_are_bounded(dimensions: object, message: str) -> None:
+    generator = {"key": "{{i}}", "url": "u", "dimensions": dimensions}
+    with pytest.raises(FormatError, match=message):
+        parse({"version": 1, "refs": {}, "gen": [generator]})
+
+
+def test_all_generators_together_are_bounded() -> None:
+    generator = {"key": "k", "url": "u", "dimensions": {"i": {"stop": 1 << 18}}}
+    none = {"key": "k", "url": "u", "dimensions": {"i": {"stop": MAX_GENERATED}}}
+    with pytest.raises(FormatError, match="too many"):
+        parse({"version": 1, "refs": {}, "gen": [{**generator, "dimensions": {"i": [1]}}, none]})
+
+
+def test_generated_text_is_bounded() -> None:
+    generator = {"key": "k{{i}}", "url": "u" * 16000, "dimensions": {"i": {"stop": 1 << 20}}}
+    with pytest.raises(FormatError, match="too much text"):
+        parse({"version": 1, "refs": {}, "gen": [generator]})
+
+
+@pytest.mark.parametrize("extent", [{"offset": "1"}, {"offset": "x", "length": "1"}])
+def test_generators_with_half_an_extent_are_refused(extent: dict[str, str]) -> None:
+    generator = {"key": "k", "url": "u", "dimensions": {"i": [1]}, **extent}
+    with pytest.raises(FormatError, match=r"'offset' and 'length'|no integer"):
+        parse({"version": 1, "refs": {}, "gen": [generator]})
+
+
+# ---- stores
+
+
+def test_parts_of_a_local_file(tmp_path: Path) -> None:
+    store = local(tmp_path, {"v/0": ["data", 10, 100], "v/1": ["data"], "v/2": "inside"})
+    assert isinstance(store, LocalStore)
+    assert store.get("v/0") == DATA[10:110]
+    assert store.get("v/0", slice(5, 20)) == DATA[15:30]
+    assert store.get("v/0", slice(-5, None)) == DATA[105:110]
+    assert store.get("v/1") == DATA
+    assert store.get("v/2") == b"inside"
+    assert store.get("v/3") is None
+    buffer = memoryview(bytearray(100))
+    assert store.get_into("v/0", buffer) == 100
+    assert buffer == DATA[10:110]
+    assert store.get_into("v/0", buffer[:50]) == 100
+    with pytest.raises(StoreError):
+        store.get("../v")
+
+
+def test_what_is_larger_than_asked_for_is_not_read(tmp_path: Path) -> None:
+    store = local(tmp_path, {"big": ["nowhere", 0, 1 << 60], "all": ["data"], "text": "x" * 100})
+    for key in ("big", "all", "text"):
+        (found,) = store.get_many([key], most=50)
+        assert isinstance(found, TooLargeError)
+        assert key in str(found)
+
+
+def test_a_part_beyond_the_end_is_an_error(tmp_path: Path) -> None:
+    store = local(tmp_path, {"v/0": ["data", len(DATA) - 5, 6]})
+    assert isinstance(store, LocalStore)
+    with pytest.raises(StoreError, match=r"beyond the end.*reference 'v/0'"):
+        store.get("v/0")
+    with pytest.raises(StoreError, match=r"beyond the end.*reference 'v/0'"):
+        store.get_into("v/0", memoryview(bytearray(6)))
+
+
+def test_a_file_that_is_missing_is_an_error_that_names_it_and_the_key(tmp_path: Path) -> None:
+    store = local(tmp_path, {"v/0": ["gone.nc", 0, 6]})
+    assert isinstance(store, LocalStore)
+    with pytest.raises(DatasetNotFoundError, match=r"gone\.nc.*reference 'v/0'"):
+        store.get("v/0")
+
+
+def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
+    store = local(tmp_path, {"v/0": ["data", 0, 6]})
+    assert isinstance(store, LocalStore)
+    store.get("v/0")
+    (tmp_path / "data").write_bytes(DATA + b"x")
+    with pytest.raises(StoreError, match="has changed"):
+        store.get("v/0")
+    store.close()
+    with pytest.raises(StoreError, match="has changed"):
+        store.get("v/0")
+
+
+def test_copies_by_pickle_share_what_was_read(tmp_path: Path) -> None:
+    store = local(tmp_path, {"v/0": ["data", 0, 6]})
+    text = pickle.dumps(store)
+    assert len(text) < 3000
+    copy = pickle.loads(text)
+    (tmp_path / "r.json").unlink()
+    assert copy.get("v/0") == DATA[:6]
+    assert copy.contents() == store.contents()
+
+
+def test_a_file_of_json_that_is_too_large_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(referencefiles, "MAX_JSON", 10)
+    with pytest.raises(StoreError, match="write so many of them as Parquet"):
+        local(tmp_path, {})
+
+
+# ---- behind a network
+
+
+def remote(server: Server, refs: dict[str, Any], **options: Any) -> KeyStore:
+    """References in memory to what a server has."""
+    document = {"version": 1, "refs": {".zgroup": "{}", **refs}}
+    policy = AddressPolicy.of(f"{server.url}/r.json", **options)
+    store = open_references(document, policy)
+    assert isinstance(store, RemoteStore)
+    return store
+
+
+def test_parts_of_a_file_come_together_and_nothing_else_is_asked() -> None:
+    with Server({"/data": DATA}) as server:
+        store = remote(server, {f"v/{i}": ["data", 100 * i, 100] for i in range(100)})
+        found = store.get_many([f"v/{i}" for i in range(100)])
+        assert found == [DATA[100 * i : 100 * i + 100] for i in range(100)]
+        assert len(server.requests) == 1
+        store.close()
+
+
+def test_one_part_beyond_the_end_leaves_the_others_alone() -> None:
+    with Server({"/data": DATA}) as server:
+        refs = {"a": ["data", 0, 10], "b": ["data", len(DATA) - 5, 10], "c": ["data", 20, 10]}
+        store = remote(server, {**refs, "d": ["nowhere", 0, 10], "e": ["data"]})
+        a, b, c, d, e = store.get_many(["a", "b", "c", "d", "e"])
+        assert (a, c, e) == (DATA[:10], DATA[20:30], DATA)
+        assert isinstance(b, StoreError)
+        assert "beyond the end" in str(b)
+        assert "reference 'b'" in str(b)
+        assert isinstance(d, DatasetNotFoundError)
+        assert "reference 'd'" in str(d)
+        (late,) = store.get_many(["b"])
+        assert isinstance(late, StoreError)
+        store.close()
+
+
+@pytest.mark.parametrize("ranges", ["ignored", "unsaid", "no-total"])
+def test_servers_that_serve_ranges_badly(ranges: str) -> None:
+    with Server({"/data": DATA}, ranges=ranges) as server:
+        store = remote(server, {"a": ["data", 50, 10], "b": ["data", 16000, 10]})
+        assert store.get_many(["a", "b"]) == [DATA[50:60], DATA[16000:16010]]
+        store.close()
+
+
+def test_a_remote_file_that_changes_is_an_error() -> None:
+    with Server({"/data": DATA}, etag='"1"') as server:
+        store = remote(server, {"a": ["data", 50, 10], "b": ["data", 60, 10]})
+        assert store.get_many(["a"]) == [DATA[50:60]]
+        server.etag = '"2"'
+        (found,) = store.get_many(["b"])
+        assert isinstance(found, StoreError)
+        assert "has changed" in str(found)
+        store.close()
+
+
+def test_requests_are_tried_again() -> None:
+    with Server({"/data": DATA}, unavailable_every=1, relent=True) as server:
+        store = remote(server, {"a": ["data", 50, 10]})
+        assert store.get_many(["a"]) == [DATA[50:60]]
+        store.close()
+
+
+# ---- what may be named
+
+
+def test_remote_references_may_name_their_own_server_alone(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    secret = str(tmp_path / "secret")
+    with Server({"/data": DATA}) as server, Server({"/data": DATA}) as other:
+        addresses = [secret, f"file://{secret}", f"{other.url}/data", "s3://bucket/key"]
+        refs = {f"v/{i}": [address, 0, 4] for i, address in enumerate(addresses)}
+        for found in remote(server, refs | {"x": ["data"]}).get_many(list(refs)):
+            assert isinstance(found, AccessDeniedError)
+            assert "allow=" in str(found)
+            assert "reference 'v/" in str(found)
+        assert not other.requests
+        allowed = remote(server, refs | {"x": ["data"]}, allow=[other.url, tmp_path])
+        assert allowed.get_many(["v/0", "v/2"]) == [b"secr", DATA[:4]]
+        moved = remote(
+            server, {"x": ["s3://bucket/data", 0, 4]}, replace={"s3://bucket": server.url}
+        )
+        assert moved.get_many(["x"]) == [DATA[:4]]
+
+
+def test_credentials_stay_with_the_server_that_has_the_references() -> None:
+    with Server({"/data": DATA}) as server, Server({"/data": DATA}) as other:
+        options = {"headers": {"Authorization": "Bearer secret"}}
+        refs = {"own": ["data", 0, 4], "other": [f"{other.url}/data", 0, 4]}
+        store = remote(server, refs, allow=[other.url], storage_options=options)
+        assert store.get_many(["own", "other"]) == [DATA[:4], DATA[:4]]
+        assert server.requests[0].headers["Authorization"] == "Bearer secret"
+        assert "Authorization" not in other.requests[0].headers
+
+
+# ---- detection
+
+
+@pytest.mark.parametrize(
+    ("mapping", "yes"),
+    [
+        ({"version": 1, "refs": {}}, True),
+        ({".zgroup": "{}"}, True),
+        ({".zgroup": b"{}"}, False),
+        ({"refs": b"bytes"}, False),
+        ({}, False),
+        ({"v/0": ["u", 0, 1]}, False),
+    ],
+)
+def test_mappings_that_are_references(mapping: dict[str, Any], yes: object) -> None:
+    assert are_references(mapping) is yes
