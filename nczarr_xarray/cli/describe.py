@@ -10,8 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nczarr_xarray.cli.cdl_values import zarr_type
+from nczarr_xarray.cli.fragments import rows, summary
 from nczarr_xarray.cli.text import printable
-from nczarr_xarray.model import CodecConfig, Dimension, Group, Hierarchy, Variable
+from nczarr_xarray.model import (
+    CodecConfig,
+    Dimension,
+    FragmentArray,
+    Group,
+    Hierarchy,
+    Variable,
+)
 
 #: The format of each `Hierarchy.generation`, with the releases of netCDF-C that write it.
 GENERATIONS = {
@@ -64,13 +72,17 @@ class Style:
         return f"\x1b[31m{text}\x1b[0m" if self.colour else text
 
 
-def describe(hierarchy: Hierarchy, url: str, store: str, style: Style) -> Iterator[str]:
+def describe(
+    hierarchy: Hierarchy, url: str, store: str, style: Style, *, fragments: bool = False
+) -> Iterator[str]:
     """Describe a dataset, line by line.
 
     Parameters
     ----------
     url, store
         The place of the dataset, and its kind of store.
+    fragments
+        Whether to list all fragments of aggregations.
     """
     groups = list(hierarchy.root.walk())
     variables = [variable for group in groups for variable in group.variables.values()]
@@ -93,6 +105,10 @@ def describe(hierarchy: Hierarchy, url: str, store: str, style: Style) -> Iterat
             yield style.faint(table.line(_LABELS))
         for variable in group.variables.values():
             yield from table.lines(_cells(variable))
+            if isinstance(variable.array, FragmentArray):
+                yield from _indented(summary(variable.array), 6, style.width, style.faint)
+                for row in rows(variable.array) if fragments else ():
+                    yield f"        {row}"
             if variable.error is not None:
                 reason = printable(f"cannot be read: {variable.error}")
                 yield from _indented(reason, 6, style.width, style.alarm)
@@ -171,7 +187,9 @@ def _cells(variable: Variable) -> tuple[str, ...]:
     if variable.error is not None:
         return printable(variable.name), "", shape, "", "", ""
     chunks = codecs = ""
-    if variable.array is not None:
+    if isinstance(variable.array, FragmentArray):
+        chunks = f"{variable.array.fragments.count:,} fragments"
+    elif variable.array is not None:
         lengths = " × ".join(f"{length:,}" for length in variable.array.chunk_shape)
         chunks = f"{chunk_count(variable):,}" + (f" of {lengths}" if lengths else "")
         codecs = ", ".join(map(codec_text, getattr(variable.array, "codecs", ())))
@@ -201,7 +219,7 @@ def _dimension(dim: Dimension) -> str:
 
 def chunk_count(variable: Variable) -> int:
     """Return the number of chunks in the grid, stored or not."""
-    if variable.array is None:
+    if variable.array is None or isinstance(variable.array, FragmentArray):
         return 0
     grid = zip(variable.array.shape, variable.array.chunk_shape, strict=True)
     return math.prod(-(-length // chunk) for length, chunk in grid)

@@ -34,12 +34,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "and variables with their chunks, codecs and sizes. No data are read.",
     )
     add_arguments(parser)
+    parser.add_argument(
+        "--fragments", action="store_true", help="list all fragments of an aggregation"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="open all fragments of an aggregation, and say which ones cannot be read",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the description; return 1 if a variable cannot be read."""
+    """Print the description; return 1 if a variable, or a fragment, cannot be read."""
     from nczarr_xarray.cli.describe import Style, describe
+    from nczarr_xarray.cli.fragments import faults
+    from nczarr_xarray.formats.cfa.decode import aggregated
 
     with open_target(args) as opened:
         style = Style(
@@ -48,10 +58,16 @@ def run(args: argparse.Namespace) -> int:
             colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ,
         )
         hierarchy = opened.hierarchy
-        for line in describe(hierarchy, opened.store.url, store_kind(opened.store), style):
+        kind = store_kind(opened.store)
+        for line in describe(hierarchy, opened.store.url, kind, style, fragments=args.fragments):
             print(line)
+        found = 0
+        for variable, _ in aggregated(hierarchy) if args.check else ():
+            for line in faults(variable):
+                print(style.alarm(line))
+                found += 1
     errors = [v for group in hierarchy.root.walk() for v in group.variables.values() if v.error]
-    return 1 if errors else 0
+    return 1 if errors or found else 0
 
 
 def store_kind(store: KeyStore | DataFile) -> str:

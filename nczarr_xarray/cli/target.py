@@ -18,6 +18,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a path or URL, e.g. x.zarr, file:///data/x.zip#mode=nczarr,zip or s3://bucket/x",
     )
     add_option(parser, "-o", "options", "storage option of the URL's filesystem")
+    parser.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        metavar="PREFIX",
+        help="what the addresses of an aggregation may begin with, besides its own place; * for "
+        "everything (may be repeated)",
+    )
+    parser.add_argument(
+        "--replace",
+        action="append",
+        default=[],
+        type=_move,
+        metavar="OLD=NEW",
+        help="where fragments of an aggregation are that have moved (may be repeated)",
+    )
 
 
 def add_option(parser: argparse.ArgumentParser, flag: str, dest: str, what: str) -> None:
@@ -44,6 +60,13 @@ def _option(text: str) -> tuple[str, Any]:
         return key, value
 
 
+def _move(text: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not (old and equals):
+        raise argparse.ArgumentTypeError("a move is written OLD=NEW")
+    return old, new
+
+
 def open_target(args: argparse.Namespace) -> Opened:
     """Open the dataset that the arguments name.
 
@@ -54,4 +77,9 @@ def open_target(args: argparse.Namespace) -> Opened:
     """
     from nczarr_xarray.dataset.open import open_hierarchy
 
-    return open_hierarchy(args.target, storage_options=dict(args.options) or None)
+    return open_hierarchy(
+        args.target,
+        storage_options=dict(args.options) or None,
+        allow=args.allow or None,
+        replace=dict(args.replace) or None,
+    )

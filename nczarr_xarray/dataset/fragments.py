@@ -6,7 +6,7 @@ import asyncio
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel
-from nczarr_xarray.dataset.fragment_values import reading_of
+from nczarr_xarray.dataset.fragment_values import Reading, reading_of
 from nczarr_xarray.dataset.variable import VariableReader, loop_of
 from nczarr_xarray.model import FragmentArray, FragmentPlace, Variable
 
@@ -383,12 +383,7 @@ class FragmentReader:
         places = fragments.places(number)
         for place in places:
             try:
-                found = self._datasets.open(place)
-                try:
-                    reading = reading_of(self._array, number, found.variable)
-                except FormatError:
-                    found = self._datasets.open(place, entire=True)
-                    reading = reading_of(self._array, number, found.variable)
+                found, reading = self._open(number, place)
                 request = reading.request(part.key, points=points)
                 data = found.reader.read(request.key, points=request.points)
                 result[part.target] = request.finish(data)
@@ -397,6 +392,37 @@ class FragmentReader:
                     raise self._explained(error, number) from error
             else:
                 return
+
+    def _open(self, number: int, place: FragmentPlace) -> tuple[Opening, Reading]:
+        """Open a fragment, and find out how it is read."""
+        found = self._datasets.open(place)
+        try:
+            return found, reading_of(self._array, number, found.variable)
+        except FormatError:
+            found = self._datasets.open(place, entire=True)
+            return found, reading_of(self._array, number, found.variable)
+
+    def faults(self) -> Iterator[tuple[int, NCZarrError]]:
+        """Open all fragments; yield the numbers of those that cannot be read, and why."""
+        fragments = self._fragments
+        if fragments.values is not None:
+            return
+        numbers = [n for n, address in enumerate(fragments.addresses) if address is not None]
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
+            for number, error in zip(numbers, pool.map(self._fault, numbers), strict=True):
+                if error is not None:
+                    yield number, error
+
+    def _fault(self, number: int) -> NCZarrError | None:
+        error: NCZarrError | None = None
+        for place in self._fragments.places(number):
+            try:
+                self._open(number, place)
+            except NCZarrError as own:
+                error = own
+            else:
+                return None
+        return error
 
     def _explained(self, error: NCZarrError, number: int) -> NCZarrError:
         """Say of an error which fragment it is of."""

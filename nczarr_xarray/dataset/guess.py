@@ -12,7 +12,7 @@ def is_ours(target: str) -> bool:
     """Tell whether a path or URL is one that only this engine reads right.
 
     True for a URL whose fragment names the mode ``nczarr``, ``zarr`` or ``bytes``, for the
-    suffix ``.nczarr``, and for a local tree or zip whose root carries NCZarr
+    suffixes ``.nczarr`` and ``.nca``, and for a local tree or zip whose root carries NCZarr
     keys. Everything else is left to other engines. No network is touched.
     """
     if "://" in target:
@@ -24,10 +24,10 @@ def is_ours(target: str) -> bool:
                 return True
         except NCZarrError:
             return False
-        return bool(re.search(r"\.nczarr/?$", path.partition("?")[0]))
+        return bool(re.search(r"\.(nczarr|nca)/?$", path.partition("?")[0]))
     if not Path(target).exists():
         return False
-    return target.rstrip("/").endswith(".nczarr") or _has_keys(target)
+    return target.rstrip("/").endswith((".nczarr", ".nca")) or _has_keys(target)
 
 
 def _has_keys(path: str) -> bool:

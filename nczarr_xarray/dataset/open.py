@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.changes.journal import State
 from nczarr_fsspec.changes.moment import Reading
 from nczarr_fsspec.errors import (
@@ -57,6 +59,8 @@ def open_hierarchy(
     consolidated: bool | None = None,
     anonymous_prefix: str = "_Anonymous_Dim_",
     index_cache: str | os.PathLike[str] | None = None,
+    replace: Mapping[str, str] | None = None,
+    allow: Allow = None,
 ) -> Opened:
     """Open a dataset and read its metadata.
 
@@ -79,6 +83,8 @@ def open_hierarchy(
     index_cache
         Folder in which the metadata of a remote classic or HDF5 file are kept for
         other processes when it is closed; made if it is not there.
+    replace, allow
+        Of an aggregation: see `nczarr_fsspec.addresses.AddressPolicy.of`.
 
     Raises
     ------
@@ -96,6 +102,8 @@ def open_hierarchy(
             consolidated=consolidated,
             anonymous_dimension_prefix=anonymous_prefix,
             index_cache=index_cache,
+            replace=replace,
+            allow=allow,
         ),
     )
 
@@ -276,9 +284,9 @@ class Fragments:
     ) -> Opening:
         if is_dap(target):
             return _variable_of(_open_dap(target), path)
-        options = replace(_options_for(path, storage_options), depth=depth)
+        options = dataclasses.replace(_options_for(path, storage_options), depth=depth)
         if entire:
-            options = replace(options, only=None)
+            options = dataclasses.replace(options, only=None)
         try:
             opened = open_with(target, options)
         except NCZarrError:
