@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -342,14 +343,18 @@ def _open_dap(url: str) -> Opened:
 def _options_for(path: str, storage_options: Mapping[str, Any] | None) -> OpenOptions:
     """Return how to open what has one variable."""
     group, _, name = path.strip("/").rpartition("/")
-    return OpenOptions(group=group or None, tree=False, storage_options=storage_options, only=name)
+    only = None if name.startswith("#") else name
+    return OpenOptions(group=group or None, tree=False, storage_options=storage_options, only=only)
 
 
 def _variable_of(opened: Opened, path: str) -> Opening:
     """Return the variable at a path; `FormatError` if there is none."""
     group, _, name = path.strip("/").rpartition("/")
     holder = opened.hierarchy.root.find(group)
-    variable = None if holder is None else holder.variables.get(name)
+    variables = {} if holder is None else holder.variables
+    variable = variables.get(name)
+    if variable is None and name[:1] == "#" and name[1:].isdecimal():  # its number
+        variable = next(itertools.islice(variables.values(), int(name[1:]), None), None)
     if variable is None:
         raise FormatError(opened.store.url, f"has no variable {path!r}")
     return Opening(opened.reader(variable), variable)

@@ -25,7 +25,7 @@ class FragmentPlace(NamedTuple):
     address
         Of the dataset, as the aggregation states it; ``""`` is the aggregation itself.
     name
-        Path of the variable in it, ``"tas"`` or ``"group/tas"``.
+        Path of the variable in it, ``"tas"`` or ``"group/tas"``; ``"#3"`` is its number.
     format
         What the aggregation calls the format; ``""`` if it does not say.
     """
