@@ -26,6 +26,7 @@ from typing import Any, TypeAlias
 from nczarr_fsspec.errors import AccessDeniedError, URLError
 from nczarr_fsspec.hosts import is_metadata_service, is_private
 from nczarr_fsspec.places import SERVERS, Place, is_absolute, locate, place_of
+from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
 from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
 from nczarr_fsspec.resolve import innermost
 from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
@@ -42,7 +43,7 @@ Allow: TypeAlias = (
 _SCHEME_ONLY = re.compile(r"(?i)([a-z][a-z0-9+.\-]+)(?::/*)")
 _ALIAS_ONLY = re.compile(r"s3://([^/]+)/?")
 #: options that hold for all that is far away; an alias has its own keys
-_LIMITS = (MAX_WHOLE_OPTION, MAX_METADATA_OPTION, TIMEOUT_OPTION, CONFIG_OPTION)
+_LIMITS = (MAX_WHOLE_OPTION, MAX_METADATA_OPTION, TIMEOUT_OPTION, CONFIG_OPTION, *KEEPING_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True)

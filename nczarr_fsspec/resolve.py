@@ -24,6 +24,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.extras import missing_package
 from nczarr_fsspec.keystore import MAX_METADATA, KeyStore
+from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
 from nczarr_fsspec.ranges.local import name_of
 from nczarr_fsspec.ranges.open import (
     MAX_WHOLE,
@@ -195,7 +196,7 @@ def find_remote_file(
     if not says_file(url.path, url.mode) or url.protocol != url.target_protocol:
         return None
     place = _place(url, storage_options)
-    if not (is_http(place.fs) or is_s3(place.fs)):
+    if not (is_http(place.fs) or is_s3(place.fs)) or place.own.keeping is not None:
         return None
     own, shown = place.own, target.partition("#")[0]
     transport = open_transport(place.fs, own.timeout)
@@ -281,9 +282,13 @@ class _Place:
         source = open_source(
             self.fs, self.path, shown, known=known, max_whole=own.max_whole, timeout=own.timeout
         )
-        if isinstance(source, RemoteBytes):
-            source.identity = identity
-        return source
+        if not isinstance(source, RemoteBytes):
+            return source
+        source.identity = identity
+        if own.keeping is None:
+            return source
+        memory.of(source)  # so that it is asked for the next time whether it is another version
+        return own.keeping.keep(source)
 
 
 def _place(url: NetCDFURL, options: Mapping[str, Any] | None) -> _Place:
@@ -438,7 +443,8 @@ def split_local_options(
     """
     rest = dict(options or {})
     follow = rest.pop(FOLLOW_OPTION, False)
-    rest.pop(CONFIG_OPTION, None)  # which is for the fragments of an aggregation
+    for option in (CONFIG_OPTION, *KEEPING_OPTIONS):  # which are for remote fragments
+        rest.pop(option, None)
     if rest and not others:
         raise URLError(
             shown,

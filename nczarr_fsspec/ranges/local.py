@@ -19,7 +19,7 @@ CHANGED = "the file has changed since it was opened; open it again"
 _BUFFERED = (io.BufferedReader, io.BufferedRandom)
 
 
-class _RegularFileBytes(LocalBytes):
+class RegularFileBytes(LocalBytes):
     """A regular file of this machine, read at positions of its own through a descriptor.
 
     Reads need neither a lock nor the file's position, so threads do not wait for each other, and
@@ -31,14 +31,14 @@ class _RegularFileBytes(LocalBytes):
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._opened: _Descriptor | None = None
+        self._opened: Descriptor | None = None
         opened = self._open()
         self.size, self.validator = opened.size, opened.validator
         self._opened = opened
         self.head = self.read(0, min(HEAD_BYTES, self.size))
 
     @abstractmethod
-    def _open(self) -> _Descriptor:
+    def _open(self) -> Descriptor:
         """Open the file.
 
         Raises
@@ -85,7 +85,7 @@ class _RegularFileBytes(LocalBytes):
         self._check(self._ready())
         return True
 
-    def _ready(self) -> _Descriptor:
+    def _ready(self) -> Descriptor:
         """Return the descriptor of the version that was opened; of another one, an error."""
         opened = self._opened
         if opened is None:
@@ -95,13 +95,13 @@ class _RegularFileBytes(LocalBytes):
             self._opened = opened
         return opened
 
-    def _check(self, opened: _Descriptor) -> None:
+    def _check(self, opened: Descriptor) -> None:
         """Raise `StoreError` if what was read may be of another version than that opened."""
         try:
             now = _validator(os.fstat(opened.number))
         except OSError as error:
             raise self._failure(error) from error
-        if now != self.validator:
+        if now != opened.validator:
             raise StoreError(self.url, CHANGED)
 
     def _failure(self, error: OSError) -> StoreError:
@@ -111,7 +111,7 @@ class _RegularFileBytes(LocalBytes):
         self._opened = None  # the descriptor closes with the last read that is under way
 
 
-class LocalFileBytes(_RegularFileBytes):
+class LocalFileBytes(RegularFileBytes):
     """A file of this machine by its path, which an unpickled source opens again.
 
     Parameters
@@ -138,11 +138,11 @@ class LocalFileBytes(_RegularFileBytes):
         """Where the file is, absolute."""
         return self._path
 
-    def _open(self) -> _Descriptor:
+    def _open(self) -> Descriptor:
         try:
             kind = os.stat(self._path).st_mode
             if stat.S_ISREG(kind):  # to open a device may do something
-                opened = _Descriptor(os.open(self._path, OPEN_FLAGS))
+                opened = Descriptor(os.open(self._path, OPEN_FLAGS))
                 kind = opened.kind
         except (FileNotFoundError, NotADirectoryError):
             raise DatasetNotFoundError(self.url, "there is no such file") from None
@@ -163,7 +163,7 @@ class LocalFileBytes(_RegularFileBytes):
         self.__dict__.update(state, _opened=None)
 
 
-class OpenFileBytes(_RegularFileBytes):
+class OpenFileBytes(RegularFileBytes):
     """A file of this machine that the caller has opened, and that stays open.
 
     Its position is neither used nor changed.
@@ -201,13 +201,13 @@ class OpenFileBytes(_RegularFileBytes):
             return False
         return hasattr(os, "pread") and stat.S_ISREG(os.fstat(file.fileno()).st_mode)
 
-    def _open(self) -> _Descriptor:
+    def _open(self) -> Descriptor:
         try:
-            return _Descriptor(os.dup(self._file.fileno()))
+            return Descriptor(os.dup(self._file.fileno()))
         except (OSError, ValueError) as error:
             raise StoreError(self.url, f"cannot be read: {error}") from error
 
-    def _ready(self) -> _Descriptor:
+    def _ready(self) -> Descriptor:
         if self._file.closed:
             raise StoreError(self.url, "cannot be read: it is a closed file")
         return super()._ready()
@@ -305,7 +305,7 @@ class MemoryBytes(LocalBytes):
         return type(self), (self._data, self.url, self.validator)
 
 
-class _Descriptor:
+class Descriptor:
     """An open file that closes when the last reference to it goes, not under a reader."""
 
     def __init__(self, number: int) -> None:

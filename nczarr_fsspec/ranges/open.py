@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nczarr_fsspec.errors import DatasetNotFoundError, URLError
 from nczarr_fsspec.keystore import MAX_METADATA
+from nczarr_fsspec.ranges.kept import Keeping
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes, MemoryBytes, OpenFileBytes
 from nczarr_fsspec.ranges.source import Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION, TIMEOUT_OPTION, Timeout
@@ -94,6 +95,7 @@ class OwnOptions:
     max_whole: int = MAX_WHOLE
     max_metadata: int = MAX_METADATA
     timeout: Timeout | None = None
+    keeping: Keeping | None = None
 
 
 def split_options(
@@ -116,7 +118,7 @@ def split_options(
     timeout = rest.pop(TIMEOUT_OPTION, None)
     if timeout is not None:
         given[TIMEOUT_OPTION] = Timeout.parse(timeout, shown)
-    return OwnOptions(**given), rest
+    return OwnOptions(**given, keeping=Keeping.take(rest, shown)), rest
 
 
 def _open_memory(fs: AbstractFileSystem, path: str, shown: str) -> LocalBytes:
