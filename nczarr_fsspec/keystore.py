@@ -20,6 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.policy import most_connections
 
+A = TypeVar("A")
 T = TypeVar("T")
 #: what a store answers about a key: its bytes, None if it is missing, why it cannot be read
 Object: TypeAlias = bytes | StoreError | None
@@ -221,12 +222,12 @@ class RemoteStore(KeyStore, OnLoop):
         return {name: value for name, value in self.__dict__.items() if name != "_gate"}
 
     async def gather(
-        self, function: Callable[[str], Awaitable[T]], arguments: Iterable[str]
+        self, function: Callable[[A], Awaitable[T]], arguments: Iterable[A]
     ) -> builtins.list[T | StoreError]:
         """Call `function` on every argument, at most `concurrency` at a time."""
         gate = self.gate()
 
-        async def one(argument: str) -> T | StoreError:
+        async def one(argument: A) -> T | StoreError:
             async with gate:
                 try:
                     return await function(argument)
@@ -234,6 +235,17 @@ class RemoteStore(KeyStore, OnLoop):
                     return error
 
         return list(await asyncio.gather(*map(one, arguments)))
+
+    def run_each(
+        self, function: Callable[[A], Awaitable[T]], arguments: Iterable[A]
+    ) -> builtins.list[T]:
+        """Do as `gather` does, from another thread, and raise the first error."""
+        results: builtins.list[T] = []
+        for result in self.run(self.gather(function, arguments)):
+            if isinstance(result, StoreError):
+                raise result
+            results.append(result)
+        return results
 
 
 def _caught(function: Callable[[str], T], argument: str) -> T | StoreError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -78,19 +78,19 @@ class FsspecWriter(WritableStore):
         return kind(self._fs, self._root, self.url)
 
     def put(self, key: str, data: Buffer) -> None:
-        self._each(partial(self._put, _bytes(data)), [self._path(key)])
+        self._keys.run_each(partial(self._put, _bytes(data)), [self._path(key)])
 
     def create(self, key: str, data: Buffer) -> bool:
         path = self._path(key)
         with nullcontext() if is_async(self._fs) else creating:
-            return self._each(partial(self._create, _bytes(data)), [path])[0]
+            return self._keys.run_each(partial(self._create, _bytes(data)), [path])[0]
 
     def upload(self, key: str, path: str) -> None:
         """Store the content of a local file under `key`, without holding all of it in memory."""
         if isinstance(self._fs, MemoryFileSystem):  # all of it will be in memory
             self.put(key, Path(path).read_bytes())
         else:
-            self._each(partial(self._put_file, path), [self._path(key)])
+            self._keys.run_each(partial(self._put_file, path), [self._path(key)])
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]
@@ -98,19 +98,19 @@ class FsspecWriter(WritableStore):
             batches = [
                 paths[start : start + self.bulk] for start in range(0, len(paths), self.bulk)
             ]
-            self._each(self._delete_from_s3, batches)
+            self._keys.run_each(self._delete_from_s3, batches)
         else:
-            self._each(self._delete, paths)
+            self._keys.run_each(self._delete, paths)
 
     def move(self, pairs: Iterable[tuple[str, str]]) -> None:
         pairs = [(source, target) for source, target in pairs if source != target]
         targets = {self._path(source): self._path(target) for source, target in pairs}
-        self._each(partial(self._copy, targets), targets)
+        self._keys.run_each(partial(self._copy, targets), targets)
         self.delete(source for source, _ in pairs)
 
     def keys_below(self, prefix: str) -> list[str]:
         path = self._path(prefix) if prefix else self._root
-        (names,) = self._each(self._find, [path])
+        (names,) = self._keys.run_each(self._find, [path])
         start = f"{path.strip('/')}/".lstrip("/")
         above = f"{prefix}/" if prefix else ""
         keys = [
@@ -131,15 +131,6 @@ class FsspecWriter(WritableStore):
 
     def _path(self, key: str) -> str:
         return self._transport.join(self._root, check_key(key))
-
-    def _each(self, function: Callable[[Any], Awaitable[T]], arguments: Iterable[Any]) -> list[T]:
-        """Call `function` on each argument, `parallel` at a time; raise the first error."""
-        results: list[T] = []
-        for result in self._keys.run(self._keys.gather(function, arguments)):
-            if isinstance(result, StoreError):
-                raise result
-            results.append(result)
-        return results
 
     async def _read(self, path: str, count: int | None = None) -> bytes | None:
         """Return what is there now, or its first bytes; None if nothing is."""

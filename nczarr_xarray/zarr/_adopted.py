@@ -222,12 +222,7 @@ class ZarrWriter(WritableStore):
             except Exception as error:  # each store raises its own
                 raise StoreError(f"{self.store}/{path}", f"cannot be {what} ({error})") from error
 
-        results: list[T] = []
-        for result in self._keys.run(self._keys.gather(named, paths)):
-            if isinstance(result, StoreError):
-                raise result
-            results.append(result)
-        return results
+        return self._keys.run_each(named, paths)
 
 
 def _content(data: AnyBuffer) -> Buffer:
