@@ -12,6 +12,7 @@ import hashlib
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -213,8 +214,9 @@ class LocalReferences(_Keys, LocalStore):
         references = self._ready()
         yield from references.addresses()
         for file in islice(references.files(), _LOOKED_AT):
-            rows = self._read_rows(file)
-            yield from rows.names if rows is not None else ()
+            with suppress(StoreError):  # whoever reads the array will hear of it
+                rows = self._read_rows(file)
+                yield from rows.names if rows is not None else ()
 
     def as_remote(self) -> RemoteReferences:
         """Return a store of the same references whose files may be behind a network."""
