@@ -32,6 +32,7 @@ from nczarr_fsspec.resolve import innermost
 from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION, TIMEOUT_OPTION
+from nczarr_fsspec.transport.redirects import REDIRECTS_OPTION
 from nczarr_fsspec.url import is_url, parse_url, redact
 
 _Prefix: TypeAlias = "str | os.PathLike[str]"
@@ -92,6 +93,13 @@ class _Allowed:
         return not (is_metadata_service if self.private else is_private)(place.host)
 
     @property
+    def origin(self) -> str:
+        """What HTTP may redirect to; ``""`` if it is about something else."""
+        if self.scheme not in ("http", "https"):
+            return ""
+        return f"{self.scheme}://{self.place.service if self.place else ''}"
+
+    @property
     def length(self) -> int:
         return 0 if self.place is None else 1 + len(self.place.segments)
 
@@ -114,6 +122,7 @@ class AddressPolicy:
     _allowed: tuple[_Allowed, ...] | None
     _options: Mapping[str, Any] = field(repr=False)
     _aliases: Configuration = field(repr=False)
+    _trusting: bool = False
 
     @classmethod
     def of(
@@ -164,6 +173,7 @@ class AddressPolicy:
             _allowed(allow, moved.values(), aliases, local=local),
             _own_options(text, place, options),
             aliases,
+            local and allow is None,
         )
 
     def resolve(self, address: str) -> str:
@@ -189,8 +199,22 @@ class AddressPolicy:
         return place.text
 
     def options(self, target: str) -> dict[str, Any]:
-        """Return the storage options with which to open what `resolve` has returned."""
+        """Return the storage options with which to open what `resolve` has returned.
+
+        They say, too, where its server may redirect to: its own host, and what is allowed.
+        """
         place = place_of(target, self._aliases)
+        options = self._given(place)
+        web = place.stem.startswith("http") and not place.bucket and not place.chain
+        if web and self._allowed is not None and not self._trusting:
+            origins = {entry.origin for entry in self._allowed} - {""}
+            if place.scheme == "http" and ":" not in place.service:
+                origins.add(f"https://{place.service}")
+            options[REDIRECTS_OPTION] = tuple(sorted(origins))
+        return options
+
+    def _given(self, place: Place) -> dict[str, Any]:
+        """Return the options for a place that the caller has given."""
         covering = [a for a in self._allowed or () if a.options is not None and a.covers(place)]
         if covering:
             return dict(max(covering, key=lambda a: a.length).options or {})

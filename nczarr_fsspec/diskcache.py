@@ -100,7 +100,7 @@ class DiskCache:
         try:
             descriptor = os.open(part, _WRITE, 0o600)
             fill(descriptor)
-            # under the lock, or who counts files meanwhile may miss this one
+            # under the lock: a count of the files that is under way could miss this one
             with _locked(os.path.join(self.folder, _LOCK)):
                 if sys.platform == "win32":  # which renames nothing that is open
                     os.close(descriptor)
@@ -164,7 +164,7 @@ class DiskCache:
         for _, size, path in sorted(entries):
             if total <= goal:
                 break
-            with suppress(OSError):  # Windows: it is open
+            with suppress(OSError):  # on Windows it may be open
                 os.unlink(path)
                 total -= size
         return total
@@ -187,7 +187,7 @@ def _opened(path: str, size: int) -> int | None:
     if status.st_size != size:
         os.close(descriptor)
         return None
-    with suppress(OSError):  # it may belong to someone else, or be gone
+    with suppress(OSError):  # it may be read-only, or gone
         os.utime(path, ns=(time.time_ns(), status.st_mtime_ns))
     return descriptor
 

@@ -22,10 +22,11 @@ import aiohttp
 from fsspec import AbstractFileSystem
 from yarl import URL
 
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.policy import TIMEOUT_OPTION, Clock, Timeout, TransientError
+from nczarr_fsspec.transport.redirects import REDIRECTS_OPTION, refusal
 from nczarr_fsspec.transport.request import Answer, Extent, Request, range_text
 from nczarr_fsspec.transport.sessions import connecting, connections, gate, stranger, translated
 from nczarr_fsspec.transport.shared import SharedFilesystem
@@ -145,6 +146,8 @@ class _Habits:
         Added to the query.
     hops : int
         How many redirects are followed.
+    origins : tuple of str or None
+        Where to; see `nczarr_fsspec.transport.redirects`.
     """
 
     given: Mapping[str, str]
@@ -152,6 +155,7 @@ class _Habits:
     public: dict[str, Any]
     params: Any
     hops: int
+    origins: tuple[str, ...] | None
 
     @classmethod
     def of(cls, fs: AbstractFileSystem, timeout: Timeout) -> _Habits:
@@ -161,10 +165,11 @@ class _Habits:
         follow = options.pop("allow_redirects", True)
         hops = int(options.pop("max_redirects", 10)) if follow else 0
         options.pop(TIMEOUT_OPTION, None)
+        origins = options.pop(REDIRECTS_OPTION, None)
         options["timeout"] = connecting(timeout)
         options["allow_redirects"] = options["auto_decompress"] = False
         public = {name: value for name, value in options.items() if name not in _PRIVATE}
-        return cls(given, options, public, params, hops)
+        return cls(given, options, public, params, hops, origins)
 
 
 @asynccontextmanager
@@ -221,6 +226,8 @@ async def get(
                     yield response, clock
                     return
                 target = response.url.join(_legal(location))
+                if (reason := refusal(first, target, habits.origins)) is not None:
+                    raise AccessDeniedError(redact(url), reason)
             hops -= 1
 
 

@@ -5,6 +5,7 @@ import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import fsspec
@@ -138,7 +139,7 @@ def test_a_master_that_is_an_object(tmp_path: Path) -> None:
     opened = fsspec.open("https://h.org/d/m.nca", headers={"X": "hunter2"})
     policy = AddressPolicy.of(opened)
     assert policy.resolve("f.nc") == "https://h.org/d/f.nc"
-    assert policy.options("https://h.org/d/f.nc") == {"headers": {"X": "hunter2"}}
+    assert plain(policy.options("https://h.org/d/f.nc")) == {"headers": {"X": "hunter2"}}
     namelesses: list[object] = [{}, io.BytesIO(b"CDF")]
     for nameless in namelesses:
         with pytest.raises(URLError, match="has no name"):
@@ -370,10 +371,10 @@ def test_options_are_for_the_place_of_the_master() -> None:
     other = {"headers": {"X-Key": "other"}}
     allow = {"https://evil.org/": None, "https://friend.org/": {}, "https://friend.org/a/": other}
     policy = AddressPolicy.of(HTTP, allow=allow, storage_options=options)
-    assert policy.options(policy.resolve("f.nc")) == options
-    assert policy.options(policy.resolve("https://evil.org/f.nc")) == {"timeout": 5}
-    assert policy.options(policy.resolve("https://friend.org/f.nc")) == {}
-    assert policy.options(policy.resolve("https://friend.org/a/f.nc")) == other
+    assert plain(policy.options(policy.resolve("f.nc"))) == options
+    assert plain(policy.options(policy.resolve("https://evil.org/f.nc"))) == {"timeout": 5}
+    assert plain(policy.options(policy.resolve("https://friend.org/f.nc"))) == {}
+    assert plain(policy.options(policy.resolve("https://friend.org/a/f.nc"))) == other
     assert "hunter2" not in repr(policy)
     again = pickle.loads(pickle.dumps(policy))
     assert again == policy
@@ -385,20 +386,48 @@ def test_user_and_password_of_the_master_are_for_its_host() -> None:
     found = policy.resolve("f.nc")
     assert "hunter2" not in found
     assert policy.options(found)["headers"]["Authorization"].startswith("Basic ")
-    assert policy.options(policy.resolve("https://evil.org/f.nc")) == {}
+    assert plain(policy.options(policy.resolve("https://evil.org/f.nc"))) == {}
     assert "hunter2" not in repr(policy)
 
 
 def test_no_keys_for_a_service_that_only_an_address_names() -> None:
     policy = AddressPolicy.of("/d/m.nca", storage_options={"follow_symlinks": True})
-    assert policy.options(policy.resolve("f.nc")) == {"follow_symlinks": True}
-    assert policy.options(policy.resolve("https://h.org/b/k#mode=s3")) == {"anon": True}
-    assert policy.options(policy.resolve("s3://b/k")) == {}
-    assert policy.options(policy.resolve("https://b.s3.amazonaws.com/k")) == {}
+    assert plain(policy.options(policy.resolve("f.nc"))) == {"follow_symlinks": True}
+    assert plain(policy.options(policy.resolve("https://h.org/b/k#mode=s3"))) == {"anon": True}
+    assert plain(policy.options(policy.resolve("s3://b/k"))) == {}
+    assert plain(policy.options(policy.resolve("https://b.s3.amazonaws.com/k"))) == {}
     keys = {"key": "K", "secret": "hunter2"}
     policy = AddressPolicy.of(MINIO, storage_options=keys, allow="/d")
-    assert policy.options(policy.resolve("f.nc")) == keys
-    assert policy.options(policy.resolve("/d/f.nc")) == {}
+    assert plain(policy.options(policy.resolve("f.nc"))) == keys
+    assert plain(policy.options(policy.resolve("/d/f.nc"))) == {}
+
+
+def plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Options without where redirects may lead."""
+    return {name: value for name, value in options.items() if name != "redirects"}
+
+
+@pytest.mark.parametrize(
+    ("master", "allow", "address", "origins"),
+    [
+        (HTTP, None, "f", ()),
+        ("http://h.org/m", None, "f", ("https://h.org",)),
+        ("http://h.org:81/m", None, "f", ()),
+        (HTTP, ["https://a.org/x/", "http://", "s3://b", "/d"], "f", ("http://", "https://a.org")),
+        (HTTP, {"https://a.org": {}}, "https://a.org/f", ("https://a.org",)),
+        (HTTP, True, "f", None),
+        ("/d/m", None, "https://h.org/f", None),
+        ("/d/m", ["https://h.org"], "https://h.org/f", ("https://h.org",)),
+        (HTTP, ["/d"], "/d/f", None),
+        (S3, None, "f", None),
+        ("simplecache::https://h.org/m", None, "f", None),
+    ],
+)
+def test_where_redirects_may_lead(
+    master: str, allow: Allow, address: str, origins: tuple[str, ...] | None
+) -> None:
+    policy = AddressPolicy.of(master, allow=allow)
+    assert policy.options(policy.resolve(address)).get("redirects") == origins
 
 
 # --------------------------------------------------------------------------------------- hypothesis

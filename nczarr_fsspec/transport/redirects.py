@@ -1,0 +1,43 @@
+"""Where redirects of an HTTP server may lead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from yarl import URL
+
+from nczarr_fsspec.hosts import is_metadata_service, is_private
+
+#: the storage option that names the origins, ``https://host:port``, that redirects may lead to
+#: besides that of the URL itself; ``https://`` is those of all hosts that are not private
+REDIRECTS_OPTION = "redirects"
+
+
+def refusal(first: URL, target: URL, origins: Sequence[str] | None) -> str | None:
+    """Return why a redirect must not be followed; None if it may.
+
+    Parameters
+    ----------
+    first, target
+        The URL that was asked for, and where it leads.
+    origins
+        The option; None for all but those where machines of a cloud tell their secrets.
+
+    Raises
+    ------
+    ValueError
+        If `target` has no host.
+    """
+    host, origin = target.host or "", str(target.origin())
+    if origin == str(first.origin()):
+        return None
+    if is_metadata_service(host) and not is_metadata_service(first.host or ""):
+        return f"its server redirects to {host}, where machines of a cloud tell their secrets"
+    if origins is None or origin in origins:
+        return None
+    if f"{target.scheme}://" in origins and not is_private(host):
+        return None
+    return (
+        "its server redirects to another host; if this is to be read, open the dataset that "
+        f"names it with allow=['{origin}/']"
+    )

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from yarl import URL
+
+from nczarr_fsspec.addresses import AddressPolicy, Allow
+from nczarr_fsspec.errors import AccessDeniedError
+from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.transport.redirects import refusal
+from tests.support.httpserver import Server
+
+DATA = b"CDF\x01" + bytes(28)
+
+
+@pytest.mark.parametrize(
+    ("first", "target", "origins"),
+    [
+        ("https://h.org/a", "https://h.org/b", ()),
+        ("https://h.org/a", "https://h.org:443/b", ()),
+        ("https://h.org/a", "https://cdn.org/b", None),
+        ("https://h.org/a", "http://10.0.0.1/b", None),
+        ("https://h.org/a", "https://cdn.org/b", ("https://cdn.org",)),
+        ("https://h.org/a", "https://cdn.org/b", ("https://",)),
+        ("http://169.254.169.254/a", "http://169.254.169.254:81/b", None),
+    ],
+)
+def test_redirects_that_are_followed(
+    first: str, target: str, origins: tuple[str, ...] | None
+) -> None:
+    assert refusal(URL(first), URL(target), origins) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "target", "origins"),
+    [
+        ("https://h.org/a", "http://169.254.169.254/b", None),
+        ("https://h.org/a", "http://metadata.google.internal/b", None),
+        ("https://h.org/a", "https://cdn.org/b", ()),
+        ("https://h.org/a", "http://h.org/b", ()),
+        ("https://h.org/a", "https://h.org:444/b", ()),
+        ("https://h.org/a", "https://127.0.0.1/b", ("https://",)),
+        ("https://h.org/a", "https://localhost/b", ("https://",)),
+        ("https://h.org/a", "http://cdn.org/b", ("https://",)),
+    ],
+)
+def test_redirects_that_are_not(first: str, target: str, origins: tuple[str, ...] | None) -> None:
+    assert "its server redirects to" in str(refusal(URL(first), URL(target), origins))
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[Server, Server]]:
+    with Server({"/f.nc": DATA}) as here, Server({"/f.nc": DATA}) as there:
+        here.redirect = there.url
+        yield here, there
+
+
+def opened(policy: AddressPolicy) -> ByteSource:
+    target = policy.resolve("f.nc")
+    found = open_data(f"{target}#mode=bytes", policy.options(target))
+    assert isinstance(found, ByteSource)
+    found.close()
+    return found
+
+
+def test_a_fragment_is_not_read_where_its_server_redirects_to(
+    servers: tuple[Server, Server],
+) -> None:
+    here, there = servers
+    with pytest.raises(AccessDeniedError, match=rf"allow=\['{there.url}/'\]"):
+        opened(AddressPolicy.of(f"{here.url}/m.nca"))
+    assert not there.requests
+    allowed: list[Allow] = [[f"{there.url}/"], True]
+    for allow in allowed:
+        assert opened(AddressPolicy.of(f"{here.url}/m.nca", allow=allow)).head == DATA
+
+
+def test_what_the_caller_names_may_be_elsewhere(servers: tuple[Server, Server]) -> None:
+    here, _ = servers
+    found = open_data(f"{here.url}/f.nc")
+    assert isinstance(found, ByteSource)
+    assert found.head == DATA
+    found.close()
