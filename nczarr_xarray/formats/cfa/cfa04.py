@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -98,9 +98,8 @@ class _Table:
         self.partitions: list[dict[str, Any]] = self.expect(
             self.table.get("Partitions", []), list, "has Partitions that are"
         )
-        for number, one in enumerate(self.partitions):
-            if type(one) is not dict:
-                raise self.wrong(number, f"is {one!r:.60}, not an object")
+        if not set(map(type, self.partitions)) <= {dict}:
+            raise self.error("has Partitions that are not all objects")
 
     def error(self, reason: str) -> FormatError:
         """Return an error of the attribute."""
@@ -172,7 +171,7 @@ class _Table:
         if all(length == 1 for length in shape):  # an only partition need not say where it is
             rows = [one.get("index") or [0] * len(axes) for one in self.partitions]
         else:
-            rows = [one.get("index") for one in self.partitions]
+            rows = _column(self.partitions, "index")
         flat = self.integers(rows, len(axes), "an index")
         whole = np.zeros((len(rows), len(shape)), np.int64)
         whole[:, axes] = flat
@@ -184,11 +183,13 @@ class _Table:
         sizes = [dimension.size for dimension in self.dimensions]
         whole = [[0, size - 1] for size in sizes]
         alone = all(length == 1 for length in shape)
-        rows = [one.get("location", whole if alone else None) for one in self.partitions]
-        for number, row in enumerate(rows):
-            if type(row) is not list or len(row) != ndim:
-                raise self.wrong(number, f"has the location {row!r:.60}, not one of {ndim} pairs")
-        pairs: list[Any] = list(chain.from_iterable(row for row in rows if row is not None))
+        rows: list[Any] = _column(self.partitions, "location", whole if alone else None)
+        if not (set(map(type, rows)) <= {list} and set(map(len, rows)) <= {ndim}):
+            for number, row in enumerate(rows):
+                if type(row) is not list or len(row) != ndim:
+                    said = f"has the location {row!r:.60}, not one of {ndim} pairs"
+                    raise self.wrong(number, said)
+        pairs = list(chain.from_iterable(rows))
         flat = self.integers(
             pairs, 2, "a location that has a part", lambda pair: pair // max(1, ndim)
         )
@@ -216,29 +217,25 @@ class _Table:
 
     def subarrays(self) -> list[dict[str, Any]]:
         """Return what partitions say of their files; {} of those that say nothing."""
-        found = []
+        found = _column(self.partitions, "subarray")
+        if set(map(type, found)) <= {dict}:
+            return found
         for number, one in enumerate(self.partitions):
             stored = one.get("subarray", one.get("data"))
-            if stored is None:
-                stored = {}
-            if type(stored) is not dict:
+            if stored is not None and type(stored) is not dict:
                 raise self.wrong(number, f"has the subarray {stored!r:.60}, not an object")
-            found.append(stored)
+            found[number] = stored or {}
         return found
 
     def places(self, stored: list[dict[str, Any]]) -> tuple[list[Any], list[Any], list[Any]]:
         """Return addresses, names and formats of the partitions."""
-        files = self.strings([one.get("file") for one in stored], "file")
-        names = self.strings([one.get("ncvar") for one in stored], "ncvar")
-        above = self.table.get("format")
-        formats = self.strings(
-            [
-                one.get("format", partition.get("format", above))
-                for one, partition in zip(stored, self.partitions, strict=True)
-            ],
-            "format",
-        )
-        addresses: list[str | None] = self.based([file or None for file in files])
+        files = self.strings(_column(stored, "file"), "file")
+        names = self.strings(_column(stored, "ncvar"), "ncvar")
+        formats = self.strings(self.formats(stored), "format")
+        addresses = self.based(files)
+        if all(files) and all(names):
+            return addresses, list(names), [kind or "" for kind in formats]
+        addresses = [file or None for file in addresses]
         for number, (file, name) in enumerate(zip(files, names, strict=True)):
             if file and name:
                 continue
@@ -252,6 +249,17 @@ class _Table:
                 raise self.wrong(number, f"has no name of a variable in {file!r:.200}")
             names[number] = f"#{number_of}"
         return addresses, [name or "" for name in names], [kind or "" for kind in formats]
+
+    def formats(self, stored: list[dict[str, Any]]) -> list[Any]:
+        """Return the formats of the files: said of the file, the partition, or the table."""
+        found = _column(stored, "format")
+        if None not in found:
+            return found
+        above = self.table.get("format")
+        return [
+            partition.get("format", above) if own is None else own
+            for own, partition in zip(found, self.partitions, strict=True)
+        ]
 
     def strings(self, values: list[Any], what: str) -> list[str | None]:
         """Return texts that may be absent."""
@@ -269,12 +277,19 @@ class _Table:
             raise self.error(f"has the base {base!r:.60}, not text")
         if len(base) * len(addresses) > MOST_TEXT:
             raise self.error(f"has a base of {len(base)} characters, for {len(addresses)} files")
-        join = partial(_joined, base.rstrip("/"))
-        return [None if one is None else join(one) for one in addresses]
+        folder = base.rstrip("/")
+        return [
+            one if not one or one.startswith("/") or is_url(one) else f"{folder}/{one}"
+            for one in addresses
+        ]
 
 
-def _joined(base: str, file: str) -> str:
-    return file if file.startswith("/") or is_url(file) else f"{base}/{file}"
+def _column(rows: list[dict[str, Any]], key: str, absent: Any = None) -> list[Any]:
+    """Return what objects say under a key."""
+    try:
+        return list(map(itemgetter(key), rows))
+    except KeyError:
+        return [row.get(key, absent) for row in rows]
 
 
 def _fit(numbers: list[int]) -> bool:

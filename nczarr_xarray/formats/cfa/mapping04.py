@@ -38,7 +38,9 @@ class Mappings:
     def of(self, partitions: list[dict[str, Any]]) -> dict[int, FragmentMapping]:
         """Return the mappings of the partitions that are not taken as they are."""
         found: dict[int, FragmentMapping] = {}
-        keys = set(_KEYS)
+        keys = set(_KEYS) & set().union(*partitions)
+        if not keys:
+            return found
         for number, one in enumerate(partitions):
             if keys.isdisjoint(one):
                 continue
