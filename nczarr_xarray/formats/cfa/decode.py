@@ -80,6 +80,9 @@ def decode(
     """
     problems = list(hierarchy.problems)
     hidden = {variable.path for one in found for variable in one.terms.values()}
+    hidden |= {
+        v.path for g in hierarchy.root.walk() for v in g.variables.values() if _is_private(v)
+    }
     groups: set[str] = set()
     changed: dict[str, Variable] = {}
     for one in found:
@@ -106,6 +109,13 @@ def decode(
         )
     root = _changed(hierarchy.root, changed, hidden - changed.keys(), groups)
     return replace(hierarchy, root=root, problems=tuple(problems))
+
+
+def _is_private(variable: Variable) -> bool:
+    """Tell whether a variable is only there to be a fragment, as CFA-0.4 marks it."""
+    role = variable.attributes.get("cf_role")
+    said = None if role is None or isinstance(role.value, np.ndarray) else role.value
+    return said in ("cfa_private", ("cfa_private",))
 
 
 def _decoded(one: Aggregation, values: Mapping[str, np.ndarray | NCZarrError]) -> Decoded:

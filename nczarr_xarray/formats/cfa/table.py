@@ -16,7 +16,6 @@ from nczarr_xarray.model import (
     FragmentArray,
     Fragments,
     Variable,
-    readable,
 )
 
 #: Characters of all addresses of a table, at most: a few bytes of metadata can stand for many.
@@ -147,9 +146,8 @@ def _text(value: object, none: set[str], variable: Variable) -> str | None:
         value = value.decode("utf-8", "surrogateescape")
     if not isinstance(value, str):
         raise FormatError(variable.path, f"holds {type(value).__name__}, not text")
-    if value in none:
-        return None
-    return readable(value).rstrip("\0 ").lstrip() or None
+    value = value.rstrip("\0 ")  # char is padded with either
+    return None if value in none else value or None
 
 
 def column(values: list[Any]) -> np.ndarray:
