@@ -21,7 +21,7 @@ from nczarr_fsspec.resolve import (
     says_zip,
     split_local_options,
 )
-from nczarr_fsspec.stores.writers import MappingWriter
+from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.url import is_url, parse_url, redact
@@ -117,6 +117,94 @@ class Destination:
             store.close()
 
 
+@dataclass(frozen=True, slots=True)
+class FilePlace:
+    """A name in a folder, where one object is to be written and others beside it.
+
+    Attributes
+    ----------
+    store : WritableStore
+        The folder.
+    name : str
+        The key of the object.
+    url : str
+        How messages name the object; free of secrets.
+    target : str
+        What opens the object.
+    folder : str
+        The address of the folder, as others can open it; it ends with ``/``.
+    mode : frozenset of str
+        Mode words of the URL's fragment.
+    """
+
+    store: WritableStore
+    name: str
+    url: str
+    target: str
+    folder: str
+    mode: frozenset[str] = _NO_MODE
+
+
+def open_file_place(
+    target: object, storage_options: Mapping[str, Any] | None = None
+) -> FilePlace:
+    """Find out where to write one object and others beside it; no request is sent.
+
+    Parameters
+    ----------
+    target
+        A local path (``str`` or ``os.PathLike``), a netCDF URL or any URL of fsspec.
+    storage_options
+        As for `open_destination`.
+
+    Raises
+    ------
+    URLError
+        If nothing can be written there: plain HTTP, a mapping, caches and archives in a chain.
+    ImportError
+        If the package for this protocol is not installed.
+    """
+    if not isinstance(target, (str, os.PathLike)):
+        shown = f"{type(target).__name__} object"
+        raise URLError(shown, "has no place beside it for fragments; name a path or a URL")
+    text = os.fsdecode(target)
+    if not is_url(text) or exists(text):
+        follow = split_local_options(storage_options, text)
+        return _beside_path(text, text, _NO_MODE, follow=follow)
+    url = parse_url(text)
+    shown = url.text.partition("#")[0]
+    if url.protocol == "file":
+        follow = split_local_options(storage_options, shown)
+        return _beside_path(local_path(url), text, url.mode, follow=follow)
+    if url.target_protocol in ("http", "https"):
+        raise _plain_http(shown)
+    _, options = split_options(storage_options, shown)
+    fs, path = innermost(*open_filesystem(url, options))
+    _refuse_readonly(fs, shown)
+    above, _, name = path.rstrip("/").rpartition("/")
+    if not name:
+        raise URLError(shown, "names no object")
+    from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+
+    folder = shown.rstrip("/").rpartition("/")[0]
+    written = text.partition("#")[0].rstrip("/").rpartition("/")[0]
+    if folder != written or folder.startswith("http"):
+        folder = fs.unstrip_protocol(above)
+    store = FsspecWriter(fs, above, folder)
+    return FilePlace(store, name, shown, text, f"{folder}/", url.mode)
+
+
+def _beside_path(path: str, target: str, mode: frozenset[str], *, follow: bool) -> FilePlace:
+    if path.startswith("~") and not exists(path):
+        path = os.path.expanduser(path)
+    path = os.path.abspath(path)
+    above, name = os.path.split(path)
+    if not name:
+        raise URLError(target, "names no file")
+    store = DirectoryWriter(above, follow_symlinks=follow)
+    return FilePlace(store, name, path, target, f"{above.rstrip('/')}/", mode)
+
+
 def open_destination(
     target: object, storage_options: Mapping[str, Any] | None = None
 ) -> Destination:
@@ -191,8 +279,6 @@ def _in_url(text: str, options: Mapping[str, Any] | None) -> Destination:
 def _in_filesystem(
     fs: AbstractFileSystem, path: str, mode: frozenset[str], shown: str | None
 ) -> Destination:
-    from fsspec.archive import AbstractArchiveFileSystem
-    from fsspec.implementations.chained import ChainedFileSystem
     from fsspec.implementations.local import LocalFileSystem
 
     from nczarr_fsspec.stores.write_fsspec import FsspecWriter
@@ -202,6 +288,19 @@ def _in_filesystem(
         follow = split_local_options(fs.storage_options, shown or path, others=True)
         return _at_path(path, shown or path, mode, follow=follow)
     shown = shown or redact(fs.unstrip_protocol(path))
+    _refuse_readonly(fs, shown)
+    if says_file(path, mode):
+        raise _ambiguous(shown, f"{shown}#mode=nczarr")
+    if says_zip(path, mode):
+        return Destination("zip", shown, mode, fs=fs, remote_path=path)
+    return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown))
+
+
+def _refuse_readonly(fs: AbstractFileSystem, shown: str) -> None:
+    """Raise `URLError` for a filesystem in which nothing can be written."""
+    from fsspec.archive import AbstractArchiveFileSystem
+    from fsspec.implementations.chained import ChainedFileSystem
+
     if isinstance(fs, (ChainedFileSystem, AbstractArchiveFileSystem)):
         raise URLError(
             shown, "a cache, or an archive in a chain, cannot be written; name the place itself"
@@ -209,11 +308,6 @@ def _in_filesystem(
     protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
     if "https" in protocols:
         raise _plain_http(shown)
-    if says_file(path, mode):
-        raise _ambiguous(shown, f"{shown}#mode=nczarr")
-    if says_zip(path, mode):
-        return Destination("zip", shown, mode, fs=fs, remote_path=path)
-    return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown))
 
 
 def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool = False) -> Destination:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened
     from nczarr_xarray.export.accessor import register
     from nczarr_xarray.export.api import to_nczarr
+    from nczarr_xarray.export.cfa.to_cfa import to_cfa
     from nczarr_xarray.export.recovery import recover
     from nczarr_xarray.views.store import open_store
 
@@ -51,6 +52,7 @@ _MODULES = {
     "nczarr_xarray.export.accessor": ["register"],
     "nczarr_xarray.backend.consistent": ["load_dataset", "state"],
     "nczarr_xarray.export.api": ["to_nczarr"],
+    "nczarr_xarray.export.cfa.to_cfa": ["to_cfa"],
     "nczarr_xarray.export.recovery": ["recover"],
     "nczarr_xarray.dataset.open": ["open_hierarchy"],
     "nczarr_xarray.dataset.opened": ["Opened"],
@@ -77,6 +79,7 @@ __all__ = [
     "recover",
     "register",
     "state",
+    "to_cfa",
     "to_nczarr",
 ]
 

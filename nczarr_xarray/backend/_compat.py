@@ -6,6 +6,7 @@ is the only module to mend.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,7 @@ __all__ = [
     "dataarray_to_dataset",
     "encode_for_netcdf",
     "load_asynchronously",
+    "netcdf4_lock",
 ]
 
 
@@ -146,3 +148,11 @@ def dataarray_to_dataset(array: xr.DataArray) -> xr.Dataset:
         dataset.attrs[DATAARRAY_NAME] = array.name
         return dataset
     return array.to_dataset()
+
+
+def netcdf4_lock() -> AbstractContextManager[Any]:
+    """Return the lock that xarray holds while it uses netCDF4, which is not safe in threads."""
+    from xarray.backends.netCDF4_ import NETCDF4_PYTHON_LOCK
+
+    lock: AbstractContextManager[Any] = NETCDF4_PYTHON_LOCK
+    return lock

@@ -19,6 +19,12 @@ class NCZarrAccessor:
 
         return to_nczarr(self._obj, target, *args, **options)
 
+    def to_cfa(self, target: Any, *args: Any, **options: Any) -> None:
+        """Write an aggregation; the parameters are those of `nczarr_xarray.to_cfa`."""
+        from nczarr_xarray.export.cfa.to_cfa import to_cfa
+
+        to_cfa(self._obj, target, *args, **options)
+
 
 def register_accessors() -> None:
     """Give xarray's objects their ``.nczarr``."""

@@ -60,6 +60,11 @@ class Existing:
             root["zarr.json"] = b"{}"
         self.profile: Profile = amend.generation_profile(root)
 
+    @property
+    def url(self) -> str:
+        """How messages name the dataset."""
+        return self.target.url
+
     @classmethod
     def open(cls, target: WriteTarget) -> Existing | None:
         """Open the dataset at a target; return None if there is none.

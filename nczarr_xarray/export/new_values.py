@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 
 import xarray as xr
 
@@ -12,7 +13,7 @@ from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
 from nczarr_xarray.export.dataset import Exporter, Item
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.update import Region, RegionLike, Update
+from nczarr_xarray.export.update import RegionLike, Update
 from nczarr_xarray.export.write_request import (
     WriteRequest,
     aligned_item,
@@ -22,7 +23,7 @@ from nczarr_xarray.export.write_request import (
 )
 from nczarr_xarray.export.write_task import Flow, WriteTask, chunk_count
 from nczarr_xarray.formats.nczarr import amend
-from nczarr_xarray.model import Group
+from nczarr_xarray.model import ChunkedArray, Dimension, Group
 
 Start = tuple[int, ...]
 
@@ -36,7 +37,7 @@ def plan_values(request: WriteRequest, region: RegionLike) -> WriteTask:
         slices = update.resolve_region(region)
         if region:
             update.without_labels(slices)
-            _refuse_outsiders(update, slices)
+            update.refuse_outsiders(slices)
         items = update.items(update.dataset)
         starts = [update.start(item, slices) for item in items]
         items = _ready(update, items, starts, request)
@@ -88,7 +89,9 @@ def plan_append(request: WriteRequest, append_dim: Hashable) -> WriteTask:
             reader = _unchanged(request, existing, None).opened.keys
             flows = [
                 (item, _writer(item, change.staged, start, OldChunks(reader, old)))
-                for (item, old), start in zip(update.grow(items, dimension), starts, strict=True)
+                for (item, old), start in zip(
+                    _grow(existing, items, dimension), starts, strict=True
+                )
             ]
             _update_attributes(existing, path, dataset, request)
             final = existing.final_documents((), consolidated=request.options.consolidated)
@@ -121,15 +124,27 @@ def _one_group(request: WriteRequest) -> tuple[str, xr.Dataset]:
     return path, dataset
 
 
-def _refuse_outsiders(update: Update, slices: Region) -> None:
-    """Note variables that no slice of the region concerns."""
-    variables = update.dataset.variables
-    outside = [name for name, v in variables.items() if not set(v.dims) & set(slices)]
-    if outside:
-        update.problems.append(
-            f"{', '.join(map(str, outside))}: have no dimension in the region; drop them "
-            "(drop_vars), or write them with mode='a'"
+def _grow(
+    existing: Existing, items: list[Item], dimension: Dimension
+) -> list[tuple[Item, ChunkedArray]]:
+    """Change the documents of a dimension and its variables; return their old grids."""
+    found = []
+    path = dimension.group.strip("/")
+    existing.change(
+        amend.set_dimension(existing.group_documents(path), path, dimension.name, dimension.size)
+    )
+    for item in items:
+        array = existing.array(item.variable)
+        dimensions = tuple(
+            dimension if d.path == dimension.path else d for d in item.variable.dimensions
         )
+        shape = tuple(d.size for d in dimensions)
+        key = f"{array.path}/.zarray"
+        document = existing.array_documents(array.path)[key]
+        existing.change({key: amend.set_shape(document, key, shape)})
+        variable = replace(item.variable, dimensions=dimensions, array=replace(array, shape=shape))
+        found.append((item._replace(variable=variable), array))
+    return found
 
 
 def _ready(

@@ -8,11 +8,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.progress import Progress
 
 #: The path of an array, and the number of chunks that each of its blocks put (0 if they are not
@@ -20,7 +19,16 @@ from nczarr_xarray.export.progress import Progress
 Written = tuple[str, Any]
 
 
-def write_blocks(data: Any, writer: ChunkWriter, *, counted: bool) -> Any:
+class BlockWriter(Protocol):
+    """Writes blocks of one array. Picklable, safe in threads."""
+
+    def write(
+        self, values: np.ndarray, first: tuple[int, ...], *, threads: int | None = None
+    ) -> int:
+        """Write the block that begins at `first`; return how many objects were put."""
+
+
+def write_blocks(data: Any, writer: BlockWriter, *, counted: bool) -> Any:
     """Return dask's array whose blocks write those of `data`, and give the number of chunks put.
 
     A block of the result is computed by writing one block of the data.
@@ -75,7 +83,7 @@ def optimized(writes: list[Written]) -> list[Written]:
 
 def _write_block(
     values: Any,
-    writer: ChunkWriter,
+    writer: BlockWriter,
     starts: list[list[int]],
     counted: bool,
     block_id: tuple[int, ...] = (),

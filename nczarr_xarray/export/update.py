@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pandas as pd
@@ -15,19 +15,39 @@ from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.backend._compat import encode_for_netcdf
 from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.codecs.quantize import quantize
+from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.dataset import Item, Rounding
-from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.packing import as_integers, is_packed
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, netcdf_type
 from nczarr_xarray.export.strings import longest_text, whole_text
-from nczarr_xarray.formats.nczarr import amend
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Any, slice]
 #: Regions that a user may give: slices, or "auto" for some dimension or for all.
 RegionLike = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
+
+
+class Base(Protocol):
+    """An existing dataset that gets new values."""
+
+    @property
+    def url(self) -> str:
+        """How messages name it."""
+
+    @property
+    def opened(self) -> Opened:
+        """The dataset in its present state."""
+
+    def group(self, path: str) -> Group | None:
+        """Return the group at `path`, unchanged."""
+
+    def dataset(self, path: str) -> xr.Dataset:
+        """Return the group at `path` for xarray."""
+
+    def array(self, variable: Variable) -> ChunkedArray:
+        """Return how the data of a variable are written; raise its error if it cannot be read."""
 
 
 class Update:
@@ -43,7 +63,7 @@ class Update:
         The new values.
     """
 
-    def __init__(self, existing: Existing, path: str, dataset: xr.Dataset) -> None:
+    def __init__(self, existing: Base, path: str, dataset: xr.Dataset) -> None:
         self.existing = existing
         self.path = path
         self.dataset = dataset
@@ -57,7 +77,7 @@ class Update:
         """Raise `ExportError` if any problem was found."""
         if self.problems:
             reason = "cannot store these values; nothing was written"
-            raise ExportError(self.existing.target.url, reason, dict.fromkeys(self.problems))
+            raise ExportError(self.existing.url, reason, dict.fromkeys(self.problems))
 
     # -- which part ------------------------------------------------------------
 
@@ -129,6 +149,16 @@ class Update:
                     "them (drop_vars)"
                 )
             self.dataset = self.dataset.drop_vars([name])
+
+    def refuse_outsiders(self, slices: Region) -> None:
+        """Note variables that no slice of the region concerns."""
+        variables = self.dataset.variables
+        outside = [name for name, v in variables.items() if not set(v.dims) & set(slices)]
+        if outside:
+            self.problems.append(
+                f"{', '.join(map(str, outside))}: have no dimension in the region; drop them "
+                "(drop_vars), or write them with mode='a'"
+            )
 
     # -- the values ------------------------------------------------------------
 
@@ -325,38 +355,6 @@ class Update:
                     f"{name}: differs from what is stored, and is not appended to; drop it, or "
                     "write it with mode='a'"
                 )
-
-    def grow(self, items: list[Item], dimension: Dimension) -> list[tuple[Item, ChunkedArray]]:
-        """Change the documents of a dimension and its variables; return their old grids."""
-        found = []
-        old = self.group_of(dimension)
-        path = old.path.strip("/")
-        existing = self.existing
-        existing.change(
-            amend.set_dimension(
-                existing.group_documents(path), path, dimension.name, dimension.size
-            )
-        )
-        for item in items:
-            array = existing.array(item.variable)
-            dimensions = tuple(
-                dimension if d.path == dimension.path else d for d in item.variable.dimensions
-            )
-            shape = tuple(d.size for d in dimensions)
-            key = f"{array.path}/.zarray"
-            document = existing.array_documents(array.path)[key]
-            existing.change({key: amend.set_shape(document, key, shape)})
-            variable = replace(
-                item.variable, dimensions=dimensions, array=replace(array, shape=shape)
-            )
-            found.append((item._replace(variable=variable), array))
-        return found
-
-    def group_of(self, dimension: Dimension) -> Group:
-        """Return the group that declares a dimension."""
-        group = self.existing.group(dimension.group)
-        assert group is not None  # the dimension was found through a variable
-        return group
 
 
 def _as_stored(

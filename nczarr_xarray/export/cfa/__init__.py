@@ -1,5 +1,5 @@
 """Writing aggregations: a master file, and fragments beside it.
 
-`api` is what users call, `split` decides where variables are cut, `place` knows the names of
-master and fragments and makes a change valid, `new` and `update` plan what is written.
+`to_cfa` is what users call. `split` decides where variables are divided. `new_aggregation` and
+`aggregation_change` plan what is written, as a `cfa_task`. Names are in `master_place`.
 """

@@ -1,0 +1,331 @@
+"""Appending to an aggregation, and giving a region of it new values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
+from nczarr_fsspec.undo import on_error
+from nczarr_xarray.export.cfa.cfa_request import CfaRequest
+from nczarr_xarray.export.cfa.cfa_task import CfaTask, Flow
+from nczarr_xarray.export.cfa.claim import Claim
+from nczarr_xarray.export.cfa.content import Content, Member
+from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in, referred_keys
+from nczarr_xarray.export.cfa.fragment_tables import edges_between, joined, replaced
+from nczarr_xarray.export.cfa.master import aggregation, dialect_called, plain_conventions
+from nczarr_xarray.export.cfa.master_place import MasterPlace, Names
+from nczarr_xarray.export.cfa.new_aggregation import DEFAULT, flow_of, table_of
+from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_held, asked_lengths
+from nczarr_xarray.export.cfa.split import even_edges, regular_edges
+from nczarr_xarray.export.dataset import Exporter, Item
+from nczarr_xarray.export.packing import as_integers
+from nczarr_xarray.export.update import Update
+from nczarr_xarray.formats.cfa.dialect import Dialect
+from nczarr_xarray.model import Attribute, Fragments, Group, Variable
+
+
+def plan_update(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) -> CfaTask:
+    """Plan the change of an aggregation.
+
+    Of what is there, the master is read, and those fragments of which a region has a part.
+
+    Raises
+    ------
+    NCZarrError
+        If there is nothing to change, or the new values do not fit.
+    """
+    referred = partial(referred_keys, place)
+    claim = Claim.begin(place, referred)
+    with on_error(claim.release):
+        existing = ExistingMaster.open(place)
+        if existing is None:
+            raise DatasetNotFoundError(place.url, "there is no dataset to change; write it first")
+        with existing.opened:
+            change = Change(existing, dataset, request)
+            if request.region is None:
+                change.append()
+            else:
+                change.replace_region()
+            flows, master, tables = change.result()
+            old = sorted(existing.keys() - keys_in(place, tables))
+    return CfaTask(place, existing.kind, claim, referred, flows, master, replaces=True, old=old)
+
+
+class Piece(NamedTuple):
+    """New fragments of an aggregation.
+
+    Parameters
+    ----------
+    divided
+        What becomes fragments.
+    first
+        Place of the first one in the grid of the aggregation.
+    axis
+        The dimension along which they are appended; None if they replace others.
+    partial
+        Whether fragments hold more than what is new.
+    """
+
+    divided: Divided
+    first: tuple[int, ...]
+    axis: int | None = None
+    partial: bool = False
+
+
+class Change:
+    """New values for an aggregation, checked against what is there.
+
+    Parameters
+    ----------
+    existing
+        The aggregation.
+    dataset
+        The new values.
+    request
+        What is asked for.
+    """
+
+    def __init__(self, existing: ExistingMaster, dataset: xr.Dataset, request: CfaRequest) -> None:
+        self.existing = existing
+        self.request = request
+        self.root: Group = existing.root
+        self.aggregations = existing.aggregations()
+        self.dialect = self._dialect()
+        self._check_options()
+        if existing.kind == "netCDF3":
+            dataset = _narrowed(dataset, self.root)
+        self.update = Update(existing, "/", dataset)
+        self.members = {member.variable.name: member for member in existing.members()}
+        self.dimensions = dict(self.root.dimensions)
+        self.attributes: dict[str, Attribute] = dict(self.root.attributes)
+        self.pieces: dict[str, Piece] = {}
+
+    def _dialect(self) -> Dialect:
+        versions = {array.dialect for _, array in self.aggregations.values()}
+        asked = self.request.version
+        if len(versions) > 1 or (asked and versions and asked not in versions):
+            said = " and ".join(sorted(versions))
+            raise ExportError(
+                self.existing.url,
+                f"is an aggregation of version {said}, and stays one: leave cfa_version out"
+                if len(versions) == 1
+                else f"mixes versions {said}, and is not changed: write it anew",
+            )
+        version = next(iter(versions), asked or DEFAULT)
+        return dialect_called(version, self.existing.url)
+
+    def _check_options(self) -> None:
+        request, url = self.request, self.existing.url
+        for option, value in (
+            ("encoding", request.encoding),
+            ("unlimited_dims", request.unlimited_dims),
+        ):
+            if value:
+                raise ExportError(
+                    url, f"{option} was given, but what exists keeps its own: leave it out"
+                )
+        kept = "CFA3" if self.existing.kind == "netCDF3" else "CFA4"
+        if request.format not in (None, kept):
+            raise ExportError(url, f"is {kept}, and stays it: leave format out")
+
+    def append(self) -> None:
+        """Add the new values behind those that are there."""
+        update, name = self.update, self.request.append_dim
+        dataset = update.dataset
+        if name not in dataset.dims:
+            reason = f"append_dim {name!r} is not a dimension of the new values"
+            raise ExportError(self.existing.url, reason)
+        dimension = update.grown(name)
+        update.check()
+        assert dimension is not None
+        update.check_complete(dimension)
+        along = [key for key, v in dataset.variables.items() if name in v.dims]
+        others = [key for key in dataset.variables if key not in along]
+        update.check_constants(dataset[others].drop_vars(along, errors="ignore"))
+        items = update.items(dataset.drop_vars(others))
+        old_size = dimension.size - dataset.sizes[name]
+        region = {name: slice(old_size, dimension.size)}
+        starts = [update.start(item, region) for item in items]
+        update.check()
+        self.dimensions[dimension.name] = dimension
+        for item, start in zip(items, starts, strict=True):
+            axis = [d.path for d in item.variable.dimensions].index(dimension.path)
+            if item.variable.name in self.aggregations:
+                self._append_fragments(item, start, axis)
+            else:
+                values = self._values(item)
+                member = self.members[item.variable.name]
+                assert member.values is not None
+                values = np.concatenate([member.values, values], axis)
+                self.members[item.variable.name] = self._grown(member, values)
+        self._add_attributes(dataset)
+
+    def _append_fragments(self, item: Item, start: tuple[int, ...], axis: int) -> None:
+        variable, array = self.aggregations[item.variable.name]
+        fragments = array.fragments
+        size = item.source.shape[axis]
+        if not size:
+            return
+        edges, first = [], []
+        for number, length in enumerate(item.source.shape):
+            if number == axis:
+                edges.append(start[axis] + self._edges(item, axis, fragments))
+                first.append(fragments.grid[axis])
+                continue
+            starts, stops = fragments.starts[number], fragments.stops[number]
+            at, borders = self._touched(variable, starts, stops, 0, length)
+            edges.append(borders)
+            first.append(at)
+        divided = Divided(item, item.variable, tuple(edges), start)
+        self.pieces[variable.name] = Piece(divided, tuple(first), axis)
+
+    def _edges(self, item: Item, axis: int, fragments: Fragments) -> np.ndarray:
+        """Return the borders of new fragments along the dimension that grows, from 0."""
+        names = [d.name for d in item.variable.dimensions]
+        size = item.source.shape[axis]
+        asked = asked_lengths(self.request.subarray_shape, names)
+        if asked is not None:
+            return regular_edges(size, asked[axis])
+        lengths = (
+            stops - starts for starts, stops in zip(fragments.starts, fragments.stops, strict=True)
+        )
+        others = [int(length.max()) for n, length in enumerate(lengths) if n != axis]
+        dtype = item.variable.dtype
+        row = math.prod(others) * (1 if dtype.kind == "O" else dtype.itemsize)
+        most = max(1, self.request.most // max(1, row))
+        return even_edges(size, -(-size // most))
+
+    def replace_region(self) -> None:
+        """Put the new values into the place of others."""
+        update, region = self.update, self.request.region
+        assert region is not None
+        slices = update.resolve_region(region)
+        update.without_labels(slices)
+        update.refuse_outsiders(slices)
+        items = update.items(update.dataset)
+        starts = [update.start(item, slices) for item in items]
+        update.check()
+        for item, start in zip(items, starts, strict=True):
+            if 0 in item.source.shape:
+                continue
+            if item.variable.name in self.aggregations:
+                self._replace_fragments(item, start)
+                continue
+            member = self.members[item.variable.name]
+            assert member.values is not None
+            values = np.array(member.values)
+            sizes = zip(start, item.source.shape, strict=True)
+            values[tuple(slice(a, a + n) for a, n in sizes)] = self._values(item)
+            self.members[item.variable.name] = member._replace(values=values)
+
+    def _replace_fragments(self, item: Item, start: tuple[int, ...]) -> None:
+        variable, array = self.aggregations[item.variable.name]
+        fragments = array.fragments
+        edges, first, whole = [], [], True
+        for axis, (low, size) in enumerate(zip(start, item.source.shape, strict=True)):
+            starts, stops = fragments.starts[axis], fragments.stops[axis]
+            at, borders = self._touched(variable, starts, stops, low, low + size)
+            edges.append(borders)
+            first.append(at)
+            whole &= int(borders[0]) == low and int(borders[-1]) == low + size
+        divided = Divided(item, item.variable, tuple(edges), start)
+        self.pieces[variable.name] = Piece(divided, tuple(first), partial=not whole)
+
+    def _touched(
+        self, variable: Variable, starts: np.ndarray, stops: np.ndarray, low: int, high: int
+    ) -> tuple[int, np.ndarray]:
+        try:
+            return edges_between(starts, stops, low, high)
+        except ValueError as error:
+            raise ExportError(
+                self.existing.url, f"{variable.path}: {error}; write it anew"
+            ) from None
+
+    def _values(self, item: Item) -> np.ndarray:
+        """Return the new values of a variable of the master."""
+        assert isinstance(item.source, xr.Variable)
+        values = np.asarray(item.source.data)
+        values = values if item.rounding is None else item.rounding(values)
+        return as_held(values, item.variable, item.variable)
+
+    def _grown(self, member: Member, values: np.ndarray) -> Member:
+        return member._replace(variable=self._with_lengths(member.variable), values=values)
+
+    def _with_lengths(self, variable: Variable) -> Variable:
+        """Return a variable with the dimensions as they are now."""
+        dimensions = tuple(self.dimensions[d.name] for d in variable.dimensions)
+        array = self.existing.array(variable)
+        array = replace(array, shape=tuple(d.size for d in dimensions))
+        return replace(variable, dimensions=dimensions, array=array)
+
+    def _add_attributes(self, dataset: xr.Dataset) -> None:
+        """Give the aggregation the attributes of the new values; its others stay."""
+        exporter, node = Exporter(PROFILE), Group()
+        for name, value in dataset.attrs.items():
+            if name != "Conventions":
+                exporter.attribute(node, "/", name, value)
+        exporter.check(self.existing.url)
+        self.attributes |= node.attributes
+
+    def result(self) -> tuple[list[Flow], Content, list[Fragments]]:
+        """Return what is to be written, the new master, and its tables."""
+        place = self.existing.place
+        coordinates = frozenset(self.update.stored.coords)
+        members = [*self.members.values()]
+        parts = Parts(plain_conventions(self.attributes), coordinates=coordinates)
+        taken = place.taken()
+        flows: list[Flow] = []
+        tables: list[Fragments] = []
+        everything = [*members]
+        for name, (variable, array) in self.aggregations.items():
+            fragments, piece = array.fragments, self.pieces.get(name)
+            variable = replace(
+                variable, dimensions=tuple(self.dimensions[d.name] for d in variable.dimensions)
+            )
+            if piece is not None:
+                if fragments.values is not None:
+                    raise ExportError(
+                        self.existing.url,
+                        f"{variable.path}: its table holds values, not fragments; write it anew",
+                    )
+                kind = self.request.fragment_format or self.existing.fragment_format(array)
+                names = Names(place.stem, kind, self.request.naming, taken)
+                held = self._with_lengths(variable)
+                divided = piece.divided
+                divided = divided._replace(item=divided.item._replace(variable=held), stored=held)
+                before = self.aggregations[name][0]
+                old = self.existing.opened.reader(before) if piece.partial else None
+                flow = flow_of(place, divided, names, parts, members, piece.first, old)
+                flows.append(flow)
+                new = table_of(place, flow, self.dialect)
+                if piece.axis is None:
+                    fragments = replaced(fragments, new, piece.first)
+                else:
+                    fragments = joined(fragments, new, piece.axis)
+            tables.append(fragments)
+            everything += aggregation(variable, fragments, self.dialect)
+        return flows, Content(self.attributes, everything, self.dimensions.values()), tables
+
+
+def _narrowed(dataset: xr.Dataset, stored: Group) -> xr.Dataset:
+    """Return integers in the types that they got when they were written as classic netCDF."""
+    found = {}
+    for name, variable in dataset.variables.items():
+        there = stored.variables.get(str(name))
+        if there is None or variable.dtype.kind not in "iu" or there.dtype.kind not in "iu":
+            continue
+        dtype = there.dtype.newbyteorder("=")
+        if np.can_cast(variable.dtype, dtype):
+            continue
+        convert = partial(as_integers, dtype=dtype, path=there.path, exact=True)
+        data = variable.data
+        lazy = variable.chunks is not None
+        data = data.map_blocks(convert, dtype=dtype) if lazy else convert(np.asarray(data))
+        found[name] = variable.copy(data=data)
+    return dataset.assign(found)

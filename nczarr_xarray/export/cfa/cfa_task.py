@@ -1,0 +1,192 @@
+"""Carrying out the writing of an aggregation: fragments first, then the master."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from nczarr_fsspec.errors import DatasetExistsError, NCZarrError, StoreError
+from nczarr_fsspec.undo import on_error
+from nczarr_xarray.export.cfa.claim import Claim, Referred, settle
+from nczarr_xarray.export.cfa.content import Content, file_bytes, items
+from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter
+from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.parts import Divided
+from nczarr_xarray.export.new import plan_contents
+from nczarr_xarray.export.parallel import compute, write_blocks
+from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.write_options import WriteOptions
+from nczarr_xarray.export.write_options import settle as settle_options
+
+#: Fragments that are made and sent at a time, to a store that does not answer at once.
+_AT_A_TIME = 16
+
+
+class Flow(NamedTuple):
+    """A variable whose fragments are written, and what writes them."""
+
+    divided: Divided
+    writer: FragmentWriter
+
+
+@dataclass(slots=True)
+class CfaTask:
+    """The writing of an aggregation.
+
+    Attributes
+    ----------
+    place
+        Where it is written.
+    kind
+        What a master is that is a file.
+    claim
+        Keeps other writers out.
+    referred
+        Finds the fragments that the present master refers to.
+    flows
+        What becomes fragments.
+    master
+        What is put when the fragments are there.
+    replaces
+        Whether there may be a master already.
+    new, old
+        Keys of fragments that are written, and of those that are not needed afterwards.
+    """
+
+    place: MasterPlace
+    kind: Literal["netCDF3", "netCDF4"]
+    claim: Claim
+    referred: Referred
+    flows: list[Flow]
+    master: Content
+    replaces: bool
+    old: list[str] = field(default_factory=list)
+    _committing: bool = False
+
+    @property
+    def new(self) -> list[str]:
+        return [key for flow in self.flows for key in flow.writer.keys]
+
+    def run(self, progress: Progress) -> None:
+        """Write everything; if that fails, the old aggregation stays, and nothing else."""
+        with on_error(self._give_up):
+            self.claim.note(self.new, self.old)
+            # made before the data are written: it may find out that it is impossible
+            data = None if self.place.is_tree else file_bytes(self.master, self.kind)
+            self._write_eager(progress)
+            self._write_lazy(progress)
+            if data is None:
+                self._put_tree(progress)
+            else:
+                self._put_file(data)
+        self.place.remove(sorted({*self.old} - {*self.new}))
+        self.claim.release()
+
+    def _give_up(self) -> None:
+        # dask's threads finish the blocks that they have begun
+        for flow in self.flows:
+            flow.writer.shut()
+        self.claim.forget()
+        with suppress(NCZarrError):  # what failed before is the error
+            if self._committing:  # the store may have done it, and then failed to say so
+                settle(self.place, self.referred)
+            else:
+                self.place.remove(self.new)
+                self.claim.release()
+
+    def _write_eager(self, progress: Progress) -> None:
+        """Write the fragments of data that are in memory."""
+        eager = [flow for flow in self.flows if _lazy_data(flow) is None]
+        progress.expect(sum(len(flow.writer.keys) for flow in eager))
+        many = min(self.place.store.parallel, _AT_A_TIME)
+        if many < 2:
+            for flow in eager:
+                for first, values in _blocks(flow):
+                    progress.advance(flow.writer.write(values, first))
+            return
+        with ThreadPoolExecutor(many, thread_name_prefix="nczarr-fragment") as pool:
+            waiting = [
+                pool.submit(flow.writer.write, values, first)
+                for flow in eager
+                for first, values in _blocks(flow)
+            ]
+            with on_error(lambda: [one.cancel() for one in waiting]):
+                for one in waiting:
+                    progress.advance(one.result())
+
+    def _write_lazy(self, progress: Progress) -> None:
+        """Write the fragments of dask's arrays, each where its block is computed."""
+        writes = []
+        names: set[str] = set()
+        for flow in self.flows:
+            data = _lazy_data(flow)
+            if data is not None:
+                lengths = tuple(tuple(np.diff(edges).tolist()) for edges in flow.divided.blocks)
+                blocks = write_blocks(data.rechunk(lengths), flow.writer, counted=True)
+                writes.append((flow.writer.variable.path, blocks))
+                names |= {key.rpartition("/")[2] for key in flow.writer.keys}
+        if not writes:
+            return
+        compute(writes, progress)
+        missing = len(names - self.place.taken())
+        if missing:
+            raise StoreError(
+                self.place.url,
+                f"{missing} of {len(names)} fragments that were written are not there: dask's "
+                "workers do not write to the same place; use a scheduler of this process "
+                "(threads), or a place that all of them share",
+            )
+
+    def _put_tree(self, progress: Progress) -> None:
+        mode = "w" if self.replaces else "w-"
+        options = WriteOptions(mode=mode, storage_options=self.place.storage_options)
+        target, profile, options = settle_options(self.place.file.target, options)
+        content = self.master.fitted()
+        contents = replace(content.contents(), items=[*items(content)])
+        task = plan_contents(contents, target, profile, options)
+        self._committing = True
+        task.run(progress)
+
+    def _put_file(self, data: memoryview) -> None:
+        place = self.place
+        self._committing = True
+        if self.replaces:
+            place.store.put(place.file.name, data)
+        elif not place.store.create(place.file.name, data):
+            raise _exists(place)
+
+
+def must_be_new(place: MasterPlace) -> None:
+    """Raise `DatasetExistsError` if there is anything where a master is to be written."""
+    if place.exists():
+        raise _exists(place)
+
+
+def _exists(place: MasterPlace) -> DatasetExistsError:
+    return DatasetExistsError(
+        place.url, "is there already; mode='w' replaces it, append_dim adds to it"
+    )
+
+
+def _lazy_data(flow: Flow) -> Any:
+    """Return the data as dask's array; None if they are not lazy."""
+    source = flow.divided.item.source
+    return source.data if isinstance(source, xr.Variable) and source.chunks is not None else None
+
+
+def _blocks(flow: Flow) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
+    """Yield the fragments of data that are in memory, each with its position."""
+    source = flow.divided.item.source
+    assert isinstance(source, xr.Variable)
+    data = np.asarray(source.data)
+    borders = flow.divided.blocks
+    for position in np.ndindex(flow.divided.grid):
+        pairs = [*zip(borders, position, strict=True)]
+        first = tuple(int(edge[at]) for edge, at in pairs)
+        yield first, data[tuple(slice(int(edge[at]), int(edge[at + 1])) for edge, at in pairs)]

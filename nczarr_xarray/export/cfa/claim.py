@@ -1,0 +1,119 @@
+"""One writer at a time: an object beside the fragments that says what is being written.
+
+A master is replaced in one step. Before that, nothing refers to the new fragments; after that,
+nothing refers to the old ones. The object names both, so that what a writer left that died can be
+told from what is needed: fragments that the present master refers to.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from nczarr_fsspec.changes.owner import AT_WORK, Owner, parse_json
+from nczarr_fsspec.changes.recovery import read
+from nczarr_fsspec.errors import ConflictError
+from nczarr_xarray.export.cfa.master_place import MasterPlace
+
+#: Returns the keys of the fragments that the present master refers to; None if it cannot be read.
+Referred = Callable[[], set[str] | None]
+
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to change an aggregation, until it is released.
+
+    Parameters
+    ----------
+    place
+        The aggregation.
+    name
+        Distinguishes this writer from others.
+    """
+
+    place: MasterPlace
+    name: str
+
+    @property
+    def key(self) -> str:
+        """The object that tells other writers."""
+        return claim_key(self.place)
+
+    @classmethod
+    def begin(cls, place: MasterPlace, referred: Referred) -> Claim:
+        """Keep other writers out; clean up after one that died.
+
+        Raises
+        ------
+        ConflictError
+            If another writer is at work.
+        StoreError
+            If the store fails.
+        """
+        claim = cls(place, uuid.uuid4().hex)
+        for _ in range(_ATTEMPTS):
+            if place.store.create(claim.key, claim._document((), ())):
+                AT_WORK.add(claim.name)
+                return claim
+            other = _present(place)
+            if other is None:
+                continue
+            owner = Owner.parse(other.get("owner"))
+            if not owner.has_left(str(other.get("name"))):
+                raise ConflictError(
+                    place.url,
+                    f"is being written by {owner}; if that process has ended, call "
+                    "nczarr_xarray.recover",
+                )
+            settle(place, referred)
+        raise ConflictError(place.url, "is being written by others; try again")
+
+    def note(self, new: Iterable[str], old: Iterable[str]) -> None:
+        """Say which fragments are going to be written, and which ones are not needed then."""
+        self.place.store.put(self.key, self._document(new, old))
+
+    def forget(self) -> None:
+        """Let the next writer find out what became of this one."""
+        AT_WORK.discard(self.name)
+
+    def release(self) -> None:
+        """Let others write."""
+        self.forget()
+        self.place.store.delete([self.key])
+
+    def _document(self, new: Iterable[str], old: Iterable[str]) -> bytes:
+        told = {"name": self.name, "owner": Owner.here().document}
+        return json.dumps({**told, "new": [*new], "old": [*old]}).encode()
+
+
+def claim_key(place: MasterPlace) -> str:
+    """Return the key of the object that tells other writers."""
+    return f"{place.stem}/.{place.file.name}.writing"
+
+
+def settle(place: MasterPlace, referred: Referred) -> None:
+    """Remove what a writer left that has ended: fragments that nothing refers to, and its claim."""
+    claim = _present(place)
+    if claim is None:
+        return
+    present = referred()
+    if present is not None:
+        named = (claim.get(part) for part in ("new", "old"))
+        keys = {key for part in named if isinstance(part, list) for key in part}
+        ours = {key for key in keys if isinstance(key, str) and place.key_of(key) == key}
+        place.remove(sorted(ours - present))
+    place.store.delete([claim_key(place)])
+
+
+def _present(place: MasterPlace) -> dict[str, Any] | None:
+    """Return what the present claim says; None if there is none."""
+    data = read(place.store.reader(), claim_key(place))
+    if data is None:
+        return None
+    found = parse_json(data)
+    return found if isinstance(found, dict) else {}

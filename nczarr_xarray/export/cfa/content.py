@@ -1,0 +1,180 @@
+"""Small whole datasets, as the bytes of a netCDF file or as the objects of NCZarr."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.writable import WritableStore
+from nczarr_xarray.backend._compat import VLEN_STRING, netcdf4_lock
+from nczarr_xarray.export.chunk_writer import ChunkWriter
+from nczarr_xarray.export.dataset import Contents, Item
+from nczarr_xarray.export.netcdf_variables import (
+    create_variable,
+    group_at,
+    texts_as_stored,
+    write_attributes,
+)
+from nczarr_xarray.export.new import WRITER
+from nczarr_xarray.export.stored import Stored
+from nczarr_xarray.export.strings import longest
+from nczarr_xarray.formats.nczarr.emit import Profile, documents
+from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Group, Variable
+
+#: Bytes of the data from which on a classic file needs 64-bit offsets, with room for the header.
+_CLASSIC_BYTES = (1 << 31) - (1 << 24)
+
+
+class Member(NamedTuple):
+    """A variable and all its values.
+
+    Parameters
+    ----------
+    variable
+        With its `ChunkedArray`.
+    values
+        As they are stored; None for a scalar without a value.
+    chunked
+        Whether its chunks matter in a file without compression.
+    """
+
+    variable: Variable
+    values: np.ndarray | None = None
+    chunked: bool = False
+
+
+@dataclass(slots=True)
+class Content:
+    """A dataset that is in memory.
+
+    Attributes
+    ----------
+    dimensions
+        Those that no variable may have; others are known from the variables.
+    """
+
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    members: list[Member] = field(default_factory=list)
+    dimensions: Iterable[Dimension] = ()
+
+    def contents(self) -> Contents:
+        """Return the dataset as a tree of groups."""
+        found = Contents(Group(attributes=dict(self.attributes)))
+        used = (d for member in self.members for d in member.variable.dimensions)
+        for dimension in (*self.dimensions, *used):
+            found.group(dimension.group).dimensions[dimension.name] = dimension
+        for variable, *_ in self.members:
+            found.group(variable.group).variables[variable.name] = variable
+        return found
+
+    def fitted(self) -> Content:
+        """Return the dataset as a tree is to hold it, where texts have a length."""
+        return replace(self, members=[_with_room(member) for member in self.members])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return sum(0 if m.values is None else m.values.nbytes for m in self.members)
+
+
+def file_bytes(content: Content, kind: Literal["netCDF3", "netCDF4"]) -> memoryview:
+    """Return a dataset as a netCDF file.
+
+    Raises
+    ------
+    ImportError
+        If netCDF4 is not installed.
+    ExportError
+        If the library refuses it.
+    """
+    try:
+        import netCDF4
+    except ImportError:
+        raise ImportError("netCDF files need netCDF4: pip install netCDF4") from None
+    model = "NETCDF4"
+    if kind == "netCDF3":
+        large = content.nbytes > _CLASSIC_BYTES
+        model = "NETCDF3_64BIT_OFFSET" if large else "NETCDF3_CLASSIC"
+    with netcdf4_lock():
+        # it grows from one byte as it is needed; the name is that of no file
+        file = netCDF4.Dataset("aggregation", "w", format=model, memory=1)
+        with on_error(file.close):
+            try:
+                _fill(file, content)
+            except (RuntimeError, OSError, ValueError, TypeError) as error:
+                raise ExportError("netCDF file", f"cannot be written: {error}") from error
+        return _trimmed(file.close())
+
+
+def _fill(file: Any, content: Content) -> None:
+    for group in content.contents().root.walk():
+        target = group_at(file, group.path)
+        for dimension in group.dimensions.values():
+            # netCDF has no empty dimensions but unlimited ones
+            length = None if dimension.unlimited else (dimension.size or None)
+            target.createDimension(dimension.name, length)
+        write_attributes(target, group.attributes.values())
+    for member in content.members:
+        variable = member.variable
+        array = variable.array
+        assert isinstance(array, ChunkedArray)
+        grows = any(d.unlimited or not d.size for d in variable.dimensions)
+        plain = not array.codecs and not grows and not member.chunked
+        stored = Stored(array.dtype, array.chunk_shape, array.codecs, contiguous=plain)
+        made = create_variable(file, variable, stored)
+        values = member.values
+        if values is None or not values.size:
+            continue
+        if variable.nc_type == "string":
+            values = texts_as_stored(values)
+        made[...] = values if variable.shape else values[()]
+
+
+def _trimmed(data: memoryview) -> memoryview:
+    """Return the bytes of a file without what HDF5 has reserved behind its end."""
+    head = bytes(data[:36])
+    if head.startswith(b"\x89HDF") and head[8] >= 2 and head[9] == 8:
+        (end,) = struct.unpack_from("<Q", head, 28)
+        if end <= len(data):
+            return data[:end]
+    return data
+
+
+def _with_room(member: Member) -> Member:
+    variable, values = member.variable, member.values
+    if variable.nc_type != "string" or values is None:
+        return member
+    array = variable.array
+    assert isinstance(array, ChunkedArray)
+    room = max(2, longest(values))  # with one byte it would be a char array in pure Zarr
+    return member._replace(
+        variable=replace(variable, array=replace(array, dtype=np.dtype(f"S{room}")))
+    )
+
+
+def write_tree(content: Content, store: WritableStore, profile: Profile) -> None:
+    """Write a dataset as NCZarr, where nothing reads yet."""
+    content = content.fitted()
+    for item in items(content):
+        assert isinstance(item.variable.array, ChunkedArray)
+        if isinstance(item.source, xr.Variable) and item.source.size:
+            writer = ChunkWriter(item.variable.array, store, skip_fill=True)
+            writer.write(np.asarray(item.source.data), threads=1)
+    for key, data in documents(content.contents().root, profile, WRITER).items():
+        store.put(key, data)
+
+
+def items(content: Content) -> Iterator[Item]:
+    """Yield the variables of a dataset that have values."""
+    for variable, values, _ in content.members:
+        if values is not None:
+            names = [f"d{number}" for number in range(values.ndim)]
+            data = values.astype(VLEN_STRING) if values.dtype.kind == "O" else values
+            yield Item(variable, xr.Variable(names, data))

@@ -1,0 +1,206 @@
+"""An aggregation that is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import xarray as xr
+
+from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, NCZarrError
+from nczarr_xarray.backend.data_store import open_group
+from nczarr_xarray.dataset.fragments import FragmentDatasets
+from nczarr_xarray.dataset.open import open_with
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.cfa.content import Member
+from nczarr_xarray.export.cfa.master_place import SUFFIXES, FragmentFormat, MasterPlace
+from nczarr_xarray.export.stored import Stored, netcdf_text, stored_as
+from nczarr_xarray.formats.cfa.decode import aggregated
+from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.model import ChunkedArray, FragmentArray, Fragments, Group, Variable
+
+#: Texts of any length: a master and fragments are written anew, as wide as is needed.
+_ANY_TEXT = np.dtype(f"S{2**30}")
+
+
+class ExistingMaster:
+    """A master that gets new values: an `nczarr_xarray.export.update.Base`.
+
+    Parameters
+    ----------
+    place
+        Where it is.
+    opened
+        The master in its present state.
+    """
+
+    def __init__(self, place: MasterPlace, opened: Opened) -> None:
+        self.place = place
+        self.opened = opened
+
+    @classmethod
+    def open(cls, place: MasterPlace) -> ExistingMaster | None:
+        """Open a master; None if there is none.
+
+        Raises
+        ------
+        NCZarrError
+            If it cannot be read.
+        """
+        options = OpenOptions(storage_options=place.storage_options)
+        try:
+            return cls(place, open_with(place.file.target, options))
+        except DatasetNotFoundError:
+            return None
+
+    @property
+    def url(self) -> str:
+        """How messages name it."""
+        return self.place.url
+
+    @property
+    def root(self) -> Group:
+        """The group that holds everything.
+
+        Raises
+        ------
+        ExportError
+            If there are others.
+        """
+        root = self.opened.hierarchy.root
+        if root.groups:
+            raise ExportError(
+                self.url,
+                f"has groups ({', '.join(root.groups)}), and is not changed: write it anew",
+            )
+        return root
+
+    @property
+    def kind(self) -> Literal["netCDF3", "netCDF4"]:
+        """What the master is, if it is a file."""
+        classic = self.opened.hierarchy.generation.startswith("CDF-")
+        return "netCDF3" if classic else "netCDF4"
+
+    def fragment_format(self, array: FragmentArray) -> FragmentFormat:
+        """Return what the fragments of an aggregation are, by the address of the first one."""
+        first = next((a for a in array.fragments.addresses.tolist() if a), "")
+        return "NCZarr" if first.rstrip("/").endswith(SUFFIXES["NCZarr"]) else self.kind
+
+    def group(self, path: str) -> Group | None:
+        """Return the group at `path`, unchanged."""
+        return self.opened.hierarchy.root.find(path)
+
+    def dataset(self, path: str) -> xr.Dataset:
+        """Return the group at `path` for xarray."""
+        group = self.group(path)
+        assert group is not None  # there is only the root
+        return open_group(self.opened, group)
+
+    def array(self, variable: Variable) -> ChunkedArray:
+        """Return how the data of a variable are written; raise its error if it cannot be read."""
+        if variable.array is None:
+            assert variable.error is not None
+            raise variable.error
+        stored = self.storage(variable)
+        dtype = stored.dtype
+        if variable.nc_type == "string":
+            dtype = _ANY_TEXT
+        return ChunkedArray(
+            variable.path.strip("/"),
+            variable.shape,
+            stored.chunk_shape,
+            dtype.newbyteorder("=") if dtype.kind in "iuf" else dtype,
+            codecs=stored.codecs,
+        )
+
+    def storage(self, variable: Variable) -> Stored:
+        """Return how a variable is stored; of an aggregation, how its first fragment is."""
+        array = variable.array
+        if not isinstance(array, FragmentArray):
+            return stored_as(self.opened, variable)
+        plain = Stored(variable.dtype, tuple(max(1, n) for n in variable.shape), contiguous=True)
+        opener = array.opener
+        numbers = (n for n, address in enumerate(array.fragments.addresses) if address)
+        first = next(numbers, None)
+        if first is None or not isinstance(opener, FragmentDatasets):
+            return plain
+        try:
+            fragment = opener.open(array.fragments.places(first)[0]).variable
+        except NCZarrError:
+            return plain
+        if fragment.array is None or len(fragment.shape) != len(variable.shape):
+            return plain
+        stored = stored_as(self.opened, fragment)
+        return replace(plain, chunk_shape=stored.chunk_shape, codecs=stored.codecs)
+
+    def members(self) -> list[Member]:
+        """Read what the master holds besides aggregations.
+
+        Raises
+        ------
+        NCZarrError
+            If a variable cannot be read.
+        """
+        variables = [
+            netcdf_text(v)
+            for v in self.root.variables.values()
+            if not isinstance(v.array, FragmentArray)
+        ]
+        for variable in variables:
+            if variable.error is not None:
+                raise variable.error
+        exact = replace(self.opened, exact=True)
+        found = []
+        values = exact.read_many([(variable, None) for variable in variables])
+        for variable, value in zip(variables, values, strict=True):
+            if isinstance(value, NCZarrError):
+                raise value
+            plain = stored_as(self.opened, variable).contiguous
+            held = replace(variable, array=self.array(variable), padding=None)
+            found.append(Member(held, value, not plain))
+        return found
+
+    def aggregations(self) -> dict[str, tuple[Variable, FragmentArray]]:
+        """Return the aggregations in it, by name."""
+        found = {}
+        for variable, array in aggregated(self.opened.hierarchy):
+            if variable.error is not None:
+                raise variable.error
+            found[variable.name] = variable, array
+        return found
+
+    def keys(self) -> set[str]:
+        """Return the keys of those fragments that are in the folder of the aggregation."""
+        tables = (array.fragments for _, array in aggregated(self.opened.hierarchy))
+        return keys_in(self.place, tables)
+
+
+def keys_in(place: MasterPlace, tables: Iterable[Fragments]) -> set[str]:
+    """Return the keys of those fragments of some tables that are in the folder of a master."""
+    addresses: set[str | None] = set()
+    for fragments in tables:
+        addresses |= {*fragments.addresses.tolist()}
+        for others in fragments.others.values():
+            addresses |= {other.address for other in others}
+    keys = (place.key_of(address) for address in addresses if address)
+    return {key for key in keys if key is not None}
+
+
+def referred_keys(place: MasterPlace) -> set[str] | None:
+    """Return the keys of the fragments that the present master refers to.
+
+    None is returned if it cannot be found out: then no fragment must be removed.
+    """
+    try:
+        existing = ExistingMaster.open(place)
+        if existing is None:
+            return set()
+        with existing.opened:
+            groups = existing.opened.hierarchy.root.walk()
+            if any(v.error for group in groups for v in group.variables.values()):
+                return None
+            return existing.keys()
+    except NCZarrError:
+        return None

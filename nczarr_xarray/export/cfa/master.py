@@ -1,0 +1,170 @@
+"""What a master says of variables that are fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.export.attributes import encode_attribute
+from nczarr_xarray.export.cfa.content import Member
+from nczarr_xarray.export.cfa.master_place import FragmentFormat, MasterPlace
+from nczarr_xarray.export.storage import netcdf_type
+from nczarr_xarray.formats.cfa.decode import DIALECTS
+from nczarr_xarray.formats.cfa.dialect import Dialect, Encoded, Term
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    Attribute,
+    ChunkedArray,
+    Dimension,
+    Fragments,
+    Variable,
+    bytes_of,
+    join,
+)
+
+#: Attributes that speak of packed numbers.
+_PACKING = ("scale_factor", "add_offset", "_Unsigned")
+_PACKED = (*_PACKING, "missing_value", "valid_min", "valid_max", "valid_range", "actual_range")
+
+
+def dialect_called(version: str, url: str) -> Dialect:
+    """Return the dialect that is written as a version of the convention.
+
+    Raises
+    ------
+    ExportError
+        If there is none.
+    """
+    for dialect in DIALECTS:
+        if dialect.name == version:
+            return dialect
+    known = ", ".join(sorted(dialect.name for dialect in DIALECTS))
+    raise ExportError(url, f"cfa_version is {version!r}; it is one of {known}")
+
+
+def keeps_packing(dialect: Dialect) -> bool:
+    """Tell whether fragments are aggregated as they are packed (or else unpacked first)."""
+    return dialect.name.startswith(("0.4", "0.5"))
+
+
+def address_of(place: MasterPlace, key: str, dialect: Dialect) -> str:
+    """Return the address of a fragment as a master states it.
+
+    S3netCDF4 looks for relative ones in the working directory, and ignores what CFA-0.4 has to
+    say otherwise: there, addresses are absolute.
+    """
+    return place.file.folder + key if dialect.name.startswith("0.4") else key
+
+
+def format_of(kind: FragmentFormat, dialect: Dialect) -> str:
+    """Return how a table calls the format of a fragment."""
+    if kind == "NCZarr":
+        return kind
+    return "nc" if dialect.name.startswith("0.6") else "netCDF"
+
+
+def unpacked(variable: Variable) -> Variable:
+    """Return a variable as an aggregation has it whose fragments are unpacked first.
+
+    Its numbers are those that packed ones stand for, so that what speaks of packed ones is left
+    out.
+    """
+    packing = {name: variable.attributes[name] for name in _PACKING if name in variable.attributes}
+    if not packing or variable.dtype.kind not in "iuf":
+        return variable
+    dtype = variable.dtype.newbyteorder("=")
+    unsigned = packing.pop("_Unsigned", None)
+    attributes = {k: a for k, a in variable.attributes.items() if k not in _PACKED}
+    fill = attributes.pop("_FillValue", None) or variable.attributes.get("missing_value")
+    if unsigned is not None and dtype.kind in "iu" and isinstance(unsigned.value, str):
+        kind = "u" if unsigned.value.lower() == "true" else "i"
+        dtype = np.dtype(f"{kind}{dtype.itemsize}")
+    before = dtype
+    for attribute in packing.values():
+        assert isinstance(attribute.value, np.ndarray)
+        dtype = np.result_type(dtype, attribute.value.dtype)
+    nc_type = netcdf_type(dtype)
+    assert nc_type is not None  # numbers that netCDF has become others that it has
+    if fill is not None and isinstance(fill.value, np.ndarray):
+        missing = fill.value[:1].astype(before, casting="unsafe")
+        if dtype.kind == "f":
+            missing = np.array([np.nan])
+        attributes["_FillValue"] = Attribute("_FillValue", nc_type, missing.astype(dtype))
+    return replace(variable, nc_type=nc_type, dtype=NC_DTYPES[nc_type], attributes=attributes)
+
+
+def aggregation(variable: Variable, fragments: Fragments, dialect: Dialect) -> list[Member]:
+    """Return what a master has of a variable: a scalar, and the variables of its table.
+
+    Parameters
+    ----------
+    variable
+        As the aggregation is, with the dimensions of its data.
+    """
+    names = tuple(d.name for d in variable.dimensions)
+    encoded: Encoded = dialect.encode(variable.name, names, fragments)
+    attributes = dict(variable.attributes)
+    for name, value in encoded.attributes.items():
+        attributes[name] = encode_attribute(name, value)
+    array = _array(variable.path, (), variable.nc_type, 1)
+    scalar = replace(
+        variable, dimensions=(), attributes=attributes, array=array, dtype=array.dtype, padding=None
+    )
+    if variable.nc_type == "string":
+        scalar = replace(scalar, dtype=np.dtype(object))
+    return [Member(scalar), *(_term(term) for term in encoded.terms)]
+
+
+def _term(term: Term) -> Member:
+    above, _, name = term.path.strip("/").rpartition("/")
+    group = f"/{above}"
+    values = np.asarray(term.values)
+    text = values.dtype.kind in "OSU"
+    nc_type = "string" if text else netcdf_type(values.dtype)
+    longest = 1
+    if text:
+        longest = max((len(bytes_of(str(v))) for v in values.ravel().tolist()), default=1)
+        values = values.astype(object)
+    dimensions = tuple(Dimension(short, size, group=group) for short, size in term.dimensions)
+    attributes: dict[str, Attribute] = {
+        key: encode_attribute(key, value) for key, value in term.attributes.items()
+    }
+    array = _array(join(group, name), values.shape, nc_type, longest)
+    dtype = np.dtype(object) if text else array.dtype
+    variable = Variable(name, group, dimensions, nc_type, dtype, attributes, array)
+    return Member(variable, values)
+
+
+def _array(path: str, shape: tuple[int, ...], nc_type: str | None, longest: int) -> ChunkedArray:
+    dtype = NC_DTYPES[str(nc_type)]
+    if nc_type == "string":
+        dtype = np.dtype(f"S{max(1, longest)}")
+    chunks = tuple(max(1, size) for size in shape)
+    return ChunkedArray(path.strip("/"), shape, chunks, dtype)
+
+
+def conventions(attributes: Mapping[str, Attribute], dialect: Dialect) -> dict[str, Attribute]:
+    """Return the attributes of a dataset, with the conventions that a master follows."""
+    present: Any = attributes["Conventions"].value if "Conventions" in attributes else ""
+    words = present.replace(",", " ").split() if isinstance(present, str) else []
+    wanted = dialect.conventions.replace(",", " ").split()
+    kinds = {word.partition("-")[0] for word in wanted} | {"CFA"}
+    kept = [word for word in words if word.partition("-")[0] not in kinds]
+    text = " ".join([*wanted, *kept] if "CF" in kinds else [*kept, *wanted])
+    return {**attributes, "Conventions": Attribute("Conventions", "char", text)}
+
+
+def plain_conventions(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    """Return the attributes of a master as a fragment has them, which is no aggregation."""
+    found = dict(attributes)
+    stated = found.pop("Conventions", None)
+    if stated is not None and isinstance(stated.value, str):
+        words = stated.value.replace(",", " ").split()
+        kept = " ".join(word for word in words if not word.startswith("CFA"))
+        if kept:
+            found["Conventions"] = replace(stated, value=kept)
+    return found

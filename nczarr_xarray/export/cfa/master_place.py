@@ -1,0 +1,159 @@
+"""Where an aggregation is written: the names of its master and its fragments."""
+
+from __future__ import annotations
+
+import re
+import sys
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from nczarr_fsspec.destination import FilePlace, open_file_place
+from nczarr_fsspec.errors import StoreError, TooLargeError
+from nczarr_fsspec.writable import WritableStore
+
+#: What fragments are: a classic file, a netCDF-4 file, or a tree of NCZarr.
+FragmentFormat = Literal["netCDF3", "netCDF4", "NCZarr"]
+#: How fragments are called: as by S3netCDF4 2, or as by 0.1, whose brackets fsspec takes for
+#: wildcards.
+Naming = Literal["s3nc2", "seed"]
+
+_TREES = re.compile(r"\.(nczarr|zarr|zip)\Z", re.IGNORECASE)
+#: What needs no quoting in a URL, and is no wildcard.
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
+SUFFIXES: dict[FragmentFormat, str] = {"netCDF3": ".nc", "netCDF4": ".nc", "NCZarr": ".zarr"}
+
+
+@dataclass(frozen=True, slots=True)
+class MasterPlace:
+    """Where a master is written, and its fragments beside it.
+
+    Parameters
+    ----------
+    file
+        The master, or the tree that it is.
+    storage_options
+        For fsspec.
+    """
+
+    file: FilePlace
+    storage_options: Mapping[str, Any] | None = None
+
+    @classmethod
+    def find(cls, target: object, storage_options: Mapping[str, Any] | None) -> MasterPlace:
+        """Find out where to write; errors as `nczarr_fsspec.destination.open_file_place`."""
+        return cls(open_file_place(target, storage_options), storage_options)
+
+    @property
+    def url(self) -> str:
+        """How messages name the master."""
+        return self.file.url
+
+    @property
+    def store(self) -> WritableStore:
+        """The folder of the master."""
+        return self.file.store
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether the master is NCZarr or Zarr."""
+        words = {"nczarr", "zarr", "zip"}
+        return bool(self.file.mode & words) or _TREES.search(self.file.name) is not None
+
+    @property
+    def stem(self) -> str:
+        """Name of the folder of fragments, and begin of their names; safe in every address."""
+        stem, dot, _ = self.file.name.rpartition(".")
+        stem = _UNSAFE.sub("_", stem or self.file.name)
+        # a name without a suffix is that of the master itself; a dot alone leads elsewhere
+        return f"{stem}_fragments" if not dot or not stem.strip(".") else stem
+
+    def exists(self) -> bool:
+        """Tell whether there is anything where the master is written."""
+        (found,) = self.store.reader().get_many([self.file.name], 1)
+        if isinstance(found, bytes | TooLargeError):
+            return True
+        if self.is_tree or isinstance(found, StoreError):  # a directory can be an error
+            return bool(self.store.keys_below(self.file.name))
+        return False
+
+    def read(self) -> bytes | None:
+        """Return the bytes of a master that is a file; None if there is none."""
+        (found,) = self.store.reader().get_many([self.file.name], sys.maxsize)
+        if isinstance(found, StoreError):
+            raise found
+        return found
+
+    def taken(self) -> set[str]:
+        """Return the names in the folder of fragments."""
+        start = len(self.stem) + 1
+        return {key[start:].partition("/")[0] for key in self.store.keys_below(self.stem)}
+
+    def key_of(self, address: str) -> str | None:
+        """Return the key of a fragment in the folder of fragments; None if it is elsewhere."""
+        for start in (self.file.folder, f"file://{self.file.folder}", "./"):
+            address = address.removeprefix(start)
+        above, _, name = address.rstrip("/").rpartition("/")
+        return f"{above}/{name}" if above == self.stem and name not in ("", ".", "..") else None
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove fragments."""
+        gone: list[str] = []
+        for key in keys:
+            below = self.store.keys_below(key) if key.endswith(SUFFIXES["NCZarr"]) else []
+            gone += below or [key]
+        self.store.delete(gone)
+
+
+@dataclass(slots=True)
+class Names:
+    """Gives fragments names that nothing has yet.
+
+    Parameters
+    ----------
+    stem
+        Begin of all names.
+    kind
+        What the fragments are.
+    naming
+        How they are called.
+    taken
+        Names that are in the folder.
+    """
+
+    stem: str
+    kind: FragmentFormat
+    naming: Naming
+    taken: set[str]
+
+    def keys(self, variable: str, first: tuple[int, ...], grid: tuple[int, ...]) -> list[str]:
+        """Return keys for fragments of a variable.
+
+        Names that others have, such as those that the present master refers to, are told apart
+        by a random word.
+
+        Parameters
+        ----------
+        first
+            Place of the first fragment in the grid of the aggregation.
+        grid
+            Fragments along each dimension.
+        """
+        suffix = SUFFIXES[self.kind]
+        variable = _UNSAFE.sub("_", variable)
+        names = []
+        for number, position in enumerate(np.ndindex(grid)):
+            if self.naming == "seed":
+                names.append(f"{self.stem}_{variable}_[{number}]")
+            else:
+                at = [str(a + b) for a, b in zip(first, position, strict=True)]
+                names.append(".".join([self.stem, variable, *at]))
+        if any(name + suffix in self.taken for name in names):
+            word = uuid.uuid4().hex[:8]
+            names = [f"{name}.{word}" for name in names]
+        names = [name + suffix for name in names]
+        self.taken |= set(names)
+        return [f"{self.stem}/{name}" for name in names]

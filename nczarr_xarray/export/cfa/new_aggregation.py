@@ -1,0 +1,111 @@
+"""Writing a new aggregation."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import xarray as xr
+
+from nczarr_fsspec.undo import on_error
+from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.export.cfa.cfa_request import CfaRequest
+from nczarr_xarray.export.cfa.cfa_task import CfaTask, Flow, must_be_new
+from nczarr_xarray.export.cfa.claim import Claim
+from nczarr_xarray.export.cfa.content import Content, Member
+from nczarr_xarray.export.cfa.existing_master import referred_keys
+from nczarr_xarray.export.cfa.fragment_tables import table
+from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter, beside
+from nczarr_xarray.export.cfa.master import (
+    address_of,
+    aggregation,
+    conventions,
+    dialect_called,
+    format_of,
+    keeps_packing,
+    unpacked,
+)
+from nczarr_xarray.export.cfa.master_place import MasterPlace, Names
+from nczarr_xarray.export.cfa.parts import Divided, Divider, Parts
+from nczarr_xarray.export.dataset import Options
+from nczarr_xarray.formats.cfa.dialect import Dialect
+from nczarr_xarray.model import Fragments, Variable
+
+#: The version of the convention that is written if none is asked for.
+DEFAULT = "0.4"
+
+
+def plan_new(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) -> CfaTask:
+    """Plan the writing of a new aggregation, in the place of what is there.
+
+    Raises
+    ------
+    NCZarrError
+        If something cannot be written, or must not be replaced.
+    """
+    dialect = dialect_called(request.version or DEFAULT, place.url)
+    kind = request.master_kind
+    fragments = request.fragment_format or kind
+    classic = "netCDF3" in (kind, fragments)
+    divider = Divider(classic=classic, most=request.most, shape=request.subarray_shape)
+    asked = Options(request.encoding or {}, request.unlimited_dims)
+    parts = divider.parts(place.url, dataset, asked)
+    replaces = request.mode == "w"
+    if not replaces:
+        must_be_new(place)
+    members = parts.members()
+    referred = partial(referred_keys, place)
+    claim = Claim.begin(place, referred)
+    with on_error(claim.release):
+        if not replaces:
+            must_be_new(place)
+        old = sorted(referred() or ()) if replaces else []
+        names = Names(place.stem, fragments, request.naming, place.taken())
+        flows = [flow_of(place, one, names, parts, members) for one in parts.divided]
+        tables = [
+            aggregation(variable_of(flow.divided, dialect), table_of(place, flow, dialect), dialect)
+            for flow in flows
+        ]
+        attributes = conventions(parts.attributes, dialect) if flows else parts.attributes
+        everything = [*members, *(member for one in tables for member in one)]
+        master = Content(attributes, everything, parts.dimensions)
+    return CfaTask(place, kind, claim, referred, flows, master, replaces, old)
+
+
+def variable_of(divided: Divided, dialect: Dialect) -> Variable:
+    """Return a variable as its aggregation is, with the dimensions of its data."""
+    variable = divided.item.variable
+    return variable if keeps_packing(dialect) else unpacked(variable)
+
+
+def table_of(place: MasterPlace, flow: Flow, dialect: Dialect) -> Fragments:
+    """Return the table of the fragments that are written of a variable."""
+    writer = flow.writer
+    addresses = [address_of(place, key, dialect) for key in writer.keys]
+    kind = format_of(writer.kind, dialect)
+    return table(flow.divided.edges, addresses, writer.variable.name, kind)
+
+
+def flow_of(
+    place: MasterPlace,
+    divided: Divided,
+    names: Names,
+    parts: Parts,
+    members: list[Member],
+    first: tuple[int, ...] | None = None,
+    old: VariableReader | None = None,
+) -> Flow:
+    """Return what writes the fragments of a variable.
+
+    Parameters
+    ----------
+    first
+        Place of the first fragment in the grid of the aggregation.
+    old
+        As of `FragmentWriter`.
+    """
+    variable, grid = divided.item.variable, divided.grid
+    keys = names.keys(variable.name, first or (0,) * len(grid), grid)
+    around = beside(variable, members, parts.coordinates)
+    attributes = parts.attributes.values()
+    writer = FragmentWriter(place.store, divided, names.kind, keys, attributes, around, old)
+    return Flow(divided, writer)

@@ -1,0 +1,307 @@
+"""A dataset as what its master holds, and what is divided into fragments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import xarray as xr
+
+from nczarr_xarray.export.cfa.classic_types import (
+    classic_attribute,
+    classic_values,
+    classic_variable,
+    dimension_problems,
+)
+from nczarr_xarray.export.cfa.content import Member
+from nczarr_xarray.export.cfa.split import (
+    Edges,
+    axis_type,
+    even_edges,
+    regular_edges,
+    split_counts,
+)
+from nczarr_xarray.export.dataset import Exporter, Item, Options
+from nczarr_xarray.formats.nczarr.emit import Profile, problems
+from nczarr_xarray.formats.nczarr.enums import as_flags
+from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
+
+#: Fragments as they are asked for: lengths by dimension, or for all dimensions of a variable.
+SubarrayShape: TypeAlias = "Mapping[Hashable, int] | Sequence[int]"
+
+#: What the documents of fragments and masters that are trees look like.
+PROFILE = Profile("G2A")
+
+
+class Divided(NamedTuple):
+    """A variable that becomes fragments.
+
+    Parameters
+    ----------
+    item
+        The variable as its fragments have it, and its data.
+    stored
+        The same before it got the types of classic netCDF.
+    edges
+        Borders of the fragments to write, per dimension.
+    start
+        Where the data begin; fragments at the border may hold more than these.
+    chunked
+        As of `Member`.
+    """
+
+    item: Item
+    stored: Variable
+    edges: tuple[Edges, ...] = ()
+    start: tuple[int, ...] = ()
+    chunked: bool = False
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Fragments along each dimension."""
+        return tuple(len(edges) - 1 for edges in self.edges)
+
+    @property
+    def blocks(self) -> tuple[Edges, ...]:
+        """Borders of the blocks of data that are in one fragment each, from 0."""
+        sizes = zip(self.edges, self.start, self.item.source.shape, strict=True)
+        return tuple(np.clip(edges - start, 0, size) for edges, start, size in sizes)
+
+
+@dataclass(slots=True)
+class Parts:
+    """A dataset in parts.
+
+    Attributes
+    ----------
+    attributes
+        Of the dataset.
+    kept
+        Variables that the master holds, with their data.
+    divided
+        Variables that become fragments.
+    coordinates
+        Names of coordinates.
+    """
+
+    attributes: dict[str, Attribute] = field(default_factory=dict)
+    kept: list[Divided] = field(default_factory=list)
+    divided: list[Divided] = field(default_factory=list)
+    coordinates: frozenset[Hashable] = frozenset()
+
+    @property
+    def dimensions(self) -> list[Dimension]:
+        """All dimensions as the master has them.
+
+        One that the master has no data along cannot be unlimited: its length would be lost.
+        """
+        used = {d.path for one in self.kept for d in one.item.variable.dimensions}
+        found: dict[str, Dimension] = {}
+        for one in (*self.kept, *self.divided):
+            for d in one.item.variable.dimensions:
+                found[d.path] = replace(d, unlimited=d.unlimited and d.path in used)
+        return [*found.values()]
+
+    def members(self) -> list[Member]:
+        """Compute what the master holds."""
+        sources = [one.item.source for one in self.kept]
+        lazy = [s.data for s in sources if isinstance(s, xr.Variable) and s.chunks is not None]
+        computed = iter(_compute(lazy))
+        dimensions = {d.path: d for d in self.dimensions}
+        found = []
+        for one, source in zip(self.kept, sources, strict=True):
+            assert isinstance(source, xr.Variable)
+            values = np.asarray(next(computed) if source.chunks is not None else source.data)
+            if one.item.rounding is not None:
+                values = one.item.rounding(values)
+            variable = one.item.variable
+            own = tuple(dimensions[d.path] for d in variable.dimensions)
+            values = as_held(values, one.stored, variable)
+            found.append(Member(replace(variable, dimensions=own), values, one.chunked))
+        return found
+
+
+def as_held(values: np.ndarray, stored: Variable, held: Variable) -> np.ndarray:
+    """Return encoded values in the type in which they are written."""
+    values = classic_values(values, stored, held)
+    return values if held.dtype.kind in "OSU" else values.astype(held.dtype, copy=False)
+
+
+def _compute(lazy: list[Any]) -> Iterable[Any]:
+    if not lazy:
+        return ()
+    from dask.base import compute
+
+    found: Iterable[Any] = compute(*lazy)
+    return found
+
+
+class Divider:
+    """Takes datasets apart.
+
+    Parameters
+    ----------
+    classic
+        Whether classic netCDF is written.
+    most
+        Bytes that a fragment may have.
+    shape
+        Lengths of fragments that are asked for.
+    """
+
+    def __init__(self, *, classic: bool, most: int, shape: SubarrayShape | None) -> None:
+        self.classic = classic
+        self.most = most
+        self.shape = shape
+
+    def parts(self, url: str, dataset: xr.Dataset, options: Options) -> Parts:
+        """Encode a dataset, and decide what of it is divided.
+
+        Raises
+        ------
+        ExportError
+            If something cannot be written; it lists everything that was found.
+        """
+        exporter = Exporter(PROFILE, align=True)
+        if self.classic:
+            dataset, options = _with_characters(dataset, options)
+        exporter.add("/", dataset, options)
+        exporter.problems += problems(exporter.contents.root, PROFILE)
+        exporter.problems += self._shape_problems(dataset)
+        found = Parts(coordinates=frozenset(dataset.coords))
+        found.attributes = dict(exporter.contents.root.attributes)
+        if self.classic:
+            found.attributes = _classic(exporter, "/", found.attributes)
+        for item in exporter.contents.items:
+            self._add(found, exporter, dataset, item, options)
+        if self.classic:
+            variables = [one.item.variable for one in found.kept]
+            exporter.problems += dimension_problems(variables)
+        exporter.check(url)
+        return found
+
+    def _add(
+        self, found: Parts, exporter: Exporter, dataset: xr.Dataset, item: Item, options: Options
+    ) -> None:
+        variable = item.variable
+        if variable.enum is not None:
+            variable = replace(variable, attributes=as_flags(variable), enum=None)
+        edges = self.edges(dataset, variable)
+        # characters of one text stay together
+        stored = variable
+        array = variable.array
+        assert isinstance(array, ChunkedArray)
+        if self.classic:
+            if array.codecs and variable.name in options.encoding:
+                exporter.problems.append(
+                    f"{variable.path}: classic netCDF has no compression: leave it out, or write "
+                    "format='CFA4'"
+                )
+            try:
+                variable = classic_variable(variable)
+            except ValueError as error:
+                exporter.problems.append(f"{variable.path}: {error}")
+        chunked = item.chunks_are_asked_for and _asks_for_chunks(options, variable.name)
+        item = item._replace(variable=variable)
+        if edges is None:
+            found.kept.append(Divided(item, stored, chunked=chunked))
+        else:
+            start = (0,) * len(edges)
+            found.divided.append(Divided(item, stored, edges, start, chunked))
+
+    def edges(self, dataset: xr.Dataset, variable: Variable) -> tuple[Edges, ...] | None:
+        """Decide where a variable is divided; None if the master holds it."""
+        shape = variable.shape
+        if variable.name in dataset.coords or not shape or 0 in shape:
+            return None
+        names = [d.name for d in variable.dimensions]
+        source = dataset.variables[variable.name]
+        whole_from = source.ndim  # what is behind are the characters of texts
+        asked = self._asked(names[:whole_from])
+        if asked is not None:
+            lengths = [*asked, *shape[whole_from:]]
+            return tuple(map(regular_edges, shape, lengths))
+        array = variable.array
+        assert isinstance(array, ChunkedArray)
+        itemsize = array.dtype.itemsize
+        if math.prod(shape) * itemsize <= self.most:
+            return None
+        axes = [
+            axis_type(name, dataset[name].attrs.get("axis") if name in dataset.coords else None)
+            for name in names[:whole_from]
+        ]
+        axes += [""] * (len(shape) - whole_from)
+        counts = split_counts(shape, axes, self.most / itemsize)
+        return tuple(map(even_edges, shape, counts))
+
+    def _asked(self, names: list[str]) -> list[int] | None:
+        """Return the lengths of fragments that are asked for; None if it is left to the size."""
+        return asked_lengths(self.shape, names)
+
+    def _shape_problems(self, dataset: xr.Dataset) -> list[str]:
+        if self.shape is None:
+            return []
+        mapping = isinstance(self.shape, Mapping)
+        lengths = [*(self.shape.values() if isinstance(self.shape, Mapping) else self.shape)]
+        found = [
+            f"subarray_shape: {length!r} is no length; write a positive integer"
+            for length in lengths
+            if not isinstance(length, int | np.integer) or isinstance(length, bool) or length < 1
+        ]
+        if mapping:
+            unknown = [name for name in self.shape if name not in dataset.dims]
+            found += [f"subarray_shape names {name!r}: no such dimension" for name in unknown]
+        elif not any(v.ndim == len(lengths) for v in dataset.data_vars.values()):
+            found.append(f"subarray_shape: no data variable has {len(lengths)} dimensions")
+        return found
+
+
+def asked_lengths(shape: SubarrayShape | None, names: list[str]) -> list[int] | None:
+    """Return the lengths of fragments that are asked for along these dimensions.
+
+    None is returned if nothing is said of them. A dimension that is not named is not divided.
+    """
+    if shape is None:
+        return None
+    if isinstance(shape, Mapping):
+        given: Mapping[Any, int] = shape
+        found = [int(given.get(name, np.iinfo(np.int64).max // 4)) for name in names]
+        return found if any(name in given for name in names) else None
+    return [int(length) for length in shape] if len(shape) == len(names) else None
+
+
+def _asks_for_chunks(options: Options, name: str) -> bool:
+    encoding = options.encoding.get(name, {})
+    return any(encoding.get(key) is not None for key in ("chunks", "chunksizes"))
+
+
+def _classic(
+    exporter: Exporter, where: str, attributes: Mapping[str, Attribute]
+) -> dict[str, Attribute]:
+    found = {}
+    for name, attribute in attributes.items():
+        try:
+            found[name] = classic_attribute(attribute)
+        except ValueError as error:
+            exporter.problems.append(f"{where}: {error}")
+    return found
+
+
+def _with_characters(dataset: xr.Dataset, options: Options) -> tuple[xr.Dataset, Options]:
+    """Return a dataset, and its options, whose texts are to be stored as characters.
+
+    dask's texts are computed: how long the longest one is decides on a dimension.
+    """
+    dataset, encoding = dataset.copy(), dict(options.encoding)
+    for name, variable in dataset.variables.items():
+        kind = variable.dtype.kind
+        if kind in "OU" or (kind == "S" and variable.dtype.itemsize > 1):
+            variable = variable.compute()
+            variable.encoding = {**variable.encoding, "dtype": "S1"}
+            dataset[name] = variable
+            if name in encoding:
+                encoding[name] = {**encoding[name], "dtype": "S1"}
+    return dataset, options._replace(encoding=encoding)

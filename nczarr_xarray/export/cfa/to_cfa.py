@@ -1,0 +1,136 @@
+"""``to_cfa``: from what the user asks for to the task that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, Literal
+
+import xarray as xr
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.sizes import parse_size
+from nczarr_xarray.backend._compat import dataarray_to_dataset
+from nczarr_xarray.export.cfa.aggregation_change import plan_update
+from nczarr_xarray.export.cfa.cfa_request import CfaRequest, Mode
+from nczarr_xarray.export.cfa.master_place import FragmentFormat, MasterPlace, Naming
+from nczarr_xarray.export.cfa.new_aggregation import plan_new
+from nczarr_xarray.export.cfa.parts import SubarrayShape
+from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.update import RegionLike
+
+
+def to_cfa(
+    obj: xr.Dataset | xr.DataArray | xr.DataTree,
+    target: Any,
+    format: Literal["CFA3", "CFA4"] | None = None,  # noqa: A002 - as `to_netcdf` calls it
+    cfa_version: Literal["0.4", "0.6.2", "1.13"] | None = None,
+    max_object_size: int | str = "50MB",
+    subarray_shape: SubarrayShape | None = None,
+    fragment_format: FragmentFormat | None = None,
+    mode: Mode | None = None,
+    append_dim: Hashable | None = None,
+    region: RegionLike | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    *,
+    encoding: Mapping[Any, Any] | None = None,
+    unlimited_dims: Iterable[Hashable] | None = None,
+    naming: Naming = "s3nc2",
+) -> None:
+    """Write a dataset or an array as an aggregation: a master, and fragments beside it.
+
+    Data variables that are larger than `max_object_size` are divided into fragments, each a
+    dataset of its own; the master holds everything else. Fragments are written first, the master
+    last: readers see the old aggregation, the new one or none.
+
+    Parameters
+    ----------
+    obj
+        A DataArray is written as xarray's `to_netcdf` writes it.
+    target
+        A path or URL of the master, ``data.nca``. Fragments are put beside it, into a folder
+        ``data``. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes the master a tree.
+    format
+        ``"CFA4"`` (default): netCDF-4. ``"CFA3"``: classic netCDF, as CFA-0.4 only.
+    cfa_version
+        ``"0.4"`` (default): CFA-0.4 as S3netCDF4 and cf-python 3.13 read it. ``"0.6.2"``:
+        CFA-0.6.2. ``"1.13"``: the aggregation variables of CF-1.13.
+    max_object_size
+        Bytes of the largest fragment before compression, or text such as ``"50MB"``.
+    subarray_shape
+        Lengths of fragments instead: by dimension, of the variables that have one of them; or
+        for all dimensions, of the variables that have as many.
+    fragment_format
+        ``"netCDF4"``, ``"netCDF3"`` or ``"NCZarr"``; by default what the master is.
+    mode
+        ``"w-"`` (default): there must be nothing. ``"w"``: replace an aggregation; its fragments
+        are removed afterwards. ``"a"`` and ``"r+"`` go with `append_dim` and `region`.
+    append_dim
+        Append along this dimension: new fragments, and a new master.
+    region
+        The part that `obj` replaces: slices by dimension, ``"auto"`` to find it by the labels
+        of one dimension or of all. Fragments of which it has a part are read and written anew.
+    storage_options
+        For fsspec.
+    progress
+        Show a progress bar.
+    encoding
+        By variable, with the names of netCDF4 or of Zarr.
+    unlimited_dims
+        Names of unlimited dimensions of the master.
+    naming
+        How fragments are called: ``"s3nc2"`` (``data.tas.0.1.2.nc``) or ``"seed"``
+        (``data_tas_[5].nc``), as by S3netCDF4 2 or 0.1.
+
+    Raises
+    ------
+    ExportError
+        If something cannot be stored; it lists everything that was found.
+    DatasetExistsError
+        If something is there that must not be replaced.
+    DatasetNotFoundError
+        If there is nothing to append to or to update.
+    ConflictError
+        If another writer is at work.
+    StoreError
+        If the store fails; the old aggregation can still be read.
+    """
+    place = MasterPlace.find(target, storage_options)
+    default: Mode = "w-"
+    if append_dim is not None:
+        default = "a"
+    elif region is not None:
+        default = "r+"
+    request = CfaRequest(
+        format=format,
+        version=cfa_version,
+        most=parse_size(max_object_size, "max_object_size"),
+        subarray_shape=subarray_shape,
+        fragment_format=fragment_format,
+        mode=mode or default,
+        append_dim=append_dim,
+        region=region,
+        encoding=encoding,
+        unlimited_dims=unlimited_dims,
+        naming=naming,
+    )
+    request.check(place.url)
+    changes = append_dim is not None or region is not None
+    plan = plan_update if changes else plan_new
+    task = plan(place, _dataset(obj, place.url), request)
+    with Progress("export", shown=bool(progress)) as shown:
+        task.run(shown)
+
+
+def _dataset(obj: Any, url: str) -> xr.Dataset:
+    if isinstance(obj, xr.DataArray):
+        return dataarray_to_dataset(obj)
+    if isinstance(obj, xr.DataTree):
+        raise ExportError(
+            url,
+            "groups are not written as aggregations: write each group as one of its own "
+            "(tree[path].to_dataset().nczarr.to_cfa(...))",
+        )
+    if not isinstance(obj, xr.Dataset):
+        raise TypeError(f"{type(obj).__name__} is no Dataset or DataArray")
+    return obj
