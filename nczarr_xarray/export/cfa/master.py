@@ -11,7 +11,7 @@ import numpy as np
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.cfa.content import Member
-from nczarr_xarray.export.cfa.master_place import FragmentFormat, MasterPlace
+from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import DIALECTS
 from nczarr_xarray.formats.cfa.dialect import Dialect, Encoded, Term
@@ -60,13 +60,6 @@ def address_of(place: MasterPlace, key: str, dialect: Dialect) -> str:
     return place.file.folder + key if dialect.name.startswith("0.4") else key
 
 
-def format_of(kind: FragmentFormat, dialect: Dialect) -> str:
-    """Return how a table calls the format of a fragment."""
-    if kind == "NCZarr":
-        return kind
-    return "nc" if dialect.name.startswith("0.6") else "netCDF"
-
-
 def unpacked(variable: Variable) -> Variable:
     """Return a variable as an aggregation has it whose fragments are unpacked first.
 
@@ -105,8 +98,8 @@ def aggregation(variable: Variable, fragments: Fragments, dialect: Dialect) -> l
     variable
         As the aggregation is, with the dimensions of its data.
     """
-    names = tuple(d.name for d in variable.dimensions)
-    encoded: Encoded = dialect.encode(variable.name, names, fragments)
+    dimensions = tuple((d.name, d.size) for d in variable.dimensions)
+    encoded: Encoded = dialect.encode(variable.name, dimensions, fragments)
     attributes = dict(variable.attributes)
     for name, value in encoded.attributes.items():
         attributes[name] = encode_attribute(name, value)

@@ -20,7 +20,6 @@ from nczarr_xarray.export.cfa.master import (
     aggregation,
     conventions,
     dialect_called,
-    format_of,
     keeps_packing,
     unpacked,
 )
@@ -81,8 +80,7 @@ def table_of(place: MasterPlace, flow: Flow, dialect: Dialect) -> Fragments:
     """Return the table of the fragments that are written of a variable."""
     writer = flow.writer
     addresses = [address_of(place, key, dialect) for key in writer.keys]
-    kind = format_of(writer.kind, dialect)
-    return table(flow.divided.edges, addresses, writer.variable.name, kind)
+    return table(flow.divided.edges, addresses, writer.variable.name, writer.kind)
 
 
 def flow_of(
