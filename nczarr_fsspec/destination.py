@@ -145,9 +145,7 @@ class FilePlace:
     mode: frozenset[str] = _NO_MODE
 
 
-def open_file_place(
-    target: object, storage_options: Mapping[str, Any] | None = None
-) -> FilePlace:
+def open_file_place(target: object, storage_options: Mapping[str, Any] | None = None) -> FilePlace:
     """Find out where to write one object and others beside it; no request is sent.
 
     Parameters
