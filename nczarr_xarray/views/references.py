@@ -14,6 +14,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreE
 from nczarr_fsspec.keystore import Object
 from nczarr_fsspec.s3nc import CONFIG_OPTION, located
 from nczarr_fsspec.url import is_url, parse_url, redact
+from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.file_arrays import ArrayView
 from nczarr_xarray.views.file_keys import FileKeys
 from nczarr_xarray.views.store import open_view
@@ -69,7 +70,7 @@ def find_references(
 ) -> tuple[dict[str, Any], list[NCZarrError]]:
     """Return `references`, and the reasons why variables were left out."""
     url = _url(target, storage_options)
-    keys = open_view(target, storage_options, scattered=False)
+    keys = open_view(target, OpenOptions(storage_options=storage_options), scattered=False)
     try:
         if not isinstance(keys, FileKeys):
             raise FormatError(keys.url, "is a tree of Zarr already; references are for files")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from zarr.abc.store import Store
 
+from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.open import closed_on_error, open_either, open_keys
-from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
+from nczarr_xarray.dataset.open import closed_on_error, open_either, open_file, open_keys
+from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.file_keys import FileKeys, file_keys
 from nczarr_xarray.zarr._offered import StoreView
 
@@ -23,14 +24,21 @@ from nczarr_xarray.zarr._offered import StoreView
 _ROOT_KEYS = (".zgroup", ".zmetadata", ".zattrs", ".zarray", "zarr.json", ".nczarr")
 
 
-def open_store(target: Any, storage_options: Mapping[str, Any] | None = None) -> Store:
+def open_store(
+    target: Any,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    replace: Mapping[str, str] | None = None,
+    allow: Allow = None,
+) -> Store:
     """Open a dataset as a read-only zarr-python store.
 
     A classic or HDF5 file is shown as a Zarr 2 tree with consolidated metadata, as xarray writes
     it: dimensions by ``_ARRAY_DIMENSIONS``, and ``_FillValue`` as the fill value. Chunks go as
     they are stored wherever Zarr has their codecs; others are decoded and shown uncompressed.
-    What is contiguous is shown in chunks of about 2 MiB. An NCZarr or Zarr tree is shown as it
-    is, with all changes that are valid.
+    What is contiguous is shown in chunks of about 2 MiB. The data of an aggregation in a file are
+    shown uncompressed, in chunks as long as its longest fragments. An NCZarr or Zarr tree is shown
+    as it is, with all changes that are valid.
 
     Parameters
     ----------
@@ -38,6 +46,8 @@ def open_store(target: Any, storage_options: Mapping[str, Any] | None = None) ->
         A path, URL, file or store, as for ``xarray.open_dataset(..., engine="nczarr")``.
     storage_options
         For fsspec.
+    replace, allow
+        Of an aggregation: see `nczarr_fsspec.addresses.AddressPolicy.of`.
 
     Returns
     -------
@@ -58,7 +68,8 @@ def open_store(target: Any, storage_options: Mapping[str, Any] | None = None) ->
     NCZarrWarning
         For each variable of a file that cannot be shown.
     """
-    keys = open_view(target, storage_options)
+    options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
+    keys = open_view(target, options)
     if isinstance(keys, FileKeys):
         for problem in keys.tree.problems:
             warnings.warn(f"left out: {problem}", NCZarrWarning, stacklevel=2)
@@ -78,12 +89,17 @@ class FileView(StoreView):
         return self.keys.is_object(key)
 
 
-def open_view(
-    target: Any, storage_options: Mapping[str, Any] | None = None, *, scattered: bool = True
-) -> KeyStore:
+def open_view(target: Any, options: OpenOptions, *, scattered: bool = True) -> KeyStore:
     """Return the keys of `open_store`; `scattered` is that of `file_arrays.view_of`."""
-    options = OpenOptions(storage_options=storage_options)
-    return open_either(target, options, _keys_of_tree, partial(_keys_of_file, scattered=scattered))
+    master = target if isinstance(target, (str, os.PathLike)) else None
+
+    def of_file(source: ByteSource) -> KeyStore:
+        opened = open_file(source, options, master)
+        with closed_on_error(source):
+            assert isinstance(opened.store, DataFile)
+            return file_keys(opened.store, opened.hierarchy, scattered=scattered)
+
+    return open_either(target, options, _keys_of_tree, of_file)
 
 
 def _keys_of_tree(store: KeyStore, mode: frozenset[str]) -> KeyStore:
@@ -97,9 +113,3 @@ def _keys_of_tree(store: KeyStore, mode: frozenset[str]) -> KeyStore:
         if not isinstance(names, frozenset) or not names:
             raise DatasetNotFoundError(store.url, "there is no dataset here")
     return open_keys(store, mode, OpenOptions(tree=False)).keys  # a root without metadata
-
-
-def _keys_of_file(source: ByteSource, *, scattered: bool) -> KeyStore:
-    file = DataFile(source)
-    with closed_on_error(source):
-        return file_keys(file, file.hierarchy(EVERYTHING), scattered=scattered)

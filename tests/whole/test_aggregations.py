@@ -15,6 +15,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 import nczarr_xarray
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, NCZarrError
@@ -222,6 +223,13 @@ class TestServers:
             url = f"{server.url}/m.nca#mode=bytes"
             with xr.open_dataset(url, engine="nczarr", allow=[str(fragments)]) as ds:
                 np.testing.assert_array_equal(ds["tas"].values, expected(case))
+
+
+def test_any_zarr_client_reads_them() -> None:
+    case = "cf3131_cfa04/agg_flip.nca"
+    group = zarr.open_group(nczarr_xarray.open_store(DATA / case), mode="r")
+    found = np.asarray(group["tas"])
+    np.testing.assert_array_equal(np.where(found == FILL, np.nan, found), expected(case))
 
 
 class TestCommands:
