@@ -59,12 +59,11 @@ async def read_json(origin: ByteSource) -> bytes | memoryview:
     if isinstance(origin, LocalBytes):
         return origin.read(0, origin.size)
     assert isinstance(origin, RemoteBytes)
-    size = origin.size
-    if len(origin.head) >= size:
-        return origin.head[:size]
-    pieces = [Extent(at, min(at + _PIECE, size)) for at in range(0, size, _PIECE)]
+    size, head = origin.size, origin.head[: origin.size]
+    starts = range(len(head), size, _PIECE)
+    pieces = [Extent(start, min(start + _PIECE, size)) for start in starts]
     found = await asyncio.gather(*(origin.fetch([piece]) for piece in pieces))
-    return b"".join(data for (data,) in found)
+    return b"".join((head, *(data for (data,) in found)))
 
 
 def check_size(origin: ByteSource) -> None:

@@ -45,7 +45,7 @@ Origin: TypeAlias = ByteSource | KeyStore | Mapping[str, Any]
 
 #: Files that are kept open, on this machine and elsewhere.
 _OPEN_HERE = 128
-_OPEN_ELSEWHERE = 4096
+_OPEN_ELSEWHERE = 1 << 14
 #: Files of references that are remembered, for one dataset.
 _ROWS = 64
 #: Files of references that are looked at to find out where most files are.

@@ -68,12 +68,12 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         that other processes open them with one conditional request. (This process
         remembers them by itself.)
     replace : dict, optional
-        Of an aggregation: what the addresses of its fragments begin with, and what they begin
-        with instead, ``{"/old/folder": "https://server/new"}``.
+        Of an aggregation or of references: what the addresses of its fragments begin with, and
+        what they begin with instead, ``{"/old/folder": "https://server/new"}``.
     allow : list, dict or bool, optional
-        Of an aggregation: what the addresses of fragments may begin with, besides those that
-        it may name anyway (see ``docs/aggregations.md``); a dict has the storage options for
-        each, True allows everything.
+        Of an aggregation or of references: what the addresses of fragments may begin with,
+        besides those that it may name anyway (see ``docs/aggregations.md``); a dict has the
+        storage options for each, True allows everything.
     """
 
     description = "Open NCZarr of every netCDF-C release, and Zarr, in Xarray"
