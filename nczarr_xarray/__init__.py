@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         StoreError,
         URLError,
     )
+    from nczarr_xarray.aggregation.api import aggregate
     from nczarr_xarray.backend.consistent import load_dataset, state
     from nczarr_xarray.dataset.open import open_hierarchy
     from nczarr_xarray.dataset.opened import Opened
@@ -49,6 +50,7 @@ _MODULES = {
         "StoreError",
         "URLError",
     ],
+    "nczarr_xarray.aggregation.api": ["aggregate"],
     "nczarr_xarray.export.accessor": ["register"],
     "nczarr_xarray.backend.consistent": ["load_dataset", "state"],
     "nczarr_xarray.export.api": ["to_nczarr"],
@@ -73,6 +75,7 @@ __all__ = [
     "Opened",
     "StoreError",
     "URLError",
+    "aggregate",
     "load_dataset",
     "open_hierarchy",
     "open_store",

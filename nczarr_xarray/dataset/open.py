@@ -304,6 +304,29 @@ class Fragments:
         return None if found is None else RemoteVariable(*found, _options_for(path, None), path)
 
 
+async def open_remote(
+    source: RemoteFileBytes, known: Known | None, options: OpenOptions
+) -> Opened | None:
+    """Open a remote file of `find_remote_file`, on its loop, with others at a time.
+
+    Returns
+    -------
+    None if it is of a kind that `open_with` opens: an archive, an aggregation, the page that a
+    server makes of a directory.
+
+    Raises
+    ------
+    NCZarrError
+        As `open_with`.
+    """
+    await source.begin(known)
+    if bytes(source.head[:4]) in ZIP or source.head.lstrip().startswith(b"<"):
+        return None
+    file = DataFile(source)
+    opened = Opened(file, await file.hierarchy_remote(options))
+    return None if find(opened.hierarchy) else opened
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteVariable:
     """A variable of a remote file, as `nczarr_xarray.dataset.fragments.RemoteFile` says."""
@@ -314,13 +337,8 @@ class RemoteVariable:
     path: str
 
     async def open(self) -> Opening | None:
-        source = self.source
-        await source.begin(self.known)
-        if bytes(source.head[:4]) in ZIP or source.head.lstrip().startswith(b"<"):
-            return None
-        file = DataFile(source)
-        opened = Opened(file, await file.hierarchy_remote(self.options))
-        return None if find(opened.hierarchy) else _variable_of(opened, self.path)
+        opened = await open_remote(self.source, self.known, self.options)
+        return None if opened is None else _variable_of(opened, self.path)
 
 
 def _answers_dap(target: str, storage_options: Mapping[str, Any] | None) -> bool:

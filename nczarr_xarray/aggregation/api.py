@@ -1,0 +1,221 @@
+"""``aggregate``: from files to a master that says which of them has what."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, URLError
+from nczarr_fsspec.url import is_url, redact
+from nczarr_xarray.aggregation.checks import check_layouts, check_packing
+from nczarr_xarray.aggregation.combine import Aggregated, Combiner
+from nczarr_xarray.aggregation.existing import read_aggregation
+from nczarr_xarray.aggregation.grid import Arranger, check_places
+from nczarr_xarray.aggregation.reading import Summaries, Wanted, read_files, read_variable
+from nczarr_xarray.aggregation.summary import Layout, describe
+from nczarr_xarray.aggregation.write import MasterWriter
+from nczarr_xarray.export.progress import Progress
+
+Gaps = Literal["allow", "raise"]
+
+
+def aggregate(
+    targets: Iterable[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    dim: str | Sequence[str] | None = None,
+    append: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+    cfa_version: str | None = None,
+    *,
+    format: Literal["CFA3", "CFA4"] | None = None,  # noqa: A002 - as `to_cfa` calls it
+    variables: Sequence[str] | None = None,
+    gaps: Gaps = "allow",
+    overwrite: bool = False,
+    output_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write an aggregation of files: a master that holds the coordinates, and says where data are.
+
+    Of the files, metadata and coordinates are read, and no other data. Their order follows from
+    the coordinates of the dimensions along which they differ.
+
+    Parameters
+    ----------
+    targets
+        Paths or URLs of datasets of any format.
+    output
+        Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
+        a tree, any other name a netCDF file. Files below its folder have relative addresses.
+    dim
+        The dimension, or several, along which the files follow each other; by default those
+        whose coordinates differ. Needed where there is no coordinate: then the files follow each
+        other as they are given. It may be a new one, for which each file has one step.
+    append
+        Add the files to the aggregation at `output`; of its present files, none is read.
+    storage_options
+        For fsspec, of the files.
+    progress
+        Show a progress bar.
+    cfa_version
+        ``"1.13"`` (default): the aggregation variables of CF-1.13. ``"0.6.2"``: CFA-0.6.2.
+        ``"0.4"``: CFA-0.4. With `append`, what is there stays.
+    format
+        ``"CFA4"`` (default): netCDF-4. ``"CFA3"``: classic netCDF, as CFA-0.4 only.
+    variables
+        Names of the variables that are wanted; their coordinates come with them.
+    gaps
+        ``"raise"``: refuse steps from one file to the next that are longer than usual, and parts
+        without a file. ``"allow"`` (default): take them; a warning tells of parts without a file.
+    overwrite
+        Replace what is at `output`.
+    output_options
+        For fsspec, of `output`; by default `storage_options` if it is a URL.
+
+    Raises
+    ------
+    ExportError
+        Naming the file that does not fit, and the difference: variables, types, units,
+        calendars, dimensions, coordinates, overlaps.
+    DatasetExistsError
+        If something is at `output` that must not be replaced.
+    NCZarrError
+        If a file cannot be read, or the master cannot be written; the old one stays.
+    """
+    files = [_file(target) for target in targets]
+    if not files:
+        raise URLError("targets", "there is no file to aggregate")
+    if gaps not in ("allow", "raise"):
+        raise URLError("gaps", f"is 'allow' or 'raise', not {gaps!r}")
+    asked = () if dim is None else (dim,) if isinstance(dim, str) else tuple(dim)
+    if output_options is None and is_url(os.fsdecode(output)):
+        output_options = storage_options
+    writer = MasterWriter.find(output, output_options, format)
+    before = None
+    if append:
+        before, cfa_version = _before(writer, cfa_version, output_options)
+    elif not overwrite and writer.place.exists():
+        raise DatasetExistsError(
+            writer.place.url, "is there already; overwrite=True replaces it, append=True adds to it"
+        )
+    request = Request(
+        tuple(f"/{name.strip('/')}" for name in asked),
+        Wanted(
+            frozenset(variables or ()),
+            _scalars(asked, before),
+            storage_options,
+        ),
+        gaps == "allow",
+    )
+    with Progress("aggregate", shown=bool(progress)) as shown:
+        addresses = [*map(writer.address_of, files)]
+        found = combined(files, addresses, request, shown, before, writer.place.url)
+    writer.write(found, cfa_version or "1.13", replaces=append or overwrite)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked for: dimensions, what of each file, whether there may be gaps."""
+
+    asked: tuple[str, ...]
+    wanted: Wanted
+    gaps: bool
+
+
+def combined(
+    files: Sequence[str],
+    addresses: Sequence[str],
+    request: Request,
+    progress: Progress,
+    before: Aggregated | None = None,
+    url: str = "",
+) -> Aggregated:
+    """Read files and make one aggregation of them.
+
+    Parameters
+    ----------
+    addresses
+        How the master names the files.
+    before, url
+        The aggregation that they are added to, if so.
+
+    Raises
+    ------
+    NCZarrError
+        As `aggregate`.
+    """
+    column = np.empty(len(files), object)
+    column[:] = addresses
+    progress.expect(len(files))
+    summaries = Summaries()
+    expected: Layout | None = None
+    if before is not None:
+        summaries.begin(before.hierarchy)
+        expected = describe(url, before.hierarchy, request.wanted.names, ()).layout
+    read_files(files, request.wanted, progress.advance, summaries)
+    there = {} if before is None else before.before()
+    own = summaries.files[0].layout.dimensions
+    new = frozenset(path for path in there if path not in own)
+    first = files[0] if before is None else url
+    expected = summaries.files[0].layout if expected is None else expected
+    checked = set()
+    for file in summaries.files:
+        if id(file.layout) not in checked:
+            check_layouts(first, expected, file.target, file.layout, new)
+            if before is not None and before.packed:
+                check_packing(first, expected, file.target, file.layout)
+            checked.add(id(file.layout))
+    arranger = Arranger(
+        summaries.files, expected, request.asked, request.gaps, there, "" if before is None else url
+    )
+    grid = arranger.grid()
+    check_places(grid, summaries.files, gaps=request.gaps, partly=before is not None)
+    hierarchy = summaries.hierarchy
+    assert hierarchy is not None
+    return Combiner(
+        hierarchy,
+        expected,
+        summaries.files,
+        column,
+        grid,
+        frozenset(summaries.differing),
+        partial(read_variable, files[0], request.wanted),
+        before,
+    ).aggregated()
+
+
+def _before(
+    writer: MasterWriter, version: str | None, options: Mapping[str, Any] | None
+) -> tuple[Aggregated, str]:
+    """Return the aggregation that files are added to, and its version."""
+    found, own = read_aggregation(writer.place.file.target, options)
+    if version not in (None, own):
+        raise ExportError(
+            writer.place.url, f"follows CFA-{own}; leave out cfa_version, or make it anew"
+        )
+    return found, own
+
+
+def _scalars(asked: Sequence[str], before: Aggregated | None) -> frozenset[str]:
+    """Return the names that variables have which are the coordinates of a dimension to come."""
+    names = {name.strip("/") for name in asked}
+    if before is not None:
+        names |= {path.strip("/") for path in before.before()}
+    return frozenset(names)
+
+
+def _file(target: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a file, or its URL."""
+    if not isinstance(target, (str, os.PathLike)):
+        raise URLError(f"{type(target).__name__} object", "has no address; name paths and URLs")
+    text = os.fsdecode(target)
+    if not is_url(text) or os.path.lexists(text):
+        return os.path.abspath(os.path.expanduser(text))
+    if redact(text) != text:
+        reason = "holds secrets, which would be in the master; pass them as storage_options"
+        raise URLError(redact(text), reason)
+    return text

@@ -1,0 +1,137 @@
+"""Whether files fit together: their variables, types, units and calendars; not yet their order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.aggregation.summary import Layout, Piece
+from nczarr_xarray.dataset.units import Convert, conversion
+
+#: Times are equal if they differ by less than so many decimals of their unit: conversion rounds.
+_DECIMALS = 9
+
+
+def check_layouts(
+    first: str, expected: Layout, target: str, layout: Layout, new: frozenset[str] = frozenset()
+) -> None:
+    """Raise if two files have variables that do not fit together.
+
+    Parameters
+    ----------
+    first, expected
+        The first file, and what it has.
+    target, layout
+        The other one.
+    new
+        Dimensions of the first that others do not have, for they follow each other along it.
+
+    Raises
+    ------
+    ExportError
+        Naming the file, the variable and the difference.
+    """
+    own = {piece.path: piece for piece in layout.pieces}
+    there = {piece.path: _without(piece, new) for piece in expected.pieces}
+    sides = (target, there.keys() - own.keys(), first), (first, own.keys() - there.keys(), target)
+    for here, paths, other in sides:
+        if paths:
+            names = ", ".join(path.strip("/") for path in sorted(paths))
+            raise ExportError(
+                here,
+                f"lacks {names}, which {other} has; name the variables that are wanted, or leave "
+                "the file out",
+            )
+    for path, piece in there.items():
+        difference = _difference(piece, own[path])
+        if difference is not None:
+            mine, theirs = difference
+            raise ExportError(target, f"{path} {mine}, and in {first} it {theirs}")
+        try:
+            converter(own[path], piece)
+        except ValueError:
+            raise ExportError(
+                target,
+                f"{path} {_units(own[path])}, which cannot be converted to {piece.units!r} of "
+                f"{first}",
+            ) from None
+
+
+def converter(own: Piece, wanted: Piece) -> Convert | None:
+    """Return what converts values of a variable to the units of the first file; None if equal.
+
+    Raises
+    ------
+    ValueError
+        If they cannot be converted.
+    UnsupportedError
+        If that needs a package that is not installed.
+    """
+    if own.units is None or wanted.units is None or own.units == wanted.units:
+        return None
+    return conversion(own.units, own.calendar, wanted.units, wanted.calendar)
+
+
+def converted(values: np.ndarray, own: Piece, wanted: Piece) -> np.ndarray:
+    """Return values of a coordinate in the units of the first file.
+
+    They keep their type if that holds them.
+    """
+    convert = converter(own, wanted)
+    if convert is None:
+        return values
+    found = convert(values)
+    if wanted.calendar is not None:
+        found = np.round(found, _DECIMALS)
+    if values.dtype.kind in "iu" and (found != np.round(found)).any():
+        return found
+    return found.astype(values.dtype) if values.dtype.kind in "iu" else found
+
+
+def check_packing(first: str, expected: Layout, target: str, layout: Layout) -> None:
+    """Raise if variables are packed otherwise, which is to be so in all files; as above."""
+    for piece in expected.pieces:
+        own = layout.piece(piece.path)
+        packing = piece.stored_type, piece.packing
+        if own is not None and (own.stored_type, own.packing) != packing:
+            raise ExportError(
+                target,
+                f"{piece.path} is packed otherwise than in {first}, which has values as they are "
+                "packed: make a new aggregation",
+            )
+
+
+def _without(piece: Piece, new: frozenset[str]) -> Piece:
+    return piece._replace(dimensions=tuple(d for d in piece.dimensions if d not in new))
+
+
+def _difference(expected: Piece, piece: Piece) -> tuple[str, str] | None:
+    """Return what a variable is, and what it should be, if that is not the same."""
+    if piece.dimensions != expected.dimensions:
+        return _dimensions(piece), _dimensions(expected)
+    if piece.nc_type != expected.nc_type:
+        return f"is {piece.nc_type}", f"is {expected.nc_type}"
+    if (piece.units is None) != (expected.units is None):
+        return _units(piece), _units(expected)
+    if piece.calendar != expected.calendar:
+        return _calendar(piece), _calendar(expected)
+    if piece.is_coordinate and piece.packing != expected.packing:
+        return "is packed otherwise", f"has {dict(expected.packing)}"
+    if piece.is_coordinate and piece.packing and piece.units != expected.units:
+        return f"is packed and has the units {piece.units!r}", _units(expected)
+    return None
+
+
+def _dimensions(piece: Piece) -> str:
+    names = ", ".join(path.strip("/") for path in piece.dimensions)
+    return f"has the dimensions ({names})"
+
+
+def _units(piece: Piece) -> str:
+    return "has no units" if piece.units is None else f"has the units {piece.units!r}"
+
+
+def _calendar(piece: Piece) -> str:
+    if piece.calendar is None:
+        return f"has the units {piece.units!r}, which are no times"
+    return f"has the calendar {piece.calendar!r}"

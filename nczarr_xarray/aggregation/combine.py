@@ -1,0 +1,317 @@
+"""From files and their places to an aggregation: what a master holds, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.aggregation.axes import Axis
+from nczarr_xarray.aggregation.checks import converted
+from nczarr_xarray.aggregation.grid import Before, Grid
+from nczarr_xarray.aggregation.reading import Key
+from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Piece, Summary
+from nczarr_xarray.aggregation.tables import Tabler
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    Attribute,
+    Dimension,
+    Fragments,
+    Group,
+    Hierarchy,
+    Variable,
+)
+
+#: Attributes that stay as in the first file: values are converted to what they say.
+_KEPT = frozenset({"units", "calendar", "_FillValue", "scale_factor", "add_offset", "_Unsigned"})
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """An aggregation in the terms of the model.
+
+    Parameters
+    ----------
+    hierarchy
+        Groups, dimensions, attributes and variables as they are in the aggregation.
+    values
+        Of the variables that the master holds, by path.
+    tables
+        Of the others, by path.
+    packed
+        Whether the fragments of packed variables are taken as they are.
+    """
+
+    hierarchy: Hierarchy
+    values: Mapping[str, np.ndarray]
+    tables: Mapping[str, Fragments]
+    packed: bool = False
+
+    def variables(self) -> Iterator[Variable]:
+        """Yield all variables."""
+        for group in self.hierarchy.root.walk():
+            yield from group.variables.values()
+
+    def before(self) -> dict[str, Before]:
+        """Return the blocks along each dimension of tables.
+
+        Raises
+        ------
+        ExportError
+            If variables are divided at different places.
+        """
+        edges: dict[str, tuple[str, np.ndarray]] = {}
+        for variable in self.variables():
+            table = self.tables.get(variable.path)
+            if table is None:
+                continue
+            columns = zip(variable.dimensions, table.starts, table.stops, strict=True)
+            for dimension, starts, stops in columns:
+                own = np.unique(np.concatenate(([0, dimension.size], starts, stops)))
+                other, known = edges.setdefault(dimension.path, (variable.path, own))
+                if not np.array_equal(known, own):
+                    raise ExportError(
+                        variable.path,
+                        f"is divided along {dimension.path} at other places than {other}; files "
+                        "cannot be added to such an aggregation, make a new one",
+                    )
+        return {path: Before(own, self.values.get(path)) for path, (_, own) in edges.items()}
+
+
+@dataclass(slots=True)
+class Combiner:
+    """Makes an aggregation of files that are known to fit together.
+
+    Parameters
+    ----------
+    hierarchy
+        The metadata of the first file, or of the aggregation that files are added to.
+    layout
+        What that has.
+    files, addresses
+        The files, and how the master names them.
+    grid
+        Where they are.
+    differing
+        Attributes that differ between files.
+    read_first
+        Reads a variable of the first file.
+    before
+        The aggregation that files are added to.
+    """
+
+    hierarchy: Hierarchy
+    layout: Layout
+    files: Sequence[Summary]
+    addresses: np.ndarray
+    grid: Grid
+    differing: frozenset[Key]
+    read_first: Callable[[Variable], np.ndarray]
+    before: Aggregated | None = None
+    _tabler: Tabler = field(init=False)
+    _dimensions: dict[str, Dimension] = field(default_factory=dict)
+    _values: dict[str, np.ndarray] = field(default_factory=dict)
+    _tables: dict[str, Fragments] = field(default_factory=dict)
+    _edges: Mapping[str, Before] = field(default_factory=dict)
+
+    def aggregated(self) -> Aggregated:
+        """Return the aggregation; `ExportError` naming the file whose coordinates do not fit."""
+        old = self.before
+        self._edges = {} if old is None else old.before()
+        self._tabler = Tabler(
+            self.files, self.addresses, self.grid, {} if old is None else old.tables, self._edges
+        )
+        for group in self.hierarchy.root.walk():
+            for dimension in group.dimensions.values():
+                self._dimensions[dimension.path] = self._lengthened(dimension)
+        new = self.grid.new
+        if new is not None:
+            self._dimensions[new] = Dimension(new.strip("/"), self.grid.axes[new].length)
+        root = self._group(self.hierarchy.root)
+        packed = self.before.packed if self.before is not None else self._equally_packed()
+        found = replace(self.hierarchy, root=root, problems=())
+        return Aggregated(found, self._values, self._tables, packed)
+
+    def _lengthened(self, dimension: Dimension) -> Dimension:
+        axis = self.grid.axes.get(dimension.path)
+        return dimension if axis is None else replace(dimension, size=axis.length)
+
+    def _group(self, group: Group) -> Group:
+        new = self.grid.new
+        variables = {}
+        for name, variable in group.variables.items():
+            piece = self.layout.piece(variable.path)
+            if piece is not None:
+                variables[name] = self._variable(variable, piece)
+        found = replace(
+            group,
+            dimensions={n: self._dimensions[d.path] for n, d in group.dimensions.items()},
+            attributes=self._attributes(group.path, group.attributes),
+            variables=variables,
+            groups={name: self._group(child) for name, child in group.groups.items()},
+        )
+        if new is not None and group.path == "/":
+            found.dimensions.setdefault(new.strip("/"), self._dimensions[new])
+        return found
+
+    def _attributes(self, path: str, attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+        """Return the attributes that all files have."""
+        return {
+            name: attribute
+            for name, attribute in attributes.items()
+            if name in _KEPT or (path, name) not in self.differing
+        }
+
+    def _variable(self, variable: Variable, piece: Piece) -> Variable:
+        path = variable.path
+        attributes = self._attributes(f"{path}:", variable.attributes)
+        dimensions = tuple(self._dimensions[d.path] for d in variable.dimensions)
+        along = [d.path for d in dimensions if d.path in self.grid.axes]
+        new = self.grid.new
+        if new is not None and new not in along and self.before is None:
+            varies = not piece.is_coordinate or path == new or self._varies(piece)
+            if varies and not (along and piece.is_coordinate):
+                dimensions = (self._dimensions[new], *dimensions)
+                along.insert(0, new)
+        made = replace(variable, dimensions=dimensions, attributes=attributes, padding=None)
+        old = self.before
+        stored = self._is_small(piece) if old is None else path in old.values
+        if old is not None and stored and along and not self._is_small(piece):
+            raise ExportError(
+                path,
+                "is held by the aggregation itself, and cannot be read of the files: make it anew",
+            )
+        if stored and len(along) <= 1 and (piece.is_coordinate or not along):
+            values = self._values[path] = self._held(piece, made, along)
+            made = _holding(made, values)
+        elif old is not None and not along and path in old.tables:
+            self._tables[path] = old.tables[path]
+        elif not along and self._stays(variable, piece):
+            self._values[path] = self.read_first(variable)
+        elif old is not None and path not in old.tables:
+            raise ExportError(
+                path,
+                f"is held by the aggregation, and differs along {', '.join(along)}: make it anew",
+            )
+        else:
+            self._tables[path] = self._tabler.table(path, dimensions)
+        return made
+
+    def _is_small(self, piece: Piece) -> bool:
+        """Tell whether the values of a variable are known of all files."""
+        if not piece.is_small:
+            return False
+        layouts = {id(file.layout): file.layout for file in self.files}.values()
+        return all((own := lay.piece(piece.path)) is not None and own.is_small for lay in layouts)
+
+    def _stays(self, variable: Variable, piece: Piece) -> bool:
+        """Tell whether the master holds a variable that is the same in all files."""
+        itemsize = 32 if variable.dtype.kind == "O" else variable.dtype.itemsize
+        nbytes = itemsize * int(np.prod(variable.shape, dtype=np.int64))
+        return piece.is_coordinate or nbytes <= SMALL_BYTES
+
+    def _varies(self, piece: Piece) -> bool:
+        """Tell whether a coordinate without dimensions differs between files."""
+        if piece.dimensions or not self._is_small(piece):
+            return False
+        found = [self._value(file, piece) for file in self._distinct(piece)]
+        old = self.before
+        if old is not None and piece.path in old.values:
+            found.append(old.values[piece.path])
+        return any(not _equal(found[0], other) for other in found[1:])
+
+    def _distinct(self, piece: Piece) -> list[Summary]:
+        """Return a file for each of the different values of a small variable."""
+        found: dict[tuple[int, int], Summary] = {}
+        for file in self.files:
+            found.setdefault((id(file.value(piece.path)), id(file.layout)), file)
+        return list(found.values())
+
+    def _value(self, file: Summary, piece: Piece) -> np.ndarray:
+        own = file.layout.piece(piece.path)
+        assert own is not None
+        return converted(file.value(piece.path), own, piece)
+
+    def _held(self, piece: Piece, variable: Variable, along: list[str]) -> np.ndarray:
+        """Return the values of a variable that the master holds."""
+        old = None if self.before is None else self.before.values.get(piece.path)
+        if not along:
+            if not self._is_small(piece):
+                assert old is not None
+                return old
+            files = self._distinct(piece)
+            found = self._value(files[0], piece) if old is None else old
+            for file in files:
+                self._check_equal(piece, found, file, self._first(old))
+            return found
+        (dimension,) = along
+        axis = self.grid.axes[dimension]
+        if piece.path == dimension and axis.values is not None:
+            return axis.values
+        at = [d.path for d in variable.dimensions].index(dimension)
+        parts = self._parts(piece, dimension, at, old, axis)
+        return np.concatenate([parts[number] for number in axis.order.tolist()], axis=at)
+
+    def _first(self, old: np.ndarray | None) -> str:
+        return self.files[0].target if old is None else "the aggregation"
+
+    def _parts(
+        self, piece: Piece, dimension: str, at: int, old: np.ndarray | None, axis: Axis
+    ) -> dict[int, np.ndarray]:
+        """Return the values of a variable along one dimension, by number of the block."""
+        parts: dict[int, np.ndarray] = {}
+        if old is not None:
+            edges = self._edges[dimension].edges
+            parts.update(enumerate(np.split(old, edges[1:-1], axis=at)))
+        owners: dict[int, tuple[int, str]] = {}
+        for file, number in zip(self.files, self.grid.numbers[dimension].tolist(), strict=True):
+            raw = file.value(piece.path)
+            if number in owners and owners[number][0] == id(raw):
+                continue
+            value = self._value(file, piece)
+            if dimension == self.grid.new:
+                value = np.expand_dims(value, at)
+            if number in parts:
+                other = owners[number][1] if number in owners else "the aggregation"
+                self._check_equal(piece, parts[number], file, other, value)
+            else:
+                parts[number] = value
+            owners.setdefault(number, (id(raw), file.target))
+        return parts
+
+    def _check_equal(
+        self,
+        piece: Piece,
+        expected: np.ndarray,
+        file: Summary,
+        other: str,
+        value: np.ndarray | None = None,
+    ) -> None:
+        if not _equal(expected, self._value(file, piece) if value is None else value):
+            raise ExportError(
+                file.target, f"has other values of the coordinate {piece.path} than {other}"
+            )
+
+    def _equally_packed(self) -> bool:
+        """Tell whether all files have packed their variables in the same way."""
+        layouts = {id(file.layout): file.layout for file in self.files}
+        packings = {tuple(piece.packing for piece in lay.pieces) for lay in layouts.values()}
+        types = {tuple(piece.stored_type for piece in lay.pieces) for lay in layouts.values()}
+        return len(packings) == 1 and len(types) == 1
+
+
+def _holding(variable: Variable, values: np.ndarray) -> Variable:
+    """Return a variable whose type holds values that may have been converted."""
+    if values.dtype.kind != "f" or values.dtype == variable.dtype.newbyteorder("="):
+        return variable
+    return replace(variable, nc_type="double", dtype=NC_DTYPES["double"])
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one.shape != other.shape:
+        return False
+    both = one.dtype.kind == "f" and other.dtype.kind == "f"
+    return bool(np.array_equal(one, other, equal_nan=both))

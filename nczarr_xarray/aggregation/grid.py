@@ -1,0 +1,317 @@
+"""Where files lie in the grid of an aggregation: one axis for each dimension they differ along."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError, NCZarrWarning
+from nczarr_xarray.aggregation.axes import Axis, by_coordinate, in_sequence
+from nczarr_xarray.aggregation.checks import converted
+from nczarr_xarray.aggregation.summary import Layout, Piece, Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The blocks that an aggregation has already, along one dimension.
+
+    Parameters
+    ----------
+    edges
+        Where they begin and end, ascending.
+    values
+        The coordinate; None if there is none.
+    """
+
+    edges: np.ndarray
+    values: np.ndarray | None = None
+
+    @property
+    def lengths(self) -> list[int]:
+        """Lengths of the blocks."""
+        lengths: list[int] = np.diff(self.edges).tolist()
+        return lengths
+
+    def blocks(self) -> list[np.ndarray]:
+        """Return the coordinates of each block."""
+        assert self.values is not None
+        return np.split(self.values, self.edges[1:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The axes of an aggregation, and where files are along them.
+
+    Parameters
+    ----------
+    axes
+        By path of the dimension.
+    numbers
+        Of the block that each file has, by path of the dimension.
+    new
+        The dimension that files do not have, if so.
+    """
+
+    axes: Mapping[str, Axis]
+    numbers: Mapping[str, np.ndarray]
+    new: str | None = None
+
+    def shape(self, dimensions: Sequence[str]) -> tuple[int, ...]:
+        """Return how many blocks there are along dimensions."""
+        return tuple(len(self.axes[d].order) if d in self.axes else 1 for d in dimensions)
+
+    def places(self, dimensions: Sequence[str]) -> np.ndarray:
+        """Return where files are in a grid of these dimensions, in C order."""
+        count = len(next(iter(self.numbers.values()))) if self.numbers else 0
+        place = np.zeros(count, np.int64)
+        for dimension, length in zip(dimensions, self.shape(dimensions), strict=True):
+            place *= length
+            if dimension in self.axes:
+                place += self.axes[dimension].places[self.numbers[dimension]]
+        return place
+
+
+@dataclass(slots=True)
+class Arranger:
+    """Finds the grid of files.
+
+    Parameters
+    ----------
+    files
+        In the order in which they are given.
+    expected
+        What they should have.
+    asked
+        Paths of dimensions along which they follow each other; none to find that out.
+    gaps
+        Whether there may be gaps.
+    before
+        What an aggregation has already, by dimension, to which the files are added.
+    url
+        Of that aggregation.
+    """
+
+    files: Sequence[Summary]
+    expected: Layout
+    asked: Sequence[str] = ()
+    gaps: bool = True
+    before: Mapping[str, Before] = field(default_factory=dict)
+    url: str = ""
+
+    def grid(self) -> Grid:
+        """Return the grid.
+
+        Raises
+        ------
+        ExportError
+            Naming the file that does not fit, and why.
+        """
+        new = self._new_dimension()
+        found: dict[str, tuple[np.ndarray, list[np.ndarray]]] = {}
+        plain: list[str] = []
+        for dimension in dict.fromkeys((*self.expected.dimensions, *((new,) if new else ()))):
+            if self._coordinate(dimension, new) is not None:
+                numbers, blocks = self._blocks(dimension)
+                if len(blocks) > 1 or dimension in self.asked:
+                    self._check_asked(dimension, numbers)
+                    found[dimension] = numbers, blocks
+            elif dimension in self.asked or self._grows(dimension, new):
+                plain.append(dimension)
+            else:
+                self._check_sizes(dimension)
+        if len(plain) > 1:
+            names = " and ".join(plain)
+            raise ExportError(
+                self.files[0].target, f"{names} have no coordinates: the order is not known"
+            )
+        if not found and not plain:
+            self._nothing_differs()
+        every = {dimension: numbers for dimension, (numbers, _) in found.items()}
+        axes: dict[str, Axis] = {}
+        for dimension in plain:
+            every[dimension], axes[dimension] = self._sequence(dimension, every, new)
+        for dimension, (numbers, blocks) in found.items():
+            owners = self._owners(dimension, numbers, len(blocks))
+            axes[dimension] = by_coordinate(dimension, blocks, owners, gaps=self.gaps)
+        return Grid(axes, every, new)
+
+    def _new_dimension(self) -> str | None:
+        """Return the dimension that files do not have but follow each other along."""
+        own = self.files[0].layout.dimensions
+        lacking = [d for d in (*self.asked, *self.before) if d not in own]
+        lacking = [*dict.fromkeys(lacking)]
+        if len(lacking) > 1:
+            raise ExportError(
+                self.files[0].target, f"has none of the dimensions {', '.join(lacking)}"
+            )
+        return lacking[0] if lacking else None
+
+    def _coordinate(self, dimension: str, new: str | None) -> Piece | None:
+        piece = self.expected.piece(dimension)
+        if piece is None or not piece.is_small:
+            return None
+        return piece if piece.dimensions in ((dimension,), ()) or dimension == new else None
+
+    def _blocks(self, dimension: str) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return the different coordinates along a dimension, and which ones each file has."""
+        wanted = self.expected.piece(dimension)
+        assert wanted is not None
+        before = self.before.get(dimension)
+        blocks = [] if before is None else before.blocks()
+        known = {_key(block): number for number, block in enumerate(blocks)}
+        same: dict[tuple[int, int], int] = {}
+        numbers = np.empty(len(self.files), np.int64)
+        for at, file in enumerate(self.files):
+            values, layout = file.value(dimension), file.layout
+            number = same.get((id(values), id(layout)))
+            if number is None:
+                own = layout.piece(dimension)
+                assert own is not None
+                block = np.atleast_1d(converted(values, own, wanted))
+                number = known.setdefault(_key(block), len(blocks))
+                if number == len(blocks):
+                    blocks.append(block)
+                same[id(values), id(layout)] = number
+            numbers[at] = number
+        return numbers, blocks
+
+    def _check_asked(self, dimension: str, numbers: np.ndarray) -> None:
+        if self.asked and dimension not in self.asked:
+            other = int(np.flatnonzero(numbers != numbers[0])[0]) if len(set(numbers)) > 1 else 0
+            first = self.url if self.before else self.files[0].target
+            names = ", ".join(path.strip("/") for path in self.asked)
+            raise ExportError(
+                self.files[other].target,
+                f"has other coordinates along {dimension} than {first}; the files are to follow "
+                f"each other along {names} only",
+            )
+
+    def _grows(self, dimension: str, new: str | None) -> bool:
+        if dimension == new:
+            return True
+        return dimension in self.before and len(self.before[dimension].edges) > 2
+
+    def _check_sizes(self, dimension: str) -> None:
+        before = self.before.get(dimension)
+        first = self.files[0].size(dimension) if before is None else int(before.edges[-1])
+        for file in self.files:
+            if file.size(dimension) != first:
+                other = self.files[0].target if before is None else self.url
+                name = dimension.strip("/")
+                raise ExportError(
+                    file.target,
+                    f"has length {file.size(dimension)} along {dimension}, and {other} has "
+                    f"{first}; if the files are to follow each other along it in the order in "
+                    f"which they are given, say dim={name!r}",
+                )
+
+    def _nothing_differs(self) -> None:
+        if len(self.files) > 1 or self.before:
+            other = self.url if self.before else self.files[0].target
+            file = self.files[0 if self.before else 1].target
+            raise ExportError(
+                file,
+                f"has the same coordinates as {other}; if the files are to follow each other in "
+                "the order in which they are given, say dim=NAME, the name of a dimension, which "
+                "may be a new one",
+            )
+        raise ExportError(
+            self.files[0].target,
+            "is one file; say dim=NAME, the dimension along which others are to follow it",
+        )
+
+    def _sequence(
+        self, dimension: str, others: Mapping[str, np.ndarray], new: str | None
+    ) -> tuple[np.ndarray, Axis]:
+        """Return the blocks of files, in the order in which they are given."""
+        count = len(self.files)
+        parts = [part.tolist() for part in others.values()]
+        keys = zip(*parts, strict=True) if parts else [()] * count
+        seen: dict[tuple[int, ...], int] = {}
+        before = self.before.get(dimension)
+        lengths = [] if before is None else before.lengths
+        first = len(lengths)
+        owners: list[str] = []
+        numbers = np.empty(count, np.int64)
+        for at, (file, key) in enumerate(zip(self.files, keys, strict=True)):
+            number = seen[key] = seen.get(key, -1) + 1
+            length = 1 if dimension == new else file.size(dimension)
+            if number == len(owners):
+                owners.append(file.target)
+                lengths.append(length)
+            elif lengths[first + number] != length:
+                raise ExportError(
+                    file.target,
+                    f"has length {length} along {dimension}, and {owners[number]}, which is to be "
+                    f"beside it, {lengths[first + number]}",
+                )
+            numbers[at] = first + number
+        if others and len(set(seen.values())) > 1:
+            raise ExportError(
+                self.files[-1].target,
+                f"{dimension} has no coordinate, and there are not as many files everywhere "
+                "along it: the order is not known",
+            )
+        return numbers, in_sequence(dimension, lengths)
+
+    def _owners(self, dimension: str, numbers: np.ndarray, count: int) -> list[str]:
+        """Return a file for each block, for messages."""
+        owners = [self.url] * count
+        before = self.before.get(dimension)
+        known = 0 if before is None else len(before.edges) - 1
+        for at in range(len(numbers) - 1, -1, -1):
+            if numbers[at] >= known:
+                owners[numbers[at]] = self.files[at].target
+        return owners
+
+
+def check_places(grid: Grid, files: Sequence[Summary], *, gaps: bool, partly: bool) -> None:
+    """Raise if two files are at the same place; say which places have none.
+
+    Parameters
+    ----------
+    gaps
+        Whether places without a file are allowed; then a warning tells of them.
+    partly
+        Whether there are others besides these files.
+
+    Raises
+    ------
+    ExportError
+        Naming the files, or the place.
+    """
+    dimensions = list(grid.axes)
+    places = grid.places(dimensions)
+    order = np.argsort(places, kind="stable")
+    same = np.flatnonzero(np.diff(places[order]) == 0)
+    if len(same):
+        one, other = (files[int(order[same[0] + step])].target for step in (0, 1))
+        names = ", ".join(dimensions)
+        raise ExportError(other, f"has the same coordinates as {one}, along {names}")
+    shape = grid.shape(dimensions)
+    lacking = np.setdiff1d(np.arange(np.prod(shape, dtype=np.int64)), places)
+    if partly or not len(lacking):
+        return
+    position = np.unravel_index(int(lacking[0]), shape)
+    where = []
+    for dimension, at in zip(dimensions, position, strict=True):
+        axis = grid.axes[dimension]
+        start = int(axis.starts[at])
+        where.append(f"{dimension} {start if axis.values is None else axis.values[start]}")
+    message = (
+        f"{len(lacking)} of {np.prod(shape)} parts have no file; the first is at {', '.join(where)}"
+    )
+    if not gaps:
+        raise ExportError(files[0].target, f"{message}; gaps='allow' takes them as missing data")
+    warnings.warn(f"{message}; they read as missing data", NCZarrWarning, stacklevel=4)
+
+
+def _key(block: np.ndarray) -> object:
+    if block.dtype.kind == "O":
+        return tuple(block.tolist())
+    if block.dtype.kind in "iu":
+        return "i", block.astype(np.int64).tobytes()
+    return block.astype(np.float64).tobytes() if block.dtype.kind == "f" else block.tobytes()

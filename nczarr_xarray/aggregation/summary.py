@@ -1,0 +1,272 @@
+"""What is kept of a file that becomes part of an aggregation: little, for there may be many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.export.cfa.master import unpacked
+from nczarr_xarray.formats.cfa.dialect import Owner
+from nczarr_xarray.formats.cfa.table import packing_of
+from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable, described
+
+#: Bytes of a coordinate variable in one file, up to which it is read of every file.
+SMALL_BYTES = 1 << 16
+
+#: Attributes that name variables which tell where data are.
+_NAMING = ("coordinates", "bounds", "climatology", "grid_mapping", "formula_terms")
+
+
+class Piece(NamedTuple):
+    """A variable as a file has it, apart from lengths, values and other attributes.
+
+    Attributes
+    ----------
+    path
+        Of the variable.
+    dimensions
+        Paths of its dimensions.
+    nc_type
+        netCDF's name of the type of its values, unpacked if it is no coordinate.
+    stored_type
+        That of what the file holds.
+    units, calendar
+        Of its values; those of the coordinate that it is the bounds of.
+    packing
+        Names and values of the attributes by which its values are packed.
+    is_coordinate
+        Whether it tells where data are.
+    is_small
+        Whether its values are read of every file.
+    """
+
+    path: str
+    dimensions: tuple[str, ...]
+    nc_type: str
+    stored_type: str
+    units: str | None
+    calendar: str | None
+    packing: tuple[tuple[str, Any], ...]
+    is_coordinate: bool
+    is_small: bool
+
+
+class Layout(NamedTuple):
+    """What files of the same kind have in common; one object for all of them.
+
+    Attributes
+    ----------
+    dimensions
+        Paths of all dimensions that variables have.
+    pieces
+        The variables.
+    """
+
+    dimensions: tuple[str, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def small(self) -> tuple[Piece, ...]:
+        """The variables whose values are read."""
+        return tuple(piece for piece in self.pieces if piece.is_small)
+
+    def piece(self, path: str) -> Piece | None:
+        """Return a variable; None if there is none."""
+        return next((piece for piece in self.pieces if piece.path == path), None)
+
+
+class Summary(NamedTuple):
+    """A file that becomes part of an aggregation.
+
+    Attributes
+    ----------
+    target
+        What opens it, and how messages name it.
+    layout
+        Its variables.
+    sizes
+        Lengths of `Layout.dimensions`.
+    values
+        Of `Layout.small`.
+    """
+
+    target: str
+    layout: Layout
+    sizes: tuple[int, ...]
+    values: tuple[np.ndarray, ...]
+
+    def size(self, dimension: str) -> int:
+        """Return the length of a dimension."""
+        return self.sizes[self.layout.dimensions.index(dimension)]
+
+    def value(self, path: str) -> np.ndarray:
+        """Return the values of a variable of `Layout.small`."""
+        for piece, values in zip(self.layout.small, self.values, strict=True):
+            if piece.path == path:
+                return values
+        raise KeyError(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What was found in the metadata of one file.
+
+    Parameters
+    ----------
+    layout, sizes
+        As of `Summary`.
+    wanted
+        The variables of `Layout.small`, which are to be read.
+    """
+
+    layout: Layout
+    sizes: tuple[int, ...]
+    wanted: tuple[Variable, ...]
+
+
+def describe(
+    target: str,
+    hierarchy: Hierarchy,
+    names: frozenset[str] = frozenset(),
+    scalars: Iterable[str] = (),
+) -> Description:
+    """Describe a file by its metadata.
+
+    Parameters
+    ----------
+    names
+        Variables that are wanted, besides their coordinates; if there is none, all are.
+    scalars
+        Variables without dimensions that are coordinates, too.
+
+    Raises
+    ------
+    ExportError
+        If a variable that is wanted is not there, or cannot be part of an aggregation.
+    """
+    root = hierarchy.root
+    variables = {v.path: (group, v) for group in root.walk() for v in group.variables.values()}
+    coordinates = {
+        path
+        for path, (_, v) in variables.items()
+        if is_index(v) or (not v.dimensions and path.strip("/") in scalars)
+    }
+    parents: dict[str, Variable] = {}
+    named: dict[str, set[str]] = {}
+    for path, (group, variable) in variables.items():
+        named[path] = set()
+        for attribute, other in _named(variable, group, root):
+            named[path].add(other.path)
+            coordinates.add(other.path)
+            if attribute in ("bounds", "climatology"):
+                parents.setdefault(other.path, variable)
+    if names:
+        wanted = _wanted(target, variables, names, named)
+        variables = {path: found for path, found in variables.items() if path in wanted}
+    pieces, small = [], []
+    dimensions: dict[str, int] = {}
+    for path, (_, variable) in variables.items():
+        _check(target, variable)
+        dimensions |= {d.path: d.size for d in variable.dimensions}
+        parent = parents.get(path)
+        units, calendar = _units(variable)
+        if units is None and parent is not None:
+            units, calendar = _units(parent)
+        itemsize = 32 if variable.dtype.kind == "O" else variable.dtype.itemsize
+        nbytes = itemsize * int(np.prod(variable.shape, dtype=np.int64))
+        is_small = is_index(variable) or (path in coordinates and nbytes <= SMALL_BYTES)
+        pieces.append(
+            Piece(
+                path,
+                tuple(d.path for d in variable.dimensions),
+                str((variable if path in coordinates else unpacked(variable)).nc_type),
+                str(variable.nc_type),
+                units,
+                calendar,
+                tuple((name, _one(value)) for name, value in packing_of(variable).items()),
+                path in coordinates,
+                is_small,
+            )
+        )
+        if is_small:
+            small.append(variable)
+    layout = Layout(tuple(dimensions), tuple(pieces))
+    return Description(layout, tuple(dimensions.values()), tuple(small))
+
+
+def is_index(variable: Variable) -> bool:
+    """Tell a variable that is the coordinate of its only dimension."""
+    dimensions = variable.dimensions
+    return len(dimensions) == 1 and dimensions[0].path == variable.path
+
+
+def text(attribute: Attribute | None) -> str | None:
+    """Return an attribute that is one text; None if it is not."""
+    value = None if attribute is None else attribute.value
+    if isinstance(value, tuple) and len(value) == 1:
+        value = value[0]
+    return value if isinstance(value, str) else None
+
+
+def _one(value: Any) -> Any:
+    return value[0] if isinstance(value, (list, tuple)) else value
+
+
+def _units(variable: Variable) -> tuple[str | None, str | None]:
+    units = text(variable.attributes.get("units"))
+    units = units.strip() if units is not None else None
+    if units is None or " since " not in units:
+        return units, None
+    calendar = (text(variable.attributes.get("calendar")) or "standard").strip().lower()
+    return units, "standard" if calendar == "gregorian" else calendar
+
+
+def _named(variable: Variable, group: Group, root: Group) -> Iterator[tuple[str, Variable]]:
+    """Yield the variables that attributes of one name, each with the attribute."""
+    owner = Owner(variable, group, root)
+    for attribute in _NAMING:
+        words = text(variable.attributes.get(attribute))
+        for word in words.split() if words is not None else ():
+            other = owner.sibling(word.rstrip(":"))
+            if other is not None:
+                yield attribute, other
+
+
+def _wanted(
+    target: str,
+    variables: dict[str, tuple[Group, Variable]],
+    names: frozenset[str],
+    named: dict[str, set[str]],
+) -> set[str]:
+    """Return the paths of variables that are wanted, and of what these need."""
+    pending = [f"/{name.strip('/')}" for name in sorted(names)]
+    for path in pending:
+        if path not in variables:
+            known = ", ".join(name.strip("/") for name in variables)
+            raise ExportError(target, f"has no variable {path.strip('/')!r}; there are {known}")
+    found: set[str] = set()
+    while pending:
+        path = pending.pop()
+        if path in found:
+            continue
+        found.add(path)
+        _, variable = variables[path]
+        pending += named[path]
+        pending += (d.path for d in variable.dimensions if d.path in variables)
+    return found
+
+
+def _check(target: str, variable: Variable) -> None:
+    """Raise if a variable cannot be read, or cannot be written to a master."""
+    hint = "name the variables that are wanted"
+    if variable.error is not None:
+        raise ExportError(target, f"has a variable that cannot be read: {variable.error}; {hint}")
+    if variable.nc_type is None or variable.dtype.names:
+        kind = described(variable.dtype)
+        raise ExportError(
+            target, f"{variable.path} holds {kind}, which no aggregation holds; {hint}"
+        )

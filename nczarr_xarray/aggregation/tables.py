@@ -1,0 +1,118 @@
+"""Tables of fragments of files whose places are known: arithmetic with columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.aggregation.grid import Before, Grid
+from nczarr_xarray.aggregation.summary import Summary
+from nczarr_xarray.formats.cfa.table import constant
+from nczarr_xarray.model import Dimension, Fragments
+
+
+@dataclass(frozen=True, slots=True)
+class Tabler:
+    """Makes tables.
+
+    Parameters
+    ----------
+    files, addresses
+        The files, and how the master names them.
+    grid
+        Where they are.
+    old
+        The tables of the aggregation that they are added to, by path of the variable.
+    before
+        Where these are divided.
+    """
+
+    files: Sequence[Summary]
+    addresses: np.ndarray
+    grid: Grid
+    old: Mapping[str, Fragments]
+    before: Mapping[str, Before]
+    _columns: dict[tuple[str, ...], np.ndarray] = field(default_factory=dict)
+
+    def table(self, path: str, dimensions: Sequence[Dimension]) -> Fragments:
+        """Return the table of a variable.
+
+        Raises
+        ------
+        ExportError
+            Naming a file whose place is taken.
+        """
+        paths = tuple(d.path for d in dimensions)
+        starts, stops = [], []
+        for dimension in dimensions:
+            axis = self.grid.axes.get(dimension.path)
+            starts.append(np.zeros(1, np.int64) if axis is None else axis.starts)
+            stops.append(np.array([dimension.size], np.int64) if axis is None else axis.stops)
+        bounds = tuple(starts), tuple(stops)
+        old = self.old.get(path)
+        if old is not None:
+            return self._extended(old, path, paths, bounds)
+        if paths not in self._columns:
+            column = np.full(self._count(paths), None, object)
+            # the first file counts where several are at one place
+            column[self.grid.places(paths)[::-1]] = self.addresses[::-1]
+            self._columns[paths] = column
+        column = self._columns[paths]
+        count = len(column)
+        return Fragments(*bounds, column, constant(path.strip("/"), count), constant("", count))
+
+    def _count(self, paths: tuple[str, ...]) -> int:
+        return int(np.prod(self.grid.shape(paths), dtype=np.int64))
+
+    def _extended(
+        self,
+        old: Fragments,
+        path: str,
+        paths: tuple[str, ...],
+        bounds: tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]],
+    ) -> Fragments:
+        """Return a table with the fragments that there are, and the files."""
+        if old.values is not None:
+            raise ExportError(path, "has one value for each fragment instead of files")
+        moved = self._moved(old, paths)
+        places = self.grid.places(paths)
+        there = np.array([address is not None for address in old.addresses.tolist()], bool)
+        if len(self.grid.axes.keys() & set(paths)) == len(self.grid.axes):
+            taken = np.flatnonzero(np.isin(places, moved[there]))
+            if len(taken):
+                raise ExportError(
+                    self.files[int(taken[0])].target,
+                    "has the same coordinates as a file that the aggregation has already",
+                )
+
+        def column(was: np.ndarray, new: np.ndarray) -> np.ndarray:
+            found = np.full(self._count(paths), None, object)
+            found[places[::-1]] = new[::-1]
+            found[moved[there]] = was[there]
+            return found
+
+        count = len(self.files)
+        return Fragments(
+            *bounds,
+            addresses=column(old.addresses, self.addresses),
+            names=column(old.names, constant(path.strip("/"), count)),
+            formats=column(old.formats, constant("", count)),
+            mappings={int(moved[at]): mapping for at, mapping in old.mappings.items()},
+            others={int(moved[at]): others for at, others in old.others.items()},
+        )
+
+    def _moved(self, old: Fragments, paths: tuple[str, ...]) -> np.ndarray:
+        """Return the new numbers of the fragments that there are, by their old ones."""
+        place = np.zeros(old.count, np.int64)
+        positions = np.unravel_index(np.arange(old.count), old.grid) if old.grid else ()
+        for path, length, starts, position in zip(
+            paths, self.grid.shape(paths), old.starts, positions, strict=True
+        ):
+            place *= length
+            if path in self.grid.axes:
+                block = np.searchsorted(self.before[path].edges, starts)
+                place += self.grid.axes[path].places[block][position]
+        return place

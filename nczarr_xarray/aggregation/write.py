@@ -1,0 +1,130 @@
+"""Write a master: what it holds, and its tables in the spelling of a dialect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.aggregation.combine import Aggregated
+from nczarr_xarray.export.cfa.cfa_task import CfaTask
+from nczarr_xarray.export.cfa.claim import Claim
+from nczarr_xarray.export.cfa.content import Content, Member
+from nczarr_xarray.export.cfa.existing_master import referred_keys
+from nczarr_xarray.export.cfa.master import (
+    aggregation,
+    conventions,
+    dialect_called,
+    keeps_packing,
+    unpacked,
+)
+from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.model import NC_DTYPES, ChunkedArray, Dimension, Variable
+
+
+@dataclass(frozen=True, slots=True)
+class MasterWriter:
+    """Writes one master.
+
+    Parameters
+    ----------
+    place
+        Where.
+    kind
+        What it is if it is a file.
+    """
+
+    place: MasterPlace
+    kind: Literal["netCDF3", "netCDF4"]
+
+    @classmethod
+    def find(
+        cls,
+        target: str | os.PathLike[str],
+        storage_options: Mapping[str, Any] | None,
+        format: str | None = None,  # noqa: A002 - as `to_cfa` calls it
+    ) -> MasterWriter:
+        """Find out where to write, and what.
+
+        Raises
+        ------
+        ExportError
+            If there is no such format.
+        NCZarrError
+            If nothing can be written there.
+        """
+        place = MasterPlace.find(target, storage_options)
+        if format not in (None, "CFA3", "CFA4"):
+            raise ExportError(place.url, f"format is {format!r}; it is 'CFA3' or 'CFA4'")
+        return cls(place, "netCDF3" if format == "CFA3" else "netCDF4")
+
+    def address_of(self, target: str) -> str:
+        """Return how the master names a file: relative to its own folder, if it is below that."""
+        folder = self.place.file.folder
+        return target.removeprefix(folder) if target != folder else target
+
+    def write(self, found: Aggregated, version: str, *, replaces: bool) -> None:
+        """Write the master in one step.
+
+        Raises
+        ------
+        ExportError
+            If the dialect cannot say what there is.
+        StoreError
+            If the store fails; what was there stays.
+        """
+        dialect = dialect_called(version, self.place.url)
+        dimensions = self._dimensions(found)
+        members: list[Member] = []
+        keeps = found.packed and keeps_packing(dialect)
+        for variable in found.variables():
+            own = tuple(dimensions[d.path] for d in variable.dimensions)
+            variable = replace(variable, dimensions=own)
+            table = found.tables.get(variable.path)
+            if table is None:
+                members.append(_held(variable, found.values[variable.path]))
+            else:
+                members += aggregation(variable if keeps else unpacked(variable), table, dialect)
+        attributes = conventions(found.hierarchy.root.attributes, dialect)
+        content = Content(attributes, members, list(dimensions.values()))
+        referred = partial(referred_keys, self.place)
+        claim = Claim.begin(self.place, referred)
+        task = CfaTask(self.place, self.kind, claim, referred, [], content, replaces)
+        with Progress("aggregate", shown=False) as progress:
+            task.run(progress)
+
+    def _dimensions(self, found: Aggregated) -> dict[str, Dimension]:
+        """Return the dimensions of the master, by path.
+
+        One that it holds no data along cannot be unlimited: its length would be lost.
+        """
+        used = {
+            dimension.path
+            for variable in found.variables()
+            if variable.path in found.values
+            for dimension in variable.dimensions
+        }
+        return {
+            d.path: replace(d, unlimited=d.unlimited and d.path in used)
+            for group in found.hierarchy.root.walk()
+            for d in group.dimensions.values()
+        }
+
+
+def _held(variable: Variable, values: np.ndarray) -> Member:
+    """Return a variable that the master holds."""
+    dtype = NC_DTYPES[str(variable.nc_type)]
+    if variable.nc_type == "string":
+        longest = max((len(str(text).encode()) for text in values.ravel().tolist()), default=1)
+        dtype = np.dtype(f"S{max(1, longest)}")
+    chunks = tuple(max(1, size) for size in values.shape)
+    array = ChunkedArray(variable.path.strip("/"), values.shape, chunks, dtype)
+    held = values if variable.nc_type == "string" else np.asarray(values, dtype)
+    dtype = NC_DTYPES[str(variable.nc_type)]
+    return Member(replace(variable, array=array, enum=None, dtype=dtype), held)

@@ -1,0 +1,102 @@
+"""``nczarr aggregate``: many files as one dataset, without their data."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from nczarr_fsspec.errors import DatasetExistsError
+from nczarr_xarray.cli.target import add_option
+
+#: Versions of the CFA conventions that are written.
+VERSIONS = ("0.4", "0.6.2", "1.13")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the ``aggregate`` command to the parsers of ``nczarr``."""
+    parser = subparsers.add_parser(
+        "aggregate",
+        help="make one dataset of many files: a master that says which file has what",
+        description="Write a master that holds the coordinates of all files, and says which of "
+        "them has which part of the data. Only metadata and coordinates are read; the order of "
+        "the files follows from the coordinates.",
+        epilog="example: nczarr aggregate https://data.example/tas_19*.nc -o tas.nca",
+    )
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a path or URL")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="MASTER",
+        required=True,
+        help="a path or URL: of a netCDF file, or a tree (.zarr, .nczarr, #mode=nczarr)",
+    )
+    parser.add_argument(
+        "--append", action="store_true", help="add the files to what MASTER has already"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace MASTER")
+    parser.add_argument(
+        "--dim",
+        action="append",
+        metavar="NAME",
+        help="a dimension along which the files follow each other, if its coordinate does not "
+        "tell that; it may be a new one (may be repeated)",
+    )
+    parser.add_argument(
+        "--var",
+        action="append",
+        metavar="NAME",
+        help="a variable that is wanted; else all are (may be repeated)",
+    )
+    parser.add_argument(
+        "--cfa-version",
+        choices=VERSIONS,
+        help="the version of the CFA conventions, 1.13 being that of CF-1.13 (default: 1.13, with "
+        "--append that of MASTER)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("CFA3", "CFA4"),
+        help="CFA4: a netCDF-4 file (default); CFA3: a classic file, for --cfa-version 0.4",
+    )
+    parser.add_argument(
+        "--no-gaps",
+        action="store_true",
+        help="refuse files that do not follow each other without a gap",
+    )
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="show a progress bar (default: on a terminal)",
+    )
+    add_option(parser, "-s", "file_options", "storage option of the files")
+    add_option(parser, "-S", "master_options", "storage option of MASTER")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Aggregate; return 0 (errors are raised)."""
+    from nczarr_xarray.aggregation.api import aggregate
+
+    shown = sys.stderr.isatty() if args.progress is None else args.progress
+    try:
+        aggregate(
+            args.files,
+            args.output,
+            args.dim,
+            args.append,
+            dict(args.file_options) or None,
+            shown,
+            args.cfa_version,
+            format=args.format,
+            variables=args.var,
+            gaps="raise" if args.no_gaps else "allow",
+            overwrite=args.overwrite,
+            output_options=dict(args.master_options) or None,
+        )
+    except DatasetExistsError as error:
+        # the message in terms of the command line
+        reason = error.reason.replace("overwrite=True", "--overwrite")
+        reason = reason.replace("append=True", "--append")
+        raise DatasetExistsError(error.object, reason) from error
+    return 0

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+import nczarr_xarray
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError, URLError
+from nczarr_xarray.aggregation.api import aggregate
+from nczarr_xarray.export.cfa import cfa_task
+from tests.support.manyfiles import TIME, field, step, write
+
+VERSIONS = ("0.4", "0.6.2", "1.13")
+
+
+def months(folder: Path, *, form: Any = "NETCDF4", count: int = 3) -> list[str]:
+    """Write files, the last one first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [step(folder / f"{n}.nc", [2 * n, 2 * n + 1], form=form) for n in range(count)]
+    return files[::-1]
+
+
+def check_field(master: Any, times: int, **options: Any) -> None:
+    with xr.open_dataset(master, engine="nczarr", decode_times=False, **options) as ds:
+        assert ds.time.values.tolist() == [*range(times)]
+        assert np.array_equal(ds.tas.values, field([*range(times)]))
+        assert ds.tas.attrs == {"units": "K"}
+        assert ds.x.values.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["m.nca", "m.nczarr", "file://{}/m#mode=nczarr"])
+def test_every_version_in_every_kind_of_master(tmp_path: Path, version: str, name: str) -> None:
+    master = name.format(tmp_path) if "{" in name else str(tmp_path / name)
+    aggregate(months(tmp_path), master, cfa_version=version)
+    check_field(master, 6)
+
+
+def test_classic_masters_of_classic_files(tmp_path: Path) -> None:
+    files = months(tmp_path, form="NETCDF3_CLASSIC")
+    aggregate(files, tmp_path / "m.nca", cfa_version="0.4", format="CFA3")
+    assert (tmp_path / "m.nca").read_bytes()[:3] == b"CDF"
+    check_field(tmp_path / "m.nca", 6)
+
+
+def test_addresses_are_relative_to_the_folder_of_the_master(tmp_path: Path) -> None:
+    inside = months(tmp_path / "here" / "parts", count=2)
+    outside = step(tmp_path / "elsewhere.nc", [4, 5])
+    aggregate([*inside, outside], tmp_path / "here" / "m.nca")
+    check_field(tmp_path / "here" / "m.nca", 6)
+    (tmp_path / "here").rename(tmp_path / "there")
+    check_field(tmp_path / "there" / "m.nca", 6)
+
+
+def test_a_master_is_not_overwritten_unless_that_is_asked_for(tmp_path: Path) -> None:
+    files = months(tmp_path)
+    aggregate(files[1:], tmp_path / "m.nca")
+    with pytest.raises(DatasetExistsError, match="overwrite=True replaces it, append=True adds"):
+        aggregate(files, tmp_path / "m.nca")
+    check_field(tmp_path / "m.nca", 4)
+    aggregate(files, tmp_path / "m.nca", overwrite=True)
+    check_field(tmp_path / "m.nca", 6)
+    assert sorted(os.listdir(tmp_path)) == ["0.nc", "1.nc", "2.nc", "m.nca"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_append_reads_only_the_new_files(tmp_path: Path, version: str) -> None:
+    files = months(tmp_path)
+    aggregate(files[1:], tmp_path / "m.nca", cfa_version=version)
+    for file in files[1:]:
+        os.rename(file, f"{file}.away")
+    aggregate(files[:1], tmp_path / "m.nca", append=True)
+    for file in files[1:]:
+        os.rename(f"{file}.away", file)
+    check_field(tmp_path / "m.nca", 6)
+
+
+def test_append_puts_files_where_they_belong(tmp_path: Path) -> None:
+    late, middle, early = months(tmp_path)
+    aggregate([late, early], tmp_path / "m.nca")
+    aggregate([middle], tmp_path / "m.nca", append=True)
+    check_field(tmp_path / "m.nca", 6)
+    with pytest.raises(ExportError, match=r"1.nc: has the same coordinates as a file that"):
+        aggregate([middle], tmp_path / "m.nca", append=True)
+    check_field(tmp_path / "m.nca", 6)
+
+
+def test_append_compares_with_the_master(tmp_path: Path) -> None:
+    aggregate(months(tmp_path), tmp_path / "m.nca")
+    other = step(tmp_path / "o.nc", [9], more={"tas": (("time", "x"), field([9]), {"units": "m"})})
+    with pytest.raises(ExportError, match=r"o.nc: /tas has the units 'm', which cannot .*m.nca"):
+        aggregate([other], tmp_path / "m.nca", append=True)
+    overlapping = step(tmp_path / "p.nc", [1.5, 2.5])
+    with pytest.raises(ExportError, match=r"overlaps with .* along /time"):
+        aggregate([overlapping], tmp_path / "m.nca", append=True)
+    with pytest.raises(ExportError, match=r"m.nca: follows CFA-1.13; leave out cfa_version"):
+        aggregate([other], tmp_path / "m.nca", append=True, cfa_version="0.4")
+    check_field(tmp_path / "m.nca", 6)
+
+
+def test_append_along_a_new_dimension(tmp_path: Path) -> None:
+    def one(n: int) -> str:
+        variables: dict[str, Any] = {
+            "run": ((), n, {}),
+            "v": (("x",), np.full(2, n, "f8"), {}),
+        }
+        return write(tmp_path / f"{n}.nc", variables)
+
+    files = [one(n) for n in range(4)]
+    aggregate([files[3], files[0]], tmp_path / "m.nca", "run")
+    aggregate([files[2], files[1]], tmp_path / "m.nca", append=True)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        assert ds.run.values.tolist() == [0, 1, 2, 3]
+        assert ds.v.dims == ("run", "x")
+        assert ds.v.values[:, 0].tolist() == [0, 1, 2, 3]
+
+
+def packed(path: Path, times: list[float], scale: float, add: float) -> str:
+    variables: dict[str, Any] = {
+        "time": (("time",), np.array(times), TIME),
+        "v": (
+            ("time", "x"),
+            np.array([[10, -1, 30]] * len(times), "i2"),
+            {
+                "scale_factor": scale,
+                "add_offset": add,
+                "_FillValue": np.int16(-1),
+                "valid_range": np.array([0, 100], "i2"),
+            },
+        ),
+    }
+    return write(path, variables)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("scale", [0.5, 0.25])
+def test_packed_files(tmp_path: Path, version: str, scale: float) -> None:
+    files = [packed(tmp_path / "a.nc", [0], 0.5, 1.0), packed(tmp_path / "b.nc", [1], scale, 1.0)]
+    aggregate(files, tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        expected = [[6, np.nan, 16], [10 * scale + 1, np.nan, 30 * scale + 1]]
+        assert np.array_equal(ds.v.values, np.array(expected), equal_nan=True)
+        stays = version == "0.4" and scale == 0.5
+        assert (ds.v.encoding.get("scale_factor") == 0.5) == stays
+        assert ("valid_range" in ds.v.attrs) == stays
+
+
+def test_packed_otherwise_is_not_added_to_what_is_packed(tmp_path: Path) -> None:
+    files = [packed(tmp_path / f"{n}.nc", [n], 0.5, 1.0) for n in range(2)]
+    aggregate(files, tmp_path / "m.nca", cfa_version="0.4")
+    other = packed(tmp_path / "o.nc", [5], 0.25, 1.0)
+    with pytest.raises(ExportError, match=r"o.nc: /v is packed otherwise than in .*m.nca"):
+        aggregate([other], tmp_path / "m.nca", append=True)
+    same = packed(tmp_path / "s.nc", [5], 0.5, 1.0)
+    aggregate([same], tmp_path / "m.nca", append=True)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        assert ds.v[:, 2].values.tolist() == [16, 16, 16]
+
+
+def test_units_of_data_are_converted_when_they_are_read(tmp_path: Path) -> None:
+    a = step(tmp_path / "a.nc", [0])
+    more: dict[str, Any] = {"tas": (("time", "x"), field([1]), {"units": "mK"})}
+    b = step(tmp_path / "b.nc", [1], more=more)
+    aggregate([a, b], tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        assert np.allclose(ds.tas.values, [field([0])[0], field([1])[0] / 1000])
+
+
+def test_what_xarray_makes_of_the_same_files(tmp_path: Path) -> None:
+    files = months(tmp_path)
+    aggregate(files, tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ours:
+        with xr.open_mfdataset(sorted(files), engine="netcdf4") as theirs:
+            assert ours.attrs.pop("Conventions") == "CF-1.13"
+            xr.testing.assert_identical(ours.load(), theirs.load())
+
+
+def test_fragments_that_are_trees(tmp_path: Path) -> None:
+    folders = []
+    for n in range(2):
+        with xr.open_dataset(step(tmp_path / f"{n}.nc", [n]), decode_times=False) as ds:
+            folders.append(tmp_path / f"{n}.zarr")
+            ds.nczarr.to_nczarr(folders[-1])
+    aggregate(folders, tmp_path / "m.nca")
+    check_field(tmp_path / "m.nca", 2)
+
+
+@pytest.mark.parametrize("step_of", ["reading", "writing"])
+def test_the_old_master_stays_if_anything_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_of: str
+) -> None:
+    files = months(tmp_path)
+    master = tmp_path / "m.nca"
+    aggregate(files[1:], master)
+    before = master.read_bytes()
+    if step_of == "reading":
+        Path(files[0]).write_bytes(Path(files[0]).read_bytes()[:200])
+    else:
+
+        def fail(*_: Any) -> None:
+            raise StoreError("disk", "is full")
+
+        monkeypatch.setattr(cfa_task.CfaTask, "_put_file", fail)
+    with pytest.raises((StoreError, ExportError, nczarr_xarray.FormatError)):
+        aggregate(files[:1], master, append=True)
+    assert master.read_bytes() == before
+    assert sorted(os.listdir(tmp_path)) == ["0.nc", "1.nc", "2.nc", "m.nca"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"targets": []}, "targets: there is no file"),
+        ({"targets": [None]}, "has no address; name paths and URLs"),
+        ({"targets": ["https://a:b@h/x.nc"]}, "holds secrets"),
+        ({"gaps": "no"}, "gaps: is 'allow' or 'raise'"),
+        ({"cfa_version": "0.5"}, "cannot be written as CFA-0.5"),
+        ({"format": "CFA5"}, "format is 'CFA5'"),
+    ],
+)
+def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"targets": months(tmp_path), "output": tmp_path / "m.nca"}
+    with pytest.raises((URLError, ExportError), match=message):
+        aggregate(**{**given, **options})
+    assert not (tmp_path / "m.nca").exists()
+
+
+def test_a_thousand_files_of_one_kind_are_described_once(tmp_path: Path) -> None:
+    path = step(tmp_path / "a.nc", [0])
+    data = Path(path).read_bytes()
+    with netCDF4.Dataset(path, "a") as file:
+        file["time"][0] = 1
+    (tmp_path / "b.nc").write_bytes(data)
+    from nczarr_xarray.aggregation.reading import Summaries, Wanted, read_files
+
+    found = Summaries()
+    read_files([path, str(tmp_path / "b.nc")] * 3, Wanted(), lambda: None, found)
+    assert len({id(file.layout) for file in found.files}) == 1
+    assert len({id(file.value("/x")) for file in found.files}) == 1
+    assert len({id(file.value("/time")) for file in found.files}) == 2

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.aggregation.axes import by_coordinate, in_sequence
+
+
+@st.composite
+def cut(draw: st.DrawFn) -> tuple[np.ndarray, list[np.ndarray]]:
+    """A coordinate, and its blocks in any order."""
+    kind = draw(st.sampled_from(["f8", "f4", "i4", "i8"]))
+    steps = draw(st.lists(st.integers(1, 9), min_size=1, max_size=30))
+    values = np.cumsum(np.array(steps)).astype(kind)
+    if draw(st.booleans()):
+        values = values[::-1]
+    edges = sorted(draw(st.sets(st.integers(1, max(1, len(values) - 1)), max_size=10)))
+    blocks = [block for block in np.split(values, edges) if len(block)]
+    if all(len(block) == 1 for block in blocks):
+        values = np.sort(values)  # nothing says that they fall
+    return values, draw(st.permutations(blocks))
+
+
+@given(cut())
+def test_blocks_are_put_in_order(given: tuple[np.ndarray, list[np.ndarray]]) -> None:
+    values, blocks = given
+    axis = by_coordinate("/t", blocks, [f"{n}.nc" for n in range(len(blocks))])
+    assert axis.values is not None
+    assert np.array_equal(axis.values, values)
+    assert axis.length == len(values)
+    for number, block in enumerate(blocks):
+        at = axis.places[number]
+        assert np.array_equal(values[axis.starts[at] : axis.stops[at]], block)
+        assert axis.order[at] == number
+
+
+@given(
+    st.lists(
+        st.lists(st.integers(0, 40), min_size=1, max_size=5, unique=True).map(sorted),
+        min_size=2,
+        max_size=6,
+        unique_by=tuple,
+    )
+)
+def test_blocks_that_overlap_are_refused_and_no_others(lists: list[list[int]]) -> None:
+    spans = sorted((block[0], block[-1]) for block in lists)
+    apart = all(one[1] < other[0] for one, other in itertools.pairwise(spans))
+    blocks = [np.array(block) for block in lists]
+    names = [str(block) for block in lists]
+    if apart:
+        axis = by_coordinate("/t", blocks, names)
+        assert axis.values is not None
+        assert axis.values.tolist() == sorted(itertools.chain(*lists))
+    else:
+        with pytest.raises(ExportError, match="overlaps with"):
+            by_coordinate("/t", blocks, names)
+
+
+def test_text_stays_in_the_order_given() -> None:
+    blocks = [np.array(["b", "c"], object), np.array(["a"], object)]
+    axis = by_coordinate("/m", blocks, ["0.nc", "1.nc"])
+    assert axis.values is not None
+    assert axis.values.tolist() == ["b", "c", "a"]
+    with pytest.raises(ExportError, match=r"1.nc: overlaps with 0.nc along /m: both have 'c'"):
+        by_coordinate("/m", [*blocks[:1], np.array(["c"], object)], ["0.nc", "1.nc"])
+
+
+def test_a_block_of_nothing_is_refused() -> None:
+    with pytest.raises(ExportError, match=r"1.nc: has nothing along /t"):
+        by_coordinate("/t", [np.array([1.0]), np.array([])], ["0.nc", "1.nc"])
+
+
+def test_lengths_in_sequence() -> None:
+    axis = in_sequence("/n", [2, 0, 3])
+    assert axis.starts.tolist() == [0, 2, 2]
+    assert axis.stops.tolist() == [2, 2, 5]
+    assert axis.length == 5

@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nczarr_fsspec.errors import ExportError, NCZarrWarning
+from nczarr_xarray.aggregation.api import Request, combined
+from nczarr_xarray.aggregation.combine import Aggregated
+from nczarr_xarray.aggregation.reading import Wanted
+from nczarr_xarray.export.progress import Progress
+from tests.support.manyfiles import TIME, assembled, field, step, variable_of, write
+
+
+def combine(
+    files: list[str], *dims: str, names: tuple[str, ...] = (), gaps: bool = True
+) -> Aggregated:
+    wanted = Wanted(frozenset(names), frozenset(dims))
+    request = Request(tuple(f"/{dim}" for dim in dims), wanted, gaps)
+    with Progress("aggregate", shown=False) as progress:
+        return combined(files, files, request, progress)
+
+
+@pytest.mark.parametrize("form", ["NETCDF4", "NETCDF3_CLASSIC"])
+def test_the_order_follows_from_the_coordinates(tmp_path: Path, form: str) -> None:
+    parts = [[0, 1], [2], [3, 4, 5], [9]]
+    files = [step(tmp_path / f"{n}.nc", times, form=form) for n, times in enumerate(parts)]
+    random.Random(1).shuffle(files)
+    found = combine(files)
+    times = [0, 1, 2, 3, 4, 5, 9]
+    assert found.values["/time"].tolist() == times
+    assert np.array_equal(assembled(found, "/tas"), field(times))
+    assert found.values["/x"].tolist() == [0, 1, 2]
+    assert found.tables.keys() == {"/tas"}
+    assert variable_of(found, "/tas").shape == (7, 3)
+
+
+def test_coordinates_may_fall(tmp_path: Path) -> None:
+    files = [step(tmp_path / f"{n}.nc", times) for n, times in enumerate([[3, 2], [1], [9, 8]])]
+    found = combine(files)
+    assert found.values["/time"].tolist() == [9, 8, 3, 2, 1]
+    assert np.array_equal(assembled(found, "/tas"), field([9, 8, 3, 2, 1]))
+
+
+def test_files_may_be_tiles_of_several_dimensions(tmp_path: Path) -> None:
+    values = np.arange(4 * 6 * 5.0).reshape(4, 6, 5)
+    coordinates = {"time": np.arange(4.0), "y": np.arange(6.0)[::-1], "x": np.arange(5.0) * 2}
+    files: list[str] = []
+    for t in (slice(0, 1), slice(1, 4)):
+        for y in (slice(0, 2), slice(2, 3), slice(3, 6)):
+            own = {"time": t, "y": y, "x": slice(0, 5)}
+            variables: dict[str, Any] = {
+                name: ((name,), value[own[name]], {}) for name, value in coordinates.items()
+            }
+            variables["v"] = (("time", "y", "x"), values[t, y], {})
+            variables["level"] = (("y",), values[0, y, 0], {})
+            files.append(write(tmp_path / f"{len(files)}.nc", variables))
+    random.Random(2).shuffle(files)
+    found = combine(files)
+    assert found.tables["/v"].grid == (2, 3, 1)
+    assert np.array_equal(assembled(found, "/v"), values)
+    assert np.array_equal(assembled(found, "/level"), values[0, :, 0])
+    for name, value in coordinates.items():
+        assert found.values[f"/{name}"].tolist() == value.tolist()
+
+
+def test_times_are_converted_to_those_of_the_first_file(tmp_path: Path) -> None:
+    first = step(tmp_path / "a.nc", [0, 1])
+    later = {"units": "hours since 2000-01-03", "calendar": "gregorian"}
+    bounds: dict[str, Any] = {"time_bnds": (("time", "nv"), [[0.0, 24.0], [24.0, 48.0]], {})}
+    own: dict[str, Any] = {"time_bnds": (("time", "nv"), [[0.0, 1.0], [1.0, 2.0]], {})}
+    first = step(tmp_path / "a.nc", [0, 1], time={**TIME, "bounds": "time_bnds"}, more=own)
+    second = step(tmp_path / "b.nc", [0, 24], time={**later, "bounds": "time_bnds"}, more=bounds)
+    found = combine([second, first][::-1])
+    assert found.values["/time"].tolist() == [0, 1, 2, 3]
+    assert found.values["/time_bnds"].tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
+    units = variable_of(found, "/time").attributes["units"].value
+    assert units == TIME["units"]
+
+
+def test_whole_numbers_of_times_that_become_fractions_become_double(tmp_path: Path) -> None:
+    def one(name: str, units: str, value: int) -> str:
+        return write(
+            tmp_path / name,
+            {
+                "time": (("time",), np.array([value], "i4"), {"units": units}),
+                "v": (("time",), np.array([1.0]), {}),
+            },
+        )
+
+    found = combine([one("a.nc", "days since 2000-1-1", 1), one("b.nc", "hours since 2000-1-3", 6)])
+    assert found.values["/time"].tolist() == [1, 2.25]
+    assert variable_of(found, "/time").nc_type == "double"
+
+
+def test_files_without_a_coordinate_follow_each_other_as_given(tmp_path: Path) -> None:
+    files = [
+        write(tmp_path / f"{n}.nc", {"v": (("n", "x"), np.full((n + 1, 2), n), {})})
+        for n in range(3)
+    ]
+    found = combine(files[::-1], "n")
+    assert assembled(found, "/v")[:, 0].tolist() == [2, 2, 2, 1, 1, 0]
+
+
+def test_a_new_dimension_has_one_step_for_each_file(tmp_path: Path) -> None:
+    def one(n: int) -> str:
+        variables: dict[str, Any] = {
+            "x": (("x",), np.arange(2.0), {}),
+            "run": ((), 10 - n, {}),
+            "start": ((), float(n), {}),
+            "v": (("x",), np.full(2, n, "f8"), {"coordinates": "start"}),
+        }
+        return write(tmp_path / f"{n}.nc", variables)
+
+    files = [one(n) for n in range(3)]
+    found = combine(files, "run")
+    assert found.values["/run"].tolist() == [8, 9, 10]
+    assert found.values["/start"].tolist() == [2, 1, 0]
+    assert assembled(found, "/v").tolist() == [[2, 2], [1, 1], [0, 0]]
+    plain = combine(files, "number")
+    assert assembled(plain, "/v").tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert [d.name for d in variable_of(plain, "/v").dimensions] == ["number", "x"]
+
+
+def test_a_new_dimension_beside_one_with_coordinates(tmp_path: Path) -> None:
+    files = []
+    for run in range(2):
+        for times in ([2, 3], [0, 1]):
+            more = {"tas": (("time", "x"), field(times, add=run / 2), {"units": "K"})}
+            files.append(step(tmp_path / f"{run}{times[0]}.nc", times, more=more))
+    found = combine(files, "run", "time")
+    expected = [field([0, 1, 2, 3]), field([0, 1, 2, 3], add=0.5)]
+    assert np.array_equal(assembled(found, "/tas"), expected)
+
+
+def test_attributes_that_differ_are_left_out(tmp_path: Path) -> None:
+    files = [
+        step(
+            tmp_path / f"{n}.nc",
+            [n],
+            title="same",
+            history=f"at {n}",
+            more={"tas": (("time", "x"), field([n]), {"units": "K", "cell": "a", "id": n})},
+        )
+        for n in range(3)
+    ]
+    found = combine(files)
+    assert found.hierarchy.root.attributes.keys() == {"title"}
+    assert variable_of(found, "/tas").attributes.keys() == {"units", "cell"}
+
+
+def test_variables_that_do_not_vary_are_held_or_one_fragment(tmp_path: Path) -> None:
+    more: dict[str, Any] = {
+        "mask": (("x",), np.arange(3, dtype="i4"), {}),
+        "large": (("x", "long"), np.ones((3, 10_000)), {}),
+        "names": (("x",), np.array(["a", "bb", "é"]), {}),
+    }
+    files = [step(tmp_path / f"{n}.nc", [n], more=more) for n in range(2)]
+    found = combine(files)
+    assert found.values["/mask"].tolist() == [0, 1, 2]
+    assert found.values["/names"].tolist() == ["a", "bb", "é"]
+    assert found.tables["/large"].addresses.tolist() == [files[0]]
+
+
+def test_only_what_is_wanted(tmp_path: Path) -> None:
+    for n in range(2):
+        more: dict[str, Any] = {f"other{n}": (("time",), [1.0], {})}
+        step(tmp_path / f"{n}.nc", [n], more=more)
+    files = [str(tmp_path / f"{n}.nc") for n in range(2)]
+    found = combine(files, names=("tas",))
+    assert {v.path for v in found.variables()} == {"/time", "/x", "/tas"}
+    with pytest.raises(ExportError, match="lacks other0"):
+        combine(files)
+    with pytest.raises(ExportError, match="has no variable 'pr'; there are"):
+        combine(files, names=("pr",))
+
+
+def test_groups_and_text_coordinates(tmp_path: Path) -> None:
+    import netCDF4
+
+    files = []
+    for n in range(2):
+        files.append(str(tmp_path / f"{n}.nc"))
+        with netCDF4.Dataset(files[-1], "w") as file:
+            group = file.createGroup("model")
+            group.createDimension("member", 2)
+            group.createVariable("member", str, ("member",))[:] = np.array(
+                [f"r{n}a", f"r{n}b"], object
+            )
+            group.createVariable("v", "f4", ("member",))[:] = [n, n + 0.5]
+    found = combine(files)
+    assert found.values["/model/member"].tolist() == ["r0a", "r0b", "r1a", "r1b"]
+    assert assembled(found, "/model/v").tolist() == [0, 0.5, 1, 1.5]
+
+
+def test_places_without_a_file_are_told_or_refused(tmp_path: Path) -> None:
+    files = []
+    for n, (t, x) in enumerate([(0, 0), (0, 1), (1, 1)]):
+        variables: dict[str, Any] = {
+            "t": (("t",), [float(t)], {}),
+            "x": (("x",), [float(x)], {}),
+            "v": (("t", "x"), [[float(n)]], {}),
+        }
+        files.append(write(tmp_path / f"{n}.nc", variables))
+    with pytest.warns(NCZarrWarning, match=r"1 of 4 parts have no file; the first is at /t 1.0"):
+        found = combine(files)
+    assert np.array_equal(assembled(found, "/v"), np.array([[0, 1], [np.nan, 2]]), equal_nan=True)
+    with pytest.raises(ExportError, match="1 of 4 parts have no file"):
+        combine(files, gaps=False)
+
+
+def test_gaps_are_refused_if_that_is_asked_for(tmp_path: Path) -> None:
+    files = [step(tmp_path / f"{n}.nc", times) for n, times in enumerate([[0, 1], [2, 3], [7]])]
+    with pytest.raises(ExportError, match=r"2\.nc: does not follow .*1\.nc along /time: after 3"):
+        combine(files, gaps=False)
+    months = [step(tmp_path / f"m{n}.nc", [t]) for n, t in enumerate([0, 31, 59, 90])]
+    assert combine(months, gaps=False).values["/time"].tolist() == [0, 31, 59, 90]
+    assert combine(files).values["/time"].tolist() == [0, 1, 2, 3, 7]
+
+
+K = {"units": "K"}
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"tas": (("time", "x"), field([1]), {"units": "Pa"})}, "/tas has the units 'Pa', which"),
+        ({"tas": (("time", "x"), field([1]), {})}, "/tas has no units"),
+        (
+            {"tas": (("time", "x"), field([1]).astype("f8"), K)},
+            "/tas is double, and .* is float",
+        ),
+        ({"tas": (("x", "time"), field([1]).T, K)}, r"/tas has the dimensions \(x, time\)"),
+        ({"more": (("time",), [1.0], {})}, r"a.nc: lacks more, which .*b.nc has"),
+        ({"x": (("x",), np.arange(3.0) / 3, {"units": "m"})}, "overlaps with .*a.nc along /x"),
+        (
+            {"time": (("time",), [1.0], {**TIME, "calendar": "noleap"})},
+            "/time has the calendar 'noleap', and in .*a.nc it has the calendar 'standard'",
+        ),
+        (
+            {"time": (("time",), [1.0], {"units": "m"})},
+            "/time has the units 'm', which are no",
+        ),
+        ({"time": (("time",), [0.0], TIME)}, "b.nc: has the same coordinates as .*a.nc"),
+        ({"time": (("time",), [np.nan], TIME)}, "coordinates along /time that are no numbers"),
+        (
+            {
+                "time": (("time",), [2.0, 1.0, 3.0], TIME),
+                "tas": (("time", "x"), field([2, 1, 3]), K),
+            },
+            "b.nc: has coordinates along /time that neither rise nor fall",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, other: Any, message: str) -> None:
+    first = step(tmp_path / "a.nc", [0])
+    second = step(tmp_path / "b.nc", [1], more=other)
+    with pytest.raises(ExportError, match=message):
+        combine([first, second])
+
+
+def test_other_lengths_are_refused(tmp_path: Path) -> None:
+    def one(name: str, time: float, size: int) -> str:
+        variables: dict[str, Any] = {
+            "time": (("time",), [time], TIME),
+            "v": (("time", "n"), np.zeros((1, size)), {}),
+        }
+        return write(tmp_path / name, variables)
+
+    files = [one("a.nc", 0, 2), one("b.nc", 1, 3)]
+    with pytest.raises(ExportError, match=r"b.nc: has length 3 along /n, .*a.nc has 2; .*dim='n'"):
+        combine(files)
+
+
+def test_overlaps_and_opposite_directions_are_refused(tmp_path: Path) -> None:
+    a = step(tmp_path / "a.nc", [0, 5])
+    b = step(tmp_path / "b.nc", [4, 8])
+    c = step(tmp_path / "c.nc", [20, 10])
+    with pytest.raises(ExportError, match=r"b.nc: overlaps with .*a.nc along /time: 4.0 to"):
+        combine([b, a])
+    with pytest.raises(ExportError, match=r"c.nc: has coordinates along /time that fall, and"):
+        combine([a, c])
+
+
+def test_coordinates_that_should_be_equal_are_compared(tmp_path: Path) -> None:
+    def one(name: str, time: float, height: float) -> str:
+        more: dict[str, Any] = {
+            "height": ((), height, {}),
+            "tas": (("time", "x"), field([time]), {"coordinates": "height"}),
+        }
+        return step(tmp_path / name, [time], more=more)
+
+    files = [one("a.nc", 0, 2.0), one("b.nc", 1, 2.0)]
+    assert combine(files).values["/height"] == 2
+    files = [one("a.nc", 0, 2.0), one("b.nc", 1, 10.0)]
+    with pytest.raises(ExportError, match=r"b.nc: has other values of the coordinate /height than"):
+        combine(files)
+
+
+def test_one_dimension_is_asked_for_and_another_differs(tmp_path: Path) -> None:
+    a = step(tmp_path / "a.nc", [0])
+    b = step(tmp_path / "b.nc", [1], more={"x": (("x",), np.arange(3.0) + 5, {"units": "m"})})
+    with pytest.raises(
+        ExportError, match=r"b.nc: has other coordinates along /x than .*; .* time only"
+    ):
+        combine([a, b], "time")
+
+
+def test_one_file_needs_a_dimension(tmp_path: Path) -> None:
+    file = step(tmp_path / "a.nc", [0, 1])
+    with pytest.raises(ExportError, match="is one file; say dim=NAME"):
+        combine([file])
+    assert combine([file], "time").tables["/tas"].grid == (1, 1)
+
+
+def test_files_without_any_difference_need_a_dimension(tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{n}.nc", {"v": (("x",), np.arange(2.0) + n, {})}) for n in range(2)]
+    with pytest.raises(ExportError, match=r"1.nc: has the same coordinates as .*0.nc; if the"):
+        combine(files)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_xarray.cli.main import main
+from tests.support.manyfiles import field, step, write
+
+
+def test_aggregate_and_append(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [step(tmp_path / f"{n}.nc", [n]) for n in range(4)]
+    master = str(tmp_path / "m.nca")
+    assert main(["aggregate", *files[2:0:-1], "-o", master, "--cfa-version", "0.4"]) == 0
+    assert main(["aggregate", files[0], files[3], "-o", master, "--append"]) == 0
+    assert capsys.readouterr() == ("", "")
+    with xr.open_dataset(master, engine="nczarr", decode_times=False) as ds:
+        assert np.array_equal(ds.tas.values, field([0, 1, 2, 3]))
+
+
+def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [step(tmp_path / f"{n}.nc", [n]) for n in (0, 1, 7)]
+    master = str(tmp_path / "m.nca")
+    assert main(["aggregate", *files, "-o", master, "--no-gaps"]) == 1
+    assert "7.nc: does not follow" in capsys.readouterr().err
+    assert main(["aggregate", *files, "-o", master]) == 0
+    assert main(["aggregate", *files, "-o", master]) == 1
+    assert "is there already; --overwrite replaces it, --append adds" in capsys.readouterr().err
+    assert main(["aggregate", *files, "-o", master, "--overwrite"]) == 0
+
+
+def test_dimensions_and_variables(tmp_path: Path) -> None:
+    files = [
+        write(
+            tmp_path / f"{n}.nc",
+            {"v": (("x",), np.full(2, float(n)), {}), "w": (("x",), np.zeros(2), {})},
+        )
+        for n in range(2)
+    ]
+    master = str(tmp_path / "m.zarr")
+    assert main(["aggregate", *files, "-o", master, "--dim", "run", "--var", "v"]) == 0
+    with xr.open_dataset(master, engine="nczarr") as ds:
+        assert set(ds.variables) == {"v"}
+        assert ds.v.values.tolist() == [[0, 0], [1, 1]]
