@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.resolve import open_data
@@ -18,6 +19,8 @@ from nczarr_xarray.views.references import references
 from tests.support.s3server import S3Server, s3_server
 
 __all__ = ["s3_server"]
+
+DATA = Path(__file__).parents[1] / "data" / "cfa-vectors"
 
 pytestmark = pytest.mark.servers
 
@@ -73,6 +76,36 @@ def test_a_configuration_for_one_call(
         source = open_data(target, {"s3nc": given})
         assert isinstance(source, ByteSource)
         source.close()
+
+
+def test_an_aggregation_that_s3netcdf4_wrote(
+    home: Path, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fragments are named ``s3://minio/test/run/x/x_tas_[0].nc``."""
+    config = json.loads((home / ".s3nc4.json").read_text())
+    config["hosts"]["weed"]["alias"] = "minio"
+    config |= {"cache_location": str(home / "cache"), "max_cache_size": "20kB"}
+    (home / "config.json").write_text(json.dumps(config))
+    monkeypatch.setenv("S3_NC_CONFIG", str(home / "config.json"))
+    fs = fsspec.filesystem("s3", **s3_server.signed())
+    fs.makedirs("test", exist_ok=True)
+    for number in range(8):
+        local = DATA / "seed01_cfa3" / "m" / f"m_tas_[{number}].nc"
+        fs.pipe_file(f"test/run/x/x_tas_[{number}].nc", local.read_bytes())
+    master = DATA / "seed01_s3_alias" / "x.nca"
+    fs.pipe_file("test/run/x.nca", master.read_bytes())
+    document = json.loads((DATA / "seed01_cfa3" / "expected.json").read_text())
+    expected = np.array(document["data"], "f4").reshape(document["shape"])
+    for target in (str(master), "s3://minio/test/run/x.nca#mode=bytes"):
+        for options in ({}, {"persist": True}, {"diskless": True}):
+            with xr.open_dataset(target, engine="nczarr", storage_options=options) as ds:
+                np.testing.assert_array_equal(ds["tas"].fillna(-9), expected)
+    kept = list((home / "cache" / "nczarr").glob("*.file"))
+    assert kept
+    assert sum(path.stat().st_size for path in kept) <= 20_000
+    elsewhere = "https://data.example/x.nca"
+    with pytest.raises(AccessDeniedError, match=r"allow=\['s3://minio/test/'\]"):
+        AddressPolicy.of(elsewhere).resolve("s3://minio/test/run/x/x_tas_[0].nc")
 
 
 def test_references_name_the_bucket_and_not_the_alias(home: Path, s3_server: S3Server) -> None:
