@@ -23,6 +23,7 @@ MAX_FILE = 1 << 26
 _MAX_UNPACKED = 1 << 30
 #: Rows that one file may have.
 _MAX_RECORD = 1 << 24
+_COLUMNS = ("path", "offset", "size", "raw")
 _DOCUMENTS = (".zarray", ".zattrs", ".zgroup", "zarr.json")
 
 
@@ -67,17 +68,21 @@ class Rows:
                 f"{shown}: references in Parquet need pyarrow: pip install 'nczarr-xarray[parquet]'"
             ) from None
         try:
-            file = parquet.ParquetFile(pa.BufferReader(data))
-            groups = range(file.metadata.num_row_groups)
-            unpacked = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-            if file.metadata.num_rows > _MAX_RECORD or not 0 <= unpacked <= _MAX_UNPACKED:
+            metadata = parquet.read_metadata(pa.BufferReader(data))
+            groups = range(metadata.num_row_groups)
+            unpacked = sum(metadata.row_group(group).total_byte_size for group in groups)
+            if metadata.num_rows > _MAX_RECORD or not 0 <= unpacked <= _MAX_UNPACKED:
                 raise StoreError(shown, "has more references than a file of them may have")
-            columns = ("path", "offset", "size", "raw")
-            there = [name for name in columns if name in file.schema_arrow.names]
+            there = [name for name in _COLUMNS if name in metadata.schema.names]
+            # equal texts stay one text: rows that repeat a long one would take all memory
+            texts = [name for name in ("path", "raw") if name in there]
+            file = parquet.ParquetFile(
+                pa.BufferReader(data), metadata=metadata, read_dictionary=texts
+            )
             table = file.read(columns=there).combine_chunks()
             found = {name: _one_array(table.column(name)) for name in there}
             return cls._of(found, table.num_rows, pa)
-        except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
+        except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
             if isinstance(error, StoreError):
                 raise
             raise StoreError(shown, f"is no file of references: {error}") from None
@@ -90,7 +95,7 @@ class Rows:
         # a column without any value has any type
         if paths is not None and paths.null_count < count:
             if not pa.types.is_dictionary(paths.type):
-                paths = paths.cast(pa.string()).dictionary_encode()
+                raise TypeError(f"its addresses are of type {paths.type}")
             codes = paths.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
             names = [str(name or "") for name in paths.dictionary.to_pylist()]
         numbers = (found.get(name) for name in ("offset", "size"))
@@ -101,8 +106,10 @@ class Rows:
             for column in numbers
         )
         inside = found.get("raw")
-        if inside is not None:
-            inside = inside.cast(pa.large_binary()) if inside.null_count < count else None
+        if inside is not None and inside.null_count == count:
+            inside = None
+        if inside is not None and not pa.types.is_dictionary(inside.type):
+            raise TypeError(f"its bytes are of type {inside.type}")
         return cls(names, codes, offsets, sizes, inside)
 
     def find(self, number: int, shown: str) -> bytes | Part | None:
@@ -112,7 +119,7 @@ class Rows:
         if self.inside is not None:
             data = self.inside[number].as_py()
             if data is not None:
-                return bytes(data)
+                return data.encode() if isinstance(data, str) else bytes(data)
         code = int(self.codes[number])
         if code < 0:
             return None

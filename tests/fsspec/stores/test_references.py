@@ -6,12 +6,14 @@ import base64
 import json
 import pickle
 import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_fsspec.addresses import AddressPolicy
@@ -344,6 +346,12 @@ def test_a_file_of_json_that_is_too_large_is_not_read(
 # ---- behind a network
 
 
+@pytest.fixture(scope="module")
+def several() -> Iterator[Server]:
+    with Server({f"/data{i}": DATA[i:] for i in range(3)}) as server:
+        yield server
+
+
 def remote(server: Server, refs: dict[str, Any], **options: Any) -> KeyStore:
     """References in memory to what a server has."""
     document = {"version": 1, "refs": {".zgroup": "{}", **refs}}
@@ -404,6 +412,58 @@ def test_requests_are_tried_again() -> None:
         store.close()
 
 
+@given(
+    st.dictionaries(
+        st.sampled_from([f"v/{number}" for number in range(30)]),
+        st.one_of(
+            st.binary(max_size=20),
+            st.tuples(st.integers(0, 2), st.integers(0, len(DATA)), st.integers(0, 5000)),
+            st.integers(0, 2),
+        ),
+        min_size=1,
+    )
+)
+@settings(max_examples=40, deadline=None)
+def test_all_kinds_of_references_at_once(
+    several: Server, contents: dict[str, bytes | int | tuple[int, int, int]]
+) -> None:
+    refs: dict[str, Any] = {"always": ["data0", 0, 1]}
+    wanted: dict[str, bytes | None] = {"v/none": None}
+    for key, what in contents.items():
+        if isinstance(what, bytes):
+            refs[key] = "base64:" + base64.b64encode(what).decode()
+            wanted[key] = what
+        elif isinstance(what, int):
+            refs[key] = [f"data{what}"]
+            wanted[key] = several.files[f"/data{what}"]
+        else:
+            file, start, size = what
+            data = several.files[f"/data{file}"][start : start + size]
+            refs[key] = [f"data{file}", start, size]
+            if len(data) == size:
+                wanted[key] = data
+    store = remote(several, refs)
+    found = dict(zip(refs, store.get_many(list(refs)), strict=True))
+    found["v/none"] = store.get_many(["v/none"])[0]
+    for key, answer in found.items():
+        if key in wanted:
+            assert answer == wanted[key]
+        elif key != "always":
+            assert isinstance(answer, StoreError)
+            assert key in str(answer)
+    store.close()
+
+
+def test_threads_share_a_store_and_its_requests() -> None:
+    with Server({"/data": DATA}) as server:
+        store = remote(server, {f"v/{i}": ["data", 100 * i, 100] for i in range(100)})
+        with ThreadPoolExecutor(8) as pool:
+            keys = [f"v/{i}" for i in range(100)]
+            for found in pool.map(store.get_many, [keys] * 8):
+                assert found == [DATA[100 * i : 100 * i + 100] for i in range(100)]
+        store.close()
+
+
 # ---- what may be named
 
 
@@ -424,6 +484,15 @@ def test_remote_references_may_name_their_own_server_alone(tmp_path: Path) -> No
             server, {"x": ["s3://bucket/data", 0, 4]}, replace={"s3://bucket": server.url}
         )
         assert moved.get_many(["x"]) == [DATA[:4]]
+
+
+def test_their_server_must_not_redirect_to_another() -> None:
+    with Server({"/x/data": DATA}) as other, Server({}) as server:
+        server.redirect = f"{other.url}/x"
+        (found,) = remote(server, {"v/0": ["data", 0, 4]}).get_many(["v/0"])
+        assert isinstance(found, AccessDeniedError)
+        assert "redirects" in str(found)
+        assert not other.requests
 
 
 def test_credentials_stay_with_the_server_that_has_the_references() -> None:

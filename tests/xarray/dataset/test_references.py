@@ -26,6 +26,7 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
     StoreError,
 )
+from nczarr_fsspec.stores.referencefolder import Rows
 from nczarr_fsspec.stores.references import RemoteReferences
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_xarray.cli.main import main
@@ -426,6 +427,19 @@ def test_damaged_parquet(damage: Callable[[Path], None], tmp_path: Path) -> None
     folder = Path(write_parquet(tmp_path / "r.parq", combined(paths)))
     damage(folder)
     fails(str(folder), StoreError, r"refs\.0\.parq|reference 't/0\.0\.0'")
+
+
+def test_rows_that_repeat_a_long_text_take_no_memory(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason=NEEDS_PYARROW)
+    from pyarrow import parquet
+
+    rows = 1 << 20
+    numbers = pa.array(np.zeros(rows, dtype=np.int32))
+    text = pa.DictionaryArray.from_arrays(numbers, pa.array([bytes(1 << 20)]))  # 1 TiB
+    parquet.write_table(pa.table({"raw": text}), tmp_path / "refs.0.parq")
+    found = Rows.parse((tmp_path / "refs.0.parq").read_bytes(), "refs.0.parq")
+    assert found.find(rows - 1, "v/1") == bytes(1 << 20)
+    assert found.find(rows, "v/2") is None
 
 
 @pytest.mark.parametrize("metadata", ['{"record_size": 0}', '{"record_size": 10}', '{"record_size'])
