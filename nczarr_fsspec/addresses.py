@@ -33,7 +33,7 @@ from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION, TIMEOUT_OPTION
 from nczarr_fsspec.transport.redirects import REDIRECTS_OPTION
-from nczarr_fsspec.url import is_url, parse_url, redact
+from nczarr_fsspec.url import is_url, parse_url, redact, split_chain
 
 _Prefix: TypeAlias = "str | os.PathLike[str]"
 #: Prefixes; with storage options for what is below each; or whether everything is allowed.
@@ -69,11 +69,10 @@ class _Allowed:
             )
         text = os.fsdecode(prefix)
         match = _SCHEME_ONLY.fullmatch(text)
-        if match and match[1].lower() != "file":
-            return cls(match[1].lower(), None, options)
         if match:
-            text = "/"
-        elif alias := _ALIAS_ONLY.fullmatch(text):
+            scheme = match[1].lower()
+            return cls(scheme, Place("file") if scheme == "file" else None, options)
+        if alias := _ALIAS_ONLY.fullmatch(text):
             host = configuration(aliases).hosts.get(alias[1])
             text = text if host is None else host.endpoint
         place = place_of(text if is_absolute(text) else os.path.abspath(text), aliases)
@@ -260,10 +259,11 @@ def _allowed(
     allow: Allow, moved: Iterable[str], aliases: Configuration, *, local: bool
 ) -> tuple[_Allowed, ...] | None:
     """Return what may be opened besides the master's own place; None if everything may."""
-    given = tuple(_Allowed.parse(new, aliases) for new in moved if is_absolute(new))
+    new = (text for text in moved if is_absolute(text) and not split_chain(text)[0])
+    given = tuple(_Allowed.parse(text, aliases) for text in new)
     if allow is None and local:
         servers = (_Allowed(scheme, private=True) for scheme in sorted(SERVERS))
-        return (*given, _Allowed.parse("/", aliases), *servers)
+        return (*given, _Allowed("file", Place("file")), *servers)
     if allow is None or allow is False:
         return given
     if allow is True:

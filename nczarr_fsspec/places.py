@@ -16,6 +16,8 @@ from nczarr_fsspec.url import MODES, NetCDFURL, is_url, parse_url, redact, split
 #: what servers of data are named by
 SERVERS = frozenset({"http", "https", "s3", "gs3", "gs", "gcs", "az", "abfs"})
 
+#: how often a segment is decoded at most to see what it is
+_MOST_ENCODED = 6
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 #: DAP is spoken over HTTP; netCDF-C has these names for it
 _DAP = {"dods": "http", "dap4": "https"}
@@ -139,6 +141,8 @@ class Place:
         """Return what is at another path of this service or bucket; errors as `beside`."""
         raw = _normal(raw, shown)
         path = "/".join(raw)
+        if "::" in path or "::" in query:
+            raise URLError(shown, "has '::', which fsspec takes for a chain of URLs")
         segments = raw
         if self.scheme in _DEFAULT_PORTS:
             segments = tuple(map(unquote, raw))
@@ -324,6 +328,8 @@ def _check(address: str, shown: str) -> None:
         )
     if "\\" in address or (netloc and not _HOST.fullmatch(netloc)):
         raise URLError(shown, "has no valid host[:port], or a backslash")
+    if match and "::" in address[match.end() :]:
+        raise URLError(shown, "has '::', which fsspec takes for a chain of URLs")
     if "#" in address and split_modes(address)[0] == address:
         raise URLError(shown, "says more in its fragment than modes (#mode=...)")
 
@@ -348,8 +354,13 @@ def _normal(segments: Iterable[str], shown: str) -> tuple[str, ...]:
     found: list[str] = []
     for segment in segments:
         plain = segment
-        while (decoded := unquote(plain)) != plain:
+        for _ in range(_MOST_ENCODED):
+            decoded = unquote(plain)
+            if decoded == plain:
+                break
             plain = decoded
+        else:
+            raise URLError(shown, f"is percent-encoded more than {_MOST_ENCODED - 1} times")
         if plain == ".":
             continue
         if plain == "..":

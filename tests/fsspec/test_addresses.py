@@ -174,6 +174,12 @@ DECEIVING = [
     *("https://data.example.org:8443\\.evil.org/x", "https://u:p@data.example.org:8443/x"),
     *("https://data.example.org:8443 .evil.org/x", "https:///evil.org/x", "https://[::1/x"),
     *("\\\\evil.org\\share\\x", "https://data.example.org%2eevil.org/x", "file://evil.org/x"),
+    *(
+        "a/b::https://evil.org/x",
+        "a/x::fe]",
+        "https://data.example.org:8443/a::fe]",
+        "%2525252525252e",
+    ),
     *("..\\..\\x", "https://data.example.org:8443/x#aws.profile=prod", "file:x", "https://a:b:c/x"),
 ]
 ESCAPING = [
@@ -354,6 +360,18 @@ def test_the_error_says_what_to_allow(address: str) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="local paths are written as on POSIX")
 def test_replace(master: str, replace: dict[str, str], address: str, found: str) -> None:
     assert resolve(address, master, **replace) == found
+
+
+def test_what_moved_into_a_chain_is_allowed_only_with_everything() -> None:
+    moved = {"/old": "simplecache::https://h.org/new"}
+    assert resolve("/old/f.nc", "/d/m", True, **moved) == "simplecache::https://h.org/new/f.nc"
+    with pytest.raises(AccessDeniedError, match="allow=True"):
+        resolve("/old/f.nc", "/d/m", **moved)
+
+
+def test_addresses_that_are_encoded_without_end() -> None:
+    with pytest.raises(URLError, match="percent-encoded more than"):
+        resolve("%25" + "25" * 100_000 + "2e", HTTP)
 
 
 def test_a_new_prefix_is_allowed_and_no_more() -> None:
