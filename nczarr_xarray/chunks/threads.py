@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from nczarr_fsspec.processors import processors
 
@@ -216,6 +216,32 @@ class _Team(Generic[T]):
             if self._over or self._error is not None:
                 return []
             return list(itertools.islice(self._items, self._size))
+
+
+async def in_own_thread(function: Callable[[], T]) -> T:
+    """Run what may wait for the event loop, and for the pool, in a thread of its own."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast("T", result))
+
+    def run() -> None:
+        result, failure = None, None
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001  (it is raised where the result is awaited)
+            failure = error
+        with suppress(RuntimeError):  # the loop may have been closed
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=run, name="nczarr-apart", daemon=True).start()
+    return await done
 
 
 async def in_pool(function: Callable[..., T], *arguments: Any) -> T:

@@ -207,8 +207,11 @@ class FragmentDatasets:
         return self._other.find(where, options, place.name) if is_url(where) else None
 
     def is_remote(self, place: FragmentPlace) -> bool:
-        """Tell whether waiting for a fragment is dear."""
-        return bool(place.address) and is_url(place.address)
+        """Tell whether waiting for a fragment is dear; False for one that must not be opened."""
+        try:
+            return bool(place.address) and is_url(self.policy.resolve(place.address))
+        except NCZarrError:
+            return False
 
     def _resolved(self, place: FragmentPlace) -> tuple[str, Mapping[str, Any]]:
         if self._depth >= _DEEPEST:
@@ -236,6 +239,8 @@ class FragmentReader:
     datasets
         Opens its fragments.
     """
+
+    has_readers = True
 
     def __init__(self, array: FragmentArray, datasets: FragmentDatasets) -> None:
         self._array = array

@@ -17,7 +17,7 @@ from nczarr_fsspec.keystore import KeyStore, OnLoop, RemoteStore
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.padding import PaddedSelection, padded_selection
 from nczarr_xarray.chunks.plan import Index, Plan, plan_outer, plan_points
-from nczarr_xarray.chunks.threads import gather_or_cancel, in_pool
+from nczarr_xarray.chunks.threads import gather_or_cancel, in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.formats.nczarr.consolidated import same
@@ -161,8 +161,9 @@ class VariableReader:
         key = self._full(key)
         if not isinstance(reader, ChunkReader):
             padded = self._padded(key, points)
+            read = partial(reader.read, padded.key, points=points)
             # not a thread of the loop's own, which may need those to find a host
-            return padded.finish(await in_pool(partial(reader.read, padded.key, points=points)))
+            return padded.finish(await (in_own_thread if reader.has_readers else in_pool)(read))
         padded = self._padded(key, points)
         plan = self._plan(padded.key, points)
         data, _ = await gather_or_cancel(

@@ -69,6 +69,8 @@ class DapArray(Array):
 class DapReader:
     """Reads selections of a `DapArray`."""
 
+    has_readers = False
+
     def __init__(self, array: DapArray) -> None:
         self._array = array
 

@@ -64,7 +64,15 @@ class Conversion(Protocol):
 
 
 class Selections(Protocol):
-    """Reads selections of one array. Picklable is not needed; threads may share it."""
+    """Reads selections of one array. Picklable is not needed; threads may share it.
+
+    Attributes
+    ----------
+    has_readers
+        Whether it reads by readers of other arrays, which may need all threads of the pool.
+    """
+
+    has_readers: bool
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read a selection.

@@ -83,6 +83,8 @@ class H5pyReader:
         If h5py is not installed.
     """
 
+    has_readers = False
+
     def __init__(self, source: ByteSource, array: H5pyArray) -> None:
         self._source = source
         self._array = array

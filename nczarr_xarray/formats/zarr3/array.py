@@ -68,6 +68,8 @@ class ZarrArray(Array):
 class ZarrReader:
     """Reads selections of a `ZarrArray`."""
 
+    has_readers = False
+
     def __init__(self, store: KeyStore, array: ZarrArray) -> None:
         self._path = array.path
         self._grid = array.shape, array.chunk_shape

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,9 @@ from typing import Any
 import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
 
+import nczarr_xarray  # noqa: F401 - registers the accessor
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError
 from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader, Opening
@@ -144,3 +148,39 @@ def test_a_file_that_changes(server: RangeServer) -> None:
     server.change("/large.nc")
     with pytest.raises(StoreError, match=r"has changed.*fragment \(0, 0\) of /tas"):
         found.read((slice(1, 2), ALL), points=False)
+
+
+def test_many_variables_at_a_time(server: RangeServer, root: Path) -> None:
+    """Each waits in a thread; none of these may be one that decodes what is waited for."""
+    count, length = 6, 300_000
+    with netCDF4.Dataset(root / "chunked.nc", "w") as file:
+        file.createDimension("x", length)
+        chunked = file.createVariable("v", "f8", ("x",), chunksizes=(length // 2,), zlib=True)
+        chunked[:] = np.arange(length)
+    with netCDF4.Dataset(root / "many.nc", "w") as file:
+        file.createDimension("x", length)
+        for name in range(count):
+            variable = file.createVariable(f"v{name}", "f8", ())
+            variable.cf_role, variable.cfa_dimensions = "cfa_variable", "x"
+            part = {"ncvar": "v", "file": "chunked.nc", "format": "netCDF", "shape": [length]}
+            partition = {"index": [0], "location": [[0, length - 1]], "subarray": part}
+            variable.cfa_array = json.dumps(
+                {"Partitions": [partition], "pmshape": [1], "pmdimensions": ["x"]}
+            )
+    server.set()
+    with xr.open_dataset(f"{server.url}/many.nc", engine="nczarr") as ds:
+        loaded = asyncio.run(ds.load_async())
+        for name in range(count):
+            assert loaded[f"v{name}"].values[-1] == length - 1
+
+
+def test_trees_are_read_at_the_same_time(server: RangeServer, root: Path) -> None:
+    names = [f"t{number}.nczarr" for number in range(12)]
+    for number, name in enumerate(names):
+        values = np.arange(6, dtype="f4").reshape(2, 3) + 100 * number
+        ds = xr.Dataset({"tas": (("time", "x"), values)})
+        ds.nczarr.to_nczarr(root / name, consolidated=True)
+    server.set(latency_ms=20)
+    found = reader(server.url, [f"{name}#mode=nczarr" for name in names])
+    np.testing.assert_array_equal(found.read((ALL, ALL), points=False), whole(12))
+    assert server.control("stats")["depth"] < 12  # requests that waited for others
