@@ -182,7 +182,7 @@ def _axes(
     """Return which dimension of the aggregation each one of a fragment is; None if none fits."""
     if mapping.axes is not None:
         lacking = [n for axis, n in enumerate(wanted) if axis not in mapping.axes]
-        own = [wanted[axis] for axis in mapping.axes]
+        own = [1 if axis is None else wanted[axis] for axis in mapping.axes]
         fits = own == lengths and all(length == 1 for length in lacking)
         return mapping.axes if fits else None
     if tuple(lengths) == wanted:

@@ -48,15 +48,16 @@ class FragmentMapping:
     reverse
         Dimensions of the fragment that run backwards.
     axes
-        Per dimension of the fragment, the dimension of the aggregation that it is; None if they
-        are in the same order. A dimension of the aggregation that is not named has length 1 here.
+        Per dimension of the fragment, the dimension of the aggregation that it is, or None for
+        one of length 1 that the aggregation does not have; None if they are in the same order.
+        A dimension of the aggregation that is not named has length 1 here.
     units, calendar
         Of the fragment's values, instead of its attributes.
     """
 
     part: tuple[slice | tuple[int, ...], ...] | None = None
     reverse: tuple[int, ...] = ()
-    axes: tuple[int, ...] | None = None
+    axes: tuple[int | None, ...] | None = None
     units: str | None = None
     calendar: str | None = None
 

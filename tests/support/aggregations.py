@@ -67,9 +67,7 @@ def read(hierarchy: Hierarchy, values: Mapping[str, np.ndarray]) -> FragmentArra
     for variable in decoded.root.variables.values():
         if variable.error is not None:
             raise variable.error
-    ((variable, array),) = aggregated(decoded)
-    assert list(decoded.root.variables) == [variable.name]
-    assert not {"cfa_array", "aggregated_data", "cf_role"} & variable.attributes.keys()
+    ((_, array),) = aggregated(decoded)
     return array
 
 

@@ -84,7 +84,7 @@ class Cf113:
         fragments = Fragments(
             borders.starts, borders.stops, column(addresses), names, constant("", len(addresses))
         )
-        warning = f"{lacking} fragments have no URI; their data are missing" if lacking else ""
+        warning = f"{lacking} fragments have no URI" if lacking else ""
         array = array_of(owner, borders.dimensions, fragments, warning=warning)
         return Decoded(borders.dimensions, array, ATTRIBUTES)
 

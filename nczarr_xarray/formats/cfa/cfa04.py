@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
 
@@ -141,12 +141,17 @@ class _Table:
             _spread(formats, numbers, grid.total),
             mappings=mappings,
         )
-        return fragments, grid.gaps
+        nowhere = sum(
+            address is None and bool(name) for address, name in zip(addresses, names, strict=True)
+        )
+        said = f"{nowhere} fragments are in no file" if nowhere else ""
+        return fragments, "; ".join(filter(None, (grid.gaps, said)))
 
     def matrix(self) -> tuple[list[int], list[int]]:
         """Return the shape of the matrix of partitions, and the dimensions that `index` has."""
         names = self.expect(self.table.get("pmdimensions", []), list, "has pmdimensions that are")
-        own = self.expect(self.table.get("pmshape", []), list, "has a pmshape that is")
+        alone = [1] * len(names)
+        own = self.expect(self.table.get("pmshape", alone), list, "has a pmshape that is")
         known = [dimension.name for dimension in self.dimensions]
         given = (
             self.owner.text("cfa_dimensions") or self.owner.text("cf_dimensions") or ""
@@ -240,15 +245,24 @@ class _Table:
             if file and name:
                 continue
             if not file:  # then it is a variable of the master, if there is one
-                found = self.owner.sibling(name) if name else None
-                if found is not None and found is not self.owner.variable:
+                found = self.own(name, stored[number])
+                if found is not None:
                     addresses[number], names[number] = "", found.path.lstrip("/")
                 continue
             number_of = stored[number].get("varid")
             if type(number_of) is not int or not 0 <= number_of < _MOST:
-                raise self.wrong(number, f"has no name of a variable in {file!r:.200}")
+                kind = f", whose format is {formats[number]!r:.20}" if formats[number] else ""
+                raise self.wrong(number, f"has no name of a variable in {file!r:.200}{kind}")
             names[number] = f"#{number_of}"
         return addresses, [name or "" for name in names], [kind or "" for kind in formats]
+
+    def own(self, name: str | None, stored: dict[str, Any]) -> Variable | None:
+        """Find the variable of the master that a partition without a file is, if there is one."""
+        number = stored.get("varid")
+        found = self.owner.sibling(name) if name else None
+        if not name and type(number) is int and number >= 0:
+            found = next(islice(self.owner.root.variables.values(), number, None), None)
+        return None if found is self.owner.variable else found
 
     def formats(self, stored: list[dict[str, Any]]) -> list[Any]:
         """Return the formats of the files: said of the file, the partition, or the table."""

@@ -44,7 +44,9 @@ def encode(name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragme
         lengths = [stop - start for start, stop in extent]
         variable = fragments.names[number]
         stored: dict[str, Any] = {
-            "shape": lengths if mapping.axes is None else [lengths[axis] for axis in mapping.axes]
+            "shape": lengths
+            if mapping.axes is None
+            else [1 if axis is None else lengths[axis] for axis in mapping.axes]
         }
         if variable.startswith("#"):
             stored["varid"] = int(variable[1:])
@@ -90,7 +92,12 @@ def _mapped(
     if mapping is None:
         return {}
     said: dict[str, Any] = {}
-    axes = tuple(range(len(names))) if mapping.axes is None else mapping.axes
+    own = names
+    if mapping.axes is not None:
+        own = [
+            f"cfa_{at}_{name}" if axis is None else names[axis]
+            for at, axis in enumerate(mapping.axes)
+        ]
     if mapping.part is not None:
         pieces = [_piece(piece, shape[at : at + 1]) for at, piece in enumerate(mapping.part)]
         if None in pieces:
@@ -98,12 +105,12 @@ def _mapped(
             raise refuse(name, fragments, number, what, _VERSION)
         said["part"] = f"[{', '.join(map(str, pieces))}]"
     if mapping.reverse:
-        if max(mapping.reverse) >= len(axes):
+        if max(mapping.reverse) >= len(own):
             what = "runs backwards along a dimension that the data lack"
             raise refuse(name, fragments, number, what, _VERSION)
-        said["reverse"] = [names[axes[at]] for at in mapping.reverse]
+        said["reverse"] = [own[at] for at in mapping.reverse]
     if mapping.axes is not None:
-        said["pdimensions"] = [names[axis] for axis in mapping.axes]
+        said["pdimensions"] = own
     if mapping.units is not None:
         said["punits"] = mapping.units
     if mapping.calendar is not None:

@@ -53,15 +53,17 @@ class Mappings:
         return found
 
     def _mapping(self, number: int, one: dict[str, Any]) -> FragmentMapping | None:
-        order = self._axes(number, one, "pdimensions")
-        reverse = self._axes(number, one, "reverse" if "reverse" in one else "flip") or ()
-        own = tuple(range(len(self._names))) if order is None else order
+        stated = self._dimensions(number, one, "pdimensions")
+        own = self._names if stated is None else stated
+        reverse = self._dimensions(number, one, "reverse" if "reverse" in one else "flip") or []
         if not set(reverse) <= set(own):
-            raise self._wrong(number, "reverses a dimension that is not one of its own")
+            raise self._wrong(number, f"reverses {reverse!r:.60}, and has the dimensions {own}")
+        axes = {name: axis for axis, name in enumerate(self._names)}
         mapping = FragmentMapping(
             part=self._part(number, one.get("part")),
-            reverse=tuple(sorted(own.index(axis) for axis in reverse)),
-            axes=None if order == tuple(range(len(self._names))) else order,
+            reverse=tuple(sorted(own.index(name) for name in reverse)),
+            # a dimension that the data lack has length 1
+            axes=None if own == self._names else tuple(axes.get(name) for name in own),
             units=self._text(number, one, "punits"),
             calendar=self._text(number, one, "pcalendar"),
         )
@@ -73,7 +75,7 @@ class Mappings:
             raise self._wrong(number, f"has {key} {value!r:.60}, not text")
         return value
 
-    def _axes(self, number: int, one: dict[str, Any], key: str) -> tuple[int, ...] | None:
+    def _dimensions(self, number: int, one: dict[str, Any], key: str) -> list[str] | None:
         names = one.get(key)
         if names is None:
             return None
@@ -81,11 +83,11 @@ class Mappings:
             names = names.split()
         if (
             type(names) is not list
-            or not all(type(name) is str and name in self._names for name in names)
+            or not all(type(name) is str for name in names)
             or len(set(names)) != len(names)
         ):
-            raise self._wrong(number, f"has {key} {names!r:.60}, of dimensions {self._names}")
-        return tuple(self._names.index(name) for name in names)
+            raise self._wrong(number, f"has {key} {names!r:.60}, not names of dimensions")
+        return names
 
     def _part(self, number: int, value: Any) -> Part | None:
         if value is None:
@@ -93,7 +95,7 @@ class Mappings:
         pieces = _spelled(value) if type(value) is str else _listed(value)
         if pieces is None:
             raise self._wrong(number, f"has the part {value!r:.60}, which cannot be understood")
-        return pieces
+        return pieces or None  # "[]" is all
 
 
 def _listed(value: Any) -> Part | None:

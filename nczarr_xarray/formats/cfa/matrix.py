@@ -122,7 +122,7 @@ def grid_of(
         one, other = np.flatnonzero(numbers == twice)[:2].tolist()
         raise FormatError(path, f"{named(other)} has the index of {named(one)}")
     more = f" and {len(gaps) - 4} more" if len(gaps) > 4 else ""
-    said = f"no fragment holds {', '.join(gaps[:4])}{more}; these data are missing" if gaps else ""
+    said = f"no fragment holds {', '.join(gaps[:4])}{more}" if gaps else ""
     return Grid(tuple(starts), tuple(stops), numbers, count, said)
 
 

@@ -88,7 +88,7 @@ def array_of(
         units=owner.text("units"),
         calendar=owner.text("calendar"),
         packing=packing,
-        warning=warning,
+        warning=warning and f"{warning}; these data are missing",
     )
 
 

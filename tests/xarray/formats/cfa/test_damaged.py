@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
@@ -178,7 +178,7 @@ WRONG = {
     "a step of zero": (changed(1, part="[[0, 1, 0], [0, 1, 1]]"), "partition 1 .* part"),
     "a part that runs": (changed(1, part="__import__('os')"), "partition 1 .* part"),
     "reverse of no dimension": (changed(1, reverse=["lon"]), "partition 1 .* reverse"),
-    "reverse of another": (changed(1, reverse=["lat"], pdimensions=["time"]), "partition 1 .*own"),
+    "reverse of another": (changed(1, reverse=["lat"], pdimensions=["time"]), "1 .*reverses"),
     "an order of numbers": (changed(1, pdimensions=[0, 1]), "partition 1 .* pdimensions"),
     "units of numbers": (changed(1, punits=5), "partition 1 .* punits"),
 }  # fmt: skip
@@ -276,7 +276,6 @@ def values_of(count: int, dtype: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dialect", [Cfa062(), Cf113()], ids=lambda d: d.name)
-@settings(deadline=None)
 @given(data=st.data())
 def test_damaged_terms(dialect: Any, data: st.DataObject) -> None:
     own = fragments()
@@ -303,8 +302,6 @@ def test_damaged_terms(dialect: Any, data: st.DataObject) -> None:
         array = read(hierarchy, {**own_values, f"/{terms[at].path}": values})
     except FormatError as error:
         assert error.object in {"/tas", *(f"/{term.path}" for term in terms)}
-    except AssertionError:
-        assert text is not None  # then terms are variables like others
     else:
         grid_is_sound(array)
 

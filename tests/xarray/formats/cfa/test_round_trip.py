@@ -86,11 +86,13 @@ def mapped(draw: st.DrawFn) -> tuple[Lengths, Fragments]:
             st.builds(slice, st.integers(6, 9), st.none(), st.integers(-3, -1)),
             st.lists(st.integers(0, 9), min_size=1, max_size=4).map(tuple),
         )
-        order = tuple(draw(st.permutations(range(ndim)))[: draw(st.integers(0, ndim))])
+        more = [None] * draw(st.integers(0, 2))
+        some = draw(st.permutations(range(ndim)))[: draw(st.integers(0, ndim))]
+        order = tuple(draw(st.permutations([*some, *more])))
         use = None if order == tuple(range(ndim)) or draw(st.booleans()) else order
         own = ndim if use is None else len(use)
         mapping = FragmentMapping(
-            part=draw(st.one_of(st.none(), st.tuples(*[piece] * own))),
+            part=draw(st.one_of(st.none(), st.tuples(*[piece] * own))) or None,
             reverse=tuple(sorted(draw(st.sets(st.integers(0, own - 1))) if own else ())),
             axes=use,
             units=draw(st.one_of(st.none(), st.just("degC"))),

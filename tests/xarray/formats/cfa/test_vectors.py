@@ -76,7 +76,7 @@ def mapped(
         ]
     data = np.flip(data, mapping.reverse)
     if mapping.axes is not None:
-        data = data.transpose(np.argsort(mapping.axes))
+        data = data.transpose(np.argsort([axis for axis in mapping.axes if axis is not None]))
     if (mapping.units or units) == "degC" and array.units == "K":
         data = data + np.float32(273.15)
     return data
