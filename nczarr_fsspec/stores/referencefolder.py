@@ -150,7 +150,7 @@ class _Grid:
         if separator not in {".", "/"} or any(
             type(count) is not int or count < 0 for count in counts
         ):
-            raise FormatError(shown, "has no valid shape and chunks")
+            raise StoreError(shown, "has no valid shape and chunks")
         return cls(counts, separator)
 
     def number(self, name: str) -> int | None:
@@ -250,7 +250,7 @@ class FolderReferences(References):
     def files(self) -> Iterable[str]:
         for key in self._documents:
             array, slash, name = key.rpartition("/")
-            if slash and name == ".zarray" and all(self._grid(array).counts):
+            if slash and name == ".zarray":
                 yield f"{array}/refs.0.parq"
 
 

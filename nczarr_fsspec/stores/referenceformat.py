@@ -165,6 +165,8 @@ class JSONReferences(References):
         if isinstance(value, (list, tuple)):
             try:
                 return part(*self._expanded(value))
+            except FormatError as error:
+                raise StoreError(self._named(key), error.reason) from None
             except (TypeError, ValueError):
                 pass
         raise StoreError(

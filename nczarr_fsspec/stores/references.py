@@ -163,9 +163,10 @@ class _Keys(KeyStore):
             raise too_large(self._named(key), most)
         return found
 
-    def _explained(self, error: NCZarrError, key: str) -> NCZarrError:
+    def _explained(self, error: NCZarrError, key: str) -> StoreError:
         """Say of an error which reference leads there."""
-        return type(error)(error.object, f"{error.reason} (reference {key!r} of {self.url})")
+        kind = type(error) if isinstance(error, StoreError) else StoreError
+        return kind(error.object, f"{error.reason} (reference {key!r} of {self.url})")
 
     def _inside(self, data: bytes, key: str, which: slice, most: int | None) -> bytes:
         if most is not None and which == ALL and len(data) > most:

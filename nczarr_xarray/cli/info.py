@@ -22,6 +22,8 @@ _STORES = {
     "FsspecStore": "objects",
     "SyncFsspecStore": "objects",
     "DataFile": "one file",
+    "LocalReferences": "kerchunk references",
+    "RemoteReferences": "kerchunk references",
 }
 
 

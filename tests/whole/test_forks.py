@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import mmap
 import os
 import pickle
@@ -33,6 +34,7 @@ from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.ranges.local import FileObjectBytes, OpenFileBytes
 from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_xarray import open_store, to_nczarr
+from nczarr_xarray.views.references import references
 from tests.support.httpserver import Server
 from tests.support.marks import slow_but
 
@@ -73,6 +75,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         layout = h5py.VirtualLayout(VALUES.shape, "f8")
         layout[:] = h5py.VirtualSource(".", "data", VALUES.shape)
         file.create_virtual_dataset("v", layout)
+    refs = references(folder / "h5.nc")
+    (folder / "refs.json").write_text(json.dumps(refs).replace(f"{folder}/", ""))
     (folder / "classic.nc.gz").write_bytes(gzip.compress((folder / "classic.nc").read_bytes()))
     with zipfile.ZipFile(folder / "outer.zip", "w") as archive:
         archive.write(folder / "classic.nc", "classic.nc")
@@ -135,6 +139,7 @@ LOCAL: dict[str, Callable[[Path], Reader]] = {
     "zarr 3": lambda d: in_engine(d / "v3.zarr"),
     "zarr store": lambda d: in_engine(zarr.storage.LocalStore(d / "v3.zarr")),
     "zarr view": lambda d: read_view(d / "h5.nc"),
+    "references": lambda d: in_engine(d / "refs.json"),
 }
 #: What cannot be known to be safe.
 UNKNOWN: dict[str, Callable[[Path], Reader]] = {
@@ -235,7 +240,7 @@ def fork_while_reading(read: Reader, forks: int) -> None:
     "name",
     slow_but(
         ["hdf5 path", "virtual path", "virtual file", "memory", "directory", "zip file", "zarr 3",
-         "zip of fsspec"],
+         "zip of fsspec", "references"],
         "hdf5 path", "directory",
     ),
 )  # fmt: skip
@@ -253,6 +258,12 @@ def test_requests_of_threads_that_are_gone(folder: Path, name: str, mode: str) -
     files = {f"/{p.relative_to(folder)}": p.read_bytes() for p in paths if p.is_file()}
     with Server(files) as server:
         fork_while_reading(in_engine(f"{server.url}/{name}#mode={mode}"), 3)
+
+
+def test_requests_of_threads_that_are_gone_for_references(folder: Path) -> None:
+    files = {f"/{name}": (folder / name).read_bytes() for name in ("refs.json", "h5.nc")}
+    with Server(files) as server:
+        fork_while_reading(in_engine(f"{server.url}/refs.json"), 3)
 
 
 class TestProcessLock:

@@ -172,6 +172,46 @@ def test_what_is_no_json_is_refused(text: bytes) -> None:
         JSONReferences.parse(text, "r.json")
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda some: (
+        st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=3), some, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {"version": st.just(1) | JSON},
+        optional={
+            "refs": JSON | st.dictionaries(st.sampled_from(["a", "v/0"]), JSON),
+            "templates": JSON | st.dictionaries(st.sampled_from(["u"]), st.text(max_size=9)),
+            "gen": JSON
+            | st.lists(
+                st.fixed_dictionaries(
+                    {"key": JSON, "url": JSON, "dimensions": JSON}, optional={"offset": JSON}
+                )
+            ),
+        },
+    )
+)
+def test_any_json_is_references_or_one_of_our_errors(document: dict[str, Any]) -> None:
+    try:
+        refs = parse(document)
+    except FormatError as error:
+        assert "r.json" in str(error)
+        return
+    for key in ("a", "v/0"):
+        try:
+            found = refs.find(key)
+        except StoreError as error:
+            assert f"r.json: reference {key!r}" in str(error)
+        else:
+            assert found is None or isinstance(found, (bytes, Part))
+    assert "" not in refs.names("")
+
+
 # ---- templates
 
 
@@ -311,6 +351,19 @@ def test_a_file_that_is_missing_is_an_error_that_names_it_and_the_key(tmp_path: 
     assert isinstance(store, LocalStore)
     with pytest.raises(DatasetNotFoundError, match=r"gone\.nc.*reference 'v/0'"):
         store.get("v/0")
+
+
+@pytest.mark.parametrize("address", ["http://me:secret@host/x", "http://", " ", "a\0b", "{{u}}"])
+def test_an_address_that_makes_no_sense_is_an_error_for_its_key_alone(
+    address: str, tmp_path: Path
+) -> None:
+    store = local(tmp_path, {"v/0": [address, 0, 6], "v/1": ["data", 0, 6]})
+    wrong, right = store.get_many(["v/0", "v/1"])
+    assert right == DATA[:6]
+    assert isinstance(wrong, StoreError)
+    assert "reference 'v/0'" in str(wrong)
+    assert "secret" not in str(wrong)
+    store.close()
 
 
 def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:

@@ -260,6 +260,8 @@ def test_the_command_line_shows_references(
     target = write_json(tmp_path / "r.json", steps[0])
     assert main(["dump", "-h", target]) == 0
     assert "double t(time, y, x)" in capsys.readouterr().out
+    assert main(["info", target]) == 0
+    assert "store     kerchunk references\n" in capsys.readouterr().out
 
 
 # ---- what goes wrong
