@@ -14,7 +14,7 @@ import base64
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from fsspec.config import conf as fsspec_config
@@ -42,6 +42,11 @@ _CONTAINER_CREDENTIALS = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+#: what names the files of the AWS tools, and where they are else
+_PROFILE_FILES = (
+    ("AWS_CONFIG_FILE", "~/.aws/config"),
+    ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
 )
 _AMAZON = re.compile(r"https://s3(?!-fips|\.dualstack)[^:]*\.amazonaws\.com(\.cn)?")
 
@@ -208,6 +213,21 @@ def _add_password(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_profiles() -> Profiles:
+    """Read the files of the AWS tools, again only if they are others: every fragment asks."""
+    named = (os.environ.get(variable) or default for variable, default in _PROFILE_FILES)
+    return _profiles_of(tuple(map(_state, map(os.path.expanduser, named))))
+
+
+def _state(path: str) -> tuple[str, int, int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return path, 0, 0, 0
+    return path, status.st_mtime_ns, status.st_size, status.st_ino
+
+
+@lru_cache(maxsize=4)
+def _profiles_of(_: tuple[tuple[str, int, int, int], ...]) -> Profiles:
     try:
         from botocore.exceptions import ConfigParseError
         from botocore.session import Session

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -529,3 +530,16 @@ def test_an_untrusted_local_master_never_gets_anything_but_its_folder(address: s
 
 def test_a_master_in_the_root_folder() -> None:
     assert AddressPolicy.of(os.sep + "m.nca").resolve("a.nc") == os.path.abspath(os.sep + "a.nc")
+
+
+@given(st.lists(_PIECES, max_size=9).map("".join))
+def test_what_is_allowed_below_a_folder_stays_below(rest: str) -> None:
+    """As a server sees it that decodes a path once, or twice, and knows two kinds of slashes."""
+    try:
+        found = resolve(f"https://evil.org/pub/{rest}", HTTP, ["https://evil.org/pub/"])
+    except NCZarrError:
+        return
+    path = URL(found.partition("#")[0], encoded=True).raw_path
+    for _ in range(3):
+        assert f"{posixpath.normpath(path.replace(chr(92), '/'))}/".startswith("/pub/")
+        path = unquote(path)

@@ -454,3 +454,10 @@ def test_choosing_makes_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
     monkeypatch.setattr(socket.socket, "connect", refuse)
     assert options("s3://b/k")["anon"] is True
+
+
+def test_profiles_that_changed_are_read_again(tmp_path: Path) -> None:
+    url = parse_url("s3://b/k")
+    for region in ("eu-1", "eu-12"):
+        write_aws(tmp_path, "config", f"[default]\nregion = {region}\n")
+        assert storage_options(url)["client_kwargs"] == {"region_name": region}
