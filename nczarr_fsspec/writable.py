@@ -7,8 +7,10 @@ its event loop.
 
 from __future__ import annotations
 
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from nczarr_fsspec.forks import ProcessLock
@@ -54,6 +56,19 @@ class WritableStore(ABC):
         A reader sees all of the old bytes or all of the new ones, and after an
         error there is no part of the new ones.
         """
+
+    def put_file(self, key: str, fill: Callable[[str], None]) -> None:
+        """Store a file under `key`, as `put` does, and without holding it in memory if possible.
+
+        Parameters
+        ----------
+        fill
+            Makes the file, given the path of one that does not exist.
+        """
+        with tempfile.TemporaryDirectory(prefix="nczarr-") as folder:
+            path = Path(folder) / "file"
+            fill(str(path))
+            self.put(key, path.read_bytes())
 
     @abstractmethod
     def create(self, key: str, data: Buffer) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -84,6 +85,12 @@ class FsspecWriter(WritableStore):
         path = self._path(key)
         with nullcontext() if is_async(self._fs) else creating:
             return self._keys.run_each(partial(self._create, _bytes(data)), [path])[0]
+
+    def put_file(self, key: str, fill: Callable[[str], None]) -> None:
+        with tempfile.TemporaryDirectory(prefix="nczarr-") as folder:
+            path = f"{folder}/file"
+            fill(path)
+            self.upload(key, path)
 
     def upload(self, key: str, path: str) -> None:
         """Store the content of a local file under `key`, without holding all of it in memory."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,21 @@ class DirectoryWriter(WritableStore):
                 _write(path, _OVER, data)
             except (OSError, UnicodeEncodeError) as error:
                 raise _failure(path, "written", error) from error
+
+    def put_file(self, key: str, fill: Callable[[str], None]) -> None:
+        path = self._inside.path(check_key(key))
+        temporary = _beside(path)
+        try:
+            _make_folder(path)
+            fill(temporary)
+            os.replace(temporary, path)
+        except (OSError, UnicodeEncodeError) as error:
+            if isinstance(error, StoreError):
+                raise
+            raise _failure(path, "written", error) from error
+        finally:
+            with suppress(OSError, UnicodeEncodeError):
+                os.unlink(temporary)
 
     def create(self, key: str, data: Buffer) -> bool:
         path = self._inside.path(check_key(key))
@@ -174,8 +189,7 @@ class DirectoryWriter(WritableStore):
 @contextmanager
 def _complete(path: str, data: Buffer) -> Iterator[str]:
     """Make a complete file beside `path`, which is removed at the end if it is still there."""
-    folder = os.path.dirname(path)
-    temporary = f"{folder}/{_TEMPORARY}{os.urandom(8).hex()}"
+    temporary = _beside(path)
     try:
         _write(temporary, _NEW, data)
         try:
@@ -185,6 +199,11 @@ def _complete(path: str, data: Buffer) -> Iterator[str]:
                 os.unlink(temporary)
     except (OSError, UnicodeEncodeError) as error:
         raise _failure(path, "written", error) from error
+
+
+def _beside(path: str) -> str:
+    """Return the path of a file that is not complete, in the folder of another."""
+    return f"{os.path.dirname(path)}/{_TEMPORARY}{os.urandom(8).hex()}"
 
 
 def _write(path: str, flags: int, data: Buffer) -> None:

@@ -12,6 +12,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
 from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.url import is_url
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Flow
 from nczarr_xarray.export.cfa.claim import Claim
@@ -301,9 +302,14 @@ class Change:
                 divided = divided._replace(item=divided.item._replace(variable=held), stored=held)
                 before = self.aggregations[name][0]
                 old = self.existing.opened.reader(before) if piece.partial else None
-                flow = flow_of(place, divided, names, parts, members, piece.first, old)
+                flow = flow_of(
+                    place, divided, names, parts, members, self.dialect, piece.first, old
+                )
                 flows.append(flow)
-                new = table_of(place, flow, self.dialect)
+                relative = self.request.relative
+                if relative is None:
+                    relative = _is_relative(fragments)
+                new = table_of(place, flow, self.dialect, relative=relative)
                 if piece.axis is None:
                     fragments = replaced(fragments, new, piece.first)
                 else:
@@ -311,6 +317,12 @@ class Change:
             tables.append(fragments)
             everything += aggregation(variable, fragments, self.dialect)
         return flows, Content(self.attributes, everything, self.dimensions.values()), tables
+
+
+def _is_relative(fragments: Fragments) -> bool | None:
+    """Tell whether the addresses of a table are relative; None if there are none."""
+    first = next((address for address in fragments.addresses.tolist() if address), None)
+    return None if first is None else not (first.startswith("/") or is_url(first))
 
 
 def _narrowed(dataset: xr.Dataset, stored: Group) -> xr.Dataset:

@@ -33,6 +33,7 @@ class CfaRequest:
     encoding: Mapping[Any, Any] | None
     unlimited_dims: Iterable[Hashable] | None
     naming: Naming
+    relative: bool | None = None
 
     @property
     def master_kind(self) -> Literal["netCDF3", "netCDF4"]:

@@ -153,7 +153,7 @@ class CfaTask:
         self._committing = True
         task.run(progress)
 
-    def _put_file(self, data: memoryview) -> None:
+    def _put_file(self, data: bytes) -> None:
         place = self.place
         self._committing = True
         if self.replaces:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import struct
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.errors import ExportError, StoreError
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.backend._compat import VLEN_STRING, netcdf4_lock
 from nczarr_xarray.export.chunk_writer import ChunkWriter
@@ -27,6 +27,8 @@ from nczarr_xarray.export.stored import Stored
 from nczarr_xarray.export.strings import longest
 from nczarr_xarray.formats.nczarr.emit import Profile, documents
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Group, Variable
+
+FileKind: TypeAlias = Literal["netCDF3", "netCDF4"]
 
 #: Bytes of the data from which on a classic file needs 64-bit offsets, with room for the header.
 _CLASSIC_BYTES = (1 << 31) - (1 << 24)
@@ -84,15 +86,27 @@ class Content:
         return sum(0 if m.values is None else m.values.nbytes for m in self.members)
 
 
-def file_bytes(content: Content, kind: Literal["netCDF3", "netCDF4"]) -> memoryview:
-    """Return a dataset as a netCDF file.
+def file_bytes(content: Content, kind: FileKind) -> bytes:
+    """Return a dataset as a netCDF file; errors as `write_file`."""
+    with tempfile.TemporaryDirectory(prefix="nczarr-") as folder:
+        path = Path(folder) / "file"
+        write_file(str(path), content, kind)
+        return path.read_bytes()
+
+
+def write_file(path: str, content: Content, kind: FileKind) -> None:
+    """Write a dataset as a netCDF file.
+
+    Not into memory, where netCDF-C 4.9 does not note the order in which things are made.
 
     Raises
     ------
     ImportError
         If netCDF4 is not installed.
     ExportError
-        If the library refuses it.
+        If netCDF has no such form.
+    StoreError
+        If the file cannot be written.
     """
     try:
         import netCDF4
@@ -103,14 +117,13 @@ def file_bytes(content: Content, kind: Literal["netCDF3", "netCDF4"]) -> memoryv
         large = content.nbytes > _CLASSIC_BYTES
         model = "NETCDF3_64BIT_OFFSET" if large else "NETCDF3_CLASSIC"
     with netcdf4_lock():
-        # it grows from one byte as it is needed; the name is that of no file
-        file = netCDF4.Dataset("aggregation", "w", format=model, memory=1)
-        with on_error(file.close):
-            try:
+        try:
+            with netCDF4.Dataset(path, "w", format=model) as file:
                 _fill(file, content)
-            except (RuntimeError, OSError, ValueError, TypeError) as error:
-                raise ExportError("netCDF file", f"cannot be written: {error}") from error
-        return _trimmed(file.close())
+        except (ValueError, TypeError) as error:
+            raise ExportError("netCDF file", f"cannot be written: {error}") from error
+        except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
+            raise StoreError(path, f"cannot be written: {error}") from error
 
 
 def _fill(file: Any, content: Content) -> None:
@@ -135,16 +148,6 @@ def _fill(file: Any, content: Content) -> None:
         if variable.nc_type == "string":
             values = texts_as_stored(values)
         made[...] = values if variable.shape else values[()]
-
-
-def _trimmed(data: memoryview) -> memoryview:
-    """Return the bytes of a file without what HDF5 has reserved behind its end."""
-    head = bytes(data[:36])
-    if head.startswith(b"\x89HDF") and head[8] >= 2 and head[9] == 8:
-        (end,) = struct.unpack_from("<Q", head, 28)
-        if end <= len(data):
-            return data[:end]
-    return data
 
 
 def _with_room(member: Member) -> Member:

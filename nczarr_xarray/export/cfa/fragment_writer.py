@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.export.cfa.content import Content, Member, file_bytes, write_tree
+from nczarr_xarray.export.cfa.content import Content, Member, write_file, write_tree
 from nczarr_xarray.export.cfa.master_place import FragmentFormat
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, as_held
 from nczarr_xarray.export.cfa.split import Edges
@@ -140,7 +141,7 @@ class FragmentWriter:
         if self.kind == "NCZarr":
             write_tree(content, self.store.child(key), PROFILE)
         else:
-            self.store.put(key, file_bytes(content, self.kind))
+            self.store.put_file(key, partial(write_file, content=content, kind=self.kind))
 
 
 def _shortened(variable: Variable, own: dict[str, Dimension]) -> Variable:

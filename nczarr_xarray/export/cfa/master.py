@@ -26,9 +26,10 @@ from nczarr_xarray.model import (
     join,
 )
 
-#: Attributes that speak of packed numbers.
 _PACKING = ("scale_factor", "add_offset", "_Unsigned")
 _PACKED = (*_PACKING, "missing_value", "valid_min", "valid_max", "valid_range", "actual_range")
+#: Says in a fragment how the aggregation unpacks it.
+_NOTE = "aggregation_packing"
 
 
 def dialect_called(version: str, url: str) -> Dialect:
@@ -51,13 +52,40 @@ def keeps_packing(dialect: Dialect) -> bool:
     return dialect.name.startswith(("0.4", "0.5"))
 
 
-def address_of(place: MasterPlace, key: str, dialect: Dialect) -> str:
+def address_of(place: MasterPlace, key: str, dialect: Dialect, *, relative: bool | None) -> str:
     """Return the address of a fragment as a master states it.
 
-    S3netCDF4 looks for relative ones in the working directory, and ignores what CFA-0.4 has to
-    say otherwise: there, addresses are absolute.
+    Parameters
+    ----------
+    relative
+        Whether it is relative to the master. None for what is best: S3netCDF4 looks for relative
+        ones in the working directory, so those of CFA-0.4 are absolute.
     """
-    return place.file.folder + key if dialect.name.startswith("0.4") else key
+    old = dialect.name.startswith("0.4")
+    if relative or (relative is None and not old):
+        return key
+    return place.file.folder + key if old else place.uri(key)
+
+
+def as_fragments(variable: Variable, dialect: Dialect) -> Variable:
+    """Return a variable as its fragments have it.
+
+    Where fragments are unpacked before they are aggregated, they hold packed numbers as such, and
+    the aggregation says how they are packed. So every program reads the same values, those that
+    unpack no fragments too, and the aggregation keeps its packing. A note remains for people.
+    """
+    packing = {name: variable.attributes[name] for name in _PACKING if name in variable.attributes}
+    if keeps_packing(dialect) or not packing:
+        return variable
+    said = " ".join(f"{name}: {_shown(attribute)}" for name, attribute in packing.items())
+    attributes = {k: a for k, a in variable.attributes.items() if k not in packing}
+    attributes[_NOTE] = Attribute(_NOTE, "char", said)
+    return replace(variable, attributes=attributes)
+
+
+def _shown(attribute: Attribute) -> str:
+    value = attribute.value
+    return " ".join(map(repr, value.tolist())) if isinstance(value, np.ndarray) else str(value)
 
 
 def unpacked(variable: Variable) -> Variable:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import quote
 
 import numpy as np
 
@@ -93,11 +94,22 @@ class MasterPlace:
         return {key[start:].partition("/")[0] for key in self.store.keys_below(self.stem)}
 
     def key_of(self, address: str) -> str | None:
-        """Return the key of a fragment in the folder of fragments; None if it is elsewhere."""
-        for start in (self.file.folder, f"file://{self.file.folder}", "./"):
+        """Return the key of a fragment that is ours to remove; None if it is not.
+
+        Ours is what is in the folder of fragments and has a name as `Names` gives it: files of
+        that folder that were only aggregated belong to their users.
+        """
+        for start in (self.file.folder, self.uri(""), "./"):
             address = address.removeprefix(start)
         above, _, name = address.rstrip("/").rpartition("/")
-        return f"{above}/{name}" if above == self.stem and name not in ("", ".", "..") else None
+        numbers = r"(\..+(\.\d+)+|_.+_\[\d+\])(\.[0-9a-f]{8})?\.(nc|zarr)"
+        ours = above == self.stem and re.fullmatch(re.escape(self.stem) + numbers, name)
+        return f"{above}/{name}" if ours else None
+
+    def uri(self, key: str) -> str:
+        """Return the URI of an object in the folder of the master."""
+        address = self.file.folder + key
+        return f"file://{quote(address)}" if address.startswith("/") else address
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove fragments."""

@@ -18,16 +18,15 @@ from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter, beside
 from nczarr_xarray.export.cfa.master import (
     address_of,
     aggregation,
+    as_fragments,
     conventions,
     dialect_called,
-    keeps_packing,
-    unpacked,
 )
 from nczarr_xarray.export.cfa.master_place import MasterPlace, Names
 from nczarr_xarray.export.cfa.parts import Divided, Divider, Parts
 from nczarr_xarray.export.dataset import Options
 from nczarr_xarray.formats.cfa.dialect import Dialect
-from nczarr_xarray.model import Fragments, Variable
+from nczarr_xarray.model import Fragments
 
 #: The version of the convention that is written if none is asked for.
 DEFAULT = "0.4"
@@ -59,27 +58,23 @@ def plan_new(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) -> Cf
             must_be_new(place)
         old = sorted(referred() or ()) if replaces else []
         names = Names(place.stem, fragments, request.naming, place.taken())
-        flows = [flow_of(place, one, names, parts, members) for one in parts.divided]
-        tables = [
-            aggregation(variable_of(flow.divided, dialect), table_of(place, flow, dialect), dialect)
-            for flow in flows
-        ]
+        flows = [flow_of(place, one, names, parts, members, dialect) for one in parts.divided]
+        tables = []
+        for flow in flows:
+            own = table_of(place, flow, dialect, relative=request.relative)
+            tables.append(aggregation(flow.divided.item.variable, own, dialect))
         attributes = conventions(parts.attributes, dialect) if flows else parts.attributes
         everything = [*members, *(member for one in tables for member in one)]
         master = Content(attributes, everything, parts.dimensions)
     return CfaTask(place, kind, claim, referred, flows, master, replaces, old)
 
 
-def variable_of(divided: Divided, dialect: Dialect) -> Variable:
-    """Return a variable as its aggregation is, with the dimensions of its data."""
-    variable = divided.item.variable
-    return variable if keeps_packing(dialect) else unpacked(variable)
-
-
-def table_of(place: MasterPlace, flow: Flow, dialect: Dialect) -> Fragments:
+def table_of(
+    place: MasterPlace, flow: Flow, dialect: Dialect, *, relative: bool | None
+) -> Fragments:
     """Return the table of the fragments that are written of a variable."""
     writer = flow.writer
-    addresses = [address_of(place, key, dialect) for key in writer.keys]
+    addresses = [address_of(place, key, dialect, relative=relative) for key in writer.keys]
     return table(flow.divided.edges, addresses, writer.variable.name, writer.kind)
 
 
@@ -89,6 +84,7 @@ def flow_of(
     names: Names,
     parts: Parts,
     members: list[Member],
+    dialect: Dialect,
     first: tuple[int, ...] | None = None,
     old: VariableReader | None = None,
 ) -> Flow:
@@ -105,5 +101,7 @@ def flow_of(
     keys = names.keys(variable.name, first or (0,) * len(grid), grid)
     around = beside(variable, members, parts.coordinates)
     attributes = parts.attributes.values()
-    writer = FragmentWriter(place.store, divided, names.kind, keys, attributes, around, old)
+    item = divided.item._replace(variable=as_fragments(variable, dialect))
+    own = divided._replace(item=item)
+    writer = FragmentWriter(place.store, own, names.kind, keys, attributes, around, old)
     return Flow(divided, writer)

@@ -36,6 +36,7 @@ def to_cfa(
     encoding: Mapping[Any, Any] | None = None,
     unlimited_dims: Iterable[Hashable] | None = None,
     naming: Naming = "s3nc2",
+    relative: bool | None = None,
 ) -> None:
     """Write a dataset or an array as an aggregation: a master, and fragments beside it.
 
@@ -81,6 +82,9 @@ def to_cfa(
     naming
         How fragments are called: ``"s3nc2"`` (``data.tas.0.1.2.nc``) or ``"seed"``
         (``data_tas_[5].nc``), as by S3netCDF4 2 or 0.1.
+    relative
+        Whether the master states addresses relative to itself, so that both can be moved
+        together. By default it does, but for CFA-0.4, whose programs need absolute ones.
 
     Raises
     ------
@@ -113,6 +117,7 @@ def to_cfa(
         encoding=encoding,
         unlimited_dims=unlimited_dims,
         naming=naming,
+        relative=relative,
     )
     request.check(place.url)
     changes = append_dim is not None or region is not None
