@@ -24,6 +24,8 @@ from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
 
 #: Remote files that are being read at a time.
 AT_A_TIME = 512
+#: Files that are begun together: threads wake each other less often.
+_BATCH = 32
 #: Threads that read what waits and is no file, such as trees.
 _THREADS = 32
 #: An attribute: the path of its group or variable, and its name.
@@ -147,44 +149,87 @@ def read_files(
 
 
 def _read_all(targets: Sequence[str], wanted: Wanted) -> Iterator[Read]:
-    """Yield what is read of files, in their order; many remote ones wait at the same time."""
+    """Yield what is read of files, in their order; many that are far away wait at the same time."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-aggregate") as pool:
-        waiting: deque[tuple[str, Future[Read | None] | None]] = deque()
+        waiting: deque[_Batch] = deque()
         try:
-            for target in targets:
-                future = _begun(target, wanted, pool)
-                waiting.append((target, future))
-                while len(waiting) >= AT_A_TIME or (waiting and _is_done(waiting[0][1])):
-                    yield _read(*waiting.popleft(), wanted)
+            for at in range(0, len(targets), _BATCH):
+                waiting.append(_Batch.begin(targets[at : at + _BATCH], wanted, pool))
+                if len(waiting) * _BATCH >= AT_A_TIME:
+                    yield from waiting.popleft().results()
             while waiting:
-                yield _read(*waiting.popleft(), wanted)
+                yield from waiting.popleft().results()
         finally:
-            for _, future in waiting:
-                if future is not None:
-                    future.cancel()
+            for batch in waiting:
+                batch.cancel()
 
 
-def _begun(target: str, wanted: Wanted, pool: ThreadPoolExecutor) -> Future[Read | None] | None:
-    """Begin to read a file that is far away; None if it is here."""
-    if not is_url(target) or os.path.lexists(target):
-        return None
-    found = find_remote_file(target, wanted.storage_options)
-    if found is None:
-        return pool.submit(read_one, target, wanted)
-    source, known = found
-    return asyncio.run_coroutine_threadsafe(
-        _read_remote(target, source, known, wanted), source.loop
-    )
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Files that are begun to be read together.
+
+    Parameters
+    ----------
+    targets
+        The files.
+    wanted
+        What is wanted of each.
+    remote
+        What is read of remote files on their loop, by number: this, why not, or None for what
+        `read_one` reads.
+    others
+        What is read of others that are far away, by number.
+    """
+
+    targets: Sequence[str]
+    wanted: Wanted
+    remote: Future[dict[int, Read | BaseException | None]] | None
+    others: Mapping[int, Future[Read]]
+
+    @classmethod
+    def begin(cls, targets: Sequence[str], wanted: Wanted, pool: ThreadPoolExecutor) -> _Batch:
+        """Begin to read what is far away."""
+        others: dict[int, Future[Read]] = {}
+        remote: dict[int, tuple[str, RemoteFileBytes, Known | None]] = {}
+        for number, target in enumerate(targets):
+            if not is_url(target) or os.path.lexists(target):
+                continue
+            found = find_remote_file(target, wanted.storage_options)
+            if found is None:
+                others[number] = pool.submit(read_one, target, wanted)
+            else:
+                remote[number] = (target, *found)
+        future = None
+        if remote:
+            loop = next(iter(remote.values()))[1].loop
+            future = asyncio.run_coroutine_threadsafe(_read_together(remote, wanted), loop)
+        return cls(targets, wanted, future, others)
+
+    def results(self) -> Iterator[Read]:
+        """Yield what was read, waiting for it; files that are here are read now."""
+        remote = {} if self.remote is None else self.remote.result()
+        for number, target in enumerate(self.targets):
+            found = remote.get(number)
+            if isinstance(found, BaseException):
+                raise found
+            if found is None and number in self.others:
+                found = self.others[number].result()
+            yield read_one(target, self.wanted) if found is None else found
+
+    def cancel(self) -> None:
+        """End what has not ended."""
+        for future in (self.remote, *self.others.values()):
+            if future is not None:
+                future.cancel()
 
 
-def _is_done(future: Future[Read | None] | None) -> bool:
-    return future is None or future.done()
-
-
-def _read(target: str, future: Future[Read | None] | None, wanted: Wanted) -> Read:
-    """Return what was read of a file."""
-    found = None if future is None else future.result()
-    return read_one(target, wanted) if found is None else found
+async def _read_together(
+    remote: Mapping[int, tuple[str, RemoteFileBytes, Known | None]], wanted: Wanted
+) -> dict[int, Read | BaseException | None]:
+    """Read remote files at the same time."""
+    reads = (_read_remote(*one, wanted) for one in remote.values())
+    found = await asyncio.gather(*reads, return_exceptions=True)
+    return dict(zip(remote, found, strict=True))
 
 
 async def _read_remote(

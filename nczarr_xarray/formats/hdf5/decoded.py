@@ -1,13 +1,13 @@
-"""Messages that many objects of a file have in common, decoded once.
+"""Messages that many objects have in common, decoded once.
 
 Thousands of attributes and datasets have the same few datatypes, dataspaces
-and filter pipelines, byte for byte.
+and filter pipelines, byte for byte; so have thousands of files of one kind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
@@ -15,6 +15,12 @@ from nczarr_xarray.formats.hdf5.messages import decode_dataspace, decode_filters
 from nczarr_xarray.formats.hdf5.objects import Dataspace, Datatype, Filter
 
 T = TypeVar("T")
+
+#: Messages of all files up to so many bytes are kept, and so many of each kind at most.
+_SHORT = 512
+_MOST = 4096
+#: They, by what decodes them and by the sizes of addresses and lengths.
+_known: dict[tuple[Callable[[Cursor], Any], int, int], dict[bytes, Any]] = {}
 
 
 class Decoded:
@@ -48,5 +54,14 @@ class Decoded:
     def _decode(
         self, known: dict[bytes, T], decode: Callable[[Cursor], T], body: bytes, what: str
     ) -> T:
-        found = known[body] = decode(Cursor(body, self.frame, what))
+        frame = self.frame
+        everywhere = _known.setdefault((decode, frame.offset_size, frame.length_size), {})
+        found: T | None = everywhere.get(body)
+        if found is None:
+            found = decode(Cursor(body, frame, what))
+            if len(body) <= _SHORT:
+                if len(everywhere) >= _MOST:
+                    everywhere.clear()
+                everywhere[body] = found
+        known[body] = found
         return found
