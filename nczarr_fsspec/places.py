@@ -18,6 +18,7 @@ SERVERS = frozenset({"http", "https", "s3", "gs3", "gs", "gcs", "az", "abfs"})
 
 #: how often a segment is decoded at most to see what it is
 _MOST_ENCODED = 6
+_AMBIGUOUS = "has '..' where servers may read it differently"
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 #: DAP is spoken over HTTP; netCDF-C has these names for it
 _DAP = {"dods": "http", "dap4": "https"}
@@ -366,9 +367,10 @@ def _normal(segments: Iterable[str], shown: str) -> tuple[str, ...]:
         if plain == "..":
             if not found:
                 raise AccessDeniedError(shown, "leads out of the bucket or the server")
-            found.pop()
+            if not found.pop():  # many servers leave out empty segments first
+                raise AccessDeniedError(shown, _AMBIGUOUS)
         elif ".." in (part.partition(";")[0] for part in re.split(r"[/\\]", plain)):
-            raise AccessDeniedError(shown, "has '..' where servers may read it differently")
+            raise AccessDeniedError(shown, _AMBIGUOUS)
         else:
             found.append(segment)
     return tuple(found)

@@ -305,6 +305,8 @@ def test_what_is_allowed(allow: Allow, address: str) -> None:
         (["https://evil.org/a/"], "https://evil.org/a/%252e%252e/b/x"),
         (["https://evil.org/a/"], "https://evil.org/a/..%2fb/x"),
         (["https://evil.org/a/"], "https://evil.org/a/..;/b/x"),
+        (["https://evil.org/a/"], "https://evil.org/a//../../a/../b/x"),
+        (["https://evil.org/a/"], "https://evil.org/a//../b/x"),
         (["https://evil.org/"], "https://evil.org.b/x"),
         (["https://evil.org/"], "https://evil.org:1/x"),
         (["https://evil.org/"], "http://evil.org/x"),
