@@ -11,13 +11,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, URLError
-from nczarr_xarray.cli.target import add_option
+from nczarr_xarray.cli.target import add_addresses, add_option, opening
 from nczarr_xarray.cli.text import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from nczarr_xarray.model import CodecConfig
 
 _NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
+_MASTER = ".nca"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,7 +28,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="write a dataset in another form: NCZarr, pure Zarr (#mode=zarr), zip or netCDF",
         description="Copy a dataset. NCZarr, Zarr, classic and HDF5 files are read by this "
         "package and copied exactly; anything else that xarray can open is copied as xarray reads "
-        "it. A destination that ends in .nc becomes a netCDF-4 file, any other NCZarr.",
+        "it. A destination that ends in .nc becomes a netCDF-4 file, one that ends in .nca an "
+        "aggregation with its fragments beside it, any other NCZarr.",
     )
     parser.add_argument("source", metavar="SRC", help="a path or URL")
     parser.add_argument("target", metavar="DST", help="a path or URL, e.g. x.zip or x#mode=zarr")
@@ -67,6 +69,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=None,
         help="show a progress bar (default: on a terminal)",
     )
+    parser.add_argument(
+        "--cfa-version",
+        choices=("0.4", "0.6.2", "1.13"),
+        default="1.13",
+        help="the convention of a destination that ends in .nca (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-object-size",
+        metavar="SIZE",
+        default=None,
+        help="bytes of the largest fragment of such a destination, e.g. 50MB (the default)",
+    )
+    add_addresses(parser)
     add_option(parser, "-o", "source_options", "storage option of SRC")
     add_option(parser, "-O", "target_options", "storage option of DST")
     parser.set_defaults(run=run)
@@ -77,10 +92,15 @@ def run(args: argparse.Namespace) -> int:
     from nczarr_xarray.export.progress import Progress
 
     shown = sys.stderr.isatty() if args.progress is None else args.progress
-    with Progress("copy", shown=shown) as progress:
+    aggregation = args.target.lower().endswith(_MASTER)
+    if args.max_object_size and not aggregation:
+        raise UsageError("--max-object-size", "is for destinations that end in .nca")
+    with Progress("copy", shown=shown and not aggregation) as progress:
         try:
             if args.target.lower().endswith(_NETCDF):
                 _to_netcdf(args, progress)
+            elif aggregation:
+                _to_cfa(args)
             else:
                 _to_nczarr(args, progress)
         except DatasetExistsError as error:
@@ -113,7 +133,7 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
     )
     layout = CopyLayout(args.chunks, args.compress)
     try:
-        opened = open_hierarchy(args.source, storage_options=dict(args.source_options) or None)
+        opened = open_hierarchy(args.source, **opening(args, args.source_options))
     except (URLError, FormatError):
         if not _is_other_file(args.source):
             raise
@@ -151,9 +171,34 @@ def _to_netcdf(args: argparse.Namespace, progress: Any) -> None:
             args.target,
             "--chunks, --compress, --consolidated, --portable and --compat are for NCZarr and Zarr",
         )
-    with open_hierarchy(args.source, storage_options=dict(args.source_options) or None) as opened:
+    with open_hierarchy(args.source, **opening(args, args.source_options)) as opened:
         source = with_fixed_dimensions(opened) if args.fixed else opened
         write_netcdf(source, args.target, progress, overwrite=args.overwrite)
+
+
+def _to_cfa(args: argparse.Namespace) -> None:
+    import xarray as xr
+
+    from nczarr_xarray.export.cfa.to_cfa import to_cfa
+
+    zarr = args.consolidated or args.portable or args.compat != "4.9.3"
+    if args.chunks or args.compress or zarr or args.fixed:
+        raise UsageError(
+            args.target,
+            "--chunks, --compress, --consolidated, --portable, --fixed and --compat are for NCZarr "
+            "and Zarr",
+        )
+    source = opening(args, args.source_options)
+    with xr.open_dataset(args.source, engine="nczarr", decode_cf=False, **source) as dataset:
+        to_cfa(
+            dataset,
+            args.target,
+            cfa_version=args.cfa_version,
+            max_object_size=args.max_object_size or "50MB",
+            mode="w" if args.overwrite else "w-",
+            storage_options=dict(args.target_options) or None,
+            progress=sys.stderr.isatty() if args.progress is None else args.progress,
+        )
 
 
 def _check_chunks(chunks: dict[str, int] | None, names: Collection[str]) -> None:

@@ -18,6 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a path or URL, e.g. x.zarr, file:///data/x.zip#mode=nczarr,zip or s3://bucket/x",
     )
     add_option(parser, "-o", "options", "storage option of the URL's filesystem")
+    add_addresses(parser)
+
+
+def add_addresses(parser: argparse.ArgumentParser) -> None:
+    """Add what concerns the addresses of an aggregation: ``--allow`` and ``--replace``."""
     parser.add_argument(
         "--allow",
         action="append",
@@ -77,9 +82,13 @@ def open_target(args: argparse.Namespace) -> Opened:
     """
     from nczarr_xarray.dataset.open import open_hierarchy
 
-    return open_hierarchy(
-        args.target,
-        storage_options=dict(args.options) or None,
-        allow=args.allow or None,
-        replace=dict(args.replace) or None,
-    )
+    return open_hierarchy(args.target, **opening(args, args.options))
+
+
+def opening(args: argparse.Namespace, options: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return arguments for opening a dataset: storage options, and what `add_addresses` adds."""
+    return {
+        "storage_options": dict(options) or None,
+        "allow": args.allow or None,
+        "replace": dict(args.replace) or None,
+    }

@@ -21,6 +21,7 @@ import nczarr_xarray
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, NCZarrError
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.guess import is_ours
+from nczarr_xarray.model import FragmentArray
 from tests.support.realservers import RangeServer, range_server
 from tests.support.selections import indexers
 
@@ -261,6 +262,20 @@ class TestCommands:
         with xr.open_dataset(tmp_path / target, engine="nczarr") as ds:
             np.testing.assert_array_equal(ds["tas"].values, expected(case))
             assert set(ds.variables) == {"tas", "time", "lat", "lon"}
+
+    @pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
+    def test_copy_divides(self, tmp_path: Path, version: str) -> None:
+        case, target = "cf3131_cfa04/agg_flip.nca", tmp_path / "m.nca"
+        options = ["--cfa-version", version, "--max-object-size", "400"]
+        assert main(["copy", str(DATA / case), str(target), *options]) == 0
+        with xr.open_dataset(target, engine="nczarr") as ds, open_master(case) as source:
+            assert f"CF{'A' * (version != '1.13')}-{version}" in ds.attrs.pop("Conventions")
+            del source.attrs["Conventions"]
+            xr.testing.assert_identical(ds.load(), source.load())
+        with nczarr_xarray.open_hierarchy(target) as opened:
+            array = opened.hierarchy.root.variables["tas"].array
+            assert isinstance(array, FragmentArray)
+            assert array.fragments.count >= 5
 
     def test_dump(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         case = "cfdm1133_cf113/agg_rel.nca"
