@@ -23,6 +23,9 @@ from nczarr_xarray.export.progress import Progress
 
 Gaps = Literal["allow", "raise"]
 
+#: The version of the convention that is written if none is asked for.
+DEFAULT = "1.13"
+
 
 def aggregate(
     targets: Iterable[str | os.PathLike[str]],
@@ -37,6 +40,7 @@ def aggregate(
     variables: Sequence[str] | None = None,
     gaps: Gaps = "allow",
     overwrite: bool = False,
+    relative: bool | None = None,
     output_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Write an aggregation of files: a master that holds the coordinates, and says where data are.
@@ -50,7 +54,7 @@ def aggregate(
         Paths or URLs of datasets of any format.
     output
         Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
-        a tree, any other name a netCDF file. Files below its folder have relative addresses.
+        a tree, any other name a netCDF file.
     dim
         The dimension, or several, along which the files follow each other; by default those
         whose coordinates differ. Needed where there is no coordinate: then the files follow each
@@ -73,6 +77,10 @@ def aggregate(
         without a file. ``"allow"`` (default): take them; a warning tells of parts without a file.
     overwrite
         Replace what is at `output`.
+    relative
+        Whether the master states addresses of files below its folder relative to itself, so that
+        all can be moved together. By default it does, but not in CFA-0.4: S3netCDF4 looks for
+        relative ones in the working directory.
     output_options
         For fsspec, of `output`; by default `storage_options` if it is a URL.
 
@@ -95,9 +103,9 @@ def aggregate(
     if output_options is None and is_url(os.fsdecode(output)):
         output_options = storage_options
     writer = MasterWriter.find(output, output_options, format)
-    before = None
+    before, version = None, cfa_version or DEFAULT
     if append:
-        before, cfa_version = _before(writer, cfa_version, output_options)
+        before, version = _before(writer, cfa_version, output_options)
     elif not overwrite and writer.place.exists():
         raise DatasetExistsError(
             writer.place.url, "is there already; overwrite=True replaces it, append=True adds to it"
@@ -112,9 +120,9 @@ def aggregate(
         gaps == "allow",
     )
     with Progress("aggregate", shown=bool(progress)) as shown:
-        addresses = [*map(writer.address_of, files)]
+        addresses = [writer.address_of(file, version, relative=relative) for file in files]
         found = combined(files, addresses, request, shown, before, writer.place.url)
-    writer.write(found, cfa_version or "1.13", replaces=append or overwrite)
+    writer.write(found, version, replaces=append or overwrite)
 
 
 @dataclass(frozen=True, slots=True)

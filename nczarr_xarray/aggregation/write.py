@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
+from urllib.parse import quote
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.url import is_url
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.export.cfa.cfa_task import CfaTask
 from nczarr_xarray.export.cfa.claim import Claim
@@ -64,10 +66,25 @@ class MasterWriter:
             raise ExportError(place.url, f"format is {format!r}; it is 'CFA3' or 'CFA4'")
         return cls(place, "netCDF3" if format == "CFA3" else "netCDF4")
 
-    def address_of(self, target: str) -> str:
-        """Return how the master names a file: relative to its own folder, if it is below that."""
-        folder = self.place.file.folder
-        return target.removeprefix(folder) if target != folder else target
+    def address_of(self, target: str, version: str, *, relative: bool | None) -> str:
+        """Return how the master names a file.
+
+        Parameters
+        ----------
+        version
+            Of the convention: addresses are URIs, but for CFA-0.4.
+        relative
+            Whether that is relative to its folder, for a file below that. None for what is best:
+            S3netCDF4 looks for relative ones in the working directory, so those of CFA-0.4 are
+            absolute.
+        """
+        folder, plain = self.place.file.folder, version.startswith("0.4")
+        key = target.removeprefix(folder)
+        inside = key not in (target, "")
+        is_path = not is_url(target) or os.path.lexists(target)
+        if inside and (relative or (relative is None and not plain)):
+            return quote(key) if is_path and not plain else key
+        return f"file://{quote(target)}" if is_path and not plain else target
 
     def write(self, found: Aggregated, version: str, *, replaces: bool) -> None:
         """Write the master in one step.

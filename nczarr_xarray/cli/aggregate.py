@@ -59,6 +59,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="CFA4: a netCDF-4 file (default); CFA3: a classic file, for --cfa-version 0.4",
     )
     parser.add_argument(
+        "--relative",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="state addresses of files below the folder of MASTER relative to it (default: on, "
+        "but off for --cfa-version 0.4, whose readers do not expect that)",
+    )
+    parser.add_argument(
         "--no-gaps",
         action="store_true",
         help="refuse files that do not follow each other without a gap",
@@ -92,6 +99,7 @@ def run(args: argparse.Namespace) -> int:
             variables=args.var,
             gaps="raise" if args.no_gaps else "allow",
             overwrite=args.overwrite,
+            relative=args.relative,
             output_options=dict(args.master_options) or None,
         )
     except DatasetExistsError as error:

@@ -57,6 +57,26 @@ def test_addresses_are_relative_to_the_folder_of_the_master(tmp_path: Path) -> N
     check_field(tmp_path / "there" / "m.nca", 6)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("relative", [True, False])
+def test_names_of_files_may_have_any_characters(
+    tmp_path: Path, version: str, relative: bool
+) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    names = ["é.nc", "%41.nc", "x#y.nc", "q?.nc"]
+    files = [step(folder / name, [n]) for n, name in enumerate(names)]
+    aggregate(files, folder / "m.nca", cfa_version=version, relative=relative)
+    check_field(folder / "m.nca", 4)
+    folder.rename(tmp_path / "c")
+    if relative:
+        check_field(tmp_path / "c" / "m.nca", 4)
+    else:
+        with xr.open_dataset(tmp_path / "c" / "m.nca", engine="nczarr") as ds:
+            with pytest.raises(FileNotFoundError, match="a b"):
+                ds.tas.load()
+
+
 def test_a_master_is_not_overwritten_unless_that_is_asked_for(tmp_path: Path) -> None:
     files = months(tmp_path)
     aggregate(files[1:], tmp_path / "m.nca")
