@@ -271,6 +271,10 @@ class RemoteReferences(_Keys, RemoteStore):
         loop: asyncio.AbstractEventLoop = get_loop()
         return loop
 
+    def close(self) -> None:
+        self._under_way = None  # a read that is under way goes on
+        super().close()
+
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         found = await self._find(key)
         if not isinstance(found, Part):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.ranges.open import split_options
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.references import are_references, open_references
 from nczarr_fsspec.undo import on_error
@@ -35,10 +37,8 @@ def as_references(target: object, data: object, options: OpenOptions) -> KeyStor
         allow=options.allow,
         storage_options=options.storage_options,
     )
-    if isinstance(data, Mapping):
-        return open_references(data, policy)
-    with on_error(data.close):
+    own, _ = split_options(options.storage_options, "storage_options")
+    with nullcontext() if isinstance(data, Mapping) else on_error(data.close):
         store = open_references(data, policy)
-    if isinstance(data, KeyStore):
-        store.max_metadata = data.max_metadata
+    store.max_metadata = own.max_metadata
     return store

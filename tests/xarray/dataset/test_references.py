@@ -293,6 +293,16 @@ def test_references_that_make_no_sense(value: Any, tmp_path: Path) -> None:
             ds["t"][1].load()
 
 
+def test_how_large_a_document_may_be(tmp_path: Path) -> None:
+    (path,) = write_steps(tmp_path, 1)
+    refs = combined([path])
+    refs["refs"][".zattrs"] = json.dumps({"note": "x" * 5000})
+    target = write_json(tmp_path / "r.json", refs)
+    assert len(opened(target).attrs["note"]) == 5000
+    with pytest.raises(StoreError, match="max_metadata"):
+        opened(target, storage_options={"max_metadata": 3000})
+
+
 # ---- behind a network
 
 
