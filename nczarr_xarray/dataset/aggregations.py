@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.dataset.fragments import FragmentDatasets, Opener, Opening
+from nczarr_xarray.dataset.fragment_opener import Opener, Opening
+from nczarr_xarray.dataset.fragments import FragmentDatasets
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.decode import Aggregation, aggregated, decode, find
 from nczarr_xarray.formats.open_options import OpenOptions

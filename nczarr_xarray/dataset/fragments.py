@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel
+from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_values import Reading, reading_of
-from nczarr_xarray.dataset.variable import VariableReader, loop_of
-from nczarr_xarray.model import FragmentArray, FragmentPlace, Variable
+from nczarr_xarray.dataset.variable import loop_of
+from nczarr_xarray.model import FragmentArray, FragmentPlace
 
 #: Fragments whose metadata are remembered, for one aggregation.
 _REMEMBERED = 2048
@@ -34,74 +35,6 @@ _THREADS = 32
 _DEEPEST = 8
 
 
-class Opening(NamedTuple):
-    """A fragment variable that was found.
-
-    Attributes
-    ----------
-    reader
-        Reads selections of it.
-    variable
-        Its metadata.
-    """
-
-    reader: VariableReader
-    variable: Variable
-
-
-class RemoteFile(Protocol):
-    """A remote file that is to be opened on its loop, with others at a time."""
-
-    @property
-    def source(self) -> OnLoop:
-        """What runs coroutines on the loop."""
-
-    async def open(self) -> Opening | None:
-        """Open the variable; None if the file is of a kind that `Opener.open` opens.
-
-        Raises
-        ------
-        NCZarrError
-            As `Opener.open`.
-        """
-
-
-class Opener(Protocol):
-    """Opens variables of other datasets. Picklable."""
-
-    def open(
-        self,
-        target: str,
-        storage_options: Mapping[str, Any] | None,
-        path: str,
-        *,
-        depth: int,
-        entire: bool,
-    ) -> Opening:
-        """Open a variable.
-
-        Parameters
-        ----------
-        path
-            Of the variable, with its group.
-        depth
-            How many aggregations the dataset is in.
-        entire
-            Whether to read all metadata of its group; without, the variable may be shorter than
-            its unlimited dimension.
-
-        Raises
-        ------
-        NCZarrError
-            If there is no such dataset, or it has no such variable.
-        """
-
-    def find(
-        self, target: str, storage_options: Mapping[str, Any] | None, path: str
-    ) -> RemoteFile | None:
-        """Find a variable in a remote file; None if the target is of another kind."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     """What a selection wants of one fragment.
@@ -109,7 +42,7 @@ class _Part:
     Parameters
     ----------
     number
-        Of the fragment; -1 for what lies between fragments.
+        Of the fragment.
     key
         Per dimension of the aggregation, what is wanted, relative to the begin of the fragment.
     target
@@ -294,14 +227,8 @@ class FragmentReader:
                 far.append(part)
             else:
                 read(part)
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
-            waiting = [pool.submit(read, part) for part in far]
-            try:
-                for one in waiting:
-                    one.result()
-            finally:
-                for one in waiting:
-                    one.cancel()
+        if far:
+            _in_threads(read, far)
         return plan.finish(result)
 
     def _part(
@@ -437,6 +364,18 @@ class FragmentReader:
             hint = "; if the fragments have moved, open with replace={old: new}"
         reason = f"{error.reason} (fragment {position} of {self._array.path}{hint})"
         return type(error)(error.object, reason)
+
+
+def _in_threads(read: Callable[[_Part], None], parts: list[_Part]) -> None:
+    """Read parts in threads that wait; the first error ends what has not begun, and is raised."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
+        waiting = [pool.submit(read, part) for part in parts]
+        try:
+            for one in waiting:
+                one.result()
+        finally:
+            for one in waiting:
+                one.cancel()
 
 
 def _loop_of(found: Opening | RemoteFile) -> OnLoop | None:

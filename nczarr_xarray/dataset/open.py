@@ -32,7 +32,7 @@ from nczarr_fsspec.resolve import ZIP, find_remote_file
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_xarray.dataset.aggregations import with_aggregations
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.fragments import Opening
+from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import open_target
@@ -272,7 +272,7 @@ def _hold_back(hierarchy: Hierarchy, state: State) -> None:
 
 
 class Fragments:
-    """Opens variables of datasets, as `nczarr_xarray.dataset.fragments.Opener` says."""
+    """Opens variables of datasets, as `nczarr_xarray.dataset.fragment_opener.Opener` says."""
 
     def open(
         self,
@@ -329,7 +329,7 @@ async def open_remote(
 
 @dataclass(frozen=True, slots=True)
 class RemoteVariable:
-    """A variable of a remote file, as `nczarr_xarray.dataset.fragments.RemoteFile` says."""
+    """A variable of a remote file, as `nczarr_xarray.dataset.fragment_opener.RemoteFile` says."""
 
     source: RemoteFileBytes
     known: Known | None

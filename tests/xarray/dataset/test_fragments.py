@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrWarning
-from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader, Opening, RemoteFile
+from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
+from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import (
     NC_DTYPES,

@@ -17,7 +17,8 @@ import xarray as xr
 import nczarr_xarray  # noqa: F401 - registers the accessor
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError
-from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader, Opening
+from nczarr_xarray.dataset.fragment_opener import Opening
+from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader
 from nczarr_xarray.dataset.open import Fragments as Opener
 from nczarr_xarray.model import FragmentArray, Fragments
 from tests.support.realservers import RangeServer, range_server

@@ -1,0 +1,78 @@
+"""The seam between fragments and the opening of datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from nczarr_fsspec.keystore import OnLoop
+from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.model import Variable
+
+
+class Opening(NamedTuple):
+    """A fragment variable that was found.
+
+    Attributes
+    ----------
+    reader
+        Reads selections of it.
+    variable
+        Its metadata.
+    """
+
+    reader: VariableReader
+    variable: Variable
+
+
+class RemoteFile(Protocol):
+    """A remote file that is to be opened on its loop, with others at a time."""
+
+    @property
+    def source(self) -> OnLoop:
+        """What runs coroutines on the loop."""
+
+    async def open(self) -> Opening | None:
+        """Open the variable; None if the file is of a kind that `Opener.open` opens.
+
+        Raises
+        ------
+        NCZarrError
+            As `Opener.open`.
+        """
+
+
+class Opener(Protocol):
+    """Opens variables of other datasets. Picklable."""
+
+    def open(
+        self,
+        target: str,
+        storage_options: Mapping[str, Any] | None,
+        path: str,
+        *,
+        depth: int,
+        entire: bool,
+    ) -> Opening:
+        """Open a variable.
+
+        Parameters
+        ----------
+        path
+            Of the variable, with its group.
+        depth
+            How many aggregations the dataset is in.
+        entire
+            Whether to read all metadata of its group; without, the variable may be shorter than
+            its unlimited dimension.
+
+        Raises
+        ------
+        NCZarrError
+            If there is no such dataset, or it has no such variable.
+        """
+
+    def find(
+        self, target: str, storage_options: Mapping[str, Any] | None, path: str
+    ) -> RemoteFile | None:
+        """Find a variable in a remote file; None if the target is of another kind."""
