@@ -81,6 +81,7 @@ class FragmentDatasets:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[str, str], Opening] = OrderedDict()
+        self._targets: dict[str, tuple[str, Mapping[str, Any]]] = {}
 
     def selections(self, array: FragmentArray) -> FragmentReader:
         """Return what reads selections of an aggregation."""
@@ -142,20 +143,28 @@ class FragmentDatasets:
     def is_remote(self, place: FragmentPlace) -> bool:
         """Tell whether waiting for a fragment is dear; False for one that must not be opened."""
         try:
-            return bool(place.address) and is_url(self.policy.resolve(place.address))
+            return bool(place.address) and is_url(self._resolved(place)[0])
         except NCZarrError:
             return False
 
     def _resolved(self, place: FragmentPlace) -> tuple[str, Mapping[str, Any]]:
+        found = self._targets.get(place.address)
+        if found is not None:
+            return found
         if self._depth >= _DEEPEST:
             raise FormatError(
                 place.address, f"is in {_DEEPEST} aggregations, each in the next one: a circle?"
             )
         where = self.policy.resolve(place.address)
-        return where, self.policy.options(where)
+        found = where, self.policy.options(where)
+        if len(self._targets) >= _REMEMBERED:
+            self._targets.clear()
+        self._targets[place.address] = found
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_lock", "_known")}
+        volatile = ("_lock", "_known", "_targets")
+        return {name: value for name, value in self.__dict__.items() if name not in volatile}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
