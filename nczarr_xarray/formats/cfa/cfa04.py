@@ -9,8 +9,7 @@ for ``reverse``, and the format is said of the partition.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
@@ -21,6 +20,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.formats.cfa import cfa04_write
 from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Owner
+from nczarr_xarray.formats.cfa.json04 import read_table
 from nczarr_xarray.formats.cfa.mapping04 import Mappings
 from nczarr_xarray.formats.cfa.matrix import grid_of
 from nczarr_xarray.formats.cfa.table import (
@@ -30,7 +30,7 @@ from nczarr_xarray.formats.cfa.table import (
     dimensions_of,
     packing_of,
 )
-from nczarr_xarray.model import Dimension, Fragments, Variable
+from nczarr_xarray.model import Dimension, FragmentMapping, Fragments, Variable
 
 #: Names of attributes that list the dimensions, in the order in which they are tried.
 _DIMENSIONS = ("cfa_dimensions", "cf_dimensions")
@@ -83,36 +83,54 @@ class _Table:
     """The JSON of one variable.
 
     What it says is read by columns: what is done for each partition is the cost of a long table.
+
+    Parameters
+    ----------
+    owner
+        The variable.
+    dimensions
+        Of the aggregated data.
     """
 
     def __init__(self, owner: Owner, dimensions: tuple[Dimension, ...]) -> None:
         self.owner = owner
         self.dimensions = dimensions
         self.path = owner.variable.path
-        text = owner.text("cfa_array")
+        self.mapper = Mappings(dimensions)
+        #: the partitions that are looked at, and how many were before
+        self.some: list[dict[str, Any]] = []
+        self.before = 0
+        #: the columns, in parts
+        self.indices: list[np.ndarray] = []
+        self.locations: list[np.ndarray] = []
+        self.addresses: list[str | None] = []
+        self.names: list[str] = []
+        self.formats: list[str | None] = []
+        self.mappings: dict[int, FragmentMapping] = {}
+        #: the first partition without a location, and how long the first one is that says so
+        self.everywhere: int | None = None
+        self.sample: tuple[int, list[Any]] | None = None
         try:
-            table = json.loads(text or "", strict=False)
+            table = read_table(owner.text("cfa_array") or "", self.take)
         except ValueError as error:
+            if isinstance(error, FormatError):
+                raise
             raise self.error(f"is not valid JSON ({error})") from None
         self.table: dict[str, Any] = self.expect(table, dict, "is")
-        self.partitions: list[dict[str, Any]] = self.expect(
-            self.table.get("Partitions", []), list, "has Partitions that are"
-        )
-        if not set(map(type, self.partitions)) <= {dict}:
-            raise self.error("has Partitions that are not all objects")
+        self.expect(self.table.get("Partitions", []), list, "has Partitions that are")
 
     def error(self, reason: str) -> FormatError:
         """Return an error of the attribute."""
         return FormatError(self.path, f"has an attribute cfa_array that {reason}")
 
-    def wrong(self, number: int, reason: str) -> FormatError:
-        """Return an error of one partition."""
-        return FormatError(self.path, f"{self.named(number)} {reason}")
+    def wrong(self, at: int, reason: str) -> FormatError:
+        """Return an error of one of the partitions that are looked at."""
+        index = self.some[at].get("index")
+        return FormatError(self.path, f"{_called(self.before + at, index)} {reason}")
 
     def named(self, number: int) -> str:
-        """Return what a partition is called in errors."""
-        index = self.partitions[number].get("index")
-        return f"partition {number} of cfa_array (index {index!r:.60})"
+        """Return what a partition is called in errors, when all were looked at."""
+        return _called(number, self.indices[0][number].tolist())
 
     def expect(self, value: Any, kind: type, what: str) -> Any:
         """Return a value that must have a certain type."""
@@ -120,30 +138,46 @@ class _Table:
             raise self.error(f"{what} {value!r:.60}, not a {kind.__name__}")
         return value
 
+    def take(self, some: list[Any]) -> None:
+        """Add partitions to the columns."""
+        if not set(map(type, some)) <= {dict}:
+            raise self.error("has Partitions that are not all objects")
+        self.some = some
+        stored = self.subarrays()
+        self.indices.append(self.index())
+        self.locations.append(self.location())
+        if self.sample is None:
+            self.sample = self.shape(stored)
+        self.places(stored)
+        for at, mapping in self.mapper.of(some, self.wrong).items():
+            self.mappings[self.before + at] = mapping
+        self.before += len(some)
+        self.some = []
+
     def fragments(self) -> tuple[Fragments, str]:
         """Return the table of fragments, and what data are in none."""
         shape, axes = self.matrix()
-        stored = self.subarrays()
-        index = self.index(shape, axes)
-        bounds = self.bounds(stored, shape)
+        index = self.whole_index(shape, axes)
+        bounds = self.bounds(shape)
         grid = grid_of(self.owner, self.dimensions, shape, index, bounds, self.named)
-        addresses, names, formats = self.places(stored)
-        found = Mappings(self.dimensions, self.wrong).of(self.partitions)
         numbers = grid.places
-        mappings = {int(numbers[row]): mapping for row, mapping in found.items()}
+        mappings = {int(numbers[row]): mapping for row, mapping in self.mappings.items()}
         every = np.empty(grid.total, object)
-        every[numbers] = addresses
+        every[numbers] = self.based()
+        above = self.strings([self.table.get("format")], "format", self.error)[0]
+        formats = [(above if kind is None else kind) or "" for kind in self.formats]
         fragments = Fragments(
             grid.starts,
             grid.stops,
             every,
-            _spread(names, numbers, grid.total),
+            _spread(self.names, numbers, grid.total),
             _spread(formats, numbers, grid.total),
             mappings=mappings,
         )
-        nowhere = sum(
-            address is None and bool(name) for address, name in zip(addresses, names, strict=True)
-        )
+        nowhere = 0
+        if None in self.addresses:
+            pairs = zip(self.addresses, self.names, strict=True)
+            nowhere = sum(address is None and bool(name) for address, name in pairs)
         said = f"{nowhere} fragments are in no file" if nowhere else ""
         return fragments, "; ".join(filter(None, (grid.gaps, said)))
 
@@ -171,120 +205,148 @@ class _Table:
             shape[axis] = length
         return shape, axes
 
-    def index(self, shape: list[int], axes: list[int]) -> np.ndarray:
+    def index(self) -> np.ndarray:
+        """Return the places of partitions in the matrix as they are stated, if they are."""
+        rows = _column(self.some, "index")
+        if set(map(type, rows)) <= {type(None)}:
+            return np.zeros((len(rows), 0), np.int64)
+        return self.integers(rows, len(rows[0]) if type(rows[0]) is list else 1, "an index")
+
+    def whole_index(self, shape: list[int], axes: list[int]) -> np.ndarray:
         """Return the places of partitions in the matrix, with all dimensions."""
-        if all(length == 1 for length in shape):  # an only partition need not say where it is
-            rows = [one.get("index") or [0] * len(axes) for one in self.partitions]
-        else:
-            rows = _column(self.partitions, "index")
-        flat = self.integers(rows, len(axes), "an index")
-        whole = np.zeros((len(rows), len(shape)), np.int64)
-        whole[:, axes] = flat
+        before = 0
+        for at, some in enumerate(self.indices):
+            if some.shape[1] != len(axes):
+                stated = some.shape[1] or any(length != 1 for length in shape)
+                if stated:  # an only partition need not say where it is
+                    index = some[0].tolist() or None
+                    reason = f"has an index {index}, not {len(axes)} small integers"
+                    raise FormatError(self.path, f"{_called(before, index)} {reason}")
+                self.indices[at] = np.zeros((len(some), len(axes)), np.int64)
+            before += len(some)
+        self.indices = [np.concatenate([np.zeros((0, len(axes)), np.int64), *self.indices])]
+        whole = np.zeros((before, len(shape)), np.int64)
+        whole[:, axes] = self.indices[0]
         return whole
 
-    def bounds(self, stored: list[dict[str, Any]], shape: list[int]) -> np.ndarray:
-        """Return begin and exclusive end of partitions per dimension."""
+    def location(self) -> np.ndarray:
+        """Return begin and end of partitions per dimension, as they are stated."""
         ndim = len(self.dimensions)
-        sizes = [dimension.size for dimension in self.dimensions]
-        whole = [[0, size - 1] for size in sizes]
-        alone = all(length == 1 for length in shape)
-        rows: list[Any] = _column(self.partitions, "location", whole if alone else None)
+        rows: list[Any] = _column(self.some, "location")
+        if None in rows:
+            if self.everywhere is None:
+                self.everywhere = self.before + rows.index(None)
+            rows = [[[0, 0]] * ndim if row is None else row for row in rows]
         if not (set(map(type, rows)) <= {list} and set(map(len, rows)) <= {ndim}):
-            for number, row in enumerate(rows):
+            for at, row in enumerate(rows):
                 if type(row) is not list or len(row) != ndim:
-                    said = f"has the location {row!r:.60}, not one of {ndim} pairs"
-                    raise self.wrong(number, said)
+                    raise self.wrong(at, f"has the location {row!r:.60}, not one of {ndim} pairs")
         pairs = list(chain.from_iterable(rows))
-        flat = self.integers(
-            pairs, 2, "a location that has a part", lambda pair: pair // max(1, ndim)
-        )
-        found = flat.reshape(len(rows), ndim, 2)
-        if not _is_exclusive(found, sizes, self.partitions, stored):
+        flat = self.integers(pairs, 2, "a location that has a part", max(1, ndim))
+        return flat.reshape(len(rows), ndim, 2)
+
+    def bounds(self, shape: list[int]) -> np.ndarray:
+        """Return begin and exclusive end of partitions per dimension."""
+        sizes = np.array([dimension.size for dimension in self.dimensions], np.int64)
+        if self.everywhere is not None:
+            if self.before > 1 or any(length != 1 for length in shape):
+                raise FormatError(self.path, f"{self.named(self.everywhere)} has the location None")
+            return np.stack([np.zeros_like(sizes), sizes], axis=-1)[None]
+        found = np.concatenate([np.zeros((0, len(sizes), 2), np.int64), *self.locations])
+        exclusive = bool((found[..., 1] == sizes).any())
+        if not exclusive and self.sample is not None:
+            row, lengths = self.sample
+            exclusive = sorted((found[row, :, 1] - found[row, :, 0]).tolist()) == sorted(lengths)
+        if not exclusive:
             found[..., 1] += 1
         return found
 
-    def integers(self, rows: list[Any], length: int, what: str, owner: Any = int) -> np.ndarray:
-        """Return rows of integers as an array; `owner` tells the partition of a row."""
+    def shape(self, stored: list[dict[str, Any]]) -> tuple[int, list[Any]] | None:
+        """Return the shape of the first fragment that is whole, with the number of it."""
+        for at, (partition, one) in enumerate(zip(self.some, stored, strict=True)):
+            shape = one.get("shape")
+            if (
+                type(shape) is list
+                and 0 < len(shape) == len(self.dimensions)
+                and set(map(type, shape)) == {int}
+                and "part" not in partition
+            ):
+                return self.before + at, shape
+        return None
+
+    def integers(self, rows: list[Any], length: int, what: str, each: int = 1) -> np.ndarray:
+        """Return rows of integers as an array; there are `each` of them for a partition."""
         proper = set(map(type, rows)) <= {list} and set(map(len, rows)) <= {length}
         flat = list(chain.from_iterable(rows)) if proper else []
         if not (proper and set(map(type, flat)) <= {int} and _fit(flat)):
-            for number, row in enumerate(rows):
+            for at, row in enumerate(rows):
                 if not (
                     type(row) is list
                     and len(row) == length
                     and all(type(n) is int for n in row)
                     and _fit(row)
                 ):
-                    raise self.wrong(
-                        owner(number), f"has {what} {row!r:.60}, not {length} small integers"
-                    )
+                    reason = f"has {what} {row!r:.60}, not {length} small integers"
+                    raise self.wrong(at // each, reason)
         return np.array(flat, np.int64).reshape(len(rows), length)
 
     def subarrays(self) -> list[dict[str, Any]]:
         """Return what partitions say of their files; {} of those that say nothing."""
-        found = _column(self.partitions, "subarray")
+        found = _column(self.some, "subarray")
         if set(map(type, found)) <= {dict}:
             return found
-        for number, one in enumerate(self.partitions):
+        for at, one in enumerate(self.some):
             stored = one.get("subarray", one.get("data"))
             if stored is not None and type(stored) is not dict:
-                raise self.wrong(number, f"has the subarray {stored!r:.60}, not an object")
-            found[number] = stored or {}
+                raise self.wrong(at, f"has the subarray {stored!r:.60}, not an object")
+            found[at] = stored or {}
         return found
 
-    def places(self, stored: list[dict[str, Any]]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return addresses, names and formats of the partitions."""
-        files = self.strings(_column(stored, "file"), "file")
-        names = self.strings(_column(stored, "ncvar"), "ncvar")
-        formats = self.strings(self.formats(stored), "format")
-        addresses = self.based(files)
-        if all(files) and all(names):
-            return addresses, list(names), [kind or "" for kind in formats]
-        addresses = [file or None for file in addresses]
-        for number, (file, name) in enumerate(zip(files, names, strict=True)):
-            if file and name:
-                continue
-            if not file:  # then it is a variable of the master, if there is one
-                found = self.own(name, stored[number])
-                if found is not None:
-                    addresses[number], names[number] = "", found.path.lstrip("/")
-                continue
-            number_of = stored[number].get("varid")
-            if type(number_of) is not int or not 0 <= number_of < _MOST:
-                kind = f", whose format is {formats[number]!r:.20}" if formats[number] else ""
-                raise self.wrong(number, f"has no name of a variable in {file!r:.200}{kind}")
-            names[number] = f"#{number_of}"
-        return addresses, [name or "" for name in names], [kind or "" for kind in formats]
+    def places(self, stored: list[dict[str, Any]]) -> None:
+        """Add the addresses, names and formats of partitions."""
+        files = self.strings(_column(stored, "file"), "file", self.wrong)
+        names = self.strings(_column(stored, "ncvar"), "ncvar", self.wrong)
+        formats = _column(stored, "format")
+        if None in formats:
+            pairs = zip(formats, self.some, strict=True)
+            formats = [one.get("format") if own is None else own for own, one in pairs]
+        self.formats += _shared(self.strings(formats, "format", self.wrong))
+        if not (all(files) and all(names)):
+            for at, (file, name) in enumerate(zip(files, names, strict=True)):
+                if not file:
+                    found = self.own(name, stored[at])
+                    files[at] = None if found is None else ""
+                    names[at] = name if found is None else found.path.lstrip("/")
+                elif not name:
+                    number = stored[at].get("varid")
+                    if type(number) is not int or not 0 <= number < _MOST:
+                        kind = f", whose format is {formats[at]!r:.20}" if formats[at] else ""
+                        reason = f"has no name of a variable in {file!r:.200}{kind}"
+                        raise self.wrong(at, reason)
+                    names[at] = f"#{number}"
+        self.addresses += files
+        self.names += _shared([name or "" for name in names])
 
     def own(self, name: str | None, stored: dict[str, Any]) -> Variable | None:
         """Find the variable of the master that a partition without a file is, if there is one."""
         number = stored.get("varid")
         found = self.owner.sibling(name) if name else None
-        if not name and type(number) is int and number >= 0:
+        if not name and type(number) is int and 0 <= number < _MOST:
             found = next(islice(self.owner.root.variables.values(), number, None), None)
         return None if found is self.owner.variable else found
 
-    def formats(self, stored: list[dict[str, Any]]) -> list[Any]:
-        """Return the formats of the files: said of the file, the partition, or the table."""
-        found = _column(stored, "format")
-        if None not in found:
-            return found
-        above = self.table.get("format")
-        return [
-            partition.get("format", above) if own is None else own
-            for own, partition in zip(found, self.partitions, strict=True)
-        ]
-
-    def strings(self, values: list[Any], what: str) -> list[str | None]:
+    def strings(self, values: list[Any], what: str, error: Callable[..., FormatError]) -> list[Any]:
         """Return texts that may be absent."""
         if not set(map(type, values)) <= {str, type(None)}:
-            number = next(n for n, v in enumerate(values) if not isinstance(v, (str, type(None))))
-            raise self.wrong(number, f"has the {what} {values[number]!r:.60}, not text")
+            at = next(n for n, v in enumerate(values) if not isinstance(v, (str, type(None))))
+            reason = f"has the {what} {values[at]!r:.60}, not text"
+            raise error(at, reason) if self.some else error(reason)
         return values
 
-    def based(self, addresses: list[str | None]) -> list[str | None]:
+    def based(self) -> list[str | None]:
         """Put the folder that the table states before relative addresses."""
         base = self.table.get("base")
+        addresses = self.addresses
         if base is None or base == "":
             return addresses
         if type(base) is not str:
@@ -298,33 +360,26 @@ class _Table:
         ]
 
 
-def _column(rows: list[dict[str, Any]], key: str, absent: Any = None) -> list[Any]:
+def _called(number: int, index: Any) -> str:
+    return f"partition {number} of cfa_array (index {index!r:.60})"
+
+
+def _shared(values: list[Any]) -> list[Any]:
+    """Return equal texts as one object."""
+    known: dict[Any, Any] = {}
+    return [known.setdefault(value, value) for value in values]
+
+
+def _column(rows: list[dict[str, Any]], key: str) -> list[Any]:
     """Return what objects say under a key."""
     try:
         return list(map(itemgetter(key), rows))
     except KeyError:
-        return [row.get(key, absent) for row in rows]
+        return [row.get(key) for row in rows]
 
 
 def _fit(numbers: list[int]) -> bool:
     return not numbers or (min(numbers) > -_MOST and max(numbers) < _MOST)
-
-
-def _is_exclusive(
-    bounds: np.ndarray,
-    sizes: list[int],
-    partitions: list[dict[str, Any]],
-    stored: list[dict[str, Any]],
-) -> bool:
-    """Tell whether ends are exclusive: one is the length of the dimension, or shapes say so."""
-    if bool((bounds[..., 1] == np.array(sizes, np.int64)).any()):
-        return True
-    for row, (partition, one) in enumerate(zip(partitions, stored, strict=True)):
-        shape = one.get("shape")
-        if type(shape) is list and len(shape) == len(sizes) and "part" not in partition:
-            lengths = sorted((bounds[row, :, 1] - bounds[row, :, 0]).tolist())
-            return all(type(n) is int for n in shape) and bool(shape) and lengths == sorted(shape)
-    return False
 
 
 def _spread(values: list[Any], numbers: np.ndarray, count: int) -> np.ndarray:

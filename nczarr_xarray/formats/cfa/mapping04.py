@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from nczarr_fsspec.errors import FormatError
@@ -17,6 +18,9 @@ _INTEGER = re.compile(r"\s*-?\d{1,18}\s*")
 Part = tuple[slice | tuple[int, ...], ...]
 
 
+_Wrong = Callable[[str], FormatError]
+
+
 class Mappings:
     """Makes mappings of what partitions say; equal ones are one object.
 
@@ -24,58 +28,58 @@ class Mappings:
     ----------
     dimensions
         Of the aggregated data.
-    wrong
-        Returns the error for a partition, by its number.
     """
 
-    def __init__(
-        self, dimensions: Sequence[Dimension], wrong: Callable[[int, str], FormatError]
-    ) -> None:
+    def __init__(self, dimensions: Sequence[Dimension]) -> None:
         self._names = [dimension.name for dimension in dimensions]
-        self._wrong = wrong
         self._known: dict[str, FragmentMapping | None] = {}
 
-    def of(self, partitions: list[dict[str, Any]]) -> dict[int, FragmentMapping]:
-        """Return the mappings of the partitions that are not taken as they are."""
+    def of(
+        self, partitions: list[dict[str, Any]], wrong: Callable[[int, str], FormatError]
+    ) -> dict[int, FragmentMapping]:
+        """Return the mappings of the partitions that are not taken as they are.
+
+        Parameters
+        ----------
+        wrong
+            Returns the error for a partition, by its place in the list.
+        """
         found: dict[int, FragmentMapping] = {}
-        keys = set(_KEYS) & set().union(*partitions)
-        if not keys:
+        if set(_KEYS).isdisjoint(set().union(*partitions)):
             return found
-        for number, one in enumerate(partitions):
-            if keys.isdisjoint(one):
-                continue
+        for at, one in enumerate(partitions):
             said = repr([one.get(key) for key in _KEYS])
             if said not in self._known:
-                self._known[said] = self._mapping(number, one)
+                self._known[said] = self._mapping(one, partial(wrong, at))
             mapping = self._known[said]
             if mapping is not None:
-                found[number] = mapping
+                found[at] = mapping
         return found
 
-    def _mapping(self, number: int, one: dict[str, Any]) -> FragmentMapping | None:
-        stated = self._dimensions(number, one, "pdimensions")
+    def _mapping(self, one: dict[str, Any], wrong: _Wrong) -> FragmentMapping | None:
+        stated = self._dimensions(one, "pdimensions", wrong)
         own = self._names if stated is None else stated
-        reverse = self._dimensions(number, one, "reverse" if "reverse" in one else "flip") or []
+        reverse = self._dimensions(one, "reverse" if "reverse" in one else "flip", wrong) or []
         if not set(reverse) <= set(own):
-            raise self._wrong(number, f"reverses {reverse!r:.60}, and has the dimensions {own}")
+            raise wrong(f"reverses {reverse!r:.60}, and has the dimensions {own}")
         axes = {name: axis for axis, name in enumerate(self._names)}
         mapping = FragmentMapping(
-            part=self._part(number, one.get("part")),
+            part=self._part(one.get("part"), wrong),
             reverse=tuple(sorted(own.index(name) for name in reverse)),
             # a dimension that the data lack has length 1
             axes=None if own == self._names else tuple(axes.get(name) for name in own),
-            units=self._text(number, one, "punits"),
-            calendar=self._text(number, one, "pcalendar"),
+            units=self._text(one, "punits", wrong),
+            calendar=self._text(one, "pcalendar", wrong),
         )
         return None if mapping == FragmentMapping() else mapping
 
-    def _text(self, number: int, one: dict[str, Any], key: str) -> str | None:
+    def _text(self, one: dict[str, Any], key: str, wrong: _Wrong) -> str | None:
         value = one.get(key)
         if value is not None and type(value) is not str:
-            raise self._wrong(number, f"has {key} {value!r:.60}, not text")
+            raise wrong(f"has {key} {value!r:.60}, not text")
         return value
 
-    def _dimensions(self, number: int, one: dict[str, Any], key: str) -> list[str] | None:
+    def _dimensions(self, one: dict[str, Any], key: str, wrong: _Wrong) -> list[str] | None:
         names = one.get(key)
         if names is None:
             return None
@@ -86,15 +90,15 @@ class Mappings:
             or not all(type(name) is str for name in names)
             or len(set(names)) != len(names)
         ):
-            raise self._wrong(number, f"has {key} {names!r:.60}, not names of dimensions")
+            raise wrong(f"has {key} {names!r:.60}, not names of dimensions")
         return names
 
-    def _part(self, number: int, value: Any) -> Part | None:
+    def _part(self, value: Any, wrong: _Wrong) -> Part | None:
         if value is None:
             return None
         pieces = _spelled(value) if type(value) is str else _listed(value)
         if pieces is None:
-            raise self._wrong(number, f"has the part {value!r:.60}, which cannot be understood")
+            raise wrong(f"has the part {value!r:.60}, which cannot be understood")
         return pieces or None  # "[]" is all
 
 
