@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from nczarr_fsspec.changes.create import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.export.cfa.claim import settle
+from nczarr_xarray.export.cfa.existing_master import referred_keys
+from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget
 
 
@@ -30,6 +34,10 @@ def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> No
     StoreError
         If the store cannot be changed.
     """
+    if isinstance(target, str | os.PathLike):
+        place = MasterPlace.find(target, storage_options)
+        if settle(place, partial(referred_keys, place)) and not place.is_tree:
+            return
     write_target = WriteTarget(find_destination(target, storage_options))
     if write_target.destination.path is not None:
         remove_leftovers(os.path.realpath(write_target.destination.path), alive=True)

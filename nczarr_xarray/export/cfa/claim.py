@@ -96,11 +96,14 @@ def claim_key(place: MasterPlace) -> str:
     return f"{place.stem}/.{place.file.name}.writing"
 
 
-def settle(place: MasterPlace, referred: Referred) -> None:
-    """Remove what a writer left that has ended: fragments that nothing refers to, and its claim."""
+def settle(place: MasterPlace, referred: Referred) -> bool:
+    """Remove what a writer left that has ended; tell whether there was any.
+
+    That is its claim, and fragments that nothing refers to.
+    """
     claim = _present(place)
     if claim is None:
-        return
+        return False
     present = referred()
     if present is not None:
         named = (claim.get(part) for part in ("new", "old"))
@@ -108,6 +111,7 @@ def settle(place: MasterPlace, referred: Referred) -> None:
         ours = {key for key in keys if isinstance(key, str) and place.key_of(key) == key}
         place.remove(sorted(ours - present))
     place.store.delete([claim_key(place)])
+    return True
 
 
 def _present(place: MasterPlace) -> dict[str, Any] | None:

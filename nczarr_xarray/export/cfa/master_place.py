@@ -67,10 +67,9 @@ class MasterPlace:
     @property
     def stem(self) -> str:
         """Name of the folder of fragments, and begin of their names; safe in every address."""
-        stem, dot, _ = self.file.name.rpartition(".")
-        stem = _UNSAFE.sub("_", stem or self.file.name)
-        # a name without a suffix is that of the master itself; a dot alone leads elsewhere
-        return f"{stem}_fragments" if not dot or not stem.strip(".") else stem
+        stem = self.file.name.rpartition(".")[0]
+        # a name without a suffix is that of the master itself
+        return _UNSAFE.sub("_", stem if stem.strip(".") else f"{self.file.name}_fragments")
 
     def exists(self) -> bool:
         """Tell whether there is anything where the master is written."""

@@ -168,9 +168,10 @@ class Divider:
         exporter = Exporter(PROFILE, align=True)
         if self.classic:
             dataset, options = _with_characters(dataset, options)
+        exporter.problems += self._shape_problems(dataset)
+        exporter.check(url)  # the shape is needed for the rest
         exporter.add("/", dataset, options)
         exporter.problems += problems(exporter.contents.root, PROFILE)
-        exporter.problems += self._shape_problems(dataset)
         found = Parts(coordinates=frozenset(dataset.coords))
         found.attributes = dict(exporter.contents.root.attributes)
         if self.classic:
@@ -190,7 +191,6 @@ class Divider:
         if variable.enum is not None:
             variable = replace(variable, attributes=as_flags(variable), enum=None)
         edges = self.edges(dataset, variable)
-        # characters of one text stay together
         stored = variable
         array = variable.array
         assert isinstance(array, ChunkedArray)
@@ -206,6 +206,12 @@ class Divider:
                 exporter.problems.append(f"{variable.path}: {error}")
         chunked = item.chunks_are_asked_for and _asks_for_chunks(options, variable.name)
         item = item._replace(variable=variable)
+        for name in (variable.name, *(d.name for d in variable.dimensions)):
+            if edges is not None and any(map(str.isspace, name)):
+                exporter.problems.append(
+                    f"{variable.path}: the name {name!r} has a blank, by which tables of fragments "
+                    "separate names: rename it"
+                )
         if edges is None:
             found.kept.append(Divided(item, stored, chunked=chunked))
         else:

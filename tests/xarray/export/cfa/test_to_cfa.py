@@ -1,0 +1,594 @@
+"""Aggregations that are written, and what our reader and netCDF4 find in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nczarr_fsspec.errors import (
+    ConflictError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    ExportError,
+    FormatError,
+    URLError,
+)
+from nczarr_xarray import recover, to_cfa
+from nczarr_xarray.export.cfa.claim import Claim
+from nczarr_xarray.export.cfa.master_place import MasterPlace
+
+VERSIONS = ("0.4", "0.6.2", "1.13")
+KINDS = ("netCDF4", "netCDF3", "NCZarr")
+
+
+def sample(steps: int = 8, offset: float = 0) -> xr.Dataset:
+    """Data of all kinds, with missing values where there can be any."""
+    rng = np.random.default_rng(1)
+    shape = steps, 6, 10
+    tas = (rng.normal(280, 10, shape) + offset).astype("f4")
+    tas[0, 0, 0] = np.nan
+    packed = np.round(rng.uniform(0, 30, shape), 2)
+    packed[1, 2, 3] = np.nan
+    texts = np.array([["é" * (i % 4) + str(j) for i in range(10)] for j in range(steps)], object)
+    when = (np.arange(steps * 10).reshape(steps, 10) * 86400 * 10**9).astype("M8[ns]")
+    dataset = xr.Dataset(
+        {
+            "tas": (("time", "lat", "lon"), tas, {"units": "K"}),
+            "pr": (("time", "lat", "lon"), packed, {"units": "mm", "grid_mapping": "crs"}),
+            "count": (("time", "lon"), np.arange(steps * 10, dtype="i4").reshape(steps, 10)),
+            "words": (("time", "lon"), texts),
+            "when": (("time", "lon"), when),
+            "small": (("lat",), np.arange(6, dtype="i2")),
+            "crs": ((), np.int32(0), {"grid_mapping_name": "latitude_longitude"}),
+        },
+        {
+            "time": ("time", np.arange(steps) * 0.5, {"long_name": "step"}),
+            "lat": ("lat", np.linspace(-50, 50, 6), {"bounds": "lat_bnds"}),
+            "lon": np.arange(10) * 36.0,
+            "height": 2.0,
+        },
+        {"title": "a sample", "Conventions": "CF-1.8"},
+    )
+    dataset["lat_bnds"] = (("lat", "two"), np.linspace(-60, 60, 12).reshape(6, 2))
+    dataset["pr"].encoding = {
+        "dtype": "i2",
+        "scale_factor": 0.01,
+        "add_offset": 10.0,
+        "_FillValue": -32768,
+    }
+    dataset["when"].encoding = {"units": "days since 1970-01-01", "dtype": "f8"}
+    return dataset
+
+
+def by_netcdf(dataset: xr.Dataset, path: Path, **options: Any) -> xr.Dataset:
+    """The dataset as it comes back from one netCDF-4 file."""
+    dataset.to_netcdf(path, engine="netcdf4", **options)
+    with xr.open_dataset(path, engine="netcdf4") as found:
+        return found.load()
+
+
+def read(target: Any, **options: Any) -> xr.Dataset:
+    with xr.open_dataset(target, engine="nczarr", **options) as found:
+        return found.load()
+
+
+def same(found: xr.Dataset, wanted: xr.Dataset) -> None:
+    conventions = found.attrs.pop("Conventions")
+    assert conventions.startswith("CF-")
+    wanted.attrs.pop("Conventions", None)
+    xr.testing.assert_identical(found, wanted)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["numpy", "dask"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_round_trip(version: Any, kind: Any, lazy: bool, tmp_path: Path) -> None:
+    dataset = sample()
+    given = dataset.chunk(time=3, lat=4) if lazy else dataset
+    target = tmp_path / "m.nca"
+    given.nczarr.to_cfa(target, cfa_version=version, fragment_format=kind, max_object_size="300 B")
+    found = read(target)
+    if kind == "netCDF3":
+        found["words"] = found["words"].astype(object)
+        found["words"].encoding = {}
+    same(found, by_netcdf(dataset, tmp_path / "x.nc"))
+    assert names(tmp_path) == ["m", "m.nca", "x.nc"]
+    suffix = "zarr" if kind == "NCZarr" else "nc"
+    inside = names(tmp_path / "m")
+    assert f"m.tas.0.0.0.{suffix}" in inside
+    assert {name.split(".")[1] for name in inside} == {"tas", "pr", "count", "words", "when"}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_master_that_is_a_tree(version: Any, tmp_path: Path) -> None:
+    for name in ("m.nczarr", "z.zarr"):
+        sample().nczarr.to_cfa(tmp_path / name, cfa_version=version, max_object_size=300)
+        same(read(tmp_path / name), by_netcdf(sample(), tmp_path / f"{name}.nc"))
+
+
+def test_classic_master(tmp_path: Path) -> None:
+    dataset = sample()
+    dataset["large"] = (("lat", "lon"), np.arange(60).reshape(6, 10))
+    to_cfa(dataset, tmp_path / "m.nca", "CFA3", max_object_size=300)
+    for path in (tmp_path / "m.nca", tmp_path / "m" / "m.tas.0.0.0.nc"):
+        assert path.read_bytes()[:4] == b"CDF\x01"
+    found = read(tmp_path / "m.nca")
+    assert found["large"].dtype == "i4"
+    for name in ("tas", "count", "small", "when", "large"):
+        np.testing.assert_array_equal(found[name].values, dataset[name].values)
+    np.testing.assert_allclose(found["pr"].values, dataset["pr"].values)
+    np.testing.assert_array_equal(found["words"].values.astype(object), dataset["words"].values)
+
+
+def test_fragments_are_datasets_of_their_own(tmp_path: Path) -> None:
+    sample().nczarr.to_cfa(tmp_path / "m.nca", cfa_version="0.4", max_object_size=300)
+    with xr.open_dataset(tmp_path / "m" / "m.pr.1.1.0.nc", engine="netcdf4") as fragment:
+        part = sample().isel(time=slice(4, 8), lat=slice(3, 6))
+        assert fragment.attrs == {"title": "a sample", "Conventions": "CF-1.8"}
+        assert {*fragment.variables} == {"pr", "time", "lat", "lon", "height", "crs", "lat_bnds"}
+        np.testing.assert_allclose(fragment["pr"], part["pr"], atol=1e-9)
+        np.testing.assert_array_equal(fragment["lat_bnds"], part["lat_bnds"])
+    # they can be changed with other programs
+    with netCDF4.Dataset(tmp_path / "m" / "m.pr.1.1.0.nc", "a") as file:
+        file.note = "changed"
+        assert [*file.variables][-1] == "pr"
+
+
+def test_where_packing_is_stated(tmp_path: Path) -> None:
+    """With CFA-0.4 fragments are not unpacked, with the others they are."""
+    for version, stated in (("0.4", True), ("0.6.2", False), ("1.13", False)):
+        target = tmp_path / f"{version}.nca"
+        sample().nczarr.to_cfa(target, cfa_version=version, max_object_size=300)
+        raw = read(target, mask_and_scale=False)["pr"]
+        assert raw.dtype == "i2"
+        assert raw.attrs["scale_factor"] == 0.01
+        folder = MasterPlace.find(target, None).stem
+        with netCDF4.Dataset(tmp_path / folder / f"{folder}.pr.0.0.0.nc") as file:
+            assert ("scale_factor" in file["pr"].ncattrs()) == stated
+            if not stated:
+                note = "scale_factor: 0.01 add_offset: 10.0"
+                assert file["pr"].aggregation_packing == note
+
+
+def test_unsigned_and_masked(tmp_path: Path) -> None:
+    values = np.arange(256, dtype="f8").reshape(16, 16)
+    values[3, 4] = np.nan
+    dataset = xr.Dataset({"v": (("y", "x"), values)})
+    encoding = {"v": {"dtype": "i1", "_Unsigned": "true", "_FillValue": np.int8(-1)}}
+    values[15, 15] = np.nan  # which is the fill value
+    for version in VERSIONS:
+        target = tmp_path / f"v{version[-1]}.nca"
+        dataset.nczarr.to_cfa(target, cfa_version=version, max_object_size=50, encoding=encoding)
+        np.testing.assert_array_equal(read(target)["v"].values, values)
+
+
+def test_addresses(tmp_path: Path) -> None:
+    for version, relative, start in (
+        ("0.4", None, f"{tmp_path}/m/"),
+        ("0.4", True, "m/"),
+        ("0.6.2", None, "m/"),
+        ("1.13", None, "m/"),
+        ("1.13", False, f"file://{tmp_path}/m/"),
+    ):
+        options = {"cfa_version": version, "relative": relative, "mode": "w"}
+        sample().nczarr.to_cfa(tmp_path / "m.nca", max_object_size=900, **options)
+        with netCDF4.Dataset(tmp_path / "m.nca") as file:
+            if version == "0.4":
+                table = json.loads(file["tas"].cfa_array)
+                assert file["tas"].cf_dimensions == file["tas"].cfa_dimensions == "time lat lon"
+                found = [one["subarray"]["file"] for one in table["Partitions"]]
+            else:
+                term = "file" if version == "0.6.2" else "uris"
+                found = file[f"cfa_{term}_tas"][...].ravel().tolist()
+        assert all(address.startswith(f"{start}m.tas.") for address in found)
+        assert not read(tmp_path / "m.nca")["tas"].isnull().all()
+
+
+def test_relative_addresses_move_with_the_master(tmp_path: Path) -> None:
+    sample().nczarr.to_cfa(tmp_path / "m.nca", cfa_version="1.13", max_object_size=300)
+    before = read(tmp_path / "m.nca")
+    (tmp_path / "new").mkdir()
+    for name in ("m", "m.nca"):
+        shutil.move(tmp_path / name, tmp_path / "new" / name)
+    xr.testing.assert_identical(read(tmp_path / "new" / "m.nca"), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("m.nca", "m"),
+        ("a.b.nca", "a.b"),
+        ("m", "m_fragments"),
+        ("ärger mit, Namen#.nca", "_rger_mit__Namen_"),
+        (".nca", ".nca_fragments"),
+    ],
+)
+def test_names_are_safe_in_addresses(name: str, folder: str, tmp_path: Path) -> None:
+    dataset = sample().rename(tas="t+a")
+    dataset.nczarr.to_cfa(tmp_path / name, cfa_version="1.13", max_object_size=900)
+    place = MasterPlace.find(tmp_path / name, None)
+    assert names(tmp_path) == sorted([name, place.stem])
+    assert any("t_a" in one for one in names(tmp_path / place.stem))
+    same(read(tmp_path / name), by_netcdf(dataset, tmp_path / "x.nc"))
+    assert place.stem == folder
+
+
+def test_names_of_the_first_s3netcdf4(tmp_path: Path) -> None:
+    sample().nczarr.to_cfa(tmp_path / "m.nca", naming="seed", max_object_size=900)
+    assert "m_tas_[0].nc" in names(tmp_path / "m")
+    same(read(tmp_path / "m.nca"), by_netcdf(sample(), tmp_path / "x.nc"))
+
+
+def test_shapes_that_are_asked_for(tmp_path: Path) -> None:
+    target = tmp_path / "m.nca"
+    sample().nczarr.to_cfa(target, subarray_shape={"time": 3, "lon": 100})
+    inside = names(tmp_path / "m")
+    assert [name for name in inside if ".tas." in name] == [
+        "m.tas.0.0.0.nc",
+        "m.tas.1.0.0.nc",
+        "m.tas.2.0.0.nc",
+    ]
+    assert not any(".small." in name or ".lat_bnds." in name for name in inside)
+    sample().nczarr.to_cfa(target, mode="w", subarray_shape=(4, 6, 5))
+    assert len([name for name in names(tmp_path / "m") if ".tas." in name]) == 4
+    assert not any(".count." in name for name in names(tmp_path / "m"))
+    same(read(target), by_netcdf(sample(), tmp_path / "x.nc"))
+
+
+def test_size_bounds_the_largest_fragment(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": (("time", "lat", "lon"), np.ones((7, 11, 13)))})
+    dataset.nczarr.to_cfa(tmp_path / "m.nca", max_object_size="1kB")
+    sizes = []
+    for path in (tmp_path / "m").iterdir():
+        with netCDF4.Dataset(path) as file:
+            sizes.append(file["v"].size * 8)
+    assert max(sizes) <= 1000
+    assert sum(sizes) == 7 * 11 * 13 * 8
+
+
+def test_what_is_small_is_no_aggregation(tmp_path: Path) -> None:
+    sample().nczarr.to_cfa(tmp_path / "m.nca")
+    assert names(tmp_path) == ["m.nca"]
+    found = read(tmp_path / "m.nca")
+    assert found.attrs["Conventions"] == "CF-1.8"
+    same(found, by_netcdf(sample(), tmp_path / "x.nc"))
+
+
+def test_empty_and_unlimited_dimensions(tmp_path: Path) -> None:
+    dataset = sample().assign(nothing=(("time", "none"), np.ones((8, 0))))
+    dataset.nczarr.to_cfa(
+        tmp_path / "m.nca", subarray_shape={"time": 2}, unlimited_dims=["time"], cfa_version="1.13"
+    )
+    found = read(tmp_path / "m.nca")
+    assert "time" in found.encoding["unlimited_dims"]
+    assert found["nothing"].shape == (8, 0)
+    np.testing.assert_array_equal(found["tas"], dataset["tas"])
+
+
+def test_unlimited_dimension_without_a_coordinate_keeps_its_length(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": (("t", "x"), np.arange(40.0).reshape(8, 5))})
+    dataset.nczarr.to_cfa(tmp_path / "m.nca", max_object_size=100, unlimited_dims=["t"])
+    xr.testing.assert_equal(read(tmp_path / "m.nca"), dataset)
+
+
+def test_data_array(tmp_path: Path) -> None:
+    array = sample()["tas"]
+    array.nczarr.to_cfa(tmp_path / "m.nca", max_object_size=500)
+    with xr.open_dataarray(tmp_path / "m.nca", engine="nczarr") as found:
+        xr.testing.assert_equal(found, array)
+
+
+def test_compression_is_that_of_the_encoding(tmp_path: Path) -> None:
+    encoding = {"tas": {"zlib": True, "complevel": 3, "chunksizes": (2, 3, 5)}}
+    sample().nczarr.to_cfa(tmp_path / "m.nca", max_object_size=700, encoding=encoding)
+    with netCDF4.Dataset(tmp_path / "m" / "m.tas.0.0.0.nc") as file:
+        assert file["tas"].filters()["zlib"]
+        assert file["tas"].chunking() == [2, 3, 5]
+        assert file["lat"].chunking() == "contiguous"
+
+
+def test_in_memory(tmp_path: Path) -> None:
+    target = f"memory://{tmp_path}/m.nca"
+    for version in VERSIONS:
+        sample().nczarr.to_cfa(target, cfa_version=version, max_object_size=300, mode="w")
+        same(read(target), by_netcdf(sample(), tmp_path / f"{version}.nc"))
+
+
+# -- what is refused -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"format": "CFA5"}, "format is 'CFA5'; it is one of CFA3, CFA4"),
+        ({"format": "CFA3", "cfa_version": "1.13"}, "CFA3 is written as cfa_version='0.4' only"),
+        ({"format": "CFA3", "fragment_format": "netCDF4"}, "CFA3 has no netCDF-4 fragments"),
+        ({"cfa_version": "0.5"}, "cannot be written as CFA-0.5"),
+        ({"cfa_version": "9"}, "cfa_version is '9'; it is one of 0.4, 0.5, 0.6.2, 1.13"),
+        ({"fragment_format": "PP"}, "fragment_format is 'PP'"),
+        ({"naming": "mine"}, "naming is 'mine'"),
+        ({"mode": "a"}, "mode is 'a'; here it is one of w-, w"),
+        ({"append_dim": "time", "region": "auto"}, "exclude each other"),
+        ({"append_dim": "time", "mode": "w"}, "here it is one of a"),
+        ({"subarray_shape": {"t": 3}}, "subarray_shape names 't': no such dimension"),
+        ({"subarray_shape": {"time": 0}}, "subarray_shape: 0 is no length"),
+        ({"subarray_shape": {"time": 1.5}}, "subarray_shape: 1.5 is no length"),
+        ({"subarray_shape": (1, 2, 3, 4)}, "no data variable has 4 dimensions"),
+        ({"encoding": {"x": {}}}, "no such variable"),
+        ({"encoding": {"tas": {"zilb": True}}}, "unexpected encoding parameters"),
+        ({"format": "CFA3", "encoding": {"tas": {"zlib": True}}}, "no compression"),
+    ],
+)
+def test_refused(options: Any, match: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=match):
+        sample().nczarr.to_cfa(tmp_path / "m.nca", max_object_size=300, **options)
+    assert names(tmp_path) == []
+
+
+def test_names_that_tables_cannot_hold(tmp_path: Path) -> None:
+    for renamed in ({"tas": "t as"}, {"lat": "l at"}):
+        with pytest.raises(ExportError, match="has a blank, by which tables of fragments separate"):
+            sample().rename(renamed).nczarr.to_cfa(tmp_path / "m.nca", max_object_size=300)
+    sample().rename(tas="t as").nczarr.to_cfa(tmp_path / "m.nca")
+    assert names(tmp_path) == ["m.nca"]
+
+
+def test_refused_sizes_and_places(tmp_path: Path) -> None:
+    with pytest.raises(URLError, match="max_object_size: '5 apples' is no size"):
+        sample().nczarr.to_cfa(tmp_path / "m.nca", max_object_size="5 apples")
+    with pytest.raises(URLError, match="has no place beside it"):
+        sample().nczarr.to_cfa({})
+    with pytest.raises(URLError, match="plain HTTP is for reading"):
+        sample().nczarr.to_cfa("http://localhost/m.nca")
+
+
+def test_trees_are_refused(tmp_path: Path) -> None:
+    tree = xr.DataTree.from_dict({"/": sample(), "/g": sample()})
+    with pytest.raises(ExportError, match="write each group as one of its own"):
+        tree.nczarr.to_cfa(tmp_path / "m.nca")
+
+
+def test_values_that_classic_netcdf_cannot_hold(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"v": (("x",), np.array([1, 2, 2**40]))})
+    with pytest.raises(FormatError, match="/v: holds the value 1099511627776"):
+        dataset.nczarr.to_cfa(tmp_path / "m.nca", "CFA3", subarray_shape={"x": 1})
+    assert names(tmp_path) == []
+    lists = xr.Dataset(attrs={"words": ["a", "b"]})
+    with pytest.raises(ExportError, match="'words' is a list of texts"):
+        lists.nczarr.to_cfa(tmp_path / "m.nca", "CFA3")
+    empty = xr.Dataset({"v": (("x", "y"), np.ones((3, 0)))})
+    with pytest.raises(ExportError, match="only a first dimension"):
+        empty.nczarr.to_cfa(tmp_path / "m.nca", "CFA3")
+
+
+# -- replacing -----------------------------------------------------------------
+
+
+def test_existing_is_kept_or_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "m.nca"
+    sample().nczarr.to_cfa(target, max_object_size=300)
+    before = names(tmp_path / "m")
+    with pytest.raises(DatasetExistsError, match="mode='w' replaces it"):
+        sample(offset=1).nczarr.to_cfa(target, max_object_size=300)
+    assert names(tmp_path / "m") == before
+    sample(offset=1).nczarr.to_cfa(target, max_object_size=900, mode="w")
+    after = names(tmp_path / "m")
+    assert not {*before} & {*after}
+    same(read(target), by_netcdf(sample(offset=1), tmp_path / "x.nc"))
+    sample(offset=2).nczarr.to_cfa(target, mode="w")
+    assert not (tmp_path / "m").exists()
+
+
+def test_other_files_in_the_folder_stay(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    kept = ["m.tas.0.0.0.nc", "mine.nc", "m.notes"]
+    for name in kept:
+        (tmp_path / "m" / name).write_text("mine")
+    for mode in ("w-", "w"):
+        sample().nczarr.to_cfa(tmp_path / "m.nca", max_object_size=300, mode=mode)
+        same(read(tmp_path / "m.nca"), by_netcdf(sample(), tmp_path / f"{mode}.nc"))
+        assert all((tmp_path / "m" / name).read_text() == "mine" for name in kept)
+
+
+def test_two_masters_may_share_a_folder(tmp_path: Path) -> None:
+    for name, offset in (("m.nca", 0), ("m.nczarr", 5), ("m.nca", 7)):
+        sample(offset=offset).nczarr.to_cfa(tmp_path / name, max_object_size=300, mode="w")
+    same(read(tmp_path / "m.nca"), by_netcdf(sample(offset=7), tmp_path / "x.nc"))
+    same(read(tmp_path / "m.nczarr"), by_netcdf(sample(offset=5), tmp_path / "y.nc"))
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    target = tmp_path / "m.nca"
+    place = MasterPlace.find(target, None)
+    claim = Claim.begin(place, set)
+    with pytest.raises(ConflictError, match=f"process {os.getpid()}"):
+        sample().nczarr.to_cfa(target, max_object_size=300)
+    claim.forget()  # as if it had failed, and had not been able to clean up
+    sample().nczarr.to_cfa(target, max_object_size=300)
+    Claim.begin(place, set).note(["m/m.tas.0.0.0.nc", "m/m.tas.7.nc", "../other"], [])
+    (tmp_path / "m" / "m.tas.7.nc").write_text("left over")
+    recover(target)
+    assert "m.tas.7.nc" not in names(tmp_path / "m")
+    assert not any(".writing" in name for name in names(tmp_path / "m"))
+    same(read(target), by_netcdf(sample(), tmp_path / "x.nc"))
+
+
+# -- appending and regions -----------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_append(version: Any, kind: Any, tmp_path: Path) -> None:
+    target, whole = tmp_path / "m.nca", sample()
+    options = {"cfa_version": version, "fragment_format": kind, "max_object_size": 300}
+    whole.isel(time=slice(0, 3)).nczarr.to_cfa(target, unlimited_dims=["time"], **options)
+    first = names(tmp_path / "m")
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "m").iterdir()}
+    rest = whole.isel(time=slice(3, 8)).drop_vars(["small", "crs", "lat_bnds", "height"])
+    rest.attrs = {"history": "appended"}
+    rest.chunk(time=2).nczarr.to_cfa(target, append_dim="time", max_object_size=300)
+    found = read(target)
+    assert found.attrs.pop("history") == "appended"
+    if kind == "netCDF3":
+        found["words"] = found["words"].astype(object)
+    same(found, by_netcdf(whole, tmp_path / "x.nc"))
+    assert {*first} < {*names(tmp_path / "m")}
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+    with netCDF4.Dataset(target) as file:
+        assert file.dimensions["time"].isunlimited()
+
+
+def test_append_keeps_what_is_there_without_reading_it(tmp_path: Path) -> None:
+    target, whole = tmp_path / "m.nca", sample()[["tas"]]
+    whole.isel(time=slice(0, 4)).nczarr.to_cfa(target, subarray_shape={"time": 2})
+    for path in (tmp_path / "m").iterdir():
+        path.write_bytes(b"what nothing can read")
+    whole.isel(time=slice(4, 8)).nczarr.to_cfa(
+        target, append_dim="time", subarray_shape={"time": 1}
+    )
+    assert len(names(tmp_path / "m")) == 6
+    with xr.open_dataset(target, engine="nczarr") as found:
+        assert found.sizes["time"] == 8
+        np.testing.assert_array_equal(found["tas"][4:], whole["tas"][4:])
+        with pytest.raises(FormatError, match=r"m\.tas\.0\.0\.0\.nc"):
+            found["tas"][0].load()
+
+
+def test_append_to_a_classic_master(tmp_path: Path) -> None:
+    target = tmp_path / "m.nca"
+    dataset = xr.Dataset({"v": (("t", "x"), np.arange(40).reshape(8, 5))}, {"t": np.arange(8)})
+    dataset.isel(t=slice(0, 5)).nczarr.to_cfa(target, "CFA3", max_object_size=50)
+    dataset.isel(t=slice(5, 8)).nczarr.to_cfa(target, append_dim="t")
+    xr.testing.assert_equal(read(target), dataset)
+    assert {path.read_bytes()[:4] for path in (tmp_path / "m").iterdir()} == {b"CDF\x01"}
+
+
+@pytest.mark.parametrize("kind", ["netCDF4", "NCZarr"])
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("lazy", [False, True], ids=["numpy", "dask"])
+def test_region(lazy: bool, version: Any, kind: Any, tmp_path: Path) -> None:
+    target, whole = tmp_path / "m.nca", sample()
+    whole.nczarr.to_cfa(target, cfa_version=version, fragment_format=kind, max_object_size=300)
+    before = names(tmp_path / "m")
+    part = {"time": slice(2, 6), "lat": slice(1, 5), "lon": slice(3, 8)}
+    new = whole[["tas", "pr", "count", "words"]].isel(part).drop_vars("height")
+    new = new.copy(deep=True)
+    new["tas"] += 1
+    new["pr"] = new["pr"].copy(data=np.round(new["pr"].values / 2, 2))
+    new["count"] += 1000
+    given = new.chunk(time=3, lon=2) if lazy else new
+    given.nczarr.to_cfa(target, region="auto")
+    for name in ("tas", "pr", "count"):
+        where = {dim: span for dim, span in part.items() if dim in whole[name].dims}
+        whole[name][where] = new[name]
+    same(read(target), by_netcdf(whole, tmp_path / "x.nc"))
+    after = names(tmp_path / "m")
+    assert len(after) == len(before)
+    assert {name for name in before if ".when." in name} < {*after}
+
+
+def test_region_of_whole_fragments_reads_none(tmp_path: Path) -> None:
+    target, whole = tmp_path / "m.nca", sample()[["tas"]].drop_vars(["height", "lat", "lon"])
+    whole.nczarr.to_cfa(target, subarray_shape={"time": 2})
+    (tmp_path / "m" / "m.tas.1.0.0.nc").write_bytes(b"damaged")
+    part = whole.isel(time=slice(2, 4))
+    part.nczarr.to_cfa(target, region={"time": slice(2, 4)})
+    xr.testing.assert_equal(read(target), whole)
+
+
+def test_other_peoples_fragments_are_not_removed(tmp_path: Path) -> None:
+    target, whole = tmp_path / "m.nca", sample()[["tas"]].drop_vars(["height", "lat", "lon"])
+    whole.nczarr.to_cfa(target, subarray_shape={"time": 4})
+    for number in (0, 1):  # as if a file of a user had been aggregated
+        os.rename(tmp_path / "m" / f"m.tas.{number}.0.0.nc", tmp_path / "m" / f"mine{number}.nc")
+    with netCDF4.Dataset(target, "a") as file:
+        table = file["tas"].cfa_array
+        for number in (0, 1):
+            table = table.replace(f"m.tas.{number}.0.0.nc", f"mine{number}.nc")
+        file["tas"].cfa_array = table
+    whole.isel(time=slice(0, 4)).nczarr.to_cfa(target, region={"time": slice(0, 4)})
+    xr.testing.assert_equal(read(target), whole)
+    assert {"mine0.nc", "mine1.nc"} < {*names(tmp_path / "m")}
+    whole.nczarr.to_cfa(target, mode="w")
+    assert names(tmp_path / "m") == ["mine0.nc", "mine1.nc"]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "match"),
+    [
+        (lambda ds: ds, {"append_dim": "none"}, "is not a dimension of the new values"),
+        (lambda ds: ds[["tas"]], {"append_dim": "time"}, "/pr: lies along /time as well"),
+        (lambda ds: ds, {"append_dim": "time", "cfa_version": "0.4"}, "stays one"),
+        (lambda ds: ds, {"append_dim": "time", "format": "CFA3"}, "is CFA4, and stays it"),
+        (lambda ds: ds, {"append_dim": "time", "encoding": {"tas": {}}}, "leave it out"),
+        (
+            lambda ds: ds.assign(tas=ds["tas"].astype("f8")),
+            {"append_dim": "time"},
+            "is of type float64",
+        ),
+        (
+            lambda ds: ds[["tas"]].isel(time=slice(0, 2)).drop_vars("height"),
+            {"region": {"time": slice(7, 9)}},
+            "is not inside 'time'",
+        ),
+    ],
+)
+def test_changes_that_are_refused(change: Any, options: Any, match: str, tmp_path: Path) -> None:
+    target = tmp_path / "m.nca"
+    sample().nczarr.to_cfa(target, cfa_version="1.13", max_object_size=300)
+    before = names(tmp_path / "m"), target.read_bytes()
+    with pytest.raises(ExportError, match=match):
+        change(sample()).nczarr.to_cfa(target, **options)
+    assert (names(tmp_path / "m"), target.read_bytes()) == before
+
+
+def test_nothing_to_change(tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFoundError, match="write it first"):
+        sample().nczarr.to_cfa(tmp_path / "m.nca", append_dim="time")
+    assert names(tmp_path) == []
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_any_series_of_changes(tmp_path_factory: Any, data: st.DataObject) -> None:
+    """Whatever is appended and replaced, in whatever fragments: it is what numpy has."""
+    version = data.draw(st.sampled_from(VERSIONS))
+    rows, columns = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 6))
+    target = tmp_path_factory.mktemp("any") / "m.nca"
+    values = np.arange(rows * columns, dtype="i4").reshape(rows, columns)
+    shapes = st.one_of(
+        st.builds(lambda n: {"max_object_size": 4 * n}, st.integers(1, 40)),
+        st.builds(lambda n: {"subarray_shape": {"t": n}}, st.integers(1, 4)),
+    )
+    first = data.draw(shapes)
+    xr.Dataset({"v": (("t", "x"), values)}).nczarr.to_cfa(target, cfa_version=version, **first)
+    for number in range(1, data.draw(st.integers(1, 4))):
+        if data.draw(st.booleans()):
+            more = np.full((data.draw(st.integers(1, 4)), columns), -number, "i4")
+            new = xr.Dataset({"v": (("t", "x"), more)})
+            new.nczarr.to_cfa(target, append_dim="t", **data.draw(shapes))
+            values = np.concatenate([values, more])
+            continue
+        region = {}
+        for dim, size in zip("tx", values.shape, strict=True):
+            start = data.draw(st.integers(0, size - 1))
+            region[dim] = slice(start, data.draw(st.integers(start + 1, size)))
+        shape = [part.stop - part.start for part in region.values()]
+        new = xr.Dataset({"v": (("t", "x"), np.full(shape, 1000 * number, "i4"))})
+        new.nczarr.to_cfa(target, region=region)
+        values[tuple(region.values())] = 1000 * number
+    np.testing.assert_array_equal(read(target)["v"].values, values)
