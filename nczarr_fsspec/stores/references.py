@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -61,6 +61,8 @@ class _Unread:
 _UNREAD = _Unread()
 #: The references of this process; copies of a store that come by pickle share them.
 _shared: WeakValueDictionary[str, References] = WeakValueDictionary()
+#: Those that copies have read last: dask may make a copy for each task.
+_last_read: deque[References] = deque(maxlen=2)
 
 
 class Opener(Protocol):
@@ -87,17 +89,26 @@ class _Keys(KeyStore):
         Opens the files that they name.
     token
         Tells these references from all others.
+    references
+        What is there, if that was read already.
     """
 
     steady = True
 
-    def __init__(self, origin: Origin, opener: Opener, token: str | None = None) -> None:
+    def __init__(
+        self,
+        origin: Origin,
+        opener: Opener,
+        token: str | None = None,
+        references: References | None = None,
+    ) -> None:
         self.url = "references" if isinstance(origin, Mapping) else origin.url
         self._origin = origin
         self._opener = opener
         self._token = token or secrets.token_hex()
+        self._is_copy = token is not None
         self._lock = ProcessLock()
-        self._references: References | None = None
+        self._references = references
         self._files: OrderedDict[str, File] = OrderedDict()
         self._versions: dict[str, str] = {}
         self._rows: OrderedDict[str, Rows | None] = OrderedDict()
@@ -129,6 +140,8 @@ class _Keys(KeyStore):
 
     def _remember(self, references: References) -> References:
         self._references = _shared.setdefault(self._token, references)
+        if self._is_copy:
+            _last_read.append(self._references)
         return self._references
 
     def _file(self, address: str) -> File:
@@ -221,7 +234,7 @@ class LocalReferences(_Keys, LocalStore):
 
     def as_remote(self) -> RemoteReferences:
         """Return a store of the same references whose files may be behind a network."""
-        return RemoteReferences(self._origin, self._opener, self._token)
+        return RemoteReferences(self._origin, self._opener, self._token, self._ready())
 
     def _ready(self) -> References:
         known = self._remembered()
@@ -262,8 +275,14 @@ class RemoteReferences(_Keys, RemoteStore):
 
     concurrency = _TOGETHER
 
-    def __init__(self, origin: Origin, opener: Opener, token: str | None = None) -> None:
-        super().__init__(origin, opener, token)
+    def __init__(
+        self,
+        origin: Origin,
+        opener: Opener,
+        token: str | None = None,
+        references: References | None = None,
+    ) -> None:
+        super().__init__(origin, opener, token, references)
         self._under_way: _UnderWay | None = None
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import pickle
 import re
@@ -386,6 +387,36 @@ def test_copies_by_pickle_share_what_was_read(tmp_path: Path) -> None:
     (tmp_path / "r.json").unlink()
     assert copy.get("v/0") == DATA[:6]
     assert copy.contents() == store.contents()
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which references were read from JSON."""
+    found: list[str] = []
+    of = JSONReferences.of
+
+    def noted(document: object, shown: str) -> JSONReferences:
+        found.append(shown)
+        return of(document, shown)
+
+    monkeypatch.setattr(JSONReferences, "of", noted)
+    return found
+
+
+def test_copies_in_another_process_read_once(tmp_path: Path, read: list[str]) -> None:
+    text = pickle.dumps(local(tmp_path, {"v/0": ["data", 0, 6]}))  # the store itself has gone
+    gc.collect()
+    read.clear()
+    for _ in range(5):
+        assert pickle.loads(text).get("v/0") == DATA[:6]
+    assert len(read) == 1
+
+
+def test_opening_references_to_a_network_reads_them_once(tmp_path: Path, read: list[str]) -> None:
+    store = local(tmp_path, {"v/0": ["https://host/data", 0, 6], "v/1": "text"})
+    assert isinstance(store, RemoteStore)
+    assert store.get_many(["v/1"]) == [b"text"]
+    assert len(read) == 1
 
 
 def test_a_file_of_json_that_is_too_large_is_not_read(
