@@ -31,8 +31,11 @@ from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
 from nczarr_fsspec.resolve import innermost
 from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
-from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION, TIMEOUT_OPTION
-from nczarr_fsspec.transport.redirects import REDIRECTS_OPTION
+from nczarr_fsspec.transport.policy import (
+    MAX_METADATA_OPTION,
+    REDIRECTS_OPTION,
+    TIMEOUT_OPTION,
+)
 from nczarr_fsspec.url import is_url, parse_url, redact, split_chain
 
 _Prefix: TypeAlias = "str | os.PathLike[str]"

@@ -25,8 +25,14 @@ from yarl import URL
 from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
 from nczarr_fsspec.transport.base import Transport
-from nczarr_fsspec.transport.policy import TIMEOUT_OPTION, Clock, Timeout, TransientError
-from nczarr_fsspec.transport.redirects import REDIRECTS_OPTION, refusal
+from nczarr_fsspec.transport.policy import (
+    REDIRECTS_OPTION,
+    TIMEOUT_OPTION,
+    Clock,
+    Timeout,
+    TransientError,
+)
+from nczarr_fsspec.transport.redirects import refusal
 from nczarr_fsspec.transport.request import Answer, Extent, Request, range_text
 from nczarr_fsspec.transport.sessions import connecting, connections, gate, stranger, translated
 from nczarr_fsspec.transport.shared import SharedFilesystem

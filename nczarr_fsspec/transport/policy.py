@@ -34,6 +34,9 @@ _BETWEEN_WARNINGS = 5.0
 
 #: storage options that are ours
 TIMEOUT_OPTION = "timeout"
+#: the storage option that names the origins, ``https://host:port``, that redirects may lead to
+#: besides that of the URL itself; ``https://`` is those of all hosts that are not private
+REDIRECTS_OPTION = "redirects"
 MAX_METADATA_OPTION = "max_metadata"
 
 _log = logging.getLogger("nczarr_fsspec.requests")

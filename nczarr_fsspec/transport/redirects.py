@@ -8,10 +8,6 @@ from yarl import URL
 
 from nczarr_fsspec.hosts import is_metadata_service, is_private
 
-#: the storage option that names the origins, ``https://host:port``, that redirects may lead to
-#: besides that of the URL itself; ``https://`` is those of all hosts that are not private
-REDIRECTS_OPTION = "redirects"
-
 
 def refusal(first: URL, target: URL, origins: Sequence[str] | None) -> str | None:
     """Return why a redirect must not be followed; None if it may.
@@ -21,7 +17,8 @@ def refusal(first: URL, target: URL, origins: Sequence[str] | None) -> str | Non
     first, target
         The URL that was asked for, and where it leads.
     origins
-        The option; None for all but those where machines of a cloud tell their secrets.
+        The storage option ``redirects``; None for all but those where machines of a cloud tell
+        their secrets.
 
     Raises
     ------
