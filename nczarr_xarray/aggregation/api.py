@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from nczarr_fsspec.addresses import AddressPolicy, Allow
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, URLError
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing
@@ -19,7 +20,9 @@ from nczarr_xarray.aggregation.grid import Arranger, check_places
 from nczarr_xarray.aggregation.reading import Summaries, Wanted, read_files, read_variable
 from nczarr_xarray.aggregation.summary import Layout, describe
 from nczarr_xarray.aggregation.write import MasterWriter
+from nczarr_xarray.aggregation.write_references import are_references, write_references
 from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.formats.cfa.table import packing_of
 
 Gaps = Literal["allow", "raise"]
 
@@ -54,7 +57,8 @@ def aggregate(
         Paths or URLs of datasets of any format.
     output
         Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
-        a tree, any other name a netCDF file.
+        a tree, any other name a netCDF file; ``.json``, ``.parq`` and ``.parquet`` are kerchunk
+        references instead, for which all files must have equal chunks and codecs.
     dim
         The dimension, or several, along which the files follow each other; by default those
         whose coordinates differ. Needed where there is no coordinate: then the files follow each
@@ -103,13 +107,18 @@ def aggregate(
     if output_options is None and is_url(os.fsdecode(output)):
         output_options = storage_options
     writer = MasterWriter.find(output, output_options, format)
+    refs = are_references(output)
+    if refs and (append or cfa_version or format):
+        raise ExportError(
+            writer.place.url,
+            "is to be kerchunk references, which have no versions and grow by being made anew: "
+            "leave out append, cfa_version and format",
+        )
     before, version = None, cfa_version or DEFAULT
     if append:
         before, version = _before(writer, cfa_version, output_options)
-    elif not overwrite and writer.place.exists():
-        raise DatasetExistsError(
-            writer.place.url, "is there already; overwrite=True replaces it, append=True adds to it"
-        )
+    else:
+        _check_new(writer, overwrite=overwrite)
     request = Request(
         tuple(f"/{name.strip('/')}" for name in asked),
         Wanted(
@@ -120,9 +129,76 @@ def aggregate(
         gaps == "allow",
     )
     with Progress("aggregate", shown=bool(progress)) as shown:
-        addresses = [writer.address_of(file, version, relative=relative) for file in files]
+        addresses = [
+            file if refs else writer.address_of(file, version, relative=relative) for file in files
+        ]
         found = combined(files, addresses, request, shown, before, writer.place.url)
-    writer.write(found, version, replaces=append or overwrite)
+    if refs:
+        write_references(found, writer.place, str, storage_options)
+    else:
+        writer.write(found, version, replaces=append or overwrite)
+
+
+def convert_references(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    cfa_version: str | None = None,
+    *,
+    format: Literal["CFA3", "CFA4"] | None = None,  # noqa: A002 - as `to_cfa` calls it
+    overwrite: bool = False,
+    relative: bool | None = None,
+    replace: Mapping[str, str] | None = None,
+    allow: Allow = None,
+    output_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Write an aggregation in another version of the convention, or as kerchunk references.
+
+    Its files are opened only if references are written, whose chunks have to be found.
+
+    Parameters
+    ----------
+    source
+        Path or URL of a master.
+    storage_options
+        For fsspec, of `source`.
+    output, cfa_version, format, overwrite, relative, output_options
+        As of `aggregate`.
+    replace, allow
+        As of `xarray.open_dataset` with ``engine="nczarr"``.
+
+    Raises
+    ------
+    ExportError
+        If `source` is no aggregation of files, or cannot be said in another way.
+    DatasetExistsError
+        If something is at `output` that must not be replaced.
+    NCZarrError
+        If something cannot be read or written.
+    """
+    if output_options is None and is_url(os.fsdecode(output)):
+        output_options = storage_options
+    writer = MasterWriter.find(output, output_options, format)
+    _check_new(writer, overwrite=overwrite)
+    found, _ = read_aggregation(os.fsdecode(source), storage_options)
+    policy = AddressPolicy.of(source, replace=replace, allow=allow, storage_options=storage_options)
+    if are_references(output):
+        write_references(found, writer.place, policy.resolve, storage_options)
+        return
+    version = cfa_version or DEFAULT
+
+    def renamed(address: str) -> str:
+        where = policy.resolve(address) if address else address
+        return where and writer.address_of(where, version, relative=relative)
+
+    writer.write(found.readdressed(renamed), version, replaces=overwrite)
+
+
+def _check_new(writer: MasterWriter, *, overwrite: bool) -> None:
+    if not overwrite and writer.place.exists():
+        raise DatasetExistsError(
+            writer.place.url, "is there already; overwrite=True replaces it, append=True adds to it"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +250,7 @@ def combined(
     for file in summaries.files:
         if id(file.layout) not in checked:
             check_layouts(first, expected, file.target, file.layout, new)
-            if before is not None and before.packed:
+            if before is not None and before.packing == "equal":
                 check_packing(first, expected, file.target, file.layout)
             checked.add(id(file.layout))
     arranger = Arranger(
@@ -201,6 +277,12 @@ def _before(
 ) -> tuple[Aggregated, str]:
     """Return the aggregation that files are added to, and its version."""
     found, own = read_aggregation(writer.place.file.target, options)
+    for variable in found.variables():
+        if found.packing == "after" and variable.path in found.tables and packing_of(variable):
+            raise ExportError(
+                writer.place.url,
+                f"packs the values of {variable.path} itself; files cannot be added to that",
+            )
     if version not in (None, own):
         raise ExportError(
             writer.place.url, f"follows CFA-{own}; leave out cfa_version, or make it anew"

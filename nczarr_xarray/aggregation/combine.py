@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from nczarr_xarray.model import (
     Variable,
 )
 
+Packing = Literal["own", "equal", "after"]
+
 #: Attributes that stay as in the first file: values are converted to what they say.
 _KEPT = frozenset({"units", "calendar", "_FillValue", "scale_factor", "add_offset", "_Unsigned"})
 
@@ -41,19 +43,25 @@ class Aggregated:
         Of the variables that the master holds, by path.
     tables
         Of the others, by path.
-    packed
-        Whether the fragments of packed variables are taken as they are.
+    packing
+        What the variables say of packing: how their fragments are packed, each in its own way
+        ("own") or all in the same ("equal"); or how the data of unpacked fragments are ("after").
     """
 
     hierarchy: Hierarchy
     values: Mapping[str, np.ndarray]
     tables: Mapping[str, Fragments]
-    packed: bool = False
+    packing: Packing = "own"
 
     def variables(self) -> Iterator[Variable]:
         """Yield all variables."""
         for group in self.hierarchy.root.walk():
             yield from group.variables.values()
+
+    def readdressed(self, renamed: Callable[[str], str]) -> Aggregated:
+        """Return the aggregation with other addresses."""
+        tables = {path: _readdressed(table, renamed) for path, table in self.tables.items()}
+        return replace(self, tables=tables)
 
     def before(self) -> dict[str, Before]:
         """Return the blocks along each dimension of tables.
@@ -131,9 +139,11 @@ class Combiner:
         if new is not None:
             self._dimensions[new] = Dimension(new.strip("/"), self.grid.axes[new].length)
         root = self._group(self.hierarchy.root)
-        packed = self.before.packed if self.before is not None else self._equally_packed()
+        packing: Packing = "equal" if self._equally_packed() else "own"
+        if self.before is not None:
+            packing = self.before.packing
         found = replace(self.hierarchy, root=root, problems=())
-        return Aggregated(found, self._values, self._tables, packed)
+        return Aggregated(found, self._values, self._tables, packing)
 
     def _lengthened(self, dimension: Dimension) -> Dimension:
         axis = self.grid.axes.get(dimension.path)
@@ -301,6 +311,16 @@ class Combiner:
         packings = {tuple(piece.packing for piece in lay.pieces) for lay in layouts.values()}
         types = {tuple(piece.stored_type for piece in lay.pieces) for lay in layouts.values()}
         return len(packings) == 1 and len(types) == 1
+
+
+def _readdressed(table: Fragments, renamed: Callable[[str], str]) -> Fragments:
+    addresses = np.empty(len(table.addresses), object)
+    addresses[:] = [None if one is None else renamed(one) for one in table.addresses.tolist()]
+    others = {
+        number: tuple(place._replace(address=renamed(place.address)) for place in places)
+        for number, places in table.others.items()
+    }
+    return replace(table, addresses=addresses, others=others)
 
 
 def _holding(variable: Variable, values: np.ndarray) -> Variable:

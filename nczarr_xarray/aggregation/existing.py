@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, NCZarrError
-from nczarr_xarray.aggregation.combine import Aggregated
+from nczarr_xarray.aggregation.combine import Aggregated, Packing
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FragmentArray, Fragments, Variable
@@ -35,14 +35,16 @@ def read_aggregation(
         variables = [v for g in opened.hierarchy.root.walk() for v in g.variables.values()]
         tables: dict[str, Fragments] = {}
         held: list[Variable] = []
-        dialects, packed = set(), False
+        dialects = set()
+        packing: Packing = "after"
         for variable in variables:
             if variable.error is not None:
                 raise ExportError(target, f"has a variable that cannot be read: {variable.error}")
             if isinstance(variable.array, FragmentArray):
                 tables[variable.path] = variable.array.fragments
                 dialects.add(variable.array.dialect)
-                packed = packed or bool(variable.array.packing)
+                if variable.array.packing:
+                    packing = "equal"
             else:
                 held.append(variable)
         if not tables:
@@ -54,4 +56,4 @@ def read_aggregation(
                 raise value
             values[variable.path] = value
         hierarchy = replace(opened.hierarchy, problems=())
-        return Aggregated(hierarchy, values, tables, packed), max(dialects)
+        return Aggregated(hierarchy, values, tables, packing), max(dialects)

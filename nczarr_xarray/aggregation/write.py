@@ -27,6 +27,7 @@ from nczarr_xarray.export.cfa.master import (
 )
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import NC_DTYPES, ChunkedArray, Dimension, Variable
 
 
@@ -99,13 +100,13 @@ class MasterWriter:
         dialect = dialect_called(version, self.place.url)
         dimensions = self._dimensions(found)
         members: list[Member] = []
-        keeps = found.packed and keeps_packing(dialect)
+        keeps = found.packing == "after" or (found.packing == "equal" and keeps_packing(dialect))
         for variable in found.variables():
             own = tuple(dimensions[d.path] for d in variable.dimensions)
-            variable = replace(variable, dimensions=own)
+            variable = replace(plain(variable), dimensions=own)
             table = found.tables.get(variable.path)
             if table is None:
-                members.append(_held(variable, found.values[variable.path]))
+                members.append(held(variable, found.values[variable.path]))
             else:
                 members += aggregation(variable if keeps else unpacked(variable), table, dialect)
         attributes = conventions(found.hierarchy.root.attributes, dialect)
@@ -134,7 +135,14 @@ class MasterWriter:
         }
 
 
-def _held(variable: Variable, values: np.ndarray) -> Member:
+def plain(variable: Variable) -> Variable:
+    """Return a variable that masters hold, with its own attributes: enums are plain numbers."""
+    if variable.enum is None:
+        return replace(variable, attributes=dict(variable.attributes))
+    return replace(variable, attributes=as_flags(variable), enum=None)
+
+
+def held(variable: Variable, values: np.ndarray) -> Member:
     """Return a variable that the master holds."""
     dtype = NC_DTYPES[str(variable.nc_type)]
     if variable.nc_type == "string":
@@ -144,4 +152,4 @@ def _held(variable: Variable, values: np.ndarray) -> Member:
     array = ChunkedArray(variable.path.strip("/"), values.shape, chunks, dtype)
     held = values if variable.nc_type == "string" else np.asarray(values, dtype)
     dtype = NC_DTYPES[str(variable.nc_type)]
-    return Member(replace(variable, array=array, enum=None, dtype=dtype), held)
+    return Member(replace(variable, array=array, dtype=dtype), held)

@@ -28,7 +28,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--output",
         metavar="MASTER",
         required=True,
-        help="a path or URL: of a netCDF file, or a tree (.zarr, .nczarr, #mode=nczarr)",
+        help="a path or URL: of a netCDF file, a tree (.zarr, .nczarr, #mode=nczarr), or kerchunk "
+        "references (.json, .parq)",
     )
     parser.add_argument(
         "--append", action="store_true", help="add the files to what MASTER has already"
@@ -103,8 +104,11 @@ def run(args: argparse.Namespace) -> int:
             output_options=dict(args.master_options) or None,
         )
     except DatasetExistsError as error:
-        # the message in terms of the command line
-        reason = error.reason.replace("overwrite=True", "--overwrite")
-        reason = reason.replace("append=True", "--append")
-        raise DatasetExistsError(error.object, reason) from error
+        raise in_terms_of_options(error) from error
     return 0
+
+
+def in_terms_of_options(error: DatasetExistsError) -> DatasetExistsError:
+    """Return an error whose message names options of the command line."""
+    reason = error.reason.replace("overwrite=True", "--overwrite")
+    return DatasetExistsError(error.object, reason.replace("append=True", "--append"))

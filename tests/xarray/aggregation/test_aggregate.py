@@ -200,6 +200,21 @@ def test_what_xarray_makes_of_the_same_files(tmp_path: Path) -> None:
             xr.testing.assert_identical(ours.load(), theirs.load())
 
 
+def test_enums_become_flags(tmp_path: Path) -> None:
+    files = []
+    for n in range(2):
+        files.append(tmp_path / f"{n}.nc")
+        with netCDF4.Dataset(files[-1], "w") as file:
+            kind = file.createEnumType("i1", "sky", {"clear": 0, "cloudy": 1})
+            file.createDimension("t", 1)
+            file.createVariable("t", "f8", ("t",))[:] = n
+            file.createVariable("now", kind, ("t",))[:] = n
+    aggregate(files, tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        assert ds.now.values.tolist() == [0, 1]
+        assert ds.now.attrs["flag_meanings"] == "clear cloudy"
+
+
 def test_fragments_that_are_trees(tmp_path: Path) -> None:
     folders = []
     for n in range(2):

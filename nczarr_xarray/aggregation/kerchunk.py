@@ -1,0 +1,262 @@
+"""An aggregation as kerchunk references: the chunks of all files as those of one Zarr array."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.stores.writers import MappingWriter
+from nczarr_xarray.aggregation.combine import Aggregated
+from nczarr_xarray.aggregation.write import held, plain
+from nczarr_xarray.export.cfa.content import Content, Member, write_tree
+from nczarr_xarray.export.storage import note_text
+from nczarr_xarray.formats.cfa.table import packing_of
+from nczarr_xarray.formats.nczarr.emit import Profile
+from nczarr_xarray.model import ChunkedArray, Variable
+
+_PROFILE = Profile("v2")
+
+#: References of one file, or of all: by key, text or an address with an extent.
+References = dict[str, "str | list[Any]"]
+
+#: Attributes that say what the numbers of a variable mean: they must be the same in all files.
+_MEANING = (
+    "units",
+    "calendar",
+    "_FillValue",
+    "missing_value",
+    "scale_factor",
+    "add_offset",
+    "_Unsigned",
+)
+_PACKING = frozenset({"scale_factor", "add_offset", "_Unsigned"})
+_DOCUMENTS = (".zgroup", ".zattrs", ".zarray")
+_HINT = "references cannot say that; an aggregation of CFA can: write MASTER.nca"
+
+
+@dataclass(slots=True)
+class Combination:
+    """Combines the references of files.
+
+    Parameters
+    ----------
+    found
+        The aggregation.
+    resolve
+        Returns what opens an address.
+    """
+
+    found: Aggregated
+    resolve: Callable[[str], str]
+    _wanted: dict[str, list[tuple[Variable, int]]] = field(default_factory=dict)
+    _arrays: dict[str, _Array] = field(default_factory=dict)
+    _references: References = field(default_factory=dict)
+
+    def files(self) -> list[str]:
+        """Return what opens the files.
+
+        Raises
+        ------
+        ExportError
+            If fragments are not taken as they are.
+        """
+        for variable in self.found.variables():
+            table = self.found.tables.get(variable.path)
+            if table is None:
+                continue
+            if table.mappings or table.others or table.values is not None:
+                reason = f"has fragments that are not taken as they are: {_HINT}"
+                raise ExportError(variable.path, reason)
+            for number, address in enumerate(table.addresses.tolist()):
+                if address is not None:
+                    self._wanted.setdefault(address, []).append((variable, number))
+        return [*map(self.resolve, self._wanted)]
+
+    def combined(self, found: Iterable[Mapping[str, Any]]) -> References:
+        """Return the references of all files.
+
+        Parameters
+        ----------
+        found
+            Those of each of `files`.
+
+        Raises
+        ------
+        ExportError
+            Naming the file whose chunks or codecs are others.
+        """
+        for (address, wanted), references in zip(self._wanted.items(), found, strict=True):
+            for variable, number in wanted:
+                self._add(self.resolve(address), variable, number, references)
+        documents = self._documents()
+        metadata = {
+            key: json.loads(text)
+            for key, text in documents.items()
+            if isinstance(text, str) and key.rpartition("/")[2] in _DOCUMENTS
+        }
+        consolidated = json.dumps({"metadata": metadata, "zarr_consolidated_format": 1})
+        return {**documents, ".zmetadata": consolidated, **self._references}
+
+    def _add(
+        self, target: str, variable: Variable, number: int, references: Mapping[str, Any]
+    ) -> None:
+        """Add the chunks of one fragment."""
+        table = self.found.tables[variable.path]
+        name = str(table.names[number]).strip("/")
+        if f"{name}/.zarray" not in references:
+            raise ExportError(target, f"has no references for {name}: {_HINT}")
+        array = json.loads(references[f"{name}/.zarray"])
+        attributes = json.loads(references.get(f"{name}/.zattrs", "{}"))
+        extent = table.extent(number)
+        own = _Array.of(target, variable, array, attributes, extent)
+        packing = self.found.packing == "after" and packing_of(variable)
+        if packing and not _PACKING.isdisjoint(own.attributes):
+            raise ExportError(
+                target, f"{variable.path} is packed, and so is the aggregation: {_HINT}"
+            )
+        first = self._arrays.setdefault(variable.path, own)
+        first.check(own, target, variable.path)
+        path, separator = variable.path.strip("/"), first.separator
+        begins = _begins(target, variable, extent, first.chunks)
+        start = len(name) + 1
+        for key, value in references.items():
+            if not key.startswith(f"{name}/") or key[start:] in _DOCUMENTS or "/.z" in key:
+                continue
+            words = key[start:].split(separator)
+            if len(words) != max(1, len(own.axes)):
+                continue  # of a variable or group below
+            index = list(begins)
+            for axis, word in zip(own.axes, words, strict=False):
+                index[axis] += int(word)
+            self._references[f"{path}/{separator.join(map(str, index))}"] = value
+
+    def _documents(self) -> References:
+        """Return what does not refer to files: metadata, and what the aggregation holds itself."""
+        members = []
+        for variable in map(plain, self.found.variables()):
+            if variable.path in self.found.values:
+                member = held(variable, self.found.values[variable.path])
+                note_text(member.variable, _PROFILE)
+                members.append(member)
+            else:
+                chunks = tuple(max(1, size) for size in variable.shape)
+                array = ChunkedArray(
+                    variable.path.strip("/"), variable.shape, chunks, variable.dtype
+                )
+                members.append(Member(replace(variable, array=array)))
+        objects: dict[str, bytes] = {}
+        root = self.found.hierarchy.root
+        write_tree(Content(root.attributes, members), MappingWriter(objects), _PROFILE)
+        found: References = {}
+        for key, data in objects.items():
+            if key.rpartition("/")[2] in _DOCUMENTS:
+                found[key] = data.decode()
+            else:
+                found[key] = "base64:" + base64.b64encode(data).decode("ascii")
+        for variable in self.found.variables():
+            first = self._arrays.get(variable.path)
+            if first is not None:
+                path = variable.path.strip("/")
+                found[f"{path}/.zarray"] = json.dumps({**first.array, "shape": variable.shape})
+                found[f"{path}/.zattrs"] = json.dumps(first.shown(variable))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """An array as the references of one file have it, in the dimensions of the aggregation.
+
+    Parameters
+    ----------
+    target
+        The file.
+    array, attributes
+        Its documents.
+    chunks
+        Lengths of chunks, per dimension of the aggregation.
+    axes
+        Which dimensions of the aggregation the array has.
+    """
+
+    target: str
+    array: Mapping[str, Any]
+    attributes: Mapping[str, Any]
+    chunks: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        target: str,
+        variable: Variable,
+        array: Mapping[str, Any],
+        attributes: Mapping[str, Any],
+        extent: tuple[tuple[int, int], ...],
+    ) -> _Array:
+        lengths = [stop - start for start, stop in extent]
+        # dimensions of length 1 may be absent
+        for axes in itertools.combinations(range(len(lengths)), len(array["shape"])):
+            others = (length for axis, length in enumerate(lengths) if axis not in axes)
+            if [lengths[axis] for axis in axes] == array["shape"] and all(n == 1 for n in others):
+                break
+        else:
+            raise ExportError(
+                target, f"{variable.path} has the shape {array['shape']}, and its part {lengths}"
+            )
+        chunks = [1] * len(lengths)
+        for axis, length in zip(axes, array["chunks"], strict=True):
+            chunks[axis] = length
+        return cls(target, {**array, "chunks": chunks}, attributes, tuple(chunks), axes)
+
+    @property
+    def separator(self) -> str:
+        """What is between the numbers in the name of a chunk."""
+        return str(self.array.get("dimension_separator") or ".")
+
+    def check(self, own: _Array, target: str, path: str) -> None:
+        """Raise `ExportError` if another file has other chunks or codecs, or other packing."""
+        for name in self.array.keys() | own.array.keys():
+            mine, theirs = own.array.get(name), self.array.get(name)
+            if name != "shape" and mine != theirs:
+                raise ExportError(
+                    target,
+                    f"{path} has the {name} {json.dumps(mine)}, and in {self.target} "
+                    f"{json.dumps(theirs)}: {_HINT}",
+                )
+        for name in _MEANING:
+            if own.attributes.get(name) != self.attributes.get(name):
+                raise ExportError(
+                    target, f"{path} has another {name} than in {self.target}: {_HINT}"
+                )
+
+    def shown(self, variable: Variable) -> dict[str, Any]:
+        """Return the attributes that all files have, with the names of dimensions."""
+        names = {*variable.attributes, "_FillValue"}
+        kept = {name: value for name, value in self.attributes.items() if name in names}
+        own = {name: value for name, value in packing_of(variable).items() if name not in kept}
+        own = {name: value[0] if isinstance(value, list) else value for name, value in own.items()}
+        return {**kept, **own, "_ARRAY_DIMENSIONS": [d.name for d in variable.dimensions]}
+
+
+def _begins(
+    target: str,
+    variable: Variable,
+    extent: tuple[tuple[int, int], ...],
+    chunks: tuple[int, ...],
+) -> list[int]:
+    """Return the numbers of the first chunk of a fragment; `ExportError` if it is not whole."""
+    begins = []
+    for (start, stop), chunk, dimension in zip(extent, chunks, variable.dimensions, strict=True):
+        if start % chunk or (stop % chunk and stop != dimension.size):
+            raise ExportError(
+                target,
+                f"{variable.path} has {stop - start} steps along {dimension.path} at {start}, in "
+                f"chunks of {chunk}, which do not make one regular grid: {_HINT}",
+            )
+        begins.append(start // chunk)
+    return begins

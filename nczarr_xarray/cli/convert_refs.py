@@ -1,0 +1,53 @@
+"""``nczarr convert-refs``: an aggregation in another version of the convention."""
+
+from __future__ import annotations
+
+import argparse
+
+from nczarr_fsspec.errors import DatasetExistsError
+from nczarr_xarray.cli.aggregate import VERSIONS, in_terms_of_options
+from nczarr_xarray.cli.target import add_option
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the ``convert-refs`` command to the parsers of ``nczarr``."""
+    parser = subparsers.add_parser(
+        "convert-refs",
+        help="write an aggregation in another version of CFA, or as kerchunk references",
+        description="Write the table of fragments of a master in another version of the CFA "
+        "conventions, or as kerchunk references (.json, .parq). No data are read.",
+        epilog="example: nczarr convert-refs old.nca new.nca --cfa-version 1.13",
+    )
+    parser.add_argument("source", metavar="MASTER", help="a path or URL")
+    parser.add_argument("target", metavar="OUTPUT", help="a path or URL")
+    parser.add_argument("--overwrite", action="store_true", help="replace OUTPUT")
+    parser.add_argument(
+        "--cfa-version", choices=VERSIONS, help="the version that is written (default: 1.13)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=("CFA3", "CFA4"),
+        help="CFA4: a netCDF-4 file (default); CFA3: a classic file, for --cfa-version 0.4",
+    )
+    add_option(parser, "-o", "source_options", "storage option of MASTER")
+    add_option(parser, "-O", "target_options", "storage option of OUTPUT")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Convert; return 0 (errors are raised)."""
+    from nczarr_xarray.aggregation.api import convert_references
+
+    try:
+        convert_references(
+            args.source,
+            args.target,
+            dict(args.source_options) or None,
+            args.cfa_version,
+            format=args.format,
+            overwrite=args.overwrite,
+            output_options=dict(args.target_options) or None,
+        )
+    except DatasetExistsError as error:
+        raise in_terms_of_options(error) from error
+    return 0

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.errors import DatasetExistsError, ExportError
+from nczarr_fsspec.ranges.memory import memory
+from nczarr_xarray.aggregation.api import aggregate, convert_references
+from tests.support.httpserver import Server
+from tests.support.manyfiles import TIME, field, step, write
+
+VERSIONS = ("0.4", "0.6.2", "1.13")
+
+
+def chunked(path: Path, times: list[float], chunks: tuple[int, int] = (1, 2), **more: Any) -> str:
+    variables: dict[str, Any] = {
+        "time": (("time",), np.array(times, "f8"), TIME),
+        "name": (("x",), np.array(["a", "bb", "é"]), {}),
+        "tas": (
+            ("time", "x"),
+            field(times),
+            {"units": "K", "chunksizes": chunks, "zlib": True, **more},
+        ),
+        "wide": (("time", "z"), np.ones((len(times), 100)), {"chunksizes": (1, 100)}),
+    }
+    return write(path, variables)
+
+
+def check(references: Any, times: int, **options: Any) -> None:
+    with xr.open_dataset(references, engine="nczarr", decode_times=False, **options) as ds:
+        assert np.array_equal(ds.tas.values, field([*range(times)]))
+        assert ds.time.values.tolist() == [*range(times)]
+        assert ds.name.values.tolist() == ["a", "bb", "é"]
+        assert ds.tas.attrs == {"units": "K"}
+        assert ds.tas.dims == ("time", "x")
+
+
+def test_json_for_everybody(tmp_path: Path) -> None:
+    files = [chunked(tmp_path / f"{n}.nc", [3 * n, 3 * n + 1, 3 * n + 2]) for n in range(3)]
+    aggregate(files[::-1], tmp_path / "all.json")
+    check(tmp_path / "all.json", 9)
+    references = json.loads((tmp_path / "all.json").read_text())
+    assert references["refs"]["wide/4.0"][0] == files[1]
+    with xr.open_dataset(references, engine="kerchunk", decode_times=False) as ds:
+        assert np.array_equal(ds.tas.values, field([*range(9)]))
+        assert ds.time.values.tolist() == [*range(9)]
+    with pytest.raises(DatasetExistsError, match="overwrite=True"):
+        aggregate(files, tmp_path / "all.json")
+    aggregate(files[:1], tmp_path / "all.json", "time", overwrite=True)
+    check(tmp_path / "all.json", 3)
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    files = [chunked(tmp_path / f"{n}.nc", [2 * n, 2 * n + 1]) for n in range(3)]
+    aggregate(files, tmp_path / "all.parq")
+    check(tmp_path / "all.parq", 6)
+    with pytest.raises(DatasetExistsError):
+        aggregate(files, tmp_path / "all.parq")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_new_dimension(tmp_path: Path) -> None:
+    def one(n: int) -> str:
+        values = np.arange(6.0).reshape(2, 3) + n
+        return write(tmp_path / f"{n}.nc", {"v": (("y", "x"), values, {"chunksizes": (1, 3)})})
+
+    aggregate([one(n) for n in range(3)], tmp_path / "all.json", "run")
+    with xr.open_dataset(tmp_path / "all.json", engine="nczarr") as ds:
+        assert ds.v.dims == ("run", "y", "x")
+        assert ds.v[:, 1, 2].values.tolist() == [5, 6, 7]
+
+
+def test_remote_files(tmp_path: Path) -> None:
+    memory.clear()
+    files = {f"/{n}.nc": Path(chunked(tmp_path / f"{n}.nc", [n])).read_bytes() for n in range(4)}
+    with Server(files) as server:
+        aggregate([f"{server.url}/{n}.nc" for n in range(4)], tmp_path / "all.json")
+        check(tmp_path / "all.json", 4)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"chunks": (1, 3)}, r"b.nc: /tas has the chunks \[1, 3\], and in .*a.nc \[1, 2\]: refer"),
+        ({"zlib": False}, r"b.nc: /tas has the (compressor|filters) null, and in"),
+        ({"units": "mK"}, r"b.nc: /tas has another units than in .*a.nc: references cannot"),
+        ({"_FillValue": np.float32(-1)}, r"b.nc: /tas has the fill_value -1.0, and in .*a.nc"),
+    ],
+)
+def test_what_one_array_cannot_hold_is_refused(
+    tmp_path: Path, other: dict[str, Any], message: str
+) -> None:
+    a = chunked(tmp_path / "a.nc", [0])
+    b = chunked(tmp_path / "b.nc", [1], **other)
+    with pytest.raises(ExportError, match=message):
+        aggregate([a, b], tmp_path / "all.json")
+    assert not (tmp_path / "all.json").exists()
+
+
+def test_chunks_that_reach_over_a_border_are_refused(tmp_path: Path) -> None:
+    a = chunked(tmp_path / "a.nc", [0, 1, 2], (2, 3))
+    b = chunked(tmp_path / "b.nc", [3, 4, 5], (2, 3))
+    with pytest.raises(ExportError, match=r"a.nc: /tas has 3 steps along /time at 0, in chunks"):
+        aggregate([a, b], tmp_path / "all.json")
+    a = chunked(tmp_path / "a.nc", [0, 1], (2, 3))
+    b = chunked(tmp_path / "b.nc", [2, 3, 4], (2, 3))
+    aggregate([a, b], tmp_path / "all.json")
+    check(tmp_path / "all.json", 5)
+
+
+@pytest.mark.parametrize("option", [{"append": True}, {"cfa_version": "1.13"}, {"format": "CFA4"}])
+def test_options_of_masters(tmp_path: Path, option: dict[str, Any]) -> None:
+    with pytest.raises(ExportError, match="is to be kerchunk references"):
+        aggregate([chunked(tmp_path / "a.nc", [0])], tmp_path / "all.json", "time", **option)
+
+
+@pytest.mark.parametrize("source", VERSIONS)
+@pytest.mark.parametrize("target", VERSIONS)
+@pytest.mark.parametrize("name", ["new.nca", "sub/new.nca", "new.zarr"])
+def test_masters_are_converted(tmp_path: Path, source: str, target: str, name: str) -> None:
+    (tmp_path / "sub").mkdir()
+    files = [chunked(tmp_path / f"{n}.nc", [n]) for n in range(3)]
+    aggregate(files, tmp_path / "old.nca", cfa_version=source)
+    convert_references(tmp_path / "old.nca", tmp_path / name, cfa_version=target)
+    check(tmp_path / name, 3)
+    with pytest.raises(DatasetExistsError):
+        convert_references(tmp_path / "old.nca", tmp_path / name, cfa_version=target)
+    convert_references(tmp_path / "old.nca", tmp_path / name, cfa_version=target, overwrite=True)
+    check(tmp_path / name, 3)
+
+
+@pytest.mark.parametrize("source", VERSIONS)
+def test_masters_become_references(tmp_path: Path, source: str) -> None:
+    files = [chunked(tmp_path / f"{n}.nc", [n]) for n in range(3)]
+    aggregate(files, tmp_path / "old.nca", cfa_version=source)
+    convert_references(tmp_path / "old.nca", tmp_path / "new.json")
+    check(tmp_path / "new.json", 3)
+
+
+@pytest.mark.parametrize("source", VERSIONS)
+@pytest.mark.parametrize("target", [*VERSIONS, "json"])
+def test_packing_is_converted(tmp_path: Path, source: str, target: str) -> None:
+    for n in range(2):
+        with netCDF4.Dataset(tmp_path / f"{n}.nc", "w") as file:
+            file.createDimension("t", 1)
+            file.createVariable("t", "f8", ("t",))[:] = n
+            made = file.createVariable("v", "i2", ("t",), fill_value=-1)
+            made.setncatts({"scale_factor": 0.5, "add_offset": 10.0})
+            made[:] = [10.5 + n]
+    aggregate([tmp_path / "0.nc", tmp_path / "1.nc"], tmp_path / "old.nca", cfa_version=source)
+    if target == "json":
+        if source != "0.4":
+            pytest.skip("what is unpacked is said of the aggregation, not of its packed files")
+        convert_references(tmp_path / "old.nca", tmp_path / "new.json")
+        new = tmp_path / "new.json"
+    else:
+        new = tmp_path / "new.nca"
+        convert_references(tmp_path / "old.nca", new, cfa_version=target)
+    with xr.open_dataset(new, engine="nczarr") as ds:
+        assert ds.v.values.tolist() == [10.5, 11.5]
+
+
+@pytest.mark.parametrize("target", VERSIONS)
+def test_what_to_cfa_packs_is_converted(tmp_path: Path, target: str) -> None:
+    ds = xr.Dataset({"v": ("t", [10.5, 11.5])}, {"t": [0.0, 1.0]})
+    encoding = {"v": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}}
+    ds.nczarr.to_cfa(
+        tmp_path / "old.nca", cfa_version="1.13", subarray_shape={"t": 1}, encoding=encoding
+    )
+    convert_references(tmp_path / "old.nca", tmp_path / "new.nca", cfa_version=target)
+    with xr.open_dataset(tmp_path / "new.nca", engine="nczarr") as found:
+        assert found.v.values.tolist() == [10.5, 11.5]
+    more = step(tmp_path / "3.nc", [3])
+    with pytest.raises(ExportError, match="packs the values of /v itself"):
+        aggregate([more], tmp_path / "old.nca", append=True)
+
+
+def test_references_are_no_aggregation(tmp_path: Path) -> None:
+    aggregate([chunked(tmp_path / "a.nc", [0])], tmp_path / "a.json", "time")
+    with pytest.raises(ExportError, match=r"a.json: has no aggregation variable"):
+        convert_references(tmp_path / "a.json", tmp_path / "b.nca")
