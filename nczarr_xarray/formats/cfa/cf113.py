@@ -23,7 +23,15 @@ from nczarr_xarray.formats.cfa.aggregated import (
     whole,
 )
 from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Owner, Term
-from nczarr_xarray.formats.cfa.table import array_of, column, constant, marks_of, refuse, texts
+from nczarr_xarray.formats.cfa.table import (
+    array_of,
+    column,
+    constant,
+    marks_of,
+    names_in_text,
+    refuse,
+    texts,
+)
 from nczarr_xarray.model import NC_DEFAULT_FILL, NC_DTYPES, Fragments, Variable
 
 _VERSION = "CF-1.13"
@@ -98,9 +106,10 @@ class Cf113:
         ):
             if said:
                 raise refuse(name, fragments, next(iter(said)), what, _VERSION)
+        names = names_in_text(name, dimensions, _VERSION, name)
         grid = spelled(name, dimensions, fragments, "map")
         numbers = grid.numbers
-        attributes = {"aggregated_dimensions": " ".join(dimension for dimension, _ in dimensions)}
+        attributes = {"aggregated_dimensions": " ".join(names)}
         if fragments.values is not None:
             term = _value_term(name, grid.dimensions, fragments, fragments.values, numbers)
             attributes["aggregated_data"] = f"map: {grid.map.path} unique_values: {term.path}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import Any
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.formats.cfa.dialect import Encoded
-from nczarr_xarray.formats.cfa.table import refuse
-from nczarr_xarray.model import FragmentMapping, Fragments
+from nczarr_xarray.formats.cfa.table import names_in_text, refuse
+from nczarr_xarray.model import Fragments
 
 _VERSION = "CFA-0.4"
 
@@ -29,68 +30,77 @@ def encode(name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragme
     if fragments.others:
         number = next(iter(fragments.others))
         raise refuse(name, fragments, number, "is in several datasets", _VERSION)
-    names = [dimension for dimension, _ in dimensions]
-    partitions: list[dict[str, Any]] = []
-    relative = False
-    for number, address in enumerate(fragments.addresses.tolist()):
-        if address is None:
-            continue
-        extent = fragments.extent(number)
-        kind = format_of(fragments.formats[number])
-        if kind is None:
-            what = f"has the format {fragments.formats[number]!r}"
-            raise refuse(name, fragments, number, what, _VERSION)
-        mapping = fragments.mappings.get(number, _AS_IT_IS)
-        lengths = [stop - start for start, stop in extent]
-        variable = fragments.names[number]
-        stored: dict[str, Any] = {
-            "shape": lengths
-            if mapping.axes is None
-            else [1 if axis is None else lengths[axis] for axis in mapping.axes]
-        }
-        if variable.startswith("#"):
-            stored["varid"] = int(variable[1:])
-        else:
-            stored["ncvar"] = variable
-        if address:
-            stored["file"] = address
-            relative = relative or not (address.startswith("/") or is_url(address))
-        stored["format"] = kind
-        partition: dict[str, Any] = {
-            "index": list(fragments.position(number)),
-            "location": [[start, stop - 1] for start, stop in extent],
-            "subarray": stored,
-        }
-        partition.update(_mapped(name, names, fragments, number, stored["shape"]))
-        partitions.append(partition)
+    names = names_in_text(name, dimensions, _VERSION)
+    axes = [
+        [(at, start, stop) for at, (start, stop) in enumerate(zip(*bounds, strict=True))]
+        for bounds in zip(
+            (starts.tolist() for starts in fragments.starts),
+            (stops.tolist() for stops in fragments.stops),
+            strict=True,
+        )
+    ]
     table: dict[str, Any] = {
-        "Partitions": partitions,
+        "Partitions": [
+            {
+                "index": [at for at, _, _ in place],
+                "location": [[start, stop - 1] for _, start, stop in place],
+                **_stored(
+                    name, names, fragments, number, [stop - start for _, start, stop in place]
+                ),
+            }
+            for number, place in enumerate(product(*axes))
+            if fragments.addresses[number] is not None
+        ],
         "pmdimensions": names,
         "pmshape": list(fragments.grid),
     }
-    if relative:  # for cf-python: beside the master
-        table["base"] = ""
+    if any(map(_is_relative, fragments.addresses.tolist())):
+        table["base"] = ""  # for cf-python: beside the master
     listed = " ".join(names)
     return Encoded(
         {
             "cf_role": "cfa_variable",
             "cfa_dimensions": listed,
             "cf_dimensions": listed,
-            "cfa_array": json.dumps(table, ensure_ascii=False),
+            "cfa_array": json.dumps(table),
         }
     )
 
 
-_AS_IT_IS = FragmentMapping()
+def _is_relative(address: str | None) -> bool:
+    return bool(address) and not (str(address).startswith("/") or is_url(str(address)))
+
+
+def _stored(
+    name: str, names: list[str], fragments: Fragments, number: int, lengths: list[int]
+) -> dict[str, Any]:
+    """Return what is said of the file of a fragment, and of its mapping."""
+    address, variable = fragments.addresses[number], fragments.names[number]
+    kind = format_of(fragments.formats[number])
+    if kind is None:
+        what = f"has the format {fragments.formats[number]!r}"
+        raise refuse(name, fragments, number, what, _VERSION)
+    mapping = fragments.mappings.get(number)
+    shape = lengths
+    if mapping is not None and mapping.axes is not None:
+        shape = [1 if axis is None else lengths[axis] for axis in mapping.axes]
+    stored: dict[str, Any] = {"shape": shape}
+    if variable.startswith("#"):
+        stored["varid"] = int(variable[1:])
+    else:
+        stored["ncvar"] = variable
+    if address:
+        stored["file"] = address
+    stored["format"] = kind
+    said = {} if mapping is None else _mapped(name, names, fragments, number, shape)
+    return {"subarray": stored, **said}
 
 
 def _mapped(
     name: str, names: list[str], fragments: Fragments, number: int, shape: list[int]
 ) -> dict[str, Any]:
     """Return what is said of the mapping of a fragment."""
-    mapping = fragments.mappings.get(number)
-    if mapping is None:
-        return {}
+    mapping = fragments.mappings[number]
     said: dict[str, Any] = {}
     own = names
     if mapping.axes is not None:

@@ -25,6 +25,7 @@ from nczarr_xarray.formats.cfa.table import (
     column,
     constant,
     count_of,
+    names_in_text,
     refuse,
     texts,
 )
@@ -89,6 +90,7 @@ class Cfa062:
         if fragments.mappings:
             number = next(iter(fragments.mappings))
             raise refuse(name, fragments, number, "is not taken as it is", _VERSION)
+        names = names_in_text(name, dimensions, _VERSION, name)
         grid = spelled(name, dimensions, fragments, "location")
         tries = 1 + max(map(len, fragments.others.values()), default=0)
         own = [
@@ -101,14 +103,14 @@ class Cfa062:
         formats = [_format_of(place.format) for place in every]
         stated = [kind for kind, place in zip(formats, every, strict=True) if place.name]
         file = text_term(f"cfa_file_{name}", shape, [place.address for place in every], False)
-        names = [place.name for place in every]
-        alike = len(set(names)) == 1 and all(place.address for place in every)
-        address = text_term(f"cfa_address_{name}", shape, names, alike)
+        variables = [place.name for place in every]
+        alike = len(set(variables)) == 1 and all(place.address for place in every)
+        address = text_term(f"cfa_address_{name}", shape, variables, alike)
         if len(set(stated)) <= 1:
             formats = stated[:1] or ["nc"]
         return Encoded(
             {
-                "aggregated_dimensions": " ".join(dimension for dimension, _ in dimensions),
+                "aggregated_dimensions": " ".join(names),
                 "aggregated_data": (
                     f"location: cfa_location_{name} file: cfa_file_{name} "
                     f"format: cfa_format_{name} address: cfa_address_{name}"

@@ -189,3 +189,27 @@ def refuse(name: str, fragments: Fragments, number: int, what: str, version: str
     """Return the error for a fragment that a dialect cannot describe."""
     position = fragments.position(number)
     return ExportError(name, f"its fragment {position} {what}, which {version} cannot say")
+
+
+def names_in_text(
+    name: str, dimensions: Iterable[tuple[str, int]], version: str, *others: str
+) -> list[str]:
+    """Return names of dimensions for an attribute in which blanks separate them.
+
+    Parameters
+    ----------
+    others
+        Names that are in such attributes, too.
+
+    Raises
+    ------
+    ExportError
+        If one has a blank in it.
+    """
+    names = [dimension for dimension, _ in dimensions]
+    for one in (*names, *others):
+        if len(one.split()) != 1:
+            raise ExportError(
+                name, f"needs the name {one!r} without blanks, as {version} separates names by them"
+            )
+    return names

@@ -491,3 +491,12 @@ def test_masters_of_zarr(tmp_path: Path, version: int, dialect: Any) -> None:
         ((_, array),) = aggregated(opened.hierarchy)
     assert array.fragments.addresses.tolist() == FRAGMENTS
     assert array.fragments.extent(1) == ((2, 4),)
+
+
+@pytest.mark.parametrize("dialect", [Cfa04(), Cfa062(), Cf113()], ids=lambda one: one.name)
+def test_a_name_with_a_blank_is_refused(dialect: Any) -> None:
+    with pytest.raises(ExportError, match="needs the name 'the time' without blanks"):
+        dialect.encode("tas", (("the time", 4),), two("a", "b"))
+    if dialect.name != "0.4":
+        with pytest.raises(ExportError, match="needs the name 't as' without blanks"):
+            dialect.encode("t as", TIMES, two("a", "b"))
