@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 
-PACKAGES = "aiohttp s3fs gcsfs adlfs paramiko dask dask.base dask.array dask.delayed distributed"
+PACKAGES = "aiohttp yarl s3fs gcsfs adlfs paramiko "
+PACKAGES += "dask dask.base dask.array dask.delayed distributed"
 PROGRAM = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
