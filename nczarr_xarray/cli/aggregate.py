@@ -20,7 +20,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Write a master that holds the coordinates of all files, and says which of "
         "them has which part of the data. Only metadata and coordinates are read; the order of "
         "the files follows from the coordinates.",
-        epilog="example: nczarr aggregate https://data.example/tas_19*.nc -o tas.nca",
+        epilog="example: nczarr aggregate tas_19*.nc -o tas.nca",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="a path or URL")
     parser.add_argument(

@@ -6,7 +6,7 @@ import argparse
 
 from nczarr_fsspec.errors import DatasetExistsError
 from nczarr_xarray.cli.aggregate import VERSIONS, in_terms_of_options
-from nczarr_xarray.cli.target import add_option
+from nczarr_xarray.cli.target import add_addresses, add_option, opening
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,6 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         choices=("CFA3", "CFA4"),
         help="CFA4: a netCDF-4 file (default); CFA3: a classic file, for --cfa-version 0.4",
     )
+    add_addresses(parser)
     add_option(parser, "-o", "source_options", "storage option of MASTER")
     add_option(parser, "-O", "target_options", "storage option of OUTPUT")
     parser.set_defaults(run=run)
@@ -42,11 +43,11 @@ def run(args: argparse.Namespace) -> int:
         convert_references(
             args.source,
             args.target,
-            dict(args.source_options) or None,
-            args.cfa_version,
+            cfa_version=args.cfa_version,
             format=args.format,
             overwrite=args.overwrite,
             output_options=dict(args.target_options) or None,
+            **opening(args, args.source_options),
         )
     except DatasetExistsError as error:
         raise in_terms_of_options(error) from error

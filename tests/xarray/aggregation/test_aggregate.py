@@ -200,6 +200,14 @@ def test_what_xarray_makes_of_the_same_files(tmp_path: Path) -> None:
             xr.testing.assert_identical(ours.load(), theirs.load())
 
 
+def test_an_aggregation_of_aggregations(tmp_path: Path) -> None:
+    files = months(tmp_path, count=4)
+    aggregate(files[:2], tmp_path / "late.nca")
+    aggregate(files[2:], tmp_path / "early.nca", cfa_version="0.4")
+    aggregate([tmp_path / "late.nca", tmp_path / "early.nca"], tmp_path / "m.nca")
+    check_field(tmp_path / "m.nca", 8)
+
+
 def test_enums_become_flags(tmp_path: Path) -> None:
     files = []
     for n in range(2):

@@ -44,3 +44,21 @@ def test_dimensions_and_variables(tmp_path: Path) -> None:
     with xr.open_dataset(master, engine="nczarr") as ds:
         assert set(ds.variables) == {"v"}
         assert ds.v.values.tolist() == [[0, 0], [1, 1]]
+
+
+def test_convert_refs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [step(tmp_path / f"{n}.nc", [n]) for n in range(2)]
+    old, new = str(tmp_path / "old.nca"), str(tmp_path / "new.nca")
+    assert main(["aggregate", *files, "-o", old, "--cfa-version", "0.4"]) == 0
+    assert main(["convert-refs", old, new]) == 0
+    assert main(["convert-refs", old, new]) == 1
+    assert "--overwrite replaces it" in capsys.readouterr().err
+    with xr.open_dataset(new, engine="nczarr", decode_times=False) as ds:
+        assert np.array_equal(ds.tas.values, field([0, 1]))
+    (tmp_path / "moved").mkdir()
+    for n in range(2):
+        (tmp_path / f"{n}.nc").rename(tmp_path / "moved" / f"{n}.nc")
+    move = ["--replace", f"{tmp_path}={tmp_path / 'moved'}"]
+    assert main(["convert-refs", old, new, "--overwrite", *move]) == 0
+    with xr.open_dataset(new, engine="nczarr", decode_times=False) as ds:
+        assert np.array_equal(ds.tas.values, field([0, 1]))
