@@ -29,7 +29,7 @@ def _pairs(variable: Variable) -> tuple[list[tuple[str, str]], bool]:
     value = None if attribute is None else attribute.value
     if isinstance(value, tuple):
         value = " ".join(value)
-    words = value.split() if isinstance(value, str) else []
+    words = value.rstrip("\0").split() if isinstance(value, str) else []
     pairs = [
         (key[:-1], name)
         for key, name in zip(words[::2], words[1::2], strict=False)
@@ -236,6 +236,8 @@ def spelled(
     if sizes:
         shape = ((f"cfa_dimensions_{name}", len(sizes)), (f"cfa_most_{name}", longest))
         term = Term(path, shape, table.astype(np.int32), {"_FillValue": np.int32(_NO_FRAGMENT)})
+    elif keyword == "location":  # CFA-0.6.2 wants one dimension, CF-1.13 none
+        term = Term(path, ((f"cfa_most_{name}", 1),), np.array([1], np.int32))
     else:
         term = Term(path, (), np.array(1, np.int32))
     own_dimensions = tuple((f"cfa_{at}_{name}", len(one)) for at, one in enumerate(sizes))

@@ -76,7 +76,7 @@ class Cfa062:
         }
         if "file" in terms:
             spread["file"] = _substituted(spread["file"], terms["file"])
-        found = _places(owner, spread, count, tries)
+        found = _places(owner, terms["address"], spread, count, tries)
         fragments = Fragments(borders.starts, borders.stops, *found[:3], others=found[3])
         array = array_of(owner, borders.dimensions, fragments)
         return Decoded(borders.dimensions, array, ATTRIBUTES)
@@ -184,7 +184,7 @@ def _substituted(values: np.ndarray, variable: Variable) -> np.ndarray:
 
 
 def _places(
-    owner: Owner, spread: Mapping[str, np.ndarray], count: int, tries: int
+    owner: Owner, address: Variable, spread: Mapping[str, np.ndarray], count: int, tries: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[int, tuple[FragmentPlace, ...]]]:
     """Return addresses, names, formats and other places of all fragments."""
     nothing = constant(None, count * tries)
@@ -193,6 +193,8 @@ def _places(
         for key in ("file", "address", "format")
     )
     own: dict[str, str | None] = {}
+    # a fragment in the master may be in the group of the terms, as in the specification's examples
+    beside = Owner(address, owner.root.find(address.group) or owner.root, owner.root)
     for at, (file, name) in enumerate(zip(files, names, strict=True)):
         if file is not None and name is None:
             raise FormatError(
@@ -201,7 +203,7 @@ def _places(
             )
         if file is None and name is not None:  # a variable of the master, if there is another
             if name not in own:
-                found = owner.sibling(name)
+                found = owner.sibling(name) or beside.sibling(name)
                 itself = found is owner.variable
                 own[name] = None if itself else (found.path if found else name).lstrip("/")
             if own[name] is not None:

@@ -35,7 +35,8 @@ class Owner:
         if attribute is None or isinstance(attribute.value, np.ndarray):
             return None
         value = attribute.value
-        return value if isinstance(value, str) else " ".join(value)
+        # some writers end text with NUL, and write empty text as one
+        return (value if isinstance(value, str) else " ".join(value)).rstrip("\0")
 
     def groups(self) -> list[Group]:
         """Return the group of the variable and those above it, the nearest first."""

@@ -341,6 +341,33 @@ class TestCfa062:
             read(*master_of("tas", TIMES, Encoded(own.attributes, terms)))
         assert caught.value.object == "/cfa_file_tas"
 
+    def test_a_fragment_in_the_group_of_the_terms(self) -> None:
+        """As in the third example of the specification."""
+        sizes = np.array([[2, 2]], np.int32)
+        values = {
+            "location": sizes,
+            "file": np.array(["", ""], object),
+            "address": np.array(["temp1", "temp2"], object),
+            "temp1": np.zeros(2, "f4"),
+            "temp2": np.zeros(2, "f4"),
+        }
+        group = Group("/aggregation")
+        for name, value in values.items():
+            variable = variable_of(name, (), np.dtype(value.dtype), {})
+            variable.group = group.path
+            group.variables[name] = variable
+        attributes = {
+            "aggregated_dimensions": "time",
+            "aggregated_data": "location: /aggregation/location file: /aggregation/file "
+            "address: /aggregation/address",
+        }
+        root = Group("/", {"time": Dimension("time", 4)}, {}, {}, {"aggregation": group})
+        root.variables["tas"] = variable_of("tas", (), np.dtype("f4"), attributes)
+        own = {f"/aggregation/{name}": value for name, value in values.items()}
+        array = read(Hierarchy(root, "hdf5"), own)
+        assert array.fragments.addresses.tolist() == ["", ""]
+        assert array.fragments.names.tolist() == ["aggregation/temp1", "aggregation/temp2"]
+
     def test_what_no_fragment_holds_is_a_fragment_that_is_missing(self) -> None:
         fragments = two("a", "b")
         encoded = Cfa062().encode("tas", (("time", 6),), fragments)
@@ -428,6 +455,11 @@ def test_a_format_that_04_has_no_word_for() -> None:
 FRAGMENTS = ["f0.nc", "f1_longer.nc"]
 
 
+def one_value() -> Fragments:
+    one = np.full(1, "tas", object)
+    return Fragments((), (), np.full(1, "f0.nc", object), one, np.full(1, "", object))
+
+
 def encoded_by(dialect: Any) -> Encoded:
     encoded: Encoded = dialect.encode("tas", TIMES, two(*FRAGMENTS))
     return encoded
@@ -472,6 +504,20 @@ def test_masters_of_netcdf(tmp_path: Path, kind: str, dialect: Any) -> None:
     assert array.fragments.addresses.tolist() == FRAGMENTS
     assert array.fragments.names.tolist() == ["tas", "tas"]
     assert array.fragments.extent(1) == ((2, 4),)
+
+
+@pytest.mark.parametrize("dialect", [Cfa04(), Cfa062(), Cf113()], ids=lambda one: one.name)
+@pytest.mark.parametrize("kind", ["NETCDF3_CLASSIC", "NETCDF4", "NCZarr"])
+def test_masters_of_one_value(tmp_path: Path, kind: str, dialect: Any) -> None:
+    is_tree = kind == "NCZarr"
+    target = f"file://{tmp_path}/m.zarr#mode=nczarr,file" if is_tree else str(tmp_path / "m.nca")
+    write_netcdf(target, "NETCDF4" if is_tree else kind, dialect.encode("tas", (), one_value()))
+    with open_hierarchy(target) as opened:
+        assert [v.error for v in opened.hierarchy.root.variables.values()] == [None]
+        ((_, array),) = aggregated(opened.hierarchy)
+    assert array.shape == ()
+    assert array.fragments.addresses.tolist() == ["f0.nc"]
+    assert array.fragments.names.tolist() == ["tas"]
 
 
 @pytest.mark.parametrize("dialect", [Cfa04(), Cfa062(), Cf113()], ids=lambda one: one.name)

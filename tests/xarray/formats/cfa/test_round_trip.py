@@ -87,7 +87,8 @@ def mapped(draw: st.DrawFn) -> tuple[Lengths, Fragments]:
             st.lists(st.integers(0, 9), min_size=1, max_size=4).map(tuple),
         )
         more = [None] * draw(st.integers(0, 2))
-        some = draw(st.permutations(range(ndim)))[: draw(st.integers(0, ndim))]
+        lengths_here = [stop - start for start, stop in fragments.extent(number)]
+        some = [at for at, length in enumerate(lengths_here) if length > 1 or draw(st.booleans())]
         order = tuple(draw(st.permutations([*some, *more])))
         use = None if order == tuple(range(ndim)) or draw(st.booleans()) else order
         own = ndim if use is None else len(use)
