@@ -11,7 +11,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.dataset.units import Convert, conversion
-from nczarr_xarray.formats.cfa.table import packing_of
+from nczarr_xarray.formats.cfa.table import packing_of, read_as
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     FragmentArray,
@@ -102,21 +102,23 @@ class Reading:
     def _values(self, data: np.ndarray) -> np.ndarray:
         """Return values of the aggregation: unpacked, of its units and type."""
         array, variable = self.array, self.variable
-        packing = packing_of(variable)
-        if array.packing is not None and packing == dict(array.packing):
-            packing = {}
-        missing = _missing(data, variable)
-        if packing:
-            data = _unpacked(data, packing)
+        packing, wanted = packing_of(variable), dict(array.packing or {})
         convert = _conversion(array, self.mapping, variable)
-        if convert is not None:
-            data = convert(data)
+        missing = _missing(data, variable)
+        if convert is not None or packing != wanted:
+            if packing:
+                data = _unpacked(data, variable, packing)
+            if convert is not None:
+                data = convert(data)
+            if packing and wanted:
+                data = _packed(data, array, wanted)
         data = self._cast(data, missing)
         if missing is not None:
             data[missing] = array.fill
         return data
 
     def _cast(self, data: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
+        """Return values as they are stored in the aggregation, which must hold them exactly."""
         dtype = self.array.dtype.newbyteorder("=")
         if data.dtype == dtype:
             return data.copy() if missing is not None else data
@@ -125,17 +127,28 @@ class Reading:
                 self.variable.path,
                 f"holds {described(data.dtype)}, and the aggregation {described(dtype)}",
             )
+        stored = dtype if self.array.read_as is None else self.array.read_as
         with np.errstate(invalid="ignore", over="ignore"):
-            cast = data.astype(dtype)
-            if not (dtype.kind == "f" or np.can_cast(data.dtype, dtype, "safe")):
-                same = cast.astype(data.dtype) == data
-                if not (same if missing is None else same | missing).all():
+            cast = data.astype(stored)
+            if not np.can_cast(data.dtype, stored, "safe"):
+                held = _holds(cast, data)
+                if not (held if missing is None else held | missing).all():
                     raise FormatError(
                         self.variable.path,
                         f"has {described(data.dtype)} values that are no {described(dtype)}, "
                         "which the aggregation holds",
                     )
-        return cast
+        return cast.astype(dtype, copy=False)
+
+
+def _holds(cast: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """Tell which numbers another type holds; real ones may lose digits."""
+    held: np.ndarray
+    if cast.dtype.kind == "f":
+        held = np.isfinite(cast) | ~np.isfinite(data)
+    else:  # numbers of one sign come back as themselves after they have become those of the other
+        held = (cast.astype(data.dtype) == data) & ((cast < 0) == (data < 0))
+    return held
 
 
 def reading_of(array: FragmentArray, number: int, variable: Variable) -> Reading:
@@ -162,7 +175,8 @@ def reading_of(array: FragmentArray, number: int, variable: Variable) -> Reading
             raise wrong()
         for axis, part in enumerate(mapping.part):
             chosen = range(lengths[axis])[part] if isinstance(part, slice) else part
-            if not isinstance(part, slice) and max(part, default=0) >= lengths[axis]:
+            first = part.start or 0 if isinstance(part, slice) else max(part, default=0)
+            if first >= max(1, lengths[axis]):  # which slices do not mind
                 raise wrong()
             steps[axis], lengths[axis] = chosen, len(chosen)
     for axis in mapping.reverse:
@@ -213,12 +227,10 @@ def _missing(data: np.ndarray, variable: Variable) -> np.ndarray | None:
     return missing
 
 
-def _unpacked(data: np.ndarray, packing: Mapping[str, Any]) -> np.ndarray:
+def _unpacked(data: np.ndarray, variable: Variable, packing: Mapping[str, Any]) -> np.ndarray:
     """Undo the packing of a fragment, in double precision."""
-    unsigned = packing.get("_Unsigned")
-    if unsigned is not None and data.dtype.kind in "iu":
-        kind = "u" if str(unsigned).lower() == "true" else "i"
-        data = data.astype(np.dtype(f"{kind}{data.dtype.itemsize}"))
+    if data.dtype.kind in "iu":
+        data = data.astype(read_as(variable), copy=False)
     scale, offset = packing.get("scale_factor"), packing.get("add_offset")
     if scale is None and offset is None:
         return data
@@ -230,6 +242,15 @@ def _unpacked(data: np.ndarray, packing: Mapping[str, Any]) -> np.ndarray:
     return plain
 
 
+def _packed(data: np.ndarray, array: FragmentArray, packing: Mapping[str, Any]) -> np.ndarray:
+    """Pack values as those of the aggregation are."""
+    scale, offset = packing.get("scale_factor"), packing.get("add_offset")
+    if scale is None and offset is None:
+        return data
+    packed = (data.astype(np.float64) - _one(offset or 0)) / _one(1 if scale is None else scale)
+    return np.rint(packed) if array.dtype.kind in "iu" else packed
+
+
 def _one(value: Any) -> float:
     return float(value[0] if isinstance(value, list) else value)
 
@@ -239,7 +260,7 @@ def _conversion(
 ) -> Convert | None:
     """Return what converts the units of a fragment to those of the aggregation, if it must be."""
     own = mapping.units or _text(variable, "units")
-    if array.units is None or own is None or own.strip() == array.units.strip():
+    if array.units is None or own is None:
         return None
     calendar = mapping.calendar or _text(variable, "calendar")
     try:

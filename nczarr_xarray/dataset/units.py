@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -10,6 +11,11 @@ import numpy as np
 from nczarr_fsspec.errors import UnsupportedError
 
 Convert = Callable[[np.ndarray], np.ndarray]
+
+#: Other names of calendars.
+_CALENDARS = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
+#: A date since which the calendars "standard" and "proleptic_gregorian" are the same.
+_MODERN = re.compile(r"\ssince\s+(?:1[6-9]|[2-9]\d)\d\d\b", re.IGNORECASE)
 
 
 @lru_cache(maxsize=256)
@@ -30,6 +36,15 @@ def conversion(
     UnsupportedError
         If cf-units is not installed.
     """
+    kinds = _calendar(own, own_calendar), _calendar(wanted, calendar)
+    if kinds[0] != kinds[1]:
+        said = [
+            text if kind is None else f"{text}, calendar {kind!r}"
+            for text, kind in zip((own, wanted), kinds, strict=True)
+        ]
+        raise ValueError(f"has the units {said[0]!r}, which cannot be converted to {said[1]!r}")
+    if own.strip() == wanted.strip():
+        return None
     try:
         from cf_units import Unit
     except ImportError:
@@ -38,13 +53,10 @@ def conversion(
             f"are to be converted to {wanted!r}, which needs cf-units: "
             "pip install 'nczarr-xarray[cfa]'",
         ) from None
-    one, other = (
-        Unit(text, calendar=(kind or "standard") if " since " in text else None)
-        for text, kind in ((own, own_calendar), (wanted, calendar))
-    )
+    one, other = Unit(own, calendar=kinds[0]), Unit(wanted, calendar=kinds[1])
     if one == other:
         return None
-    if not one.is_convertible(other) or one.calendar != other.calendar:
+    if not one.is_convertible(other):
         raise ValueError(f"has the units {one!r}, which cannot be converted to {other!r}")
 
     def convert(values: np.ndarray) -> np.ndarray:
@@ -52,3 +64,13 @@ def conversion(
         return converted
 
     return convert
+
+
+def _calendar(units: str, calendar: str | None) -> str | None:
+    """Return the calendar of units that are times since a date; None for others."""
+    if " since " not in units.lower():
+        return None
+    own = (calendar or "standard").strip().lower()
+    own = _CALENDARS.get(own, own)
+    is_modern = own == "proleptic_gregorian" and _MODERN.search(units)
+    return "standard" if is_modern else own

@@ -147,8 +147,11 @@ class FragmentArray(Array):
     units, calendar
         Of the values; None if they are not stated, and those of the fragments are not looked at.
     packing
-        ``scale_factor``, ``add_offset`` and ``_Unsigned`` of the variable, if fragments that
-        have the same are not unpacked, as in CFA-0.4; None if all fragments are.
+        ``scale_factor``, ``add_offset`` and ``_Unsigned`` of the variable, if its data are
+        packed as fragments are, as in CFA-0.4; None if fragments are unpacked, and no more.
+    read_as
+        The type as which the variable's integers are read: with ``_Unsigned`` it is not `dtype`;
+        None if it is.
     warning
         What to say when missing data are read, where the table does not say that they are missing.
     opener
@@ -163,6 +166,7 @@ class FragmentArray(Array):
     units: str | None = None
     calendar: str | None = None
     packing: Mapping[str, Any] | None = None
+    read_as: np.dtype | None = None
     warning: str = ""
     opener: FragmentOpener | None = None
     dialect: str = ""

@@ -37,6 +37,16 @@ def packing_of(variable: Variable) -> dict[str, Any]:
     return found
 
 
+def read_as(variable: Variable) -> np.dtype:
+    """Return the type as which the integers of a variable are read, which ``_Unsigned`` says."""
+    dtype = variable.dtype.newbyteorder("=")
+    said = variable.attributes.get("_Unsigned")
+    if said is None or isinstance(said.value, np.ndarray) or dtype.kind not in "iu":
+        return dtype
+    value = said.value if isinstance(said.value, str) else " ".join(said.value)
+    return np.dtype(f"{'u' if value.lower() == 'true' else 'i'}{dtype.itemsize}")
+
+
 def marks_of(variable: Variable) -> list[Any]:
     """Return the values that stand for missing data in a variable, in the order of precedence."""
     found: list[Any] = []
@@ -88,6 +98,7 @@ def array_of(
         units=owner.text("units"),
         calendar=owner.text("calendar"),
         packing=packing,
+        read_as=read_as(variable),
         warning=warning and f"{warning}; these data are missing",
     )
 

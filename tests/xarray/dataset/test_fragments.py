@@ -222,6 +222,81 @@ class TestValues:
         )
         assert read().tolist() == [1, 2]
 
+    def test_packed_otherwise_than_the_variable(self) -> None:
+        packing = {"scale_factor": [0.5], "add_offset": [10.0]}
+        read = one(
+            np.array([0, 4, -1], "i2"),
+            {"scale_factor": 0.25, "add_offset": 10.0, "_FillValue": -1},
+            packing=packing,
+            dtype=np.dtype("i2"),
+            fill=np.int16(-9),
+        )
+        assert read().tolist() == [0, 2, -9]
+
+    def test_packed_as_the_variable_is_in_other_units(self) -> None:
+        packing = {"scale_factor": [0.5], "add_offset": [10.0]}
+        attributes = {"scale_factor": 0.5, "add_offset": 10.0, "units": "km"}
+        read = one(
+            np.array([0, 4], "i4"), attributes, packing=packing, dtype=np.dtype("i4"), units="m"
+        )
+        assert read().tolist() == [19980, 23980]  # 10 km and 12 km
+
+    @pytest.mark.parametrize(
+        ("own", "values", "wanted"),
+        [("i1", [-1, 5], "u1"), ("u1", [250, 5], "i1"), ("u8", [2**63 + 5], "i8")],
+    )
+    def test_numbers_of_the_other_sign(self, own: str, values: list[int], wanted: str) -> None:
+        with pytest.raises(FormatError, match="values that are no"):
+            one(np.array(values, own), dtype=np.dtype(wanted), fill=0)()
+
+    def test_numbers_that_are_read_with_the_other_sign(self) -> None:
+        wanted: Any = {"dtype": np.dtype("i1"), "fill": np.int8(-9), "read_as": np.dtype("u1")}
+        assert one(np.array([250, 5], "u1"), **wanted)().tolist() == [-6, 5]
+        assert one(np.array([-6, 5], "i1"), {"_Unsigned": "true"}, **wanted)().tolist() == [-6, 5]
+        with pytest.raises(FormatError, match="int16 values that are no"):
+            one(np.array([-6, 5], "i2"), **wanted)()
+
+    def test_numbers_that_are_too_large(self) -> None:
+        with pytest.raises(FormatError, match="float64 values that are no float32"):
+            one([1e300])()
+        assert one([np.inf, np.nan])().tolist()[0] == np.inf
+
+    @pytest.mark.parametrize(
+        ("own", "wanted", "fits"),
+        [
+            ("360_day", "noleap", False),
+            ("noleap", None, False),
+            (None, "noleap", False),
+            ("365_day", "noleap", True),
+            ("gregorian", None, True),
+            ("proleptic_gregorian", "standard", True),
+        ],
+    )
+    def test_calendars(self, own: str | None, wanted: str | None, fits: bool) -> None:
+        units = "days since 2000-01-01"
+        said = {"units": units} if own is None else {"units": units, "calendar": own}
+        read = one([1.0, 2.0], said, units=units, calendar=wanted)
+        if fits:
+            assert read().tolist() == [1.0, 2.0]
+        else:
+            with pytest.raises(FormatError, match="noleap"):
+                read()
+
+    def test_calendars_before_they_are_the_same(self) -> None:
+        units = "days since 1500-01-01"
+        said = {"units": units, "calendar": "proleptic_gregorian"}
+        with pytest.raises(FormatError, match="cannot be converted"):
+            one([1.0], said, units=units, calendar="standard")()
+
+    def test_a_part_that_begins_behind_the_end(self) -> None:
+        held = Held({"a": np.arange(4.0)}, {})
+        mappings = {0: FragmentMapping(part=(slice(5, None, -1),))}
+        array = FragmentArray(
+            "/v", (4,), np.dtype("f8"), table([[(0, 4)]], ["a"], mappings=mappings)
+        )
+        with pytest.raises(FormatError, match="has the shape"):
+            held.reader(array).read((slice(None),), points=False)
+
     @pytest.mark.parametrize(
         ("own", "wanted", "values", "expected"),
         [
