@@ -592,3 +592,39 @@ def test_any_series_of_changes(tmp_path_factory: Any, data: st.DataObject) -> No
         new.nczarr.to_cfa(target, region=region)
         values[tuple(region.values())] = 1000 * number
     np.testing.assert_array_equal(read(target)["v"].values, values)
+
+
+# -- schedulers of dask --------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
+def test_schedulers(scheduler: str, tmp_path: Path) -> None:
+    dask = pytest.importorskip("dask")
+    with dask.config.set(scheduler=scheduler):
+        sample().chunk(time=3).nczarr.to_cfa(tmp_path / "m.nca", max_object_size=900)
+    same(read(tmp_path / "m.nca"), by_netcdf(sample(), tmp_path / "x.nc"))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore:.*unmanaged memory.*")
+def test_cluster(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.Client(
+        n_workers=1, threads_per_worker=2, dashboard_address=None, processes=False
+    ):
+        sample().chunk(time=3).nczarr.to_cfa(tmp_path / "m.nca", max_object_size=900)
+    same(read(tmp_path / "m.nca"), by_netcdf(sample(), tmp_path / "x.nc"))
+
+
+def test_each_block_is_computed_once_and_where_it_is_written(tmp_path: Path) -> None:
+    da = pytest.importorskip("dask.array")
+    seen = []
+
+    def noted(block: Any, block_id: Any = None) -> Any:
+        seen.append(block_id)
+        return block
+
+    data = da.ones((8, 6), chunks=(2, 6)).map_blocks(noted, dtype="f8", meta=np.empty((0, 0)))
+    xr.Dataset({"v": (("t", "x"), data)}).nczarr.to_cfa(tmp_path / "m.nca", subarray_shape={"t": 4})
+    assert sorted(seen) == [(number, 0) for number in range(4)]
+    assert len(names(tmp_path / "m")) == 2
