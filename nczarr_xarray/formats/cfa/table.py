@@ -23,6 +23,9 @@ MOST_TEXT = 1 << 28
 #: Fragments that a table may have in any case, and for each one that it lists.
 _ALWAYS, _EACH = 1 << 20, 64
 
+#: Of arrays of numpy, in all its versions.
+_MOST_DIMENSIONS = 32
+
 _PACKING = ("scale_factor", "add_offset", "_Unsigned")
 
 
@@ -111,8 +114,12 @@ def dimensions_of(owner: Owner, attribute: str, names: Iterable[str]) -> tuple[D
     FormatError
         If one is not there.
     """
-    found = []
+    found: list[Dimension] = []
     for name in names:
+        if len(found) == _MOST_DIMENSIONS:
+            raise FormatError(
+                owner.variable.path, f"names more than {_MOST_DIMENSIONS} dimensions in {attribute}"
+            )
         dimension = owner.dimension(name)
         if dimension is None:
             raise FormatError(

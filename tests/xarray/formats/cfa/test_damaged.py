@@ -198,6 +198,11 @@ def test_a_dimension_that_is_not_there() -> None:
         read_04(table(), cfa_dimensions="time lat lon")
 
 
+def test_more_dimensions_than_arrays_have() -> None:
+    with pytest.raises(FormatError, match="more than 32 dimensions in cfa_dimensions"):
+        read_04(table(), cfa_dimensions="time " * 1000)
+
+
 @pytest.mark.parametrize("shape", [[2**40, 2], [2**20, 2**20], [2**31, 2**31]])
 def test_a_matrix_of_many_partitions_takes_no_memory(shape: list[int]) -> None:
     lengths = (("time", 2**41), ("lat", 2**41))

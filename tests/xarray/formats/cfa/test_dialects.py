@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.dataset.open import open_hierarchy
@@ -30,7 +33,7 @@ from nczarr_xarray.model import (
     Group,
     Hierarchy,
 )
-from tests.support.aggregations import Lengths, held, master_of, read, variable_of
+from tests.support.aggregations import Lengths, grid_is_sound, held, master_of, read, variable_of
 
 TIMES = (("time", 4),)
 
@@ -277,6 +280,23 @@ class TestCfa05:
         with pytest.raises(FormatError, match=message) as caught:
             read(hierarchy, {**values, f"/cfa_tas/{name}": value})
         assert caught.value.object == "/tas"
+
+    @given(data=st.data())
+    def test_any_damage(self, data: st.DataObject) -> None:
+        hierarchy, values = self.master()
+        name = data.draw(st.sampled_from(["location", "file", "ncvar", "format", "pmdimensions"]))
+        shape = tuple(data.draw(st.lists(st.integers(0, 3), max_size=4)))
+        if data.draw(st.booleans()):
+            shape = values[f"/cfa_tas/{name}"].shape
+        dtype = data.draw(st.sampled_from(["i1", "i8", "u8", "f4", "S1", "O"]))
+        numbers = data.draw(arrays(np.int64, shape, elements=st.integers(-1, 4)))
+        value = numbers.astype(str).astype(object) if dtype == "O" else numbers.astype(dtype)
+        try:
+            array = read(hierarchy, {**values, f"/cfa_tas/{name}": value})
+        except FormatError as error:
+            assert error.object in {"/tas", f"/cfa_tas/{name}"}
+        else:
+            grid_is_sound(array)
 
     def test_a_group_that_is_not_there(self) -> None:
         hierarchy, values = self.master()
