@@ -20,7 +20,7 @@ import harness
 from harness import Options
 
 #: Rows of the usual kind, which harness.py turns into tables and pictures.
-ROWS = ("read", "opening", "small", "objects", "parallel")
+ROWS = ("read", "opening", "small", "objects", "parallel", "aggregations")
 #: Modules that have these for themselves.
 OWN = ("memory", "scaling", "decoding", "flame")
 SCRIPTS = ("export", "remote")
