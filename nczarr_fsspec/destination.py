@@ -180,7 +180,7 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
     fs, path = innermost(*open_filesystem(url, options))
     _refuse_readonly(fs, shown)
     above, _, name = path.rstrip("/").rpartition("/")
-    if not name:
+    if not name or not (above or path.startswith("/")):
         raise URLError(shown, "names no object")
     from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 

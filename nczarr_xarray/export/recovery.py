@@ -9,6 +9,7 @@ from typing import Any
 
 from nczarr_fsspec.changes.create import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
+from nczarr_fsspec.errors import URLError
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.claim import settle
 from nczarr_xarray.export.cfa.existing_master import referred_keys
@@ -34,12 +35,19 @@ def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> No
     StoreError
         If the store cannot be changed.
     """
-    if isinstance(target, str | os.PathLike):
-        place = MasterPlace.find(target, storage_options)
-        if settle(place, partial(referred_keys, place)) and not place.is_tree:
-            return
+    if _recover_aggregation(target, storage_options):
+        return
     write_target = WriteTarget(find_destination(target, storage_options))
     if write_target.destination.path is not None:
         remove_leftovers(os.path.realpath(write_target.destination.path), alive=True)
     if write_target.store is not None:
         recover_store(write_target.store)
+
+
+def _recover_aggregation(target: Any, storage_options: Mapping[str, Any] | None) -> bool:
+    """Remove what a writer of an aggregation left; tell whether that is all there can be."""
+    try:
+        place = MasterPlace.find(target, storage_options)
+    except URLError:  # nothing that can have fragments beside it
+        return False
+    return settle(place, partial(referred_keys, place)) and not place.is_tree

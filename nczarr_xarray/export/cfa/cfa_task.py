@@ -78,7 +78,9 @@ class CfaTask:
         with on_error(self._give_up):
             self.claim.note(self.new, self.old)
             # made before the data are written: it may find out that it is impossible
-            data = None if self.place.is_tree else file_bytes(self.master, self.kind)
+            data = (
+                None if self.place.is_tree else file_bytes(self.master, self.kind, self.place.url)
+            )
             self._write_eager(progress)
             self._write_lazy(progress)
             if data is None:

@@ -86,18 +86,23 @@ class Content:
         return sum(0 if m.values is None else m.values.nbytes for m in self.members)
 
 
-def file_bytes(content: Content, kind: FileKind) -> bytes:
-    """Return a dataset as a netCDF file; errors as `write_file`."""
+def file_bytes(content: Content, kind: FileKind, shown: str) -> bytes:
+    """Return a dataset as a netCDF file; parameters and errors as of `write_file`."""
     with tempfile.TemporaryDirectory(prefix="nczarr-") as folder:
         path = Path(folder) / "file"
-        write_file(str(path), content, kind)
+        write_file(str(path), content, kind, shown)
         return path.read_bytes()
 
 
-def write_file(path: str, content: Content, kind: FileKind) -> None:
+def write_file(path: str, content: Content, kind: FileKind, shown: str) -> None:
     """Write a dataset as a netCDF file.
 
     Not into memory, where netCDF-C 4.9 does not note the order in which things are made.
+
+    Parameters
+    ----------
+    shown
+        How messages name the file.
 
     Raises
     ------
@@ -121,9 +126,9 @@ def write_file(path: str, content: Content, kind: FileKind) -> None:
             with netCDF4.Dataset(path, "w", format=model) as file:
                 _fill(file, content)
         except (ValueError, TypeError) as error:
-            raise ExportError("netCDF file", f"cannot be written: {error}") from error
+            raise ExportError(shown, f"cannot be written: {error}") from error
         except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
-            raise StoreError(path, f"cannot be written: {error}") from error
+            raise StoreError(shown, f"cannot be written: {error}") from error
 
 
 def _fill(file: Any, content: Content) -> None:

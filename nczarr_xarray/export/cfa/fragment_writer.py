@@ -141,7 +141,9 @@ class FragmentWriter:
         if self.kind == "NCZarr":
             write_tree(content, self.store.child(key), PROFILE)
         else:
-            self.store.put_file(key, partial(write_file, content=content, kind=self.kind))
+            shown = f"{self.store.url}/{key}"
+            fill = partial(write_file, content=content, kind=self.kind, shown=shown)
+            self.store.put_file(key, fill)
 
 
 def _shortened(variable: Variable, own: dict[str, Dimension]) -> Variable:

@@ -28,6 +28,8 @@ from nczarr_xarray.model import (
 
 _PACKING = ("scale_factor", "add_offset", "_Unsigned")
 _PACKED = (*_PACKING, "missing_value", "valid_min", "valid_max", "valid_range", "actual_range")
+#: The conventions that CFA extends, where a dataset says nothing of any.
+_CF = "CF-1.8"
 #: Says in a fragment how the aggregation unpacks it.
 _NOTE = "aggregation_packing"
 
@@ -175,6 +177,8 @@ def conventions(attributes: Mapping[str, Attribute], dialect: Dialect) -> dict[s
     wanted = dialect.conventions.replace(",", " ").split()
     kinds = {word.partition("-")[0] for word in wanted} | {"CFA"}
     kept = [word for word in words if word.partition("-")[0] not in kinds]
+    if not any(word.startswith("CF-") for word in (*kept, *wanted)):
+        kept.insert(0, _CF)  # readers look for both
     text = " ".join([*wanted, *kept] if "CF" in kinds else [*kept, *wanted])
     return {**attributes, "Conventions": Attribute("Conventions", "char", text)}
 

@@ -198,6 +198,20 @@ def test_addresses(tmp_path: Path) -> None:
         assert not read(tmp_path / "m.nca")["tas"].isnull().all()
 
 
+def test_conventions(tmp_path: Path) -> None:
+    for version, present, wanted in (
+        ("0.4", None, "CF-1.8 CFA-0.4"),
+        ("0.4", "CF-1.6, ACDD-1.3", "CF-1.6 ACDD-1.3 CFA-0.4"),
+        ("0.6.2", "CFA-0.4", "CF-1.8 CFA-0.6.2"),
+        ("1.13", "ACDD-1.3 CF-1.6", "CF-1.13 ACDD-1.3"),
+    ):
+        dataset = sample()
+        dataset.attrs = {} if present is None else {"Conventions": present}
+        options: dict[str, Any] = {"cfa_version": version, "mode": "w", "max_object_size": 900}
+        dataset.nczarr.to_cfa(tmp_path / "m.nca", **options)
+        assert read(tmp_path / "m.nca").attrs["Conventions"] == wanted
+
+
 def test_relative_addresses_move_with_the_master(tmp_path: Path) -> None:
     sample().nczarr.to_cfa(tmp_path / "m.nca", cfa_version="1.13", max_object_size=300)
     before = read(tmp_path / "m.nca")
@@ -499,6 +513,24 @@ def test_region(lazy: bool, version: Any, kind: Any, tmp_path: Path) -> None:
     after = names(tmp_path / "m")
     assert len(after) == len(before)
     assert {name for name in before if ".when." in name} < {*after}
+
+
+@pytest.mark.parametrize("name", ["m.nczarr", "m.zarr", "m.zip"])
+def test_changes_of_a_master_that_is_a_tree(name: str, tmp_path: Path) -> None:
+    target, whole = tmp_path / name, sample()
+    options: dict[str, Any] = {"cfa_version": "1.13", "fragment_format": "NCZarr"}
+    sample(offset=3).nczarr.to_cfa(target, max_object_size=300, **options)
+    first = whole.isel(time=slice(0, 5))
+    first.nczarr.to_cfa(target, max_object_size=300, mode="w", **options)
+    rest = whole.isel(time=slice(5, 8)).drop_vars(["small", "crs", "lat_bnds", "height"])
+    rest.nczarr.to_cfa(target, append_dim="time")
+    same(read(target), by_netcdf(whole, tmp_path / "x.nc"))
+    part = whole[["tas"]].isel(time=slice(1, 7), lat=slice(2, 3)).drop_vars("height")
+    (part + 1).nczarr.to_cfa(target, region="auto")
+    whole["tas"][{"time": slice(1, 7), "lat": slice(2, 3)}] += 1
+    same(read(target), by_netcdf(whole, tmp_path / "y.nc"))
+    referred = {address.partition("/")[0] for address in names(tmp_path / "m")}
+    assert all(address.startswith("m.") for address in referred)
 
 
 def test_region_of_whole_fragments_reads_none(tmp_path: Path) -> None:
