@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nczarr_fsspec.addresses import AddressPolicy, Allow
-from nczarr_fsspec.errors import DatasetExistsError, ExportError, URLError
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, NCZarrWarning, URLError
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing
 from nczarr_xarray.aggregation.combine import Aggregated, Combiner
@@ -21,6 +22,7 @@ from nczarr_xarray.aggregation.reading import Summaries, Wanted, read_files, rea
 from nczarr_xarray.aggregation.summary import Layout, describe
 from nczarr_xarray.aggregation.write import MasterWriter
 from nczarr_xarray.aggregation.write_references import are_references, write_references
+from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.cfa.table import packing_of
 
@@ -108,6 +110,7 @@ def aggregate(
         output_options = storage_options
     writer = MasterWriter.find(output, output_options, format)
     refs = are_references(output)
+    _check_files(files, writer.place)
     if refs and (append or cfa_version or format):
         raise ExportError(
             writer.place.url,
@@ -192,6 +195,21 @@ def convert_references(
         return where and writer.address_of(where, version, relative=relative)
 
     writer.write(found.readdressed(renamed), version, replaces=overwrite)
+
+
+def _check_files(files: Sequence[str], place: MasterPlace) -> None:
+    """Raise if the master is among its files; warn of files that its readers will not open."""
+    master = place.file.folder + place.file.name
+    if master in files:
+        raise ExportError(place.url, "is the master itself, and cannot be one of its files")
+    here = next((file for file in files if not is_url(file)), None)
+    if here is not None and is_url(master):
+        warnings.warn(
+            f"{place.url} is to name {here}, a local file: what is opened from afar may name local "
+            "files only if its reader says allow=[folder]",
+            NCZarrWarning,
+            stacklevel=3,
+        )
 
 
 def _check_new(writer: MasterWriter, *, overwrite: bool) -> None:

@@ -4,13 +4,21 @@ import os
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
 
 import nczarr_xarray
-from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError, URLError
+from nczarr_fsspec.errors import (
+    AccessDeniedError,
+    DatasetExistsError,
+    ExportError,
+    NCZarrWarning,
+    StoreError,
+    URLError,
+)
 from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.export.cfa import cfa_task
 from tests.support.manyfiles import TIME, field, step, write
@@ -206,6 +214,28 @@ def test_an_aggregation_of_aggregations(tmp_path: Path) -> None:
     aggregate(files[2:], tmp_path / "early.nca", cfa_version="0.4")
     aggregate([tmp_path / "late.nca", tmp_path / "early.nca"], tmp_path / "m.nca")
     check_field(tmp_path / "m.nca", 8)
+
+
+def test_a_master_is_none_of_its_files(tmp_path: Path) -> None:
+    files = months(tmp_path)
+    aggregate(files, tmp_path / "all.nc")
+    with pytest.raises(ExportError, match=r"all.nc: is the master itself"):
+        aggregate([*files, tmp_path / "all.nc"], tmp_path / "all.nc", overwrite=True)
+    check_field(tmp_path / "all.nc", 6)
+
+
+def test_a_master_elsewhere(tmp_path: Path) -> None:
+    fs = fsspec.filesystem("memory")
+    files = months(tmp_path)
+    try:
+        with pytest.warns(NCZarrWarning, match=r"m.nca is to name .*2.nc, a local file: .*allow="):
+            aggregate(files, "memory://aggregated/m.nca")
+        check_field("memory://aggregated/m.nca", 6, allow=[tmp_path])
+        with xr.open_dataset("memory://aggregated/m.nca", engine="nczarr") as ds:
+            with pytest.raises(AccessDeniedError):
+                ds.tas.load()
+    finally:
+        fs.rm("/aggregated", recursive=True)
 
 
 def test_enums_become_flags(tmp_path: Path) -> None:
