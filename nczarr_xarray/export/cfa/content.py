@@ -25,6 +25,7 @@ from nczarr_xarray.export.netcdf_variables import (
 from nczarr_xarray.export.new import WRITER
 from nczarr_xarray.export.stored import Stored
 from nczarr_xarray.export.strings import longest
+from nczarr_xarray.export.write_task import put_all
 from nczarr_xarray.formats.nczarr.emit import Profile, documents
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Group, Variable
 
@@ -175,8 +176,7 @@ def write_tree(content: Content, store: WritableStore, profile: Profile) -> None
         if isinstance(item.source, xr.Variable) and item.source.size:
             writer = ChunkWriter(item.variable.array, store, skip_fill=True)
             writer.write(np.asarray(item.source.data), threads=1)
-    for key, data in documents(content.contents().root, profile, WRITER).items():
-        store.put(key, data)
+    put_all(store, documents(content.contents().root, profile, WRITER))
 
 
 def items(content: Content) -> Iterator[Item]:

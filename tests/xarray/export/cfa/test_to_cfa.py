@@ -482,6 +482,33 @@ def test_append_keeps_what_is_there_without_reading_it(tmp_path: Path) -> None:
             found["tas"][0].load()
 
 
+@pytest.mark.parametrize("kind", ["netCDF4", "NCZarr"])
+def test_new_fragments_are_stored_as_the_first_one(kind: Any, tmp_path: Path) -> None:
+    target, whole = tmp_path / "m.nca", sample()[["tas"]].drop_vars(["height", "lat", "lon"])
+    encoding = {"tas": {"zlib": True, "complevel": 2, "chunksizes": (1, 6, 10)}}
+    options = {"fragment_format": kind, "encoding": encoding}
+    whole.nczarr.to_cfa(target, subarray_shape={"time": 4}, **options)
+    whole.assign_coords(time=whole["time"] + 9).nczarr.to_cfa(target, append_dim="time")
+    whole.isel(time=slice(2, 4)).nczarr.to_cfa(target, region={"time": slice(2, 4)})
+    inside = [path for path in (tmp_path / "m").iterdir() if ".tas." in path.name]
+    assert len(inside) == 3
+    for path in inside:
+        with xr.open_dataset(path, engine="nczarr") as found:
+            assert found["tas"].encoding["zlib"]
+            assert found["tas"].encoding["complevel"] == 2
+            assert found["tas"].encoding["chunksizes"] == (1, 6, 10)
+
+
+@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_written_in_the_place_of_what_is_read(version: Any, chunks: Any, tmp_path: Path) -> None:
+    target = tmp_path / "m.nca"
+    sample().nczarr.to_cfa(target, cfa_version=version, max_object_size=300)
+    with xr.open_dataset(target, engine="nczarr", chunks=chunks) as found:
+        found.nczarr.to_cfa(target, mode="w", cfa_version=version, max_object_size=900)
+    same(read(target), by_netcdf(sample(), tmp_path / "x.nc"))
+
+
 def test_append_to_a_classic_master(tmp_path: Path) -> None:
     target = tmp_path / "m.nca"
     dataset = xr.Dataset({"v": (("t", "x"), np.arange(40).reshape(8, 5))}, {"t": np.arange(8)})
