@@ -8,8 +8,9 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.summary import Layout, Piece
 from nczarr_xarray.dataset.units import Convert, conversion
 
-#: Times are equal if they differ by less than so many decimals of their unit: conversion rounds.
-_DECIMALS = 9
+#: Conversion of times is not exact: a result that is so close to one with few decimals is meant
+#: to be that one. Others, such as seven hours in days, are not rounded.
+_DECIMALS, _NOISE = 9, 1e-11
 
 
 def check_layouts(
@@ -82,10 +83,13 @@ def converted(values: np.ndarray, own: Piece, wanted: Piece) -> np.ndarray:
         return values
     found = convert(values)
     if wanted.calendar is not None:
-        found = np.round(found, _DECIMALS)
-    if values.dtype.kind in "iu" and (found != np.round(found)).any():
+        rounded = np.round(found, _DECIMALS)
+        found = np.where(np.abs(rounded - found) <= _NOISE, rounded, found)
+    if values.dtype.kind not in "iu":
         return found
-    return found.astype(values.dtype) if values.dtype.kind in "iu" else found
+    with np.errstate(invalid="ignore"):
+        cast = found.astype(values.dtype)
+    return cast if (cast == found).all() else found
 
 
 def check_packing(first: str, expected: Layout, target: str, layout: Layout) -> None:

@@ -18,6 +18,7 @@ from nczarr_fsspec.ranges.source import Known
 from nczarr_fsspec.resolve import find_remote_file
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe
+from nczarr_xarray.dataset.implied_fill import with_fills
 from nczarr_xarray.dataset.open import open_remote, open_with
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
@@ -254,9 +255,10 @@ async def _read_remote(
 def read_one(target: str, wanted: Wanted) -> Read:
     """Read what is needed of one file; errors as `read_files`."""
     with open_with(target, wanted.options) as opened:
-        description = describe(target, opened.hierarchy, wanted.names, wanted.scalars)
+        hierarchy = with_fills(opened.hierarchy)
+        description = describe(target, hierarchy, wanted.names, wanted.scalars)
         values = opened.read_many([(variable, None) for variable in description.wanted])
-        return Read(opened.hierarchy, description, _checked(target, description, values))
+        return Read(hierarchy, description, _checked(target, description, values))
 
 
 def read_variable(target: str, wanted: Wanted, variable: Variable) -> np.ndarray:

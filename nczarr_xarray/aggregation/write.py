@@ -125,7 +125,7 @@ class MasterWriter:
         used = {
             dimension.path
             for variable in found.variables()
-            if variable.path in found.values
+            if variable.path in found.values and 0 not in variable.shape
             for dimension in variable.dimensions
         }
         return {

@@ -25,13 +25,13 @@ from nczarr_xarray.backend._compat import (
 )
 from nczarr_xarray.backend.encoding import attribute_value, is_odd, variable_encoding
 from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.implied_fill import implied_fill
 from nczarr_xarray.dataset.open import ATTEMPTS, always_changing, open_with
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import (
-    NC_DEFAULT_FILL,
     Dimension,
     Group,
     Variable,
@@ -270,9 +270,9 @@ class NCZarrDataStore(AbstractDataStore):
             # in bare objects, xarray would look for dates
             data = LazilyIndexedArray(data.astype(VLEN_STRING))
         attributes = shown_attributes(variable)
-        if "_FillValue" not in attributes and self.is_mask(variable):
-            assert variable.array is not None
-            attributes["_FillValue"] = variable.array.fill
+        fill = implied_fill(variable, self.opened.hierarchy, asked=self.fill_value_as_mask)
+        if "_FillValue" not in attributes and fill is not None:
+            attributes["_FillValue"] = fill
         if variable.dtype.kind == "S" and isinstance(attributes.get("_FillValue"), bytes):
             empty = b"\0" if variable.nc_type == "char" else b""  # a char is never nothing
             attributes["_FillValue"] = np.bytes_(attributes["_FillValue"] or empty)
@@ -281,24 +281,6 @@ class NCZarrDataStore(AbstractDataStore):
         if "least_significant_digit" in attributes:  # an argument of netCDF4's createVariable
             encoding["least_significant_digit"] = attributes.pop("least_significant_digit")
         return xr.Variable(names, data, attributes, encoding)
-
-    def is_mask(self, variable: Variable) -> bool:
-        """Tell whether the Zarr fill value is what netCDF would call ``_FillValue``."""
-        array, hierarchy = variable.array, self.opened.hierarchy
-        if array is None or array.fill is None:
-            return False
-        if hierarchy.generation != "v2":
-            return False  # NCZarr says it in the attribute
-        if self.fill_value_as_mask is not None:
-            return self.fill_value_as_mask
-        if hierarchy.writer is not None:
-            return False
-        if variable.dtype.kind in "iu" and not {"scale_factor", "add_offset"} & set(
-            variable.attributes
-        ):
-            # it would make floats of integers that may not have been meant to be missing
-            return bool(array.fill) and array.fill != NC_DEFAULT_FILL.get(variable.nc_type or "")
-        return bool(array.fill)
 
     def get_attrs(self) -> dict[str, Any]:
         return shown_attributes(self.group)

@@ -10,6 +10,7 @@ from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening
 from nczarr_xarray.dataset.fragments import FragmentDatasets
+from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.decode import Aggregation, aggregated, decode, find
 from nczarr_xarray.formats.open_options import OpenOptions
@@ -70,7 +71,10 @@ class _Own:
             for variable in (group.variables.values() if names else ())
         }
         self._variables = {
-            name: (opened.reader(variables[f"/{name}"]), variables[f"/{name}"])
+            name: (
+                opened.reader(variables[f"/{name}"]),
+                with_fill(variables[f"/{name}"], opened.hierarchy),
+            )
             for name in names
             if f"/{name}" in variables
         }

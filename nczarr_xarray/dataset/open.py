@@ -33,6 +33,7 @@ from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_xarray.dataset.aggregations import with_aggregations
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
+from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import open_target
@@ -375,4 +376,4 @@ def _variable_of(opened: Opened, path: str) -> Opening:
         variable = next(itertools.islice(variables.values(), int(name[1:]), None), None)
     if variable is None:
         raise FormatError(opened.store.url, f"has no variable {path!r}")
-    return Opening(opened.reader(variable), variable)
+    return Opening(opened.reader(variable), with_fill(variable, opened.hierarchy))

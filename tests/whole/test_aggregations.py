@@ -127,7 +127,8 @@ class TestFiles:
     def test_masters_of_other_formats(self, tmp_path: Path, kind: str) -> None:
         case = "seed01_cfa3/m.nca"
         shutil.copytree((DATA / case).parent, tmp_path, dirs_exist_ok=True)
-        raw = xr.open_dataset(DATA / case, engine="netcdf4", decode_cf=False).load()
+        with xr.open_dataset(DATA / case, engine="netcdf4", decode_cf=False) as raw:
+            raw.load()
         target = tmp_path / "other"
         if kind == "nczarr":
             raw.nczarr.to_nczarr(target)

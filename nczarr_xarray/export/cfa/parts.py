@@ -98,7 +98,8 @@ class Parts:
 
         One that the master has no data along cannot be unlimited: its length would be lost.
         """
-        used = {d.path for one in self.kept for d in one.item.variable.dimensions}
+        kept = [one.item.variable for one in self.kept]
+        used = {d.path for v in kept if 0 not in v.shape for d in v.dimensions}
         found: dict[str, Dimension] = {}
         for one in (*self.kept, *self.divided):
             for d in one.item.variable.dimensions:

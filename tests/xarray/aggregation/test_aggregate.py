@@ -263,6 +263,21 @@ def test_fragments_that_are_trees(tmp_path: Path) -> None:
     check_field(tmp_path / "m.nca", 2)
 
 
+@pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
+@pytest.mark.parametrize("packing", [{}, {"scale_factor": 0.5}])
+def test_the_fill_value_of_zarr_2(tmp_path: Path, version: Any, packing: dict[str, float]) -> None:
+    files = []
+    for number in (0, 2):
+        ds = xr.Dataset({"v": ("x", [number, np.nan])}, {"x": [number, number + 1]})
+        encoding = {"v": {"dtype": "i2", "_FillValue": -99, **packing}}
+        files.append(str(tmp_path / f"{number}.zarr"))
+        ds.to_zarr(files[-1], zarr_format=2, consolidated=False, encoding=encoding)
+    master = tmp_path / "m.nca"
+    aggregate(files, master, cfa_version=version)
+    with xr.open_dataset(master, engine="nczarr") as found:
+        np.testing.assert_array_equal(found["v"], [0, np.nan, 2, np.nan])
+
+
 @pytest.mark.parametrize("step_of", ["reading", "writing"])
 def test_the_old_master_stays_if_anything_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_of: str

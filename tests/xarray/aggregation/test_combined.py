@@ -81,6 +81,25 @@ def test_times_are_converted_to_those_of_the_first_file(tmp_path: Path) -> None:
     assert units == TIME["units"]
 
 
+def test_times_keep_their_digits(tmp_path: Path) -> None:
+    files = []
+    for number, (units, value) in enumerate(
+        [("days since 2000-01-01", 0.0), ("hours since 2000-01-01", 7.0)]
+    ):
+        time = (("time",), np.array([value]), {**TIME, "units": units})
+        data: Any = (("time",), np.array([1.0]), {})
+        files.append(write(tmp_path / f"{number}.nc", {"time": time, "v": data}))
+    assert combine(files).values["/time"].tolist() == pytest.approx([0.0, 7 / 24], rel=1e-15)
+
+
+def test_coordinates_that_their_type_does_not_hold_become_double(tmp_path: Path) -> None:
+    files = []
+    for number, (units, value) in enumerate([("m", 1), ("km", 100)]):
+        x = (("x",), np.array([value], "i2"), {"units": units})
+        files.append(write(tmp_path / f"{number}.nc", {"x": x, "v": (("x",), np.ones(1), {})}))
+    assert combine(files).values["/x"].tolist() == [1, 100_000]
+
+
 def test_whole_numbers_of_times_that_become_fractions_become_double(tmp_path: Path) -> None:
     def one(name: str, units: str, value: int) -> str:
         return write(

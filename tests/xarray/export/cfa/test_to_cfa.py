@@ -293,6 +293,16 @@ def test_empty_and_unlimited_dimensions(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["tas"], dataset["tas"])
 
 
+@pytest.mark.parametrize("name", ["m.nca", "m.nczarr"])
+def test_unlimited_dimension_with_a_variable_of_no_data_keeps_its_length(
+    tmp_path: Path, name: str
+) -> None:
+    nothing = xr.Variable(("t", "x"), np.zeros((4, 0)))
+    dataset = xr.Dataset({"v": ("t", np.arange(4.0)), "nothing": nothing})
+    dataset.nczarr.to_cfa(tmp_path / name, subarray_shape={"t": 2}, unlimited_dims=["t"])
+    xr.testing.assert_equal(read(tmp_path / name), dataset)
+
+
 def test_unlimited_dimension_without_a_coordinate_keeps_its_length(tmp_path: Path) -> None:
     dataset = xr.Dataset({"v": (("t", "x"), np.arange(40.0).reshape(8, 5))})
     dataset.nczarr.to_cfa(tmp_path / "m.nca", max_object_size=100, unlimited_dims=["t"])
