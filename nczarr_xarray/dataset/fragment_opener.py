@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats.hdf5.alike import Layout
 from nczarr_xarray.model import Variable
 
 
@@ -32,8 +33,14 @@ class RemoteFile(Protocol):
     def source(self) -> OnLoop:
         """What runs coroutines on the loop."""
 
-    async def open(self) -> Opening | None:
+    async def open(self, layout: Callable[[], Layout | None]) -> Opening | None:
         """Open the variable; None if the file is of a kind that `Opener.open` opens.
+
+        Parameters
+        ----------
+        layout
+            Returns the layout that the file may have: then its metadata need not be parsed.
+            Called once the first bytes of the file are there.
 
         Raises
         ------

@@ -20,6 +20,7 @@ from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel
+from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_values import Reading, reading_of
 from nczarr_xarray.dataset.variable import loop_of
@@ -31,6 +32,8 @@ _REMEMBERED = 2048
 _AT_A_TIME = 256
 #: Threads that read other fragments behind a network, such as trees.
 _THREADS = 32
+#: So many local fragments are opened one by one, as if each were of its own kind.
+_FEW = 4
 #: Aggregations whose fragments are aggregations, at most.
 _DEEPEST = 8
 
@@ -147,6 +150,14 @@ class FragmentDatasets:
         except NCZarrError:
             return False
 
+    def path(self, place: FragmentPlace) -> str | None:
+        """Return the path of a fragment of this machine that may be opened."""
+        try:
+            where = self._resolved(place)[0] if place.address else ""
+        except NCZarrError:
+            return None
+        return where if where and not is_url(where) else None
+
     def _resolved(self, place: FragmentPlace) -> tuple[str, Mapping[str, Any]]:
         found = self._targets.get(place.address)
         if found is not None:
@@ -189,6 +200,7 @@ class FragmentReader:
         self._datasets = datasets
         self._fragments = array.fragments
         self._warned = not array.warning
+        self._alike = AlikeFiles()
         #: per dimension: where each part begins, and the fragment that it is, or -1
         self._edges: list[np.ndarray] = []
         self._numbers: list[list[int]] = []
@@ -234,8 +246,11 @@ class FragmentReader:
             place = self._fragments.places(part.number)[0]
             if self._datasets.is_remote(place):
                 far.append(part)
-            else:
+            elif not self._read_alike(result, part, place):
                 read(part)
+                opened = self._datasets.known(place)
+                if len(parts) > _FEW and opened is not None:
+                    self._alike.learn(place.name, opened)
         if far:
             _in_threads(read, far)
         return plan.finish(result)
@@ -301,17 +316,37 @@ class FragmentReader:
         """Read one part; False if it has to be read in another way."""
         try:
             if not isinstance(found, Opening):
-                opened = await found.open()
+                place = self._fragments.places(part.number)[0]
+                opened = await found.open(partial(self._alike.layout, place.name))
                 if opened is None:
                     return False
+                layout = self._alike.layout(place.name)
+                if layout is None or opened.variable is not layout.variable:
+                    await self._alike.learn_remote(place.name, opened)
                 found = opened
-                self._datasets.keep(self._fragments.places(part.number)[0], found)
+                self._datasets.keep(place, found)
             reading = reading_of(self._array, part.number, found.variable)
             request = reading.request(part.key, points=points)
             data = await found.reader.read_remote(request.key, points=request.points)
             result[part.target] = request.finish(data)
         except NCZarrError:
             return False  # which is found again, and explained, or there are other places
+        return True
+
+    def _read_alike(self, result: np.ndarray, part: _Part, place: FragmentPlace) -> bool:
+        """Read a part of a file that is like one before; False if it is not, or it is not known."""
+        path = self._datasets.path(place)
+        if path is None or any(not isinstance(index, slice) for index in part.key):
+            return False
+        found = self._alike.read(path, place.name)
+        if found is None:
+            return False
+        variable, values = found
+        try:
+            request = reading_of(self._array, part.number, variable).request(part.key, points=False)
+            result[part.target] = request.finish(values[request.key])
+        except NCZarrError:
+            return False  # which is found again, and explained
         return True
 
     def _warn(self) -> None:

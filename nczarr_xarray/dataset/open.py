@@ -37,8 +37,10 @@ from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import open_target
+from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.format import Source
+from nczarr_xarray.formats.hdf5.alike import Layout
 from nczarr_xarray.formats.nczarr.nodes import Answer
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
 from nczarr_xarray.formats.opendap import is_dap
@@ -321,6 +323,11 @@ async def open_remote(
         As `open_with`.
     """
     await source.begin(known)
+    return await _begun(source, options)
+
+
+async def _begun(source: RemoteFileBytes, options: OpenOptions) -> Opened | None:
+    """Do the rest of `open_remote`, once the first bytes are there."""
     if bytes(source.head[:4]) in ZIP or source.head.lstrip().startswith(b"<"):
         return None
     file = DataFile(source)
@@ -337,8 +344,13 @@ class RemoteVariable:
     options: OpenOptions
     path: str
 
-    async def open(self) -> Opening | None:
-        opened = await open_remote(self.source, self.known, self.options)
+    async def open(self, layout: Callable[[], Layout | None]) -> Opening | None:
+        source = self.source
+        await source.begin(self.known)
+        like = layout()
+        if like is not None and like.fits(bytes(source.head[: like.stop]), source.size):
+            return Opening(VariableReader(DataFile(source), like.variable), like.variable)
+        opened = await _begun(source, self.options)
         return None if opened is None else _variable_of(opened, self.path)
 
 

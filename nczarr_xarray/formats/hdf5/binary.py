@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
 from typing import Any
@@ -32,6 +32,9 @@ class Frame:
         Address of the superblock extension, an object header, if there is one.
     missing
         Bytes that the file lacks, compared with the end that the superblock states.
+    notes
+        Where to note addresses and lengths of what the parser depends on; None if that is not
+        wanted.
     """
 
     url: str
@@ -41,6 +44,7 @@ class Frame:
     end: int = (1 << 63) - 1
     extension: int | None = None
     missing: int = 0
+    notes: list[tuple[int, int]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def undefined(self) -> int:
@@ -57,11 +61,18 @@ class Frame:
 
     def read(self, address: int, length: int) -> Read:
         """Await `length` bytes at an address."""
+        self.note(address, length)
         return Read(self.base + address, length, length)
 
     def read_some(self, address: int, length: int, least: int = 1) -> Read:
         """Await up to `length` bytes at an address; fewer only at the end of the file."""
+        self.note(address, length)
         return Read(self.base + address, length, least)
+
+    def note(self, address: int, length: int) -> None:
+        """Note that the parser depends on these bytes."""
+        if self.notes is not None:
+            self.notes.append((self.base + address, length))
 
     def within(self, address: int | None, length: int, what: str) -> int:
         """Return `address`; raise `FormatError` if the file ends within `length` bytes."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
-from nczarr_xarray.formats.rounds import together
+from nczarr_xarray.formats.rounds import Read, together
 
 # Types of messages.
 NIL = 0x00
@@ -118,13 +118,14 @@ async def read_header(frame: Frame, address: int, name: str) -> Header:
     """
     what = f"{name}, object header at {address}"
     frame.within(address, 16, what)
-    block = bytes(await frame.read_some(address, _FIRST_READ))
+    block = bytes(await Read(frame.base + address, _FIRST_READ, 1))  # how many count is seen below
     new = block[:4] == b"OHDR"
     cursor = Cursor(block, frame, what)
     size, flags = _prefix_new(cursor) if new else _prefix_old(cursor)
     start = cursor.position
     total = start + size + (4 if new else 0)
     frame.within(address, total, what)
+    frame.note(address, total)
     if total > len(block):
         block = bytes(await frame.read(address, total))
     block = block[:total]

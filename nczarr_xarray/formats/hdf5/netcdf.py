@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Frame
@@ -76,6 +76,7 @@ async def read_hierarchy(
     tree: bool = True,
     extent: Callable[[str], tuple[int, ...]] | None = None,
     only: str | None = None,
+    notes: list[tuple[int, int]] | None = None,
 ) -> Hierarchy:
     """Read the metadata of an HDF5 file as netCDF-4.
 
@@ -93,6 +94,8 @@ async def read_hierarchy(
     only
         The only variable of the group that is wanted, whatever its dimensions are called, and
         without those of the length that others may give them.
+    notes
+        Gets positions and lengths of all that the metadata depend on, behind the superblock.
 
     Returns
     -------
@@ -108,6 +111,8 @@ async def read_hierarchy(
         If the file is no HDF5 file, or the group cannot be read.
     """
     frame, address = await read_superblock(url, size)
+    if notes is not None:
+        frame = replace(frame, notes=notes)
     names = () if only is None else (only, f"{_NON_COORDINATE}{only}")
     root = await read_tree(frame, address, group, tree, names)
     nodes = list(_walk(root))

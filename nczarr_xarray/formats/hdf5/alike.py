@@ -1,0 +1,106 @@
+"""Files with the same metadata, byte by byte, as one program writes them in a row.
+
+What the parser returns depends on the bytes that it reads, and on the end of the file. So a file
+that has the same bytes where another one was read has the same variable, at the same place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
+from nczarr_xarray.formats.hdf5.superblock import SIGNATURE
+from nczarr_xarray.formats.rounds import read, together
+from nczarr_xarray.model import FileStrides, Variable
+
+#: Metadata that lie farther back are not compared.
+_FARTHEST = 1 << 16
+#: A superblock of version 2 or 3 at the beginning of the file: behind what comes first are where
+#: the file ends and a checksum, which differ from file to file.
+_BEFORE_END, _END, _ROOT = slice(0, 28), slice(28, 36), slice(36, 44)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The metadata of one variable of plain elements, and the bytes that they were read from.
+
+    Parameters
+    ----------
+    variable
+        The variable; its array is a `FileStrides` without a conversion.
+    spans
+        Positions and bytes.
+    stop
+        Where the last of these end.
+    """
+
+    variable: Variable
+    spans: tuple[tuple[int, bytes], ...]
+    stop: int
+
+    def fits(self, start: bytes, size: int) -> bool:
+        """Tell whether a file has this layout.
+
+        Parameters
+        ----------
+        start
+            The first `stop` bytes of the file.
+        size
+            Of the file, in bytes.
+        """
+        if len(start) != self.stop or int.from_bytes(start[_END], "little") > size:
+            return False
+        return all(start[at : at + len(data)] == data for at, data in self.spans)
+
+
+async def read_layout(url: str, size: int, group: str, name: str) -> Layout | None:
+    """Read the layout of one variable of an HDF5 file; None if it is not one of plain elements.
+
+    Parameters
+    ----------
+    url, size
+        URL of the file for messages, and its size in bytes.
+    group, name
+        Path of the group, and name of the variable in it.
+    """
+    notes: list[tuple[int, int]] = []
+    try:
+        hierarchy = await read_hierarchy(url, size, group, tree=False, only=name, notes=notes)
+        superblock = bytes(await read(0, _ROOT.stop))
+    except NCZarrError:
+        return None
+    holder = hierarchy.root.find(group)
+    variable = None if holder is None else holder.variables.get(name)
+    plain = (
+        superblock[:8] == SIGNATURE and superblock[8] in (2, 3) and superblock[9:11] == b"\x08\x08"
+    )
+    if variable is None or not plain or hierarchy.problems or hierarchy.hidden:
+        return None
+    array = variable.array
+    if not isinstance(array, FileStrides) or array.conversion or array.shape != variable.shape:
+        return None
+    stop = max((at + length for at, length in notes), default=0)
+    if array.start is None or array.inline is not None or not 0 < stop <= min(size, _FARTHEST):
+        return None
+    spans = [(part.start, superblock[part]) for part in (_BEFORE_END, _ROOT)]
+    merged = _merged(notes)
+    found = await together(_bytes(at, length) for at, length in merged)
+    spans += [(at, data) for (at, _), data in zip(merged, found, strict=True)]
+    return Layout(variable, tuple(spans), max(stop, _ROOT.stop))
+
+
+async def _bytes(start: int, length: int) -> bytes:
+    return bytes(await read(start, length))
+
+
+def _merged(extents: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return extents without overlaps."""
+    merged: list[tuple[int, int]] = []
+    for start, length in sorted(extents):
+        if merged and start <= sum(merged[-1]):
+            at = merged[-1][0]
+            merged[-1] = (at, max(sum(merged[-1]), start + length) - at)
+        else:
+            merged.append((start, length))
+    return merged
