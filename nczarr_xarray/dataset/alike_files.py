@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import closing
 
 import numpy as np
 
 from nczarr_fsspec.descriptors import OPEN_FLAGS, read_at
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
+from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.hdf5.alike import Layout, read_layout
 from nczarr_xarray.formats.rounds import Parsing
-from nczarr_xarray.model import FileStrides, Variable
+from nczarr_xarray.model import FileChunks, FileStrides, Variable
 
 #: Bytes of data of a file that is read in this way; of more, opening it is a small part.
 _MOST_BYTES = 1 << 20
@@ -52,13 +56,26 @@ class AlikeFiles:
         file, array = found.reader.store, found.variable.array
         if self._learned >= _MOST_LAYOUTS or not isinstance(file, DataFile):
             return None
-        if not isinstance(array, FileStrides) or _nbytes(array) > _MOST_BYTES:
+        if not isinstance(array, (FileChunks, FileStrides)):
             return None
         self._learned += 1
         if bytes(file.source.head[:4]) != b"\x89HDF":
             return None
         group, _, short = name.strip("/").rpartition("/")
         return read_layout(file.url, file.source.size, group, short)
+
+    def open(self, path: str, name: str) -> Opening | None:
+        """Open a variable of a file; None if the file has another layout."""
+        layout = self.layout(name)
+        if layout is None:
+            return None
+        try:
+            source = LocalFileBytes(path)
+        except NCZarrError:
+            return None
+        with closing(source):  # what is read opens it again
+            fits = layout.fits(bytes(source.head[: layout.stop]), source.size)
+            return alike(DataFile(source), layout) if fits else None
 
     def read(self, path: str, name: str) -> tuple[Variable, np.ndarray] | None:
         """Read a variable of a file, all of it; None if the file has another layout.
@@ -68,11 +85,11 @@ class AlikeFiles:
         The metadata of the variable, which it has in common with others, and its data.
         """
         layout = self.layout(name)
-        if layout is None:
+        array = None if layout is None else layout.variable.array
+        if layout is None or not isinstance(array, FileStrides) or array.start is None:
             return None
-        array = layout.variable.array
-        assert isinstance(array, FileStrides)
-        assert array.start is not None
+        if array.inline is not None or _nbytes(array) > _MOST_BYTES:
+            return None
         begin, end = array.start, array.start + _nbytes(array)
         try:
             descriptor = os.open(path, OPEN_FLAGS)
@@ -97,6 +114,12 @@ class AlikeFiles:
             return None
         values = np.frombuffer(data, array.dtype).reshape(array.shape)
         return layout.variable, values.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def alike(file: DataFile, layout: Layout) -> Opening:
+    """Open the variable of a file that has a layout."""
+    variable = layout.variable_in(file.url, file.source.size)
+    return Opening(VariableReader(file, variable), variable, alike=True)
 
 
 def _nbytes(array: FileStrides) -> int:

@@ -20,10 +20,13 @@ class Opening(NamedTuple):
         Reads selections of it.
     variable
         Its metadata.
+    alike
+        Whether these are those of another file, which has the same.
     """
 
     reader: VariableReader
     variable: Variable
+    alike: bool = False
 
 
 class RemoteFile(Protocol):

@@ -249,7 +249,7 @@ class FragmentReader:
             elif not self._read_alike(result, part, place):
                 read(part)
                 opened = self._datasets.known(place)
-                if len(parts) > _FEW and opened is not None:
+                if len(parts) > _FEW and opened is not None and not opened.alike:
                     self._alike.learn(place.name, opened)
         if far:
             _in_threads(read, far)
@@ -320,8 +320,7 @@ class FragmentReader:
                 opened = await found.open(partial(self._alike.layout, place.name))
                 if opened is None:
                     return False
-                layout = self._alike.layout(place.name)
-                if layout is None or opened.variable is not layout.variable:
+                if not opened.alike:
                     await self._alike.learn_remote(place.name, opened)
                 found = opened
                 self._datasets.keep(place, found)
@@ -336,10 +335,14 @@ class FragmentReader:
     def _read_alike(self, result: np.ndarray, part: _Part, place: FragmentPlace) -> bool:
         """Read a part of a file that is like one before; False if it is not, or it is not known."""
         path = self._datasets.path(place)
-        if path is None or any(not isinstance(index, slice) for index in part.key):
+        if path is None:
             return False
-        found = self._alike.read(path, place.name)
+        sliced = all(isinstance(index, slice) for index in part.key)
+        found = self._alike.read(path, place.name) if sliced else None
         if found is None:
+            opened = self._alike.open(path, place.name)
+            if opened is not None:
+                self._datasets.keep(place, opened)
             return False
         variable, values = found
         try:

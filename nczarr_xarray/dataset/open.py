@@ -31,13 +31,13 @@ from nczarr_fsspec.ranges.source import ByteSource, Known
 from nczarr_fsspec.resolve import ZIP, find_remote_file
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_xarray.dataset.aggregations import with_aggregations
+from nczarr_xarray.dataset.alike_files import alike
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import open_target
-from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.hdf5.alike import Layout
@@ -349,7 +349,7 @@ class RemoteVariable:
         await source.begin(self.known)
         like = layout()
         if like is not None and like.fits(bytes(source.head[: like.stop]), source.size):
-            return Opening(VariableReader(DataFile(source), like.variable), like.variable)
+            return alike(DataFile(source), like)
         opened = await _begun(source, self.options)
         return None if opened is None else _variable_of(opened, self.path)
 

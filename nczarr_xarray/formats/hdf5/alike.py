@@ -6,13 +6,14 @@ that has the same bytes where another one was read has the same variable, at the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.formats.hdf5.chunkindex_base import HDF5ChunkIndex
 from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
 from nczarr_xarray.formats.hdf5.superblock import SIGNATURE
 from nczarr_xarray.formats.rounds import read, together
-from nczarr_xarray.model import FileStrides, Variable
+from nczarr_xarray.model import FileChunks, FileStrides, Variable
 
 #: Metadata that lie farther back are not compared.
 _FARTHEST = 1 << 16
@@ -23,12 +24,12 @@ _BEFORE_END, _END, _ROOT = slice(0, 28), slice(28, 36), slice(36, 44)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The metadata of one variable of plain elements, and the bytes that they were read from.
+    """The metadata of one variable, and the bytes that they were read from.
 
     Parameters
     ----------
     variable
-        The variable; its array is a `FileStrides` without a conversion.
+        The variable; its array has no conversion.
     spans
         Positions and bytes.
     stop
@@ -53,9 +54,17 @@ class Layout:
             return False
         return all(start[at : at + len(data)] == data for at, data in self.spans)
 
+    def variable_in(self, url: str, size: int) -> Variable:
+        """Return the variable of another file with this layout."""
+        array = self.variable.array
+        if not isinstance(array, FileChunks):
+            return self.variable
+        assert isinstance(array.index, HDF5ChunkIndex)
+        return replace(self.variable, array=replace(array, index=array.index.moved(url, size)))
+
 
 async def read_layout(url: str, size: int, group: str, name: str) -> Layout | None:
-    """Read the layout of one variable of an HDF5 file; None if it is not one of plain elements.
+    """Read the layout of one variable of an HDF5 file; None if it has to be parsed for each.
 
     Parameters
     ----------
@@ -78,10 +87,11 @@ async def read_layout(url: str, size: int, group: str, name: str) -> Layout | No
     if variable is None or not plain or hierarchy.problems or hierarchy.hidden:
         return None
     array = variable.array
-    if not isinstance(array, FileStrides) or array.conversion or array.shape != variable.shape:
+    known_kind = isinstance(array, (FileChunks, FileStrides))
+    if array is None or not known_kind or array.conversion or array.shape != variable.shape:
         return None
     stop = max((at + length for at, length in notes), default=0)
-    if array.start is None or array.inline is not None or not 0 < stop <= min(size, _FARTHEST):
+    if not 0 < stop <= min(size, _FARTHEST):
         return None
     spans = [(part.start, superblock[part]) for part in (_BEFORE_END, _ROOT)]
     merged = _merged(notes)

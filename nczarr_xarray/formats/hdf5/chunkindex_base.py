@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -163,6 +164,13 @@ class HDF5ChunkIndex(ABC):
         self.grid = grid
         self.address = address
         self.memory = NodeCache()
+
+    def moved(self, url: str, end: int) -> Self:
+        """Return the index of a file with the same metadata, and another end."""
+        other = copy(self)
+        other.grid = replace(self.grid, frame=replace(self.grid.frame, url=url, end=end))
+        other.memory = NodeCache()
+        return other
 
     @abstractmethod
     async def find(self, ids: np.ndarray) -> np.ndarray:
