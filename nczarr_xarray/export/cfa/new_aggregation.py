@@ -6,6 +6,7 @@ from functools import partial
 
 import xarray as xr
 
+from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest
@@ -42,6 +43,10 @@ def plan_new(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) -> Cf
     """
     dialect = dialect_called(request.version or DEFAULT, place.url)
     kind = request.master_kind
+    if kind == "netCDF3" and place.is_tree:
+        raise ExportError(
+            place.url, "is named like a tree, and a CFA3 master is one file: name it .nca"
+        )
     fragments = request.fragment_format or kind
     classic = "netCDF3" in (kind, fragments)
     divider = Divider(classic=classic, most=request.most, shape=request.subarray_shape)

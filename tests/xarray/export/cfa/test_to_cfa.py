@@ -381,6 +381,8 @@ def test_refused_sizes_and_places(tmp_path: Path) -> None:
 
 
 def test_trees_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="a CFA3 master is one file"):
+        sample().nczarr.to_cfa(tmp_path / "m.nczarr", "CFA3")
     tree = xr.DataTree.from_dict({"/": sample(), "/g": sample()})
     with pytest.raises(ExportError, match="write each group as one of its own"):
         tree.nczarr.to_cfa(tmp_path / "m.nca")
