@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.hdf5.alike import Layout
+from nczarr_xarray.formats.hdf5.alike import MetadataPattern
 from nczarr_xarray.model import Variable
 
 
@@ -36,13 +36,13 @@ class RemoteFile(Protocol):
     def source(self) -> OnLoop:
         """What runs coroutines on the loop."""
 
-    async def open(self, layout: Callable[[], Layout | None]) -> Opening | None:
+    async def open(self, pattern: Callable[[], MetadataPattern | None]) -> Opening | None:
         """Open the variable; None if the file is of a kind that `Opener.open` opens.
 
         Parameters
         ----------
-        layout
-            Returns the layout that the file may have: then its metadata need not be parsed.
+        pattern
+            Returns the pattern that the file may have: then its metadata need not be parsed.
             Called once the first bytes of the file are there.
 
         Raises

@@ -317,7 +317,7 @@ class FragmentReader:
         try:
             if not isinstance(found, Opening):
                 place = self._fragments.places(part.number)[0]
-                opened = await found.open(partial(self._alike.layout, place.name))
+                opened = await found.open(partial(self._alike.pattern, place.name))
                 if opened is None:
                     return False
                 if not opened.alike:

@@ -40,7 +40,7 @@ from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import open_target
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.format import Source
-from nczarr_xarray.formats.hdf5.alike import Layout
+from nczarr_xarray.formats.hdf5.alike import MetadataPattern
 from nczarr_xarray.formats.nczarr.nodes import Answer
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
 from nczarr_xarray.formats.opendap import is_dap
@@ -344,10 +344,10 @@ class RemoteVariable:
     options: OpenOptions
     path: str
 
-    async def open(self, layout: Callable[[], Layout | None]) -> Opening | None:
+    async def open(self, pattern: Callable[[], MetadataPattern | None]) -> Opening | None:
         source = self.source
         await source.begin(self.known)
-        like = layout()
+        like = pattern()
         if like is not None and like.fits(bytes(source.head[: like.stop]), source.size):
             return alike(DataFile(source), like)
         opened = await _begun(source, self.options)

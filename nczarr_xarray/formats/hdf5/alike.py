@@ -23,7 +23,7 @@ _BEFORE_END, _END, _ROOT = slice(0, 28), slice(28, 36), slice(36, 44)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MetadataPattern:
     """The metadata of one variable, and the bytes that they were read from.
 
     Parameters
@@ -41,7 +41,7 @@ class Layout:
     stop: int
 
     def fits(self, start: bytes, size: int) -> bool:
-        """Tell whether a file has this layout.
+        """Tell whether a file has this pattern.
 
         Parameters
         ----------
@@ -55,7 +55,7 @@ class Layout:
         return all(start[at : at + len(data)] == data for at, data in self.spans)
 
     def variable_in(self, url: str, size: int) -> Variable:
-        """Return the variable of another file with this layout."""
+        """Return the variable of another file with this pattern."""
         array = self.variable.array
         if not isinstance(array, FileChunks):
             return self.variable
@@ -63,8 +63,8 @@ class Layout:
         return replace(self.variable, array=replace(array, index=array.index.moved(url, size)))
 
 
-async def read_layout(url: str, size: int, group: str, name: str) -> Layout | None:
-    """Read the layout of one variable of an HDF5 file; None if it has to be parsed for each.
+async def read_pattern(url: str, size: int, group: str, name: str) -> MetadataPattern | None:
+    """Read the pattern of one variable of an HDF5 file; None if it has to be parsed for each.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ async def read_layout(url: str, size: int, group: str, name: str) -> Layout | No
     merged = _merged(notes)
     found = await together(_bytes(at, length) for at, length in merged)
     spans += [(at, data) for (at, _), data in zip(merged, found, strict=True)]
-    return Layout(variable, tuple(spans), max(stop, _ROOT.stop))
+    return MetadataPattern(variable, tuple(spans), max(stop, _ROOT.stop))
 
 
 async def _bytes(start: int, length: int) -> bytes:

@@ -93,7 +93,7 @@ def test_metadata_that_differ(tmp_path: Path, options: dict[str, Any]) -> None:
 def test_what_is_not_learned(tmp_path: Path) -> None:
     path = write(tmp_path / "0.nc", format="NETCDF3_CLASSIC")
     files = learned(path)
-    assert files.layout("tas") is None
+    assert files.pattern("tas") is None
     assert files.open(str(path), "tas") is None
 
 
@@ -155,14 +155,14 @@ def test_what_is_no_such_file(tmp_path: Path) -> None:
     assert files.read(str(path), "tas") is not None
 
 
-def test_few_layouts_are_learned(tmp_path: Path) -> None:
+def test_few_patterns_are_learned(tmp_path: Path) -> None:
     files = AlikeFiles()
     for number in range(12):
         path = write(tmp_path / f"{number}.nc", attributes={"units": "K" * (number + 1)})
         files.learn("tas", opened(path))
-    layout = files.layout("tas")
-    assert layout is not None
-    assert layout.variable.attributes["units"].value == "K" * 8
+    pattern = files.pattern("tas")
+    assert pattern is not None
+    assert pattern.variable.attributes["units"].value == "K" * 8
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
