@@ -117,8 +117,3 @@ def even_edges(length: int, count: int) -> Edges:
 def regular_edges(length: int, part: int) -> Edges:
     """Return the borders of parts of the same length, of which the last may be shorter."""
     return np.append(np.arange(0, length, part, dtype=np.int64), np.int64(length))
-
-
-def whole(length: int) -> Edges:
-    """Return the borders of a dimension that is not divided."""
-    return np.array([0, length], np.int64)

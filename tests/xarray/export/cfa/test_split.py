@@ -16,7 +16,6 @@ from nczarr_xarray.export.cfa.split import (
     even_edges,
     regular_edges,
     split_counts,
-    whole,
 )
 
 _VECTORS = Path(__file__).parents[3] / "data" / "cfa-vectors"
@@ -129,8 +128,7 @@ def test_nothing_is_lost_with_equal_parts() -> None:
             assert 0 < parts[-1] <= part
 
 
-def test_whole_dimensions() -> None:
-    assert whole(5).tolist() == [0, 5]
+def test_a_dimension_without_length_is_one_part() -> None:
     assert even_edges(0, 1).tolist() == [0, 0]
 
 
