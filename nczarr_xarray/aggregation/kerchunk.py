@@ -12,7 +12,7 @@ from typing import Any
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.stores.writers import MappingWriter
 from nczarr_xarray.aggregation.combine import Aggregated
-from nczarr_xarray.aggregation.write import held, plain
+from nczarr_xarray.aggregation.write import group_attributes, held, plain
 from nczarr_xarray.export.cfa.content import Content, Member, write_tree
 from nczarr_xarray.export.storage import note_text
 from nczarr_xarray.formats.cfa.table import packing_of
@@ -151,7 +151,8 @@ class Combination:
                 members.append(Member(replace(variable, array=array)))
         objects: dict[str, bytes] = {}
         root = self.found.hierarchy.root
-        write_tree(Content(root.attributes, members), MappingWriter(objects), _PROFILE)
+        content = Content(root.attributes, members, (), group_attributes(self.found))
+        write_tree(content, MappingWriter(objects), _PROFILE)
         found: References = {}
         for key, data in objects.items():
             if key.rpartition("/")[2] in _DOCUMENTS:

@@ -28,7 +28,7 @@ from nczarr_xarray.export.cfa.master import (
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.nczarr.enums import as_flags
-from nczarr_xarray.model import NC_DTYPES, ChunkedArray, Dimension, Variable
+from nczarr_xarray.model import NC_DTYPES, Attribute, ChunkedArray, Dimension, Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +110,24 @@ class MasterWriter:
             else:
                 members += aggregation(variable if keeps else unpacked(variable), table, dialect)
         attributes = conventions(found.hierarchy.root.attributes, dialect)
-        content = Content(attributes, members, list(dimensions.values()))
+        self._check_names(members)
+        content = Content(attributes, members, list(dimensions.values()), group_attributes(found))
         referred = partial(referred_keys, self.place)
         claim = Claim.begin(self.place, referred)
         task = CfaTask(self.place, self.kind, claim, referred, [], content, replaces)
         with Progress("aggregate", shown=False) as progress:
             task.run(progress)
+
+    def _check_names(self, members: list[Member]) -> None:
+        """Raise if a variable of a table has the name of another variable."""
+        seen: set[str] = set()
+        for member in members:
+            path = member.variable.path
+            if path in seen:
+                raise ExportError(
+                    self.place.url, f"would hold {path} twice: give the variable another name"
+                )
+            seen.add(path)
 
     def _dimensions(self, found: Aggregated) -> dict[str, Dimension]:
         """Return the dimensions of the master, by path.
@@ -133,6 +145,12 @@ class MasterWriter:
             for group in found.hierarchy.root.walk()
             for d in group.dimensions.values()
         }
+
+
+def group_attributes(found: Aggregated) -> dict[str, dict[str, Attribute]]:
+    """Return the attributes of groups below the root."""
+    groups = (group for group in found.hierarchy.root.walk() if group.path != "/")
+    return {group.path: group.attributes for group in groups}
 
 
 def plain(variable: Variable) -> Variable:

@@ -61,11 +61,15 @@ class Content:
     ----------
     dimensions
         Those that no variable may have; others are known from the variables.
+    groups
+        Attributes of groups below the root, by path; groups without any are known from the
+        variables.
     """
 
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
     dimensions: Iterable[Dimension] = ()
+    groups: Mapping[str, Mapping[str, Attribute]] = field(default_factory=dict)
 
     def contents(self) -> Contents:
         """Return the dataset as a tree of groups."""
@@ -73,6 +77,8 @@ class Content:
         used = (d for member in self.members for d in member.variable.dimensions)
         for dimension in (*self.dimensions, *used):
             found.group(dimension.group).dimensions[dimension.name] = dimension
+        for path, attributes in self.groups.items():
+            found.group(path).attributes.update(attributes)
         for variable, *_ in self.members:
             found.group(variable.group).variables[variable.name] = variable
         return found

@@ -139,12 +139,13 @@ def aggregation(variable: Variable, fragments: Fragments, dialect: Dialect) -> l
     )
     if variable.nc_type == "string":
         scalar = replace(scalar, dtype=np.dtype(object))
-    return [Member(scalar), *(_term(term) for term in encoded.terms)]
+    return [Member(scalar), *(_term(term, variable.group) for term in encoded.terms)]
 
 
-def _term(term: Term) -> Member:
+def _term(term: Term, owner: str) -> Member:
+    """Return a variable of a table, which is in the group of its owner or below that."""
     above, _, name = term.path.strip("/").rpartition("/")
-    group = f"/{above}"
+    group = join(owner, above) if above else owner
     values = np.asarray(term.values)
     text = values.dtype.kind in "OSU"
     nc_type = "string" if text else netcdf_type(values.dtype)

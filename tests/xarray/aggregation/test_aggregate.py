@@ -238,6 +238,27 @@ def test_a_master_elsewhere(tmp_path: Path) -> None:
         fs.rm("/aggregated", recursive=True)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["m.nca", "m.nczarr"])
+def test_groups(tmp_path: Path, version: str, name: str) -> None:
+    for n in range(3):
+        with netCDF4.Dataset(tmp_path / f"{n}.nc", "w") as file:
+            file.createDimension("time", 1)
+            file.createVariable("time", "f8", ("time",))[:] = n
+            for path in ("a", "a/b"):
+                group = file.createGroup(path)
+                group.note = f"group {path}"
+                group.createVariable("v", "f4", ("time",))[:] = n + len(path)
+                group.createVariable("c", "i2", ())[...] = 7
+    aggregate([tmp_path / f"{n}.nc" for n in range(3)], tmp_path / name, cfa_version=version)
+    with xr.open_datatree(tmp_path / name, engine="nczarr") as tree:
+        assert np.asarray(tree["a/v"]).tolist() == [1, 2, 3]
+        assert np.asarray(tree["a/b/v"]).tolist() == [3, 4, 5]
+        assert tree["a/b/c"].item() == 7
+        assert tree["a/b"].attrs == {"note": "group a/b"}
+        assert np.asarray(tree["time"]).tolist() == [0, 1, 2]
+
+
 def test_enums_become_flags(tmp_path: Path) -> None:
     files = []
     for n in range(2):

@@ -186,3 +186,19 @@ def test_references_are_no_aggregation(tmp_path: Path) -> None:
     aggregate([chunked(tmp_path / "a.nc", [0])], tmp_path / "a.json", "time")
     with pytest.raises(ExportError, match=r"a.json: has no aggregation variable"):
         convert_references(tmp_path / "a.json", tmp_path / "b.nca")
+
+
+def test_groups_of_references(tmp_path: Path) -> None:
+    for n in range(2):
+        with netCDF4.Dataset(tmp_path / f"{n}.nc", "w") as file:
+            file.createDimension("t", 1)
+            file.createVariable("t", "f8", ("t",))[:] = n
+            for path in ("a", "a/b"):
+                group = file.createGroup(path)
+                group.note = path
+                group.createVariable("v", "f8", ("t",))[:] = n + len(path)
+    aggregate([tmp_path / "0.nc", tmp_path / "1.nc"], tmp_path / "all.json")
+    with xr.open_datatree(tmp_path / "all.json", engine="nczarr") as tree:
+        assert np.asarray(tree["a/v"]).tolist() == [1, 2]
+        assert np.asarray(tree["a/b/v"]).tolist() == [3, 4]
+        assert tree["a/b"].attrs["note"] == "a/b"
