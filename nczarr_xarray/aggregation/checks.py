@@ -10,7 +10,7 @@ from nczarr_xarray.dataset.units import Convert, conversion
 
 #: Conversion of times is not exact: a result that is so close to one with few decimals is meant
 #: to be that one. Others, such as seven hours in days, are not rounded.
-_DECIMALS, _NOISE = 9, 1e-11
+DECIMALS, _NOISE = 9, 1e-11
 
 
 def check_layouts(
@@ -83,7 +83,7 @@ def converted(values: np.ndarray, own: Piece, wanted: Piece) -> np.ndarray:
         return values
     found = convert(values)
     if wanted.calendar is not None:
-        rounded = np.round(found, _DECIMALS)
+        rounded = np.round(found, DECIMALS)
         found = np.where(np.abs(rounded - found) <= _NOISE, rounded, found)
     if values.dtype.kind not in "iu":
         return found

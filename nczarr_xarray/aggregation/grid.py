@@ -10,7 +10,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError, NCZarrWarning
 from nczarr_xarray.aggregation.axes import Axis, by_coordinate, in_sequence
-from nczarr_xarray.aggregation.checks import converted
+from nczarr_xarray.aggregation.checks import DECIMALS, converted
 from nczarr_xarray.aggregation.summary import Layout, Piece, Summary
 
 
@@ -161,7 +161,8 @@ class Arranger:
         assert wanted is not None
         before = self.before.get(dimension)
         blocks = [] if before is None else before.blocks()
-        known = {_key(block): number for number, block in enumerate(blocks)}
+        exact = wanted.calendar is None or self._units(dimension) == {wanted.units}
+        known = {_key(block, exact): number for number, block in enumerate(blocks)}
         same: dict[tuple[int, int], int] = {}
         numbers = np.empty(len(self.files), np.int64)
         for at, file in enumerate(self.files):
@@ -171,12 +172,17 @@ class Arranger:
                 own = layout.piece(dimension)
                 assert own is not None
                 block = np.atleast_1d(converted(values, own, wanted))
-                number = known.setdefault(_key(block), len(blocks))
+                number = known.setdefault(_key(block, exact), len(blocks))
                 if number == len(blocks):
                     blocks.append(block)
                 same[id(values), id(layout)] = number
             numbers[at] = number
         return numbers, blocks
+
+    def _units(self, dimension: str) -> set[str | None]:
+        """Return the units that files have along a dimension."""
+        pieces = {file.layout.piece(dimension) for file in self.files}
+        return {None if piece is None else piece.units for piece in pieces}
 
     def _check_asked(self, dimension: str, numbers: np.ndarray) -> None:
         if self.asked and dimension not in self.asked:
@@ -309,9 +315,13 @@ def check_places(grid: Grid, files: Sequence[Summary], *, gaps: bool, partly: bo
     warnings.warn(f"{message}; they read as missing data", NCZarrWarning, stacklevel=4)
 
 
-def _key(block: np.ndarray) -> object:
+def _key(block: np.ndarray, exact: bool) -> object:
+    """Return what equal blocks have in common; conversion of units is not `exact`."""
     if block.dtype.kind == "O":
         return tuple(block.tolist())
     if block.dtype.kind in "iu":
         return "i", block.astype(np.int64).tobytes()
-    return block.astype(np.float64).tobytes() if block.dtype.kind == "f" else block.tobytes()
+    if block.dtype.kind != "f":
+        return block.tobytes()
+    values = block.astype(np.float64)
+    return (values if exact else np.round(values, DECIMALS)).tobytes()

@@ -18,6 +18,7 @@ from nczarr_xarray.model import (
     FragmentMapping,
     Variable,
     described,
+    text_of,
 )
 
 _AS_IT_IS = FragmentMapping()
@@ -122,6 +123,8 @@ class Reading:
         dtype = self.array.dtype.newbyteorder("=")
         if data.dtype == dtype:
             return data.copy() if missing is not None else data
+        if dtype.kind == "O" and data.dtype.kind in "SU" and self.variable.nc_type == "string":
+            return _texts(data)
         if dtype.kind not in "iufb" or data.dtype.kind not in "iufb":
             raise FormatError(
                 self.variable.path,
@@ -139,6 +142,13 @@ class Reading:
                         "which the aggregation holds",
                     )
         return cast.astype(dtype, copy=False)
+
+
+def _texts(data: np.ndarray) -> np.ndarray:
+    """Return text of limited length, as pure Zarr has it, as text of any length."""
+    texts = np.empty(data.size, object)
+    texts[:] = [text_of(one) if isinstance(one, bytes) else one for one in data.ravel().tolist()]
+    return texts.reshape(data.shape)
 
 
 def _holds(cast: np.ndarray, data: np.ndarray) -> np.ndarray:

@@ -284,6 +284,18 @@ def test_fragments_that_are_trees(tmp_path: Path) -> None:
     check_field(tmp_path / "m.nca", 2)
 
 
+@pytest.mark.parametrize("text", [np.array([b"a", b"bcd"]), np.array(["ä", "bcd"])])
+def test_text_of_zarr_that_has_a_length(tmp_path: Path, text: np.ndarray) -> None:
+    files = []
+    for number in (0, 2):
+        ds = xr.Dataset({"v": ("x", text)}, {"x": [number, number + 1]})
+        files.append(str(tmp_path / f"{number}.zarr"))
+        ds.to_zarr(files[-1], zarr_format=2, consolidated=False)
+    aggregate(files, tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == text.astype("U").tolist() * 2
+
+
 @pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
 @pytest.mark.parametrize("packing", [{}, {"scale_factor": 0.5}])
 def test_the_fill_value_of_zarr_2(tmp_path: Path, version: Any, packing: dict[str, float]) -> None:

@@ -92,6 +92,21 @@ def test_times_keep_their_digits(tmp_path: Path) -> None:
     assert combine(files).values["/time"].tolist() == pytest.approx([0.0, 7 / 24], rel=1e-15)
 
 
+def test_times_of_other_units_are_the_same_but_for_rounding(tmp_path: Path) -> None:
+    """Tiles: of each time there are two files, whose units differ."""
+    files: list[str] = []
+    for hours in (7.0, 13.0):
+        for x, (units, factor) in enumerate([("days", 24), ("hours", 1)]):
+            time = (("time",), np.array([hours / factor]), {"units": f"{units} since 2000-01-01"})
+            tile: Any = {"time": time, "x": (("x",), np.array([x]), {})}
+            tile["v"] = (("time", "x"), np.full((1, 1), 10 * hours + x), {})
+            files.append(write(tmp_path / f"{len(files)}.nc", tile))
+    for order in (files, files[::-1]):
+        found = combine(order)
+        assert len(found.values["/time"]) == 2
+        assert assembled(found, "/v").tolist() == [[70, 71], [130, 131]]
+
+
 def test_coordinates_that_their_type_does_not_hold_become_double(tmp_path: Path) -> None:
     files = []
     for number, (units, value) in enumerate([("m", 1), ("km", 100)]):
