@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from nczarr_fsspec.errors import AccessDeniedError, URLError
+from nczarr_fsspec.filesystem_place import innermost
 from nczarr_fsspec.hosts import is_metadata_service, is_private
 from nczarr_fsspec.places import SERVERS, Place, is_absolute, locate, place_of
 from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
 from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
-from nczarr_fsspec.resolve import innermost
 from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import (

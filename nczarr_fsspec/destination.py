@@ -9,21 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
+from nczarr_fsspec.filesystem_place import innermost, open_filesystem
 from nczarr_fsspec.ranges.open import open_source, split_options
-from nczarr_fsspec.resolve import (
-    ZIP,
-    exists,
-    innermost,
-    local_path,
-    look,
-    open_filesystem,
-    says_file,
-    says_zip,
-    split_local_options,
-)
+from nczarr_fsspec.resolve import split_local_options
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
+from nczarr_fsspec.target_names import ZIP, exists, local_path, look, says_file, says_zip
 from nczarr_fsspec.url import is_url, parse_url, redact
 from nczarr_fsspec.writable import WritableStore
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.filesystem_place import open_unasked
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.open import open_local
 from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
-from nczarr_fsspec.resolve import open_unasked
 from nczarr_fsspec.stores.referencefiles import File
 from nczarr_fsspec.stores.referencefolder import METADATA, is_folder_of_references
 from nczarr_fsspec.stores.referenceformat import begins_like_references, is_references

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from nczarr_fsspec.descriptors import OPEN_FLAGS
 from nczarr_fsspec.errors import (
     AccessDeniedError,
     DatasetNotFoundError,
@@ -22,39 +19,27 @@ from nczarr_fsspec.errors import (
     StoreError,
     URLError,
 )
-from nczarr_fsspec.extras import missing_package
+from nczarr_fsspec.filesystem_place import FilesystemPlace, checked, innermost, place_of_url
 from nczarr_fsspec.keystore import MAX_METADATA, KeyStore
 from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
 from nczarr_fsspec.ranges.local import name_of
 from nczarr_fsspec.ranges.open import (
-    MAX_WHOLE,
-    OwnOptions,
     open_file_object,
     open_local,
-    open_source,
     split_options,
 )
-from nczarr_fsspec.ranges.source import ByteSource, Known, LocalBytes, RemoteBytes
-from nczarr_fsspec.s3nc import CONFIG_OPTION, located
+from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.s3nc import CONFIG_OPTION
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.zip import ZipStore, open_archive
-from nczarr_fsspec.stores.zipformat import TAIL_BYTES
+from nczarr_fsspec.target_names import TREES, ZIP, exists, local_path, look, says_file, says_zip
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION
 from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
 
 if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem
-
-    from nczarr_fsspec.ranges.remote import RemoteFileBytes
-
-#: modes of what is not one classic or HDF5 file
-_TREES = frozenset({"nczarr", "zarr", "zip"})
-#: how archives begin
-ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-#: a URL that ends so names one file; others are asked for a tree first
-_FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5|json)\Z", re.IGNORECASE)
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,48 +148,6 @@ def _resolve(
     )
 
 
-def find_remote_file(
-    target: str, storage_options: Mapping[str, Any] | None
-) -> tuple[RemoteFileBytes, Known | None] | None:
-    """Find the remote file that a URL names as a file, and what version of it is known.
-
-    No request is sent: `RemoteFileBytes.begin` opens the file, with others at a time. What it
-    finds may be an archive, or the page that a server makes of a directory.
-
-    Parameters
-    ----------
-    target, storage_options
-        As of `resolve`.
-
-    Returns
-    -------
-    None if the target is local, a tree or an archive by its name, or says nothing of it.
-
-    Raises
-    ------
-    URLError
-        If `target` cannot be understood.
-    """
-    from nczarr_fsspec.ranges.memory import memory
-    from nczarr_fsspec.ranges.remote import RemoteFileBytes
-    from nczarr_fsspec.transport.filesystems import is_http, is_s3
-    from nczarr_fsspec.transport.open import open_transport
-
-    if not is_url(target) or exists(target):
-        return None
-    url = parse_url(target)
-    if not says_file(url.path, url.mode) or url.protocol != url.target_protocol:
-        return None
-    place = _place(url, storage_options)
-    if not (is_http(place.fs) or is_s3(place.fs)) or place.own.keeping is not None:
-        return None
-    own, shown = place.own, target.partition("#")[0]
-    transport = open_transport(place.fs, own.timeout)
-    source = RemoteFileBytes(transport, place.path, redact(shown), own.max_whole)
-    source.identity = place.identity
-    return source, memory.known(source.identity) if source.identity else None
-
-
 def open_keystore(target: object, storage_options: Mapping[str, Any] | None = None) -> KeyStore:
     """Open what must be a tree or a zip archive.
 
@@ -233,136 +176,8 @@ def _open_url(
     if url.protocol == "file":
         follow = split_local_options(options, shown)
         return Resolved(_open_path(local_path(url), shown, url.mode, follow=follow), url.mode)
-    found = _open_in_filesystem(_place(url, options), url.mode, shown, index_cache)
-    return found if not url.mode & _TREES else replace(found, as_file=None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A path in a filesystem, and this package's options for reading there."""
-
-    fs: AbstractFileSystem
-    path: str
-    own: OwnOptions = field(default_factory=OwnOptions)
-
-    @property
-    def identity(self) -> str:
-        """Tells what is here from all else; free of secrets, the same in other processes.
-
-        ``""`` where only an object of this process tells it (an open file, a function).
-        """
-        from nczarr_fsspec.transport.filesystems import arguments, is_plain
-
-        args, options = arguments(self.fs)
-        if not is_plain((args, options)):
-            return ""
-        text = repr((type(self.fs).__name__, args, sorted(options.items()), self.path))
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-    def open_archive(self, shown: str | None) -> KeyStore:
-        """Open the archive here; errors as `nczarr_fsspec.ranges.open.open_source`."""
-        own = self.own
-        source = open_source(
-            self.fs,
-            self.path,
-            shown,
-            max_whole=own.max_whole,
-            timeout=own.timeout,
-            tail=TAIL_BYTES,
-        )
-        return _checked(open_archive(source))
-
-    def open(self, shown: str | None, index_cache: Path | None) -> RemoteBytes | LocalBytes:
-        """Return the file here; errors as `nczarr_fsspec.ranges.open.open_source`."""
-        from nczarr_fsspec.ranges.memory import memory
-
-        identity = self.identity
-        known = memory.known(identity, index_cache) if identity else None
-        own = self.own
-        source = open_source(
-            self.fs, self.path, shown, known=known, max_whole=own.max_whole, timeout=own.timeout
-        )
-        if not isinstance(source, RemoteBytes):
-            return source
-        source.identity = identity
-        if own.keeping is None:
-            return source
-        memory.of(source)  # so that it is asked for the next time whether it is another version
-        return own.keeping.keep(source)
-
-
-def _place(url: NetCDFURL, options: Mapping[str, Any] | None) -> _Place:
-    from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem
-
-    own, options = split_options(options, url.text.partition("#")[0])
-    fs, path = innermost(*open_filesystem(url, options))
-    if isinstance(fs, ByteRangeFileSystem):  # what it does for others is done here anyway
-        if own.max_whole == MAX_WHOLE:
-            own = replace(own, max_whole=fs.max_whole)
-        fs, path = innermost(fs.fs, fs._strip_protocol(path))
-    return _Place(fs, path, own)
-
-
-def open_unasked(
-    target: str, storage_options: Mapping[str, Any] | None = None
-) -> LocalBytes | RemoteFileBytes:
-    """Open the file at a URL as one; of one behind a network, nothing is asked yet.
-
-    Raises
-    ------
-    URLError
-        If the URL or the options cannot be understood.
-    DatasetNotFoundError, StoreError
-        If there is no such file on this machine, or it cannot be read.
-    """
-    from fsspec.implementations.local import LocalFileSystem
-    from fsspec.implementations.memory import MemoryFileSystem
-
-    from nczarr_fsspec.ranges.remote import RemoteFileBytes
-    from nczarr_fsspec.transport.filesystems import describe
-    from nczarr_fsspec.transport.open import open_transport
-
-    place = _place(parse_url(target), storage_options)
-    fs, path, own = place.fs, place.path, place.own
-    if isinstance(fs, (LocalFileSystem, MemoryFileSystem)):
-        source = open_source(fs, path)
-        assert isinstance(source, LocalBytes)
-        return source
-    transport = open_transport(fs, own.timeout)
-    return RemoteFileBytes.unasked(transport, path, describe(fs, path), own.max_whole)
-
-
-def open_filesystem(
-    url: NetCDFURL, options: Mapping[str, Any] | None
-) -> tuple[AbstractFileSystem, str]:
-    """Find the filesystem that a URL names, and the path in it; errors as `open_keystore`."""
-    from fsspec.core import url_to_fs
-
-    from nczarr_fsspec.aws import storage_options
-
-    shown = url.text.partition("#")[0]
-    options = dict(options or {})
-    url, keys = located(url, options.pop(CONFIG_OPTION, None))
-    arguments = storage_options(url, options, keys)
-    try:
-        fs, path = url_to_fs(url.base, **arguments)
-    except ImportError as error:
-        raise missing_package(url.target_protocol, error, shown) from None
-    except (ValueError, TypeError) as error:
-        raise URLError(shown, f"fsspec cannot open it: {redact(str(error))}") from None
-    except Exception as error:  # noqa: BLE001 - some filesystems connect when they are made
-        reason = f"{type(error).__name__}: {redact(str(error))}"
-        raise StoreError(shown, f"cannot be opened: {reason}") from None
-    return fs, path
-
-
-def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, str]:
-    """Return the filesystem below those that only shift the root, and the path in it."""
-    from fsspec.implementations.dirfs import DirFileSystem
-
-    while isinstance(fs, DirFileSystem):  # its asynchronous half needs an asynchronous target
-        fs, path = fs.fs, fs._join(path)
-    return fs, path
+    found = _open_in_filesystem(place_of_url(url, options), url.mode, shown, index_cache)
+    return found if not url.mode & TREES else replace(found, as_file=None)
 
 
 def _open_fsspec(target: Any, index_cache: Path | None) -> KeyStore | ByteSource:
@@ -374,11 +189,11 @@ def _open_fsspec(target: Any, index_cache: Path | None) -> KeyStore | ByteSource
     is_file = isinstance(target, OpenFile) or hasattr(target, "read")
     path = target.root if hasattr(target, "root") else getattr(target, "path", "")
     mode = frozenset({"bytes"} if is_file else ())
-    return _open_in_filesystem(_Place(target.fs, path), mode, None, index_cache).data
+    return _open_in_filesystem(FilesystemPlace(target.fs, path), mode, None, index_cache).data
 
 
 def _open_in_filesystem(
-    place: _Place, mode: frozenset[str], shown: str | None, index_cache: Path | None
+    place: FilesystemPlace, mode: frozenset[str], shown: str | None, index_cache: Path | None
 ) -> Resolved:
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem
@@ -414,7 +229,7 @@ def _open_in_filesystem(
             raise
         return tree(partial(_raise, error))
     if bytes(source.head[:4]) in ZIP:
-        return Resolved(_checked(open_archive(source)), mode)
+        return Resolved(checked(open_archive(source)), mode)
     if source.head.lstrip().startswith(b"<") and "bytes" not in mode:
         # a tree may be called like a file, and this be what its server makes of a directory
         source.close()
@@ -473,7 +288,7 @@ def _open_path(
         _refuse_file_modes(shown, mode)
         return DirectoryStore(path, follow_symlinks=follow)
     if start.startswith(ZIP) or says_zip(path, mode):
-        return _checked(ZipStore(path))
+        return checked(ZipStore(path))
     return open_local(path)
 
 
@@ -495,59 +310,5 @@ def _open_file(file: Any) -> KeyStore | ByteSource:
     if not isinstance(start, bytes):
         raise URLError(shown, "is a text file; open it in binary mode")
     if start.startswith(ZIP):
-        return _checked(ZipStore(file, shown))
+        return checked(ZipStore(file, shown))
     return open_file_object(file)
-
-
-def look(path: str) -> tuple[int, bytes]:
-    """Return the mode of what is at a local path (0 for nothing), and the first bytes of a file.
-
-    What is neither a file nor a directory is not opened: opening a device may do something.
-
-    Raises
-    ------
-    OSError, ValueError
-        If it cannot be looked at, or `path` cannot be a path.
-    """
-    try:
-        kind = os.stat(path).st_mode
-        if not stat.S_ISREG(kind):
-            return kind, b""
-        descriptor = os.open(path, OPEN_FLAGS)
-    except (FileNotFoundError, NotADirectoryError):
-        return 0, b""
-    try:
-        kind = os.fstat(descriptor).st_mode
-        return kind, os.read(descriptor, 8) if stat.S_ISREG(kind) else b""
-    finally:
-        os.close(descriptor)
-
-
-def says_zip(path: str, mode: frozenset[str]) -> bool:
-    """Tell whether a target is named as a zip archive."""
-    return "zip" in mode or (path.lower().endswith(".zip") and "file" not in mode)
-
-
-def says_file(path: str, mode: frozenset[str]) -> bool:
-    """Tell whether a target is named as one classic or HDF5 file."""
-    return not mode & _TREES and ("bytes" in mode or _FILE_NAME.search(path) is not None)
-
-
-def _checked(store: KeyStore) -> KeyStore:
-    """Return the archive `store` if its directory can be read."""
-    (found,) = store.list_many([""])
-    if isinstance(found, StoreError):
-        store.close()
-        raise found
-    return store
-
-
-def local_path(url: NetCDFURL) -> str:
-    """Return the path of a ``file`` URL: as it stands, or percent-decoded if only that exists."""
-    decoded = unquote(url.path)
-    return url.path if exists(url.path) or not exists(decoded) else decoded
-
-
-def exists(path: str) -> bool:
-    """Tell whether a local path exists; False if it cannot be a path."""
-    return os.path.exists(path)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, NCZarrError
+from nczarr_fsspec.filesystem_place import find_remote_file
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
-from nczarr_fsspec.resolve import find_remote_file
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe
 from nczarr_xarray.dataset.implied_fill import with_fills

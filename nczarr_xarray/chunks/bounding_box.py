@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nczarr_xarray.chunks.plan import Index
+from nczarr_xarray.chunks.pieces import Index
 
 
 class BoundingBox:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.chunks.plan import OuterPlan, Part, PointPlan
+from nczarr_xarray.chunks.pieces import Part
+from nczarr_xarray.chunks.plan import OuterPlan, PointPlan
 from nczarr_xarray.chunks.records import LONGEST
 
 #: Where bytes are on this machine, so many from one wanted piece to the next are read faster than a

@@ -25,11 +25,12 @@ from nczarr_fsspec.errors import (
     NCZarrError,
     StoreError,
 )
+from nczarr_fsspec.filesystem_place import find_remote_file
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, Known
-from nczarr_fsspec.resolve import ZIP, find_remote_file
 from nczarr_fsspec.stores.mapping import MappingStore
+from nczarr_fsspec.target_names import ZIP
 from nczarr_xarray.dataset.aggregations import with_aggregations
 from nczarr_xarray.dataset.alike_files import alike
 from nczarr_xarray.dataset.file import DataFile

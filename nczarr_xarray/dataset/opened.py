@@ -13,7 +13,7 @@ import numpy as np
 from nczarr_fsspec.changes.moment import Reading
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_xarray.chunks.plan import Index
+from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader, loop_of
 from nczarr_xarray.model import Hierarchy, Variable

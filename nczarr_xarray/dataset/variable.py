@@ -16,7 +16,8 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, OnLoop, RemoteStore
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.padding import PaddedSelection, padded_selection
-from nczarr_xarray.chunks.plan import Index, Plan, plan_outer, plan_points
+from nczarr_xarray.chunks.pieces import Index
+from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel, in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile

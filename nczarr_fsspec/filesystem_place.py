@@ -1,0 +1,205 @@
+"""A path in a filesystem of fsspec: from a URL to it, and to the file that is there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.extras import missing_package
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.ranges.open import MAX_WHOLE, OwnOptions, open_source, split_options
+from nczarr_fsspec.ranges.source import Known, LocalBytes, RemoteBytes
+from nczarr_fsspec.s3nc import CONFIG_OPTION, located
+from nczarr_fsspec.stores.zip import open_archive
+from nczarr_fsspec.stores.zipformat import TAIL_BYTES
+from nczarr_fsspec.target_names import exists, says_file
+from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+    from nczarr_fsspec.ranges.remote import RemoteFileBytes
+
+
+@dataclass(frozen=True, slots=True)
+class FilesystemPlace:
+    """A path in a filesystem, and this package's options for reading there."""
+
+    fs: AbstractFileSystem
+    path: str
+    own: OwnOptions = field(default_factory=OwnOptions)
+
+    @property
+    def identity(self) -> str:
+        """Tells what is here from all else; free of secrets, the same in other processes.
+
+        ``""`` where only an object of this process tells it (an open file, a function).
+        """
+        from nczarr_fsspec.transport.filesystems import arguments, is_plain
+
+        args, options = arguments(self.fs)
+        if not is_plain((args, options)):
+            return ""
+        text = repr((type(self.fs).__name__, args, sorted(options.items()), self.path))
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def open_archive(self, shown: str | None) -> KeyStore:
+        """Open the archive here; errors as `nczarr_fsspec.ranges.open.open_source`."""
+        own = self.own
+        source = open_source(
+            self.fs,
+            self.path,
+            shown,
+            max_whole=own.max_whole,
+            timeout=own.timeout,
+            tail=TAIL_BYTES,
+        )
+        return checked(open_archive(source))
+
+    def open(self, shown: str | None, index_cache: Path | None) -> RemoteBytes | LocalBytes:
+        """Return the file here; errors as `nczarr_fsspec.ranges.open.open_source`."""
+        from nczarr_fsspec.ranges.memory import memory
+
+        identity = self.identity
+        known = memory.known(identity, index_cache) if identity else None
+        own = self.own
+        source = open_source(
+            self.fs, self.path, shown, known=known, max_whole=own.max_whole, timeout=own.timeout
+        )
+        if not isinstance(source, RemoteBytes):
+            return source
+        source.identity = identity
+        if own.keeping is None:
+            return source
+        memory.of(source)  # so that it is asked for the next time whether it is another version
+        return own.keeping.keep(source)
+
+
+def place_of_url(url: NetCDFURL, options: Mapping[str, Any] | None) -> FilesystemPlace:
+    """Find the place that a URL names; errors as `open_filesystem`."""
+    from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem
+
+    own, options = split_options(options, url.text.partition("#")[0])
+    fs, path = innermost(*open_filesystem(url, options))
+    if isinstance(fs, ByteRangeFileSystem):  # what it does for others is done here anyway
+        if own.max_whole == MAX_WHOLE:
+            own = replace(own, max_whole=fs.max_whole)
+        fs, path = innermost(fs.fs, fs._strip_protocol(path))
+    return FilesystemPlace(fs, path, own)
+
+
+def find_remote_file(
+    target: str, storage_options: Mapping[str, Any] | None
+) -> tuple[RemoteFileBytes, Known | None] | None:
+    """Find the remote file that a URL names as a file, and what version of it is known.
+
+    No request is sent: `RemoteFileBytes.begin` opens the file, with others at a time. What it
+    finds may be an archive, or the page that a server makes of a directory.
+
+    Parameters
+    ----------
+    target, storage_options
+        As of `resolve`.
+
+    Returns
+    -------
+    None if the target is local, a tree or an archive by its name, or says nothing of it.
+
+    Raises
+    ------
+    URLError
+        If `target` cannot be understood.
+    """
+    from nczarr_fsspec.ranges.memory import memory
+    from nczarr_fsspec.ranges.remote import RemoteFileBytes
+    from nczarr_fsspec.transport.filesystems import is_http, is_s3
+    from nczarr_fsspec.transport.open import open_transport
+
+    if not is_url(target) or exists(target):
+        return None
+    url = parse_url(target)
+    if not says_file(url.path, url.mode) or url.protocol != url.target_protocol:
+        return None
+    place = place_of_url(url, storage_options)
+    if not (is_http(place.fs) or is_s3(place.fs)) or place.own.keeping is not None:
+        return None
+    own, shown = place.own, target.partition("#")[0]
+    transport = open_transport(place.fs, own.timeout)
+    source = RemoteFileBytes(transport, place.path, redact(shown), own.max_whole)
+    source.identity = place.identity
+    return source, memory.known(source.identity) if source.identity else None
+
+
+def open_unasked(
+    target: str, storage_options: Mapping[str, Any] | None = None
+) -> LocalBytes | RemoteFileBytes:
+    """Open the file at a URL as one; of one behind a network, nothing is asked yet.
+
+    Raises
+    ------
+    URLError
+        If the URL or the options cannot be understood.
+    DatasetNotFoundError, StoreError
+        If there is no such file on this machine, or it cannot be read.
+    """
+    from fsspec.implementations.local import LocalFileSystem
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    from nczarr_fsspec.ranges.remote import RemoteFileBytes
+    from nczarr_fsspec.transport.filesystems import describe
+    from nczarr_fsspec.transport.open import open_transport
+
+    place = place_of_url(parse_url(target), storage_options)
+    fs, path, own = place.fs, place.path, place.own
+    if isinstance(fs, (LocalFileSystem, MemoryFileSystem)):
+        source = open_source(fs, path)
+        assert isinstance(source, LocalBytes)
+        return source
+    transport = open_transport(fs, own.timeout)
+    return RemoteFileBytes.unasked(transport, path, describe(fs, path), own.max_whole)
+
+
+def open_filesystem(
+    url: NetCDFURL, options: Mapping[str, Any] | None
+) -> tuple[AbstractFileSystem, str]:
+    """Find the filesystem that a URL names, and the path in it; errors as `open_keystore`."""
+    from fsspec.core import url_to_fs
+
+    from nczarr_fsspec.aws import storage_options
+
+    shown = url.text.partition("#")[0]
+    options = dict(options or {})
+    url, keys = located(url, options.pop(CONFIG_OPTION, None))
+    arguments = storage_options(url, options, keys)
+    try:
+        fs, path = url_to_fs(url.base, **arguments)
+    except ImportError as error:
+        raise missing_package(url.target_protocol, error, shown) from None
+    except (ValueError, TypeError) as error:
+        raise URLError(shown, f"fsspec cannot open it: {redact(str(error))}") from None
+    except Exception as error:  # noqa: BLE001 - some filesystems connect when they are made
+        reason = f"{type(error).__name__}: {redact(str(error))}"
+        raise StoreError(shown, f"cannot be opened: {reason}") from None
+    return fs, path
+
+
+def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, str]:
+    """Return the filesystem below those that only shift the root, and the path in it."""
+    from fsspec.implementations.dirfs import DirFileSystem
+
+    while isinstance(fs, DirFileSystem):  # its asynchronous half needs an asynchronous target
+        fs, path = fs.fs, fs._join(path)
+    return fs, path
+
+
+def checked(store: KeyStore) -> KeyStore:
+    """Return the archive `store` if its directory can be read."""
+    (found,) = store.list_many([""])
+    if isinstance(found, StoreError):
+        store.close()
+        raise found
+    return store

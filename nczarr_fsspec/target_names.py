@@ -1,0 +1,63 @@
+"""What a target is by its name, and what is at a local path."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from urllib.parse import unquote
+
+from nczarr_fsspec.descriptors import OPEN_FLAGS
+from nczarr_fsspec.url import NetCDFURL
+
+#: modes of what is not one classic or HDF5 file
+TREES = frozenset({"nczarr", "zarr", "zip"})
+#: how archives begin
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+#: a URL that ends so names one file; others are asked for a tree first
+_FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5|json)\Z", re.IGNORECASE)
+
+
+def says_zip(path: str, mode: frozenset[str]) -> bool:
+    """Tell whether a target is named as a zip archive."""
+    return "zip" in mode or (path.lower().endswith(".zip") and "file" not in mode)
+
+
+def says_file(path: str, mode: frozenset[str]) -> bool:
+    """Tell whether a target is named as one classic or HDF5 file."""
+    return not mode & TREES and ("bytes" in mode or _FILE_NAME.search(path) is not None)
+
+
+def look(path: str) -> tuple[int, bytes]:
+    """Return the mode of what is at a local path (0 for nothing), and the first bytes of a file.
+
+    What is neither a file nor a directory is not opened: opening a device may do something.
+
+    Raises
+    ------
+    OSError, ValueError
+        If it cannot be looked at, or `path` cannot be a path.
+    """
+    try:
+        kind = os.stat(path).st_mode
+        if not stat.S_ISREG(kind):
+            return kind, b""
+        descriptor = os.open(path, OPEN_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0, b""
+    try:
+        kind = os.fstat(descriptor).st_mode
+        return kind, os.read(descriptor, 8) if stat.S_ISREG(kind) else b""
+    finally:
+        os.close(descriptor)
+
+
+def local_path(url: NetCDFURL) -> str:
+    """Return the path of a ``file`` URL: as it stands, or percent-decoded if only that exists."""
+    decoded = unquote(url.path)
+    return url.path if exists(url.path) or not exists(decoded) else decoded
+
+
+def exists(path: str) -> bool:
+    """Tell whether a local path exists; False if it cannot be a path."""
+    return os.path.exists(path)

@@ -1,0 +1,138 @@
+"""Pieces: what a selection along one dimension wants of each chunk."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+#: Chunks along one dimension: the length of all of them, or, ascending from 0, where each begins.
+Division: TypeAlias = "int | np.ndarray[Any, np.dtype[np.int64]]"
+#: How one dimension is indexed: whole numbers are checked and non-negative, slices ascend.
+Index: TypeAlias = "int | slice | np.ndarray[Any, np.dtype[np.intp]]"
+Part: TypeAlias = "slice | np.ndarray[Any, np.dtype[np.intp]]"
+
+
+class Piece(NamedTuple):
+    """The part of one chunk, along one dimension, that a selection wants."""
+
+    chunk: int
+    source: Part
+    target: Part
+
+
+#: Pieces of one dimension; long ones are not made before they are needed.
+Pieces: TypeAlias = "list[Piece] | SlicePieces"
+LONG = 1 << 16
+
+
+def divide(positions: Any, chunk: Division) -> tuple[Any, Any]:
+    """Return the chunks that hold positions along a dimension, and the positions in these."""
+    if isinstance(chunk, int):
+        return positions // chunk, positions % chunk
+    numbers = np.searchsorted(chunk, positions, side="right") - 1
+    return numbers, positions - chunk[numbers]
+
+
+def checked(index: np.ndarray, size: int) -> np.ndarray:
+    """Return positions of which none is negative; `IndexError` if one is out of bounds."""
+    index = np.where(index < 0, index + size, index)
+    if index.size and not (index.min() >= 0 and index.max() < size):
+        raise IndexError(f"index {index.max()} is out of bounds for a dimension of length {size}")
+    return index
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePieces:
+    """The pieces of an ascending slice, made one by one: there may be more than memory holds."""
+
+    steps: range
+    chunk: int
+
+    def __len__(self) -> int:
+        if not self.steps or self.steps.step > self.chunk:
+            return len(self.steps)
+        return self.steps[-1] // self.chunk - self.steps[0] // self.chunk + 1
+
+    def __iter__(self) -> Iterator[Piece]:
+        first, step, chunk, total = self.steps.start, self.steps.step, self.chunk, len(self.steps)
+        at = 0
+        while at < total:
+            low = first + at * step
+            number = low // chunk
+            start = number * chunk
+            end = min(total, (start + chunk - 1 - first) // step + 1)
+            high = first + (end - 1) * step + 1
+            yield Piece(number, slice(low - start, high - start, step), slice(at, end))
+            at = end
+
+
+def slice_pieces(steps: range, chunk: Division) -> Pieces:
+    """Return the pieces of an ascending slice."""
+    if not isinstance(chunk, int):
+        return _uneven_pieces(steps, chunk)
+    pieces = SlicePieces(steps, chunk)
+    return pieces if len(pieces) > LONG else list(pieces)
+
+
+def _uneven_pieces(steps: range, starts: np.ndarray) -> list[Piece]:
+    if not steps:
+        return []
+    first, step = steps.start, steps.step
+    low, high = divide(np.array([first, steps[-1]]), starts)[0].tolist()
+    begins = starts[low : high + 1]
+    # of the steps, the first one in each chunk
+    at = np.maximum(0, -((first - begins) // step))
+    ends = np.append(at[1:], len(steps))
+    there = np.flatnonzero(at < ends)
+    rows = zip(
+        (low + there).tolist(),
+        (first + at * step - begins)[there].tolist(),
+        at[there].tolist(),
+        ends[there].tolist(),
+        strict=True,
+    )
+    return [
+        Piece(number, slice(within, within + (end - begin - 1) * step + 1, step), slice(begin, end))
+        for number, within, begin, end in rows
+    ]
+
+
+def array_pieces(index: np.ndarray, chunk: Division) -> list[Piece]:
+    """Group positions by chunk; runs with a constant step become slices, which copy faster."""
+    if not index.size:
+        return []
+    chunks, within = divide(index, chunk)
+    order: np.ndarray | None = None
+    if np.any(chunks[1:] < chunks[:-1]):
+        order = np.argsort(chunks, kind="stable")
+        chunks, within = chunks[order], within[order]
+    bounds = [0, *(np.flatnonzero(np.diff(chunks)) + 1).tolist(), len(chunks)]
+    pieces = []
+    for start, stop in itertools.pairwise(bounds):
+        target = slice(start, stop) if order is None else order[start:stop]
+        pieces.append(Piece(int(chunks[start]), _as_slice(within[start:stop]), target))
+    return pieces
+
+
+def _as_slice(index: np.ndarray) -> Part:
+    if index.size == 1:
+        return slice(int(index[0]), int(index[0]) + 1)
+    step = int(index[1] - index[0])
+    if step > 0 and np.all(np.diff(index) == step):
+        return slice(int(index[0]), int(index[-1]) + 1, step)
+    return index
+
+
+def as_indexer(parts: Sequence[Part]) -> tuple[Any, ...]:
+    """Return a numpy key that selects orthogonally, also where several parts are arrays."""
+    if [type(part) for part in parts].count(np.ndarray) < 2:
+        return tuple(parts)
+    arrays = [
+        np.arange(part.start, part.stop, part.step or 1) if isinstance(part, slice) else part
+        for part in parts
+    ]
+    return np.ix_(*arrays)
