@@ -77,7 +77,8 @@ def aggregate(
     format
         ``"CFA4"`` (default): netCDF-4. ``"CFA3"``: classic netCDF, as CFA-0.4 only.
     variables
-        Names of the variables that are wanted; their coordinates come with them.
+        Names of the variables that are wanted; their coordinates come with them. With `append`,
+        those that are there.
     gaps
         ``"raise"``: refuse steps from one file to the next that are longer than usual, and parts
         without a file. ``"allow"`` (default): take them; a warning tells of parts without a file.
@@ -125,7 +126,7 @@ def aggregate(
     request = Request(
         tuple(f"/{name.strip('/')}" for name in asked),
         Wanted(
-            frozenset(variables or ()),
+            frozenset(variables or _names(before)),
             _scalars(asked, before),
             storage_options,
         ),
@@ -306,6 +307,11 @@ def _before(
             writer.place.url, f"follows CFA-{own}; leave out cfa_version, or make it anew"
         )
     return found, own
+
+
+def _names(before: Aggregated | None) -> list[str]:
+    """Return the names of the variables that are wanted of files that are added."""
+    return [] if before is None else [variable.path for variable in before.variables()]
 
 
 def _scalars(asked: Sequence[str], before: Aggregated | None) -> frozenset[str]:

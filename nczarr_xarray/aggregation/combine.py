@@ -64,7 +64,7 @@ class Aggregated:
         return replace(self, tables=tables)
 
     def before(self) -> dict[str, Before]:
-        """Return the blocks along each dimension of tables.
+        """Return the blocks along each dimension; one block where no table has it.
 
         Raises
         ------
@@ -86,6 +86,10 @@ class Aggregated:
                         f"is divided along {dimension.path} at other places than {other}; files "
                         "cannot be added to such an aggregation, make a new one",
                     )
+        for variable in self.variables():
+            for dimension in variable.dimensions:
+                whole = np.array([0, dimension.size])
+                edges.setdefault(dimension.path, (variable.path, whole))
         return {path: Before(own, self.values.get(path)) for path, (_, own) in edges.items()}
 
 

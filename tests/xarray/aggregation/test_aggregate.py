@@ -131,6 +131,34 @@ def test_append_compares_with_the_master(tmp_path: Path) -> None:
     check_field(tmp_path / "m.nca", 6)
 
 
+def test_append_takes_the_variables_that_are_there(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"pr": (("time",), [1.0], {})}
+    files = [step(tmp_path / f"{n}.nc", [n], more=more) for n in range(3)]
+    aggregate(files[:2], tmp_path / "m.nca", variables=["tas"])
+    aggregate(files[2:], tmp_path / "m.nca", append=True)
+    check_field(tmp_path / "m.nca", 3)
+    other = write(tmp_path / "o.nc", {"time": (("time",), [9.0], TIME)})
+    with pytest.raises(ExportError, match=r"o.nc: has no variable 'tas'; there are"):
+        aggregate([other], tmp_path / "m.nca", append=True)
+
+
+def test_append_compares_coordinates_that_no_table_has(tmp_path: Path) -> None:
+    def one(n: int, height: float) -> str:
+        more: dict[str, Any] = {
+            "height": (("height",), [height, 9.0], {"units": "m"}),
+            "weight": (("height",), [1.0, 2.0], {}),
+        }
+        return step(tmp_path / f"{n}.nc", [n], more=more)
+
+    files = [one(0, 2.0), one(1, 2.0), one(2, 2.0), one(3, 2.5), one(4, 3.0)]
+    aggregate(files[:2], tmp_path / "m.nca")
+    aggregate(files[2:3], tmp_path / "m.nca", append=True)
+    for added in (files[3:4], files[3:]):
+        with pytest.raises(ExportError, match=r"[34].nc: (overlaps with|has other values of)"):
+            aggregate(added, tmp_path / "m.nca", append=True)
+    check_field(tmp_path / "m.nca", 3)
+
+
 def test_append_along_a_new_dimension(tmp_path: Path) -> None:
     def one(n: int) -> str:
         variables: dict[str, Any] = {
