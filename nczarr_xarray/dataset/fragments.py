@@ -18,6 +18,7 @@ from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, NCZarrWarning
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.url import is_url
+from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.alike_files import AlikeFiles
@@ -347,7 +348,9 @@ class FragmentReader:
         variable, values = found
         try:
             request = reading_of(self._array, part.number, variable).request(part.key, points=False)
-            result[part.target] = request.finish(values[request.key])
+            box = BoundingBox(request.key, values.shape)
+            chosen = box.take(values[box.slices], points=False)
+            result[part.target] = request.finish(chosen)
         except NCZarrError:
             return False  # which is found again, and explained
         return True

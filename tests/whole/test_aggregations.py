@@ -105,6 +105,37 @@ class TestDatasets:
             assert not opened.hierarchy.root.groups
 
 
+def test_positions_in_files_that_are_alike(tmp_path: Path) -> None:
+    """Along both dimensions, those that count are listed."""
+    partitions = []
+    for number in range(4):
+        values = np.arange(9.0).reshape(3, 3) + 100 * number
+        with netCDF4.Dataset(tmp_path / f"{number}.nc", "w") as file:
+            file.createDimension("y", 3)
+            file.createDimension("x", 3)
+            file.createVariable("v", "f8", ("y", "x"))[:] = values
+        stored = {"file": f"{number}.nc", "ncvar": "v", "shape": [2, 2]}
+        partitions.append(
+            {
+                "index": [number, 0],
+                "location": [[2 * number, 2 * number + 1], [0, 1]],
+                "subarray": stored,
+                "part": "[(2, 0), (1, 2)]",
+            }
+        )
+    table = {"Partitions": partitions, "pmdimensions": ["y", "x"], "pmshape": [4, 1], "base": ""}
+    with netCDF4.Dataset(tmp_path / "m.nca", "w") as file:
+        file.createDimension("y", 8)
+        file.createDimension("x", 2)
+        master = file.createVariable("v", "f8", ())
+        master.setncatts({"cfa_dimensions": "y x", "cfa_array": json.dumps(table)})
+    expected = [[7, 8], [1, 2]]
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
+        assert ds["v"].values.tolist() == [
+            [value + 100 * number for value in row] for number in range(4) for row in expected
+        ]
+
+
 class TestFiles:
     @pytest.fixture
     def alone(self, tmp_path: Path) -> Path:
