@@ -26,7 +26,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 IN_CI = bool(os.environ.get("CI"))
 #: Programs that tests use, and the Debian packages that have them.
-DEBIAN = {"ncdump": "netcdf-bin", "nginx": "nginx-light", "7z": "p7zip-full"}
+DEBIAN = {
+    "ncdump": "netcdf-bin",
+    "nginx": "nginx-light",
+    "7z": "p7zip-full",
+    "udunits2": "udunits-bin",
+}
 
 LINT = {
     "ruff check": ("-m", "ruff", "check", "."),
