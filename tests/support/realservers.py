@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -184,20 +185,20 @@ def _make_certificate(folder: Path) -> None:
 @contextmanager
 def _running(command: list[str], folder: Path, port: int) -> Iterator[None]:
     """Run `command` in `folder` from when it listens on `port`."""
-    with (folder.parent / f"{port}.log").open("wb") as log:
+    with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    text = (folder.parent / f"{port}.log").read_text()
-                    pytest.fail(f"{command[0]} does not listen: {text}")
-            time.sleep(0.02)
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                except OSError:
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        log.seek(0)
+                        pytest.fail(f"{command[0]} does not listen: {log.read().decode()}")
+                time.sleep(0.02)
+            yield
+        finally:
+            process.terminate()
+            process.wait()
