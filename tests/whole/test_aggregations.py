@@ -107,8 +107,8 @@ class TestDatasets:
 
 def test_positions_in_files_that_are_alike(tmp_path: Path) -> None:
     """Along both dimensions, those that count are listed."""
-    partitions = []
-    for number in range(4):
+    partitions, count = [], 12  # in a few files, it is not looked for
+    for number in range(count):
         values = np.arange(9.0).reshape(3, 3) + 100 * number
         with netCDF4.Dataset(tmp_path / f"{number}.nc", "w") as file:
             file.createDimension("y", 3)
@@ -123,16 +123,21 @@ def test_positions_in_files_that_are_alike(tmp_path: Path) -> None:
                 "part": "[(2, 0), (1, 2)]",
             }
         )
-    table = {"Partitions": partitions, "pmdimensions": ["y", "x"], "pmshape": [4, 1], "base": ""}
+    table = {
+        "Partitions": partitions,
+        "pmdimensions": ["y", "x"],
+        "pmshape": [count, 1],
+        "base": "",
+    }
     with netCDF4.Dataset(tmp_path / "m.nca", "w") as file:
-        file.createDimension("y", 8)
+        file.createDimension("y", 2 * count)
         file.createDimension("x", 2)
         master = file.createVariable("v", "f8", ())
         master.setncatts({"cfa_dimensions": "y x", "cfa_array": json.dumps(table)})
     expected = [[7, 8], [1, 2]]
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
         assert ds["v"].values.tolist() == [
-            [value + 100 * number for value in row] for number in range(4) for row in expected
+            [value + 100 * number for value in row] for number in range(count) for row in expected
         ]
 
 
