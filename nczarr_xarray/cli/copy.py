@@ -194,7 +194,7 @@ def _to_cfa(args: argparse.Namespace) -> None:
             dataset,
             args.target,
             cfa_version=args.cfa_version,
-            max_object_size=args.max_object_size or "50MB",
+            max_object_size=args.max_object_size,
             mode="w" if args.overwrite else "w-",
             storage_options=dict(args.target_options) or None,
             progress=sys.stderr.isatty() if args.progress is None else args.progress,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.s3nc import CONFIG_OPTION, configuration
 from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.backend._compat import dataarray_to_dataset
 from nczarr_xarray.export.cfa.aggregation_change import plan_update
@@ -18,13 +19,16 @@ from nczarr_xarray.export.cfa.parts import SubarrayShape
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.update import RegionLike
 
+#: Bytes of the largest fragment, where neither the caller nor S3netCDF4's configuration says it.
+DEFAULT_SIZE = "50MB"
+
 
 def to_cfa(
     obj: xr.Dataset | xr.DataArray | xr.DataTree,
     target: Any,
     format: Literal["CFA3", "CFA4"] | None = None,  # noqa: A002 - as `to_netcdf` calls it
     cfa_version: Literal["0.4", "0.6.2", "1.13"] | None = None,
-    max_object_size: int | str = "50MB",
+    max_object_size: int | str | None = None,
     subarray_shape: SubarrayShape | None = None,
     fragment_format: FragmentFormat | None = None,
     mode: Mode | None = None,
@@ -57,7 +61,8 @@ def to_cfa(
         ``"0.4"`` (default): CFA-0.4 as S3netCDF4 and cf-python 3.13 read it. ``"0.6.2"``:
         CFA-0.6.2. ``"1.13"``: the aggregation variables of CF-1.13.
     max_object_size
-        Bytes of the largest fragment before compression, or text such as ``"50MB"``.
+        Bytes of the largest fragment before compression, or text such as ``"50MB"``, which is
+        the default unless S3netCDF4's configuration has another.
     subarray_shape
         Lengths of fragments instead: by dimension, of the variables that have one of them; or
         for all dimensions, of the variables that have as many.
@@ -108,7 +113,7 @@ def to_cfa(
     request = CfaRequest(
         format=format,
         version=cfa_version,
-        most=parse_size(max_object_size, "max_object_size"),
+        most=_most(max_object_size, storage_options),
         subarray_shape=subarray_shape,
         fragment_format=fragment_format,
         mode=mode or default,
@@ -125,6 +130,13 @@ def to_cfa(
     task = plan(place, _dataset(obj, place.url), request)
     with Progress("export", shown=bool(progress)) as shown:
         task.run(shown)
+
+
+def _most(given: int | str | None, storage_options: Mapping[str, Any] | None) -> int:
+    """Return the bytes of the largest fragment."""
+    if given is None:
+        given = configuration((storage_options or {}).get(CONFIG_OPTION)).max_object_size
+    return parse_size(DEFAULT_SIZE if given is None else given, "max_object_size")
 
 
 def _dataset(obj: Any, url: str) -> xr.Dataset:

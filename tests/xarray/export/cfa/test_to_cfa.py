@@ -274,6 +274,15 @@ def test_size_bounds_the_largest_fragment(tmp_path: Path) -> None:
     assert sum(sizes) == 7 * 11 * 13 * 8
 
 
+def test_the_size_in_the_configuration_of_s3netcdf4(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.json").write_text('{"version": "9", "hosts": {}, "max_object_size": "64B"}')
+    monkeypatch.setenv("S3_NC_CONFIG", str(tmp_path / "c.json"))
+    xr.Dataset({"v": ("x", np.arange(32.0))}).nczarr.to_cfa(tmp_path / "m.nca")
+    assert len(list((tmp_path / "m").iterdir())) == 4
+
+
 def test_what_is_small_is_no_aggregation(tmp_path: Path) -> None:
     sample().nczarr.to_cfa(tmp_path / "m.nca")
     assert names(tmp_path) == ["m.nca"]
