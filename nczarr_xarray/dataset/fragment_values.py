@@ -63,6 +63,16 @@ class Reading:
     axes: tuple[int | None, ...]
     steps: tuple[Sequence[int] | None, ...]
 
+    def check(self) -> None:
+        """Raise an error if values of the fragment cannot become those of the aggregation.
+
+        Raises
+        ------
+        NCZarrError
+            If they are of another kind, or of units that cannot be converted.
+        """
+        self._values(np.zeros(0, self.variable.dtype))
+
     def request(self, key: tuple[Any, ...], *, points: bool) -> Request:
         """Return what to read for `key`, in terms of the aggregation, relative to the fragment."""
         ndim = len(self.array.shape)

@@ -399,7 +399,8 @@ class FragmentReader:
         error: NCZarrError | None = None
         for place in self._fragments.places(number):
             try:
-                self._open(number, place)
+                _, reading = self._open(number, place)
+                reading.check()
             except NCZarrError as own:
                 error = own
             else:

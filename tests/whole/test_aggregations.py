@@ -277,6 +277,30 @@ class TestCommands:
         assert "8 fragments (2 × 2 × 2), 6 missing: m/m.tas." in out
         assert out.count("  missing\n") == 6
 
+    def test_check_of_types_and_units(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for name, dtype, units in (("a", "f4", "K"), ("b", str, "K"), ("c", "f4", "m")):
+            with netCDF4.Dataset(tmp_path / f"{name}.nc", "w") as file:
+                file.createDimension("x", 1)
+                file.createVariable("v", dtype, ("x",)).units = units
+        ds = xr.Dataset(
+            {
+                "v": ((), np.float32(0), {"units": "K", "aggregated_dimensions": "x"}),
+                "m": (("i", "j"), np.ones((1, 3), "i4")),
+                "u": ("j", np.array([f"{name}.nc" for name in "abc"], object)),
+                "n": ((), "v"),
+                "x": ("x", np.arange(3)),
+            }
+        )
+        ds["v"].attrs["aggregated_data"] = "map: m uris: u identifiers: n"
+        ds.to_netcdf(tmp_path / "m.nca")
+        assert main(["info", "--check", str(tmp_path / "m.nca")]) == 1
+        said = capsys.readouterr().out
+        assert "fragment (0,)" not in said
+        assert "fragment (1,): /v: holds object" in said
+        assert "fragment (2,): /v: has the units" in said
+
     def test_check(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         folder = shutil.copytree(DATA / "cfdm1133_cf113", tmp_path / "d")
         target = str(folder / "agg_rel.nca")
