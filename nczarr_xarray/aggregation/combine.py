@@ -16,6 +16,7 @@ from nczarr_xarray.aggregation.reading import Key
 from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Piece, Summary
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.model import (
+    NC_DEFAULT_FILL,
     NC_DTYPES,
     Attribute,
     Dimension,
@@ -29,6 +30,9 @@ Packing = Literal["own", "equal", "after"]
 
 #: Attributes that stay as in the first file: values are converted to what they say.
 _KEPT = frozenset({"units", "calendar", "_FillValue", "scale_factor", "add_offset", "_Unsigned"})
+
+#: Attributes one of which says what missing data are.
+_MARKS = frozenset({"_FillValue", "missing_value"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +183,32 @@ class Combiner:
             if name in _KEPT or (path, name) not in self.differing
         }
 
+    def _fill(
+        self, variable: Variable, attributes: Mapping[str, Attribute]
+    ) -> dict[str, Attribute]:
+        """Return the fill value of a variable that lacks one, if that of a file may need it."""
+        path = variable.path
+        if not _MARKS.isdisjoint(attributes) or all(
+            (f"{path}:", name) not in self.differing for name in _MARKS
+        ):
+            return {}
+        nc_type = str(variable.nc_type)
+        if nc_type in ("byte", "ubyte"):
+            raise ExportError(
+                path,
+                "has a _FillValue in some files and none in others, and all its values may be "
+                "data: name the variables that are wanted",
+            )
+        if nc_type in ("char", "string"):
+            return {}
+        value = np.array([NC_DEFAULT_FILL[nc_type]], NC_DTYPES[nc_type])
+        return {"_FillValue": Attribute("_FillValue", nc_type, value)}
+
     def _variable(self, variable: Variable, piece: Piece) -> Variable:
         path = variable.path
         attributes = self._attributes(f"{path}:", variable.attributes)
+        if not piece.is_coordinate:
+            attributes |= self._fill(variable, attributes)
         dimensions = tuple(self._dimensions[d.path] for d in variable.dimensions)
         along = [d.path for d in dimensions if d.path in self.grid.axes]
         new = self.grid.new

@@ -312,6 +312,34 @@ def test_fragments_that_are_trees(tmp_path: Path) -> None:
     check_field(tmp_path / "m.nca", 2)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("mark", ["_FillValue", "missing_value"])
+@pytest.mark.parametrize("append", [False, True])
+def test_missing_data_in_later_files_only(
+    tmp_path: Path, version: Any, mark: str, append: bool
+) -> None:
+    files = [str(tmp_path / f"{number}.nc") for number in range(2)]
+    for number, (file, encoding) in enumerate(zip(files, ({}, {mark: -9}), strict=True)):
+        ds = xr.Dataset({"v": ("x", np.array([1, -9], "i2"))}, {"x": np.arange(2) + 2 * number})
+        ds.to_netcdf(file, encoding={"v": encoding})
+    if append:
+        aggregate(files[:1], tmp_path / "m.nca", dim="x", cfa_version=version)
+        aggregate(files[1:], tmp_path / "m.nca", append=True)
+    else:
+        aggregate(files, tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        np.testing.assert_array_equal(found["v"], [1, -9, 1, np.nan])
+
+
+def test_bytes_have_no_value_to_spare(tmp_path: Path) -> None:
+    files = [str(tmp_path / f"{number}.nc") for number in range(2)]
+    for number, (file, encoding) in enumerate(zip(files, ({}, {"_FillValue": -9}), strict=True)):
+        ds = xr.Dataset({"v": ("x", np.array([1, -9], "i1"))}, {"x": np.arange(2) + 2 * number})
+        ds.to_netcdf(file, encoding={"v": encoding})
+    with pytest.raises(ExportError, match="_FillValue in some files and none in others"):
+        aggregate(files, tmp_path / "m.nca")
+
+
 @pytest.mark.parametrize("text", [np.array([b"a", b"bcd"]), np.array(["ä", "bcd"])])
 def test_text_of_zarr_that_has_a_length(tmp_path: Path, text: np.ndarray) -> None:
     files = []
