@@ -73,6 +73,19 @@ def wanted(lengths: Lengths, fragments: Fragments) -> dict[Any, Any]:
 
 
 @st.composite
+def parts(draw: st.DrawFn, length: int) -> slice | tuple[int, ...]:
+    """So many elements of a dimension of a fragment."""
+    if draw(st.booleans()):
+        return tuple(draw(st.lists(st.integers(0, 9), min_size=length, max_size=length)))
+    step, start = draw(st.integers(1, 3)), draw(st.integers(0, 5))
+    last = start + (length - 1) * step
+    if draw(st.booleans()):
+        return slice(start, last + draw(st.integers(1, step)), step)
+    before = start - draw(st.integers(1, step))
+    return slice(last, None if before < 0 else before, -step)
+
+
+@st.composite
 def mapped(draw: st.DrawFn) -> tuple[Lengths, Fragments]:
     lengths, fragments = draw(tables(formats=("netCDF", "NCZarr")))
     mappings = {}
@@ -80,20 +93,16 @@ def mapped(draw: st.DrawFn) -> tuple[Lengths, Fragments]:
         if fragments.addresses[number] is None or draw(st.booleans()):
             continue
         ndim = len(lengths)
-        piece = st.one_of(
-            st.builds(slice, st.integers(0, 5), st.integers(6, 9), st.integers(1, 3)),
-            st.builds(slice, st.integers(6, 9), st.integers(0, 4), st.integers(-3, -1)),
-            st.builds(slice, st.integers(6, 9), st.none(), st.integers(-3, -1)),
-            st.lists(st.integers(0, 9), min_size=1, max_size=4).map(tuple),
-        )
         more = [None] * draw(st.integers(0, 2))
         lengths_here = [stop - start for start, stop in fragments.extent(number)]
         some = [at for at, length in enumerate(lengths_here) if length > 1 or draw(st.booleans())]
         order = tuple(draw(st.permutations([*some, *more])))
         use = None if order == tuple(range(ndim)) or draw(st.booleans()) else order
         own = ndim if use is None else len(use)
+        along = range(ndim) if use is None else use
+        pieces = [parts(1 if axis is None else lengths_here[axis]) for axis in along]
         mapping = FragmentMapping(
-            part=draw(st.one_of(st.none(), st.tuples(*[piece] * own))) or None,
+            part=draw(st.one_of(st.none(), st.tuples(*pieces))) or None,
             reverse=tuple(sorted(draw(st.sets(st.integers(0, own - 1))) if own else ())),
             axes=use,
             units=draw(st.one_of(st.none(), st.just("degC"))),
