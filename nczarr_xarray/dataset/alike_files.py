@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import closing
 
 import numpy as np
 
@@ -65,7 +64,7 @@ class AlikeFiles:
         return read_pattern(file.url, file.source.size, group, short)
 
     def open(self, path: str, name: str) -> Opening | None:
-        """Open a variable of a file; None if the file has another pattern."""
+        """Open a variable of a file, which stays open; None if the file has another pattern."""
         pattern = self.pattern(name)
         if pattern is None:
             return None
@@ -73,9 +72,10 @@ class AlikeFiles:
             source = LocalFileBytes(path)
         except NCZarrError:
             return None
-        with closing(source):  # what is read opens it again
-            fits = pattern.fits(bytes(source.head[: pattern.stop]), source.size)
-            return alike(DataFile(source), pattern) if fits else None
+        if pattern.fits(bytes(source.head[: pattern.stop]), source.size):
+            return alike(DataFile(source), pattern)
+        source.close()
+        return None
 
     def read(self, path: str, name: str) -> tuple[Variable, np.ndarray] | None:
         """Read a variable of a file, all of it; None if the file has another pattern.

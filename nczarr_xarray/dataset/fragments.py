@@ -25,6 +25,7 @@ from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_values import Reading, reading_of
 from nczarr_xarray.dataset.variable import loop_of
+from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import FragmentArray, FragmentPlace
 
 #: Fragments whose metadata are remembered, for one aggregation.
@@ -243,15 +244,15 @@ class FragmentReader:
                 parts.append(part)
         read = partial(self._read_part, result, points=points)
         far: list[_Part] = []
-        for part in self._read_files(result, parts, points=points):
-            place = self._fragments.places(part.number)[0]
-            if self._datasets.is_remote(place):
-                far.append(part)
-            elif not self._read_alike(result, part, place):
-                read(part)
-                opened = self._datasets.known(place)
-                if len(parts) > _FEW and opened is not None and not opened.alike:
-                    self._alike.learn(place.name, opened)
+        left = self._read_files(result, parts, points=points)
+        with collection_paused():  # each fragment leaves objects that stay
+            for part in left:
+                place = self._fragments.places(part.number)[0]
+                if self._datasets.is_remote(place):
+                    far.append(part)
+                elif not self._read_alike(result, part, place):
+                    read(part)
+                    self._leave(place, several=len(parts) > _FEW)
         if far:
             _in_threads(read, far)
         return plan.finish(result)
@@ -354,6 +355,15 @@ class FragmentReader:
         except NCZarrError:
             return False  # which is found again, and explained
         return True
+
+    def _leave(self, place: FragmentPlace, *, several: bool) -> None:
+        """Close a file of this machine, and learn of it for others if there are several."""
+        opened = self._datasets.known(place)
+        if opened is None or not place.address:
+            return
+        if several and not opened.alike:
+            self._alike.learn(place.name, opened)
+        opened.reader.store.close()  # what is read again opens it again
 
     def _warn(self) -> None:
         if not self._warned:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrWarning
+from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
 from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader
 from nczarr_xarray.dataset.variable import VariableReader
@@ -66,7 +67,7 @@ class Held:
 @dataclass
 class Read:
     data: np.ndarray[Any, Any]
-    store: None = None
+    store: MappingStore = field(default_factory=lambda: MappingStore({}))
 
     def read(self, key: tuple[Any, ...], *, points: bool = False) -> np.ndarray[Any, Any]:
         return pointwise(self.data, key) if points else outer(self.data, key)
