@@ -29,6 +29,7 @@ def test_sizes_of_lengths_keep_messages_apart() -> None:
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoded, "_MOST", 3)
+    monkeypatch.setattr(decoded, "_known", {})
     known = decoded._known
     for size in range(1, 10):
         body = bytes([0x13, 0, 0, 0, *size.to_bytes(4, "little")])
