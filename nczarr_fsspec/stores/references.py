@@ -274,16 +274,7 @@ class RemoteReferences(_Keys, RemoteStore):
     """
 
     concurrency = _TOGETHER
-
-    def __init__(
-        self,
-        origin: Origin,
-        opener: Opener,
-        token: str | None = None,
-        references: References | None = None,
-    ) -> None:
-        super().__init__(origin, opener, token, references)
-        self._under_way: _UnderWay | None = None
+    _under_way: _UnderWay | None = None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
