@@ -64,22 +64,8 @@ def plan_append(request: WriteRequest, append_dim: Hashable) -> WriteTask:
     existing = _must_exist(request)
     with existing.opened:
         path, dataset = _one_group(request)
-        if append_dim not in dataset.dims:
-            raise ExportError(
-                request.url, f"append_dim {append_dim!r} is not a dimension of the new values"
-            )
         update = Update(existing, path, dataset)
-        dimension = update.grown(append_dim)
-        update.check()
-        assert dimension is not None
-        update.check_complete(dimension)
-        along = [name for name, v in dataset.variables.items() if append_dim in v.dims]
-        others = [name for name in dataset.variables if name not in along]
-        update.check_constants(dataset[others].drop_vars(along, errors="ignore"))
-        items = update.items(dataset.drop_vars(others))
-        old_size = dimension.size - dataset.sizes[append_dim]
-        region = {append_dim: slice(old_size, dimension.size)}
-        starts = [update.start(item, region) for item in items]
+        dimension, items, starts = update.growth(append_dim)
         items = _ready(update, items, starts, request)
         if existing.pending:
             update.problems.append("the dataset is not complete yet; nothing is appended to it")

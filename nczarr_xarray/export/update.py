@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -48,6 +48,24 @@ class Base(Protocol):
 
     def array(self, variable: Variable) -> ChunkedArray:
         """Return how the data of a variable are written; raise its error if it cannot be read."""
+
+
+class Growth(NamedTuple):
+    """New values that are appended.
+
+    Attributes
+    ----------
+    dimension
+        The one that grows, with its new length.
+    items
+        The variables along it.
+    starts
+        Where the new values of each begin.
+    """
+
+    dimension: Dimension
+    items: list[Item]
+    starts: list[tuple[int, ...]]
 
 
 class Update:
@@ -320,7 +338,30 @@ class Update:
 
     # -- appending -------------------------------------------------------------
 
-    def grown(self, name: Hashable) -> Dimension | None:
+    def growth(self, name: Hashable) -> Growth:
+        """Return what is appended along a dimension; notes what else keeps it from that.
+
+        Raises
+        ------
+        ExportError
+            If that is no dimension of the new values, or of any variable there.
+        """
+        dataset = self.dataset
+        if name not in dataset.dims:
+            reason = f"append_dim {name!r} is not a dimension of the new values"
+            raise ExportError(self.existing.url, reason)
+        dimension = self._grown(name)
+        self.check()
+        assert dimension is not None
+        self._check_complete(dimension)
+        along = [key for key, variable in dataset.variables.items() if name in variable.dims]
+        others = [key for key in dataset.variables if key not in along]
+        self._check_constants(dataset[others].drop_vars(along, errors="ignore"))
+        items = self.items(dataset.drop_vars(others))
+        region = {name: slice(dimension.size - dataset.sizes[name], dimension.size)}
+        return Growth(dimension, items, [self.start(item, region) for item in items])
+
+    def _grown(self, name: Hashable) -> Dimension | None:
         """Return the dimension to append along, with its new length; None if that is impossible."""
         for variable in self.group.variables.values():
             if variable.error is None:
@@ -331,7 +372,7 @@ class Update:
         self.problems.append(f"append_dim {name!r} is not a dimension of any variable there")
         return None
 
-    def check_complete(self, dimension: Dimension) -> None:
+    def _check_complete(self, dimension: Dimension) -> None:
         """Note variables along a growing dimension for which there are no new values."""
         for group in self.existing.opened.hierarchy.root.walk():
             for variable in group.variables.values():
@@ -344,7 +385,7 @@ class Update:
                         "with fill values; give its new values too"
                     )
 
-    def check_constants(self, dataset: xr.Dataset) -> None:
+    def _check_constants(self, dataset: xr.Dataset) -> None:
         """Note variables that do not grow, but differ from the stored ones."""
         for name, variable in dataset.variables.items():
             stored: xr.Variable | None = self.stored.variables.get(name)

@@ -138,21 +138,8 @@ class Change:
     def append(self) -> None:
         """Add the new values behind those that are there."""
         update, name = self.update, self.request.append_dim
-        dataset = update.dataset
-        if name not in dataset.dims:
-            reason = f"append_dim {name!r} is not a dimension of the new values"
-            raise ExportError(self.existing.url, reason)
-        dimension = update.grown(name)
-        update.check()
-        assert dimension is not None
-        update.check_complete(dimension)
-        along = [key for key, v in dataset.variables.items() if name in v.dims]
-        others = [key for key in dataset.variables if key not in along]
-        update.check_constants(dataset[others].drop_vars(along, errors="ignore"))
-        items = update.items(dataset.drop_vars(others))
-        old_size = dimension.size - dataset.sizes[name]
-        region = {name: slice(old_size, dimension.size)}
-        starts = [update.start(item, region) for item in items]
+        assert name is not None
+        dimension, items, starts = update.growth(name)
         update.check()
         self.dimensions[dimension.name] = dimension
         for item, start in zip(items, starts, strict=True):
@@ -165,7 +152,7 @@ class Change:
                 assert member.values is not None
                 values = np.concatenate([member.values, values], axis)
                 self.members[item.variable.name] = self._grown(member, values)
-        self._add_attributes(dataset)
+        self._add_attributes(update.dataset)
 
     def _append_fragments(self, item: Item, start: tuple[int, ...], axis: int) -> None:
         variable, array = self.aggregations[item.variable.name]
