@@ -165,7 +165,28 @@ class Run(NamedTuple):
     last: list[Position]
 
 
-class ChunkWriter:
+class Gated:
+    """A writer of blocks whose copies, in one process, pass one gate. Picklable."""
+
+    def __init__(self) -> None:
+        self._name = uuid.uuid4().hex
+        self._gate = Gate.called(self._name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_gate"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _gate=Gate.called(state["_name"]))
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return type(self).__name__, self._name
+
+    def shut(self) -> None:
+        """Write nothing more in this process; return when the last write has ended."""
+        self._gate.shut()
+
+
+class ChunkWriter(Gated):
     """Writes blocks of one array. Picklable; blocks that share no chunk may be written in parallel.
 
     Parameters
@@ -197,6 +218,7 @@ class ChunkWriter:
         skip_fill: bool = False,
         shared: bool = False,
     ) -> None:
+        super().__init__()
         self.array = array
         self.store = store
         self.start = start or (0,) * len(array.shape)
@@ -206,9 +228,7 @@ class ChunkWriter:
         self.shared = shared
         self.encoder = Encoder(array)
         self._home = os.getpid()
-        self._name = uuid.uuid4().hex
         self._template = ""
-        self._gate = Gate.called(self._name)
 
     def for_template(self, store: WritableStore, name: str) -> ChunkWriter:
         """Return a writer for a template in place; it writes while the mark has this name."""
@@ -227,19 +247,6 @@ class ChunkWriter:
                 "the dataset that these data were to complete is complete already or was replaced; "
                 "export them again",
             )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_gate"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _gate=Gate.called(state["_name"]))
-
-    def __dask_tokenize__(self) -> tuple[str, str]:
-        return type(self).__name__, self._name
-
-    def shut(self) -> None:
-        """Write nothing more in this process; return when the last write has ended."""
-        self._gate.shut()
 
     def __setitem__(self, key: Any, values: Any) -> None:
         """Write the block at `key`, slices that count from `start`, as dask's ``store`` does."""

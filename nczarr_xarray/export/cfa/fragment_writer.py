@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,14 +15,14 @@ from nczarr_xarray.export.cfa.content import Content, Member, write_file, write_
 from nczarr_xarray.export.cfa.master_place import FragmentFormat
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, as_held
 from nczarr_xarray.export.cfa.split import Edges
-from nczarr_xarray.export.chunk_writer import Gate
+from nczarr_xarray.export.chunk_writer import Gated
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
 
 #: Attributes that name other variables of which a fragment should hold its part.
 _REFERENCES = ("bounds", "climatology", "grid_mapping")
 
 
-class FragmentWriter:
+class FragmentWriter(Gated):
     """Writes blocks of a variable, each of which is a fragment. Picklable, safe in threads.
 
     Parameters
@@ -54,6 +53,7 @@ class FragmentWriter:
         beside: Iterable[Member],
         old: VariableReader | None = None,
     ) -> None:
+        super().__init__()
         self.store = store
         self.kind = kind
         self.keys = keys
@@ -66,21 +66,6 @@ class FragmentWriter:
         self.stored = replace(divided.stored, array=None)
         self.attributes = {a.name: a for a in attributes if a.name != "coordinates"}
         self.beside = [*beside]
-        self._name = uuid.uuid4().hex
-        self._gate = Gate.called(self._name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_gate"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _gate=Gate.called(state["_name"]))
-
-    def __dask_tokenize__(self) -> tuple[str, str]:
-        return type(self).__name__, self._name
-
-    def shut(self) -> None:
-        """Write nothing more in this process; return when the last write has ended."""
-        self._gate.shut()
 
     def write(
         self, values: np.ndarray, first: tuple[int, ...], *, threads: int | None = None
