@@ -16,11 +16,11 @@ from nczarr_fsspec.url import redact
 from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.model import (
     NC_DTYPES,
-    Array,
     Attribute,
     Dimension,
     Group,
     Hierarchy,
+    LibraryArray,
     Variable,
     join,
 )
@@ -36,7 +36,7 @@ def is_dap(target: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class DapArray(Array):
+class DapArray(LibraryArray):
     """A variable of an OPeNDAP server.
 
     Parameters
@@ -49,18 +49,6 @@ class DapArray(Array):
 
     url: str
     dtype: np.dtype
-
-    @property
-    def chunk_shape(self) -> tuple[int, ...]:
-        return self.shape
-
-    @property
-    def is_chunked(self) -> bool:
-        return False
-
-    @property
-    def reads_itself(self) -> bool:
-        return True
 
     def selections(self, store: Any) -> DapReader:
         return DapReader(self)

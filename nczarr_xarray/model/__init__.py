@@ -24,6 +24,7 @@ from nczarr_xarray.model.arrays import (
     Conversion,
     FileChunks,
     FileStrides,
+    LibraryArray,
     Selections,
     grid_of,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "Fragments",
     "Group",
     "Hierarchy",
+    "LibraryArray",
     "Selections",
     "Variable",
     "bytes_of",

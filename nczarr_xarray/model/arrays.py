@@ -205,6 +205,23 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryArray(Array):
+    """Data that another library reads by selections; what chunks it has is its own business."""
+
+    @property
+    def chunk_shape(self) -> tuple[int, ...]:
+        return self.shape
+
+    @property
+    def is_chunked(self) -> bool:
+        return False
+
+    @property
+    def reads_itself(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkedArray(Array):
     """A regular chunk grid whose chunks are objects of a key/value store.
 

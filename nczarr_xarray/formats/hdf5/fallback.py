@@ -20,7 +20,7 @@ from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.codecs.libhdf5 import only_user
 from nczarr_xarray.formats.collection import collection_paused
-from nczarr_xarray.model import Array
+from nczarr_xarray.model import LibraryArray
 
 _log = logging.getLogger("nczarr_xarray.hdf5")
 
@@ -29,7 +29,7 @@ _MOST_LINKS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class H5pyArray(Array):
+class H5pyArray(LibraryArray):
     """A dataset that libhdf5 reads.
 
     Parameters
@@ -47,18 +47,6 @@ class H5pyArray(Array):
     dtype: np.dtype
     reason: str
     errors: str = "strict"
-
-    @property
-    def chunk_shape(self) -> tuple[int, ...]:
-        return self.shape
-
-    @property
-    def is_chunked(self) -> bool:
-        return False
-
-    @property
-    def reads_itself(self) -> bool:
-        return True
 
     def exact(self) -> H5pyArray:
         return replace(self, errors="surrogateescape")
