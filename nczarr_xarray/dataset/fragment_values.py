@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -241,7 +242,8 @@ def _missing(data: np.ndarray, variable: Variable) -> np.ndarray | None:
         marks.append(data.dtype.type(NC_DEFAULT_FILL[variable.nc_type or ""]))
     missing = None
     for mark in marks:
-        found = np.isnan(data) if mark != mark else data == mark  # noqa: PLR0124 - NaN
+        is_nan = isinstance(mark, float) and math.isnan(mark)
+        found = np.isnan(data) if is_nan else data == mark
         if found.any():
             missing = found if missing is None else missing | found
     return missing
