@@ -8,7 +8,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
+from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
 from nczarr_xarray.dataset.fragment_values import Reading, reading_of
 from nczarr_xarray.dataset.variable import loop_of
 from nczarr_xarray.formats.collection import collection_paused
@@ -38,25 +38,6 @@ _THREADS = 32
 _FEW = 4
 #: Aggregations whose fragments are aggregations, at most.
 _DEEPEST = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What a selection wants of one fragment.
-
-    Parameters
-    ----------
-    number
-        Of the fragment.
-    key
-        Per dimension of the aggregation, what is wanted, relative to the begin of the fragment.
-    target
-        Where it goes in the result, as a key of numpy.
-    """
-
-    number: int
-    key: tuple[Any, ...]
-    target: tuple[Any, ...]
 
 
 class FragmentDatasets:
@@ -203,16 +184,7 @@ class FragmentReader:
         self._fragments = array.fragments
         self._warned = not array.warning
         self._alike = AlikeFiles()
-        #: per dimension: where each part begins, and the fragment that it is, or -1
-        self._edges: list[np.ndarray] = []
-        self._numbers: list[list[int]] = []
-        bounds = zip(array.fragments.starts, array.fragments.stops, array.shape, strict=True)
-        for starts, stops, length in bounds:
-            edges = np.unique(np.concatenate(([0], starts, stops[stops < length])))
-            numbers = np.full(len(edges), -1)
-            numbers[np.searchsorted(edges, starts)] = np.arange(len(starts))
-            self._edges.append(edges)
-            self._numbers.append(numbers.tolist())
+        self._grid = FragmentGrid(array)
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
         """Read a selection.
@@ -230,20 +202,19 @@ class FragmentReader:
             Naming the fragment that cannot be opened or read.
         """
         array = self._array
-        plan = (plan_points if points else plan_outer)(key, array.shape, self._edges)
+        plan = (plan_points if points else plan_outer)(key, array.shape, self._grid.edges)
         result = np.empty(plan.shape, dtype=array.dtype.newbyteorder("="))
-        parts: list[_Part] = []
-        for task in plan.tasks():
-            part = self._part(task.position, task.source, task.target, plan.axes)
+        parts: list[Part] = []
+        for target, part in self._grid.parts(plan):
             if part is None:
-                result[task.target] = array.fill
+                result[target] = array.fill
                 self._warn()
             elif array.fragments.values is not None:
-                result[task.target] = array.fragments.values[part.number]
+                result[target] = array.fragments.values[part.number]
             else:
                 parts.append(part)
         read = partial(self._read_part, result, points=points)
-        far: list[_Part] = []
+        far: list[Part] = []
         left = self._read_files(result, parts, points=points)
         with collection_paused():  # each fragment leaves objects that stay
             for part in left:
@@ -257,36 +228,10 @@ class FragmentReader:
             _in_threads(read, far)
         return plan.finish(result)
 
-    def _part(
-        self,
-        position: tuple[int, ...],
-        source: tuple[Any, ...],
-        target: tuple[Any, ...],
-        axes: tuple[int, ...] | None,
-    ) -> _Part | None:
-        """Return what is wanted of one fragment; None if there is no such fragment."""
-        number = 0
-        for at, numbers, count in zip(position, self._numbers, self._fragments.grid, strict=True):
-            own = numbers[at]
-            if own < 0:
-                return None
-            number = number * count + own
-        if self._fragments.addresses[number] is None:
-            return None
-        key = list(source)
-        if axes is not None:
-            for axis, index in zip(axes, source, strict=True):
-                key[axis] = index
-        return _Part(
-            number,
-            tuple(index if isinstance(index, slice) else index.reshape(-1) for index in key),
-            target,
-        )
-
-    def _read_files(self, result: np.ndarray, parts: list[_Part], *, points: bool) -> list[_Part]:
+    def _read_files(self, result: np.ndarray, parts: list[Part], *, points: bool) -> list[Part]:
         """Read parts that are in remote files, all at the same time; return the others."""
-        left: list[_Part] = []
-        remote: list[tuple[_Part, Opening | RemoteFile]] = []
+        left: list[Part] = []
+        remote: list[tuple[Part, Opening | RemoteFile]] = []
         for part in parts:
             place = self._fragments.places(part.number)[0]
             try:
@@ -304,7 +249,7 @@ class FragmentReader:
         assert one is not None
         gate = asyncio.Semaphore(_AT_A_TIME)
 
-        async def read(part: _Part, found: Opening | RemoteFile) -> None:
+        async def read(part: Part, found: Opening | RemoteFile) -> None:
             async with gate:
                 if not await self._read_on_loop(result, part, found, points=points):
                     left.append(part)
@@ -313,7 +258,7 @@ class FragmentReader:
         return left
 
     async def _read_on_loop(
-        self, result: np.ndarray, part: _Part, found: Opening | RemoteFile, *, points: bool
+        self, result: np.ndarray, part: Part, found: Opening | RemoteFile, *, points: bool
     ) -> bool:
         """Read one part; False if it has to be read in another way."""
         try:
@@ -334,7 +279,7 @@ class FragmentReader:
             return False  # which is found again, and explained, or there are other places
         return True
 
-    def _read_alike(self, result: np.ndarray, part: _Part, place: FragmentPlace) -> bool:
+    def _read_alike(self, result: np.ndarray, part: Part, place: FragmentPlace) -> bool:
         """Read a part of a file that is like one before; False if it is not, or it is not known."""
         path = self._datasets.path(place)
         if path is None:
@@ -370,7 +315,7 @@ class FragmentReader:
             self._warned = True
             warnings.warn(f"{self._array.path}: {self._array.warning}", NCZarrWarning, stacklevel=2)
 
-    def _read_part(self, result: np.ndarray, part: _Part, *, points: bool) -> None:
+    def _read_part(self, result: np.ndarray, part: Part, *, points: bool) -> None:
         fragments, number = self._fragments, part.number
         places = fragments.places(number)
         for place in places:
@@ -427,7 +372,7 @@ class FragmentReader:
         return type(error)(error.object, reason)
 
 
-def _in_threads(read: Callable[[_Part], None], parts: list[_Part]) -> None:
+def _in_threads(read: Callable[[Part], None], parts: list[Part]) -> None:
     """Read parts in threads that wait; the first error ends what has not begun, and is raised."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
         waiting = [pool.submit(read, part) for part in parts]
@@ -445,7 +390,7 @@ def _loop_of(found: Opening | RemoteFile) -> OnLoop | None:
 
 
 async def _gather(
-    read: Callable[[_Part, Opening | RemoteFile], Coroutine[Any, Any, None]],
-    parts: list[tuple[_Part, Opening | RemoteFile]],
+    read: Callable[[Part, Opening | RemoteFile], Coroutine[Any, Any, None]],
+    parts: list[tuple[Part, Opening | RemoteFile]],
 ) -> None:
     await gather_or_cancel(*(read(part, found) for part, found in parts))
