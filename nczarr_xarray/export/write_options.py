@@ -6,11 +6,17 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.update import RegionLike
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile
+
+_SWITCHES = (
+    "compute", "consolidated", "safe_chunks", "align_chunks", "write_empty_chunks", "portable",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,13 @@ class WriteOptions:
     compat: str = "4.9.3"
     portable: bool = False
     storage_options: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for option in _SWITCHES:
+            value = getattr(self, option)
+            # xarray's own default of `consolidated` is None
+            if not (value is None or isinstance(value, (bool, np.bool_))):
+                raise ExportError(option, f"must be True or False, not {value!r:.80}")
 
 
 #: What writes a new dataset as it is.

@@ -131,3 +131,13 @@ def test_text_with_nul_is_refused(tmp_path: Path, chunked: bool) -> None:
     with pytest.raises((ExportError, ValueError), match="NUL"):
         to_nczarr(text, tmp_path / "x.nczarr")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "option", ["compute", "consolidated", "safe_chunks", "align_chunks", "write_empty_chunks"]
+)
+@pytest.mark.parametrize("value", ["yes", 1, "False"])
+def test_what_is_neither_true_nor_false_is_refused(tmp_path: Path, option: str, value: Any) -> None:
+    with pytest.raises(ExportError, match=f"{option}: must be True or False, not {value!r}"):
+        to_nczarr(GRID, tmp_path / "x.nczarr", **{option: value})
+    assert not list(tmp_path.iterdir())
