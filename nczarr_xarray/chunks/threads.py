@@ -28,7 +28,7 @@ BATCH_BYTES = 1 << 18
 #: Chunks of this many bytes are worth a thread, whatever has to be done with them.
 LARGE_BYTES = 1 << 16
 #: So long a small chunk has the interpreter's lock, or waits for it where others want it, too.
-LOCK_SECONDS = 8e-6
+LOCK_SECONDS = 10e-6
 
 
 class _Pool:
