@@ -20,6 +20,7 @@ from nczarr_fsspec.url import is_url
 from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe
 from nczarr_xarray.dataset.implied_fill import with_fills
 from nczarr_xarray.dataset.open import open_remote, open_with
+from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
 
@@ -206,16 +207,21 @@ class _Batch:
             future = asyncio.run_coroutine_threadsafe(_read_together(remote, wanted), loop)
         return cls(targets, wanted, future, others)
 
-    def results(self) -> Iterator[Read]:
-        """Yield what was read, waiting for it; files that are here are read now."""
-        remote = {} if self.remote is None else self.remote.result()
-        for number, target in enumerate(self.targets):
-            found = remote.get(number)
-            if isinstance(found, BaseException):
-                raise found
-            if found is None and number in self.others:
-                found = self.others[number].result()
-            yield read_one(target, self.wanted) if found is None else found
+    def results(self) -> list[Read]:
+        """Return what was read, waiting for it; files that are here are read now."""
+        with collection_paused():  # each file leaves objects that stay
+            remote = {} if self.remote is None else self.remote.result()
+            return [
+                self._result(number, target, remote.get(number))
+                for number, target in enumerate(self.targets)
+            ]
+
+    def _result(self, number: int, target: str, found: Read | BaseException | None) -> Read:
+        if isinstance(found, BaseException):
+            raise found
+        if found is None and number in self.others:
+            found = self.others[number].result()
+        return read_one(target, self.wanted) if found is None else found
 
     def cancel(self) -> None:
         """End what has not ended."""

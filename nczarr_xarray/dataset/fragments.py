@@ -215,9 +215,8 @@ class FragmentReader:
                 parts.append(part)
         read = partial(self._read_part, result, points=points)
         far: list[Part] = []
-        left = self._read_files(result, parts, points=points)
         with collection_paused():  # each fragment leaves objects that stay
-            for part in left:
+            for part in self._read_files(result, parts, points=points):
                 place = self._fragments.places(part.number)[0]
                 if self._datasets.is_remote(place):
                     far.append(part)
