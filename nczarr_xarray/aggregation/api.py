@@ -17,8 +17,9 @@ from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing
 from nczarr_xarray.aggregation.combine import Aggregated, Combiner
 from nczarr_xarray.aggregation.existing import read_aggregation
+from nczarr_xarray.aggregation.files import Wanted, read_variable
 from nczarr_xarray.aggregation.grid import Arranger, check_places
-from nczarr_xarray.aggregation.reading import Summaries, Wanted, read_files, read_variable
+from nczarr_xarray.aggregation.reading import Summaries, read_files
 from nczarr_xarray.aggregation.summary import Layout, describe
 from nczarr_xarray.aggregation.write import MasterWriter
 from nczarr_xarray.aggregation.write_references import are_references, write_references

@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_fsspec.filesystem_place import find_remote_file
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_fsspec.url import is_url
-from nczarr_xarray.aggregation.summary import Description, Layout, Summary, describe
-from nczarr_xarray.dataset.implied_fill import with_fills
-from nczarr_xarray.dataset.open import open_remote, open_with
+from nczarr_xarray.aggregation.files import Read, RemoteFiles, Wanted, read_one
+from nczarr_xarray.aggregation.summary import Layout, Summary
 from nczarr_xarray.formats.collection import collection_paused
-from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable
+from nczarr_xarray.model import Attribute, Group, Hierarchy
 
 #: Remote files that are being read at a time.
 AT_A_TIME = 512
@@ -32,28 +28,6 @@ _BATCH = 32
 _THREADS = 32
 #: An attribute: the path of its group or variable, and its name.
 Key = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is wanted of each file.
-
-    Parameters
-    ----------
-    names, scalars
-        See `nczarr_xarray.aggregation.summary.describe`.
-    storage_options
-        For fsspec.
-    """
-
-    names: frozenset[str] = frozenset()
-    scalars: frozenset[str] = frozenset()
-    storage_options: Mapping[str, Any] | None = None
-
-    @property
-    def options(self) -> OpenOptions:
-        """How files are opened."""
-        return OpenOptions(storage_options=self.storage_options)
 
 
 @dataclass(slots=True)
@@ -77,6 +51,7 @@ class Summaries:
         default_factory=dict
     )
     _values: dict[tuple[str, tuple[int, ...], bytes], np.ndarray] = field(default_factory=dict)
+    _compared: Hierarchy | None = None
 
     def begin(self, hierarchy: Hierarchy) -> None:
         """Start with the metadata of the first file, or of a master."""
@@ -87,8 +62,9 @@ class Summaries:
         """Add the next file; what is equal to that of others is kept once."""
         if self.hierarchy is None:
             self.begin(read.hierarchy)
-        else:
+        elif read.hierarchy is not self._compared:
             self._compare(read.hierarchy)
+        self._compared = read.hierarchy  # that of files which are alike
         found = read.description
         layout, sizes = self._layouts.setdefault(
             (found.layout, found.sizes), (found.layout, found.sizes)
@@ -107,25 +83,6 @@ class Summaries:
         for key in self._attributes.keys() | own.keys():
             if key not in self.differing and not _same(self._attributes.get(key), own.get(key)):
                 self.differing.add(key)
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """What was read of one file.
-
-    Parameters
-    ----------
-    hierarchy
-        All metadata.
-    description
-        What is kept of them.
-    values
-        Of the variables that the description wants.
-    """
-
-    hierarchy: Hierarchy
-    description: Description
-    values: tuple[np.ndarray, ...]
 
 
 def read_files(
@@ -152,11 +109,12 @@ def read_files(
 
 def _read_all(targets: Sequence[str], wanted: Wanted) -> Iterator[Read]:
     """Yield what is read of files, in their order; many that are far away wait at the same time."""
+    remote = RemoteFiles(wanted)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-aggregate") as pool:
         waiting: deque[_Batch] = deque()
         try:
             for at in range(0, len(targets), _BATCH):
-                waiting.append(_Batch.begin(targets[at : at + _BATCH], wanted, pool))
+                waiting.append(_Batch.begin(targets[at : at + _BATCH], wanted, remote, pool))
                 if len(waiting) * _BATCH >= AT_A_TIME:
                     yield from waiting.popleft().results()
             while waiting:
@@ -189,7 +147,13 @@ class _Batch:
     others: Mapping[int, Future[Read]]
 
     @classmethod
-    def begin(cls, targets: Sequence[str], wanted: Wanted, pool: ThreadPoolExecutor) -> _Batch:
+    def begin(
+        cls,
+        targets: Sequence[str],
+        wanted: Wanted,
+        files: RemoteFiles,
+        pool: ThreadPoolExecutor,
+    ) -> _Batch:
         """Begin to read what is far away."""
         others: dict[int, Future[Read]] = {}
         remote: dict[int, tuple[str, RemoteFileBytes, Known | None]] = {}
@@ -204,7 +168,7 @@ class _Batch:
         future = None
         if remote:
             loop = next(iter(remote.values()))[1].loop
-            future = asyncio.run_coroutine_threadsafe(_read_together(remote, wanted), loop)
+            future = asyncio.run_coroutine_threadsafe(_read_together(files, remote), loop)
         return cls(targets, wanted, future, others)
 
     def results(self) -> list[Read]:
@@ -231,62 +195,12 @@ class _Batch:
 
 
 async def _read_together(
-    remote: Mapping[int, tuple[str, RemoteFileBytes, Known | None]], wanted: Wanted
+    files: RemoteFiles, remote: Mapping[int, tuple[str, RemoteFileBytes, Known | None]]
 ) -> dict[int, Read | BaseException | None]:
     """Read remote files at the same time."""
-    reads = (_read_remote(*one, wanted) for one in remote.values())
+    reads = (files.read(*one) for one in remote.values())
     found = await asyncio.gather(*reads, return_exceptions=True)
     return dict(zip(remote, found, strict=True))
-
-
-async def _read_remote(
-    target: str, source: RemoteFileBytes, known: Known | None, wanted: Wanted
-) -> Read | None:
-    """Read what is needed of a remote file, on its loop; None if `read_one` does that."""
-    try:
-        opened = await open_remote(source, known, wanted.options)
-        if opened is None:
-            return None
-        description = describe(target, opened.hierarchy, wanted.names, wanted.scalars)
-        reads = (opened.reader(variable).read_remote() for variable in description.wanted)
-        values = await asyncio.gather(*reads, return_exceptions=True)
-        for value in values:
-            if isinstance(value, BaseException) and not isinstance(value, NCZarrError):
-                raise value
-        return Read(opened.hierarchy, description, _checked(target, description, values))
-    finally:
-        source.close()
-
-
-def read_one(target: str, wanted: Wanted) -> Read:
-    """Read what is needed of one file; errors as `read_files`."""
-    with open_with(target, wanted.options) as opened:
-        hierarchy = with_fills(opened.hierarchy)
-        description = describe(target, hierarchy, wanted.names, wanted.scalars)
-        values = opened.read_many([(variable, None) for variable in description.wanted])
-        return Read(hierarchy, description, _checked(target, description, values))
-
-
-def read_variable(target: str, wanted: Wanted, variable: Variable) -> np.ndarray:
-    """Read all of one variable of a file; errors as `read_files`."""
-    with open_with(target, wanted.options) as opened:
-        for group in opened.hierarchy.root.walk():
-            if group.path == variable.group:
-                return opened.read(group.variables[variable.name])
-    raise ExportError(target, f"has lost {variable.path}: it changes while it is read")
-
-
-def _checked(
-    target: str, description: Description, values: Iterable[Any]
-) -> tuple[np.ndarray, ...]:
-    """Return values that were read; raise if they could not be."""
-    found = []
-    for variable, value in zip(description.wanted, values, strict=True):
-        if isinstance(value, NCZarrError):
-            raise ExportError(target, f"has a coordinate that cannot be read: {value}")
-        native = variable.dtype.newbyteorder("=")
-        found.append(np.array(value, native, order="C", copy=None))
-    return tuple(found)
 
 
 def _attributes(hierarchy: Hierarchy) -> Iterator[tuple[Key, Attribute]]:

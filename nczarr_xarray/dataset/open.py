@@ -308,10 +308,8 @@ class Fragments:
         return None if found is None else RemoteVariable(*found, _options_for(path, None), path)
 
 
-async def open_remote(
-    source: RemoteFileBytes, known: Known | None, options: OpenOptions
-) -> Opened | None:
-    """Open a remote file of `find_remote_file`, on its loop, with others at a time.
+async def open_begun(source: RemoteFileBytes, options: OpenOptions) -> Opened | None:
+    """Open a remote file whose first bytes are there (`RemoteFileBytes.begin`), on its loop.
 
     Returns
     -------
@@ -323,12 +321,6 @@ async def open_remote(
     NCZarrError
         As `open_with`.
     """
-    await source.begin(known)
-    return await _begun(source, options)
-
-
-async def _begun(source: RemoteFileBytes, options: OpenOptions) -> Opened | None:
-    """Do the rest of `open_remote`, once the first bytes are there."""
     if bytes(source.head[:4]) in ZIP or source.head.lstrip().startswith(b"<"):
         return None
     file = DataFile(source)
@@ -351,7 +343,7 @@ class RemoteVariable:
         like = pattern()
         if like is not None and like.fits(bytes(source.head[: like.stop]), source.size):
             return alike(DataFile(source), like)
-        opened = await _begun(source, self.options)
+        opened = await open_begun(source, self.options)
         return None if opened is None else _variable_of(opened, self.path)
 
 

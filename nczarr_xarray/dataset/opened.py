@@ -43,6 +43,12 @@ class Opened:
     reading: Reading | None = None
 
     @property
+    def file(self) -> DataFile:
+        """The file of a dataset that is one."""
+        assert isinstance(self.store, DataFile)
+        return self.store
+
+    @property
     def keys(self) -> KeyStore:
         """The store of a dataset that is made of objects with keys, not one file."""
         assert isinstance(self.store, KeyStore)
@@ -79,8 +85,8 @@ class Opened:
 
     async def _watched(self, reads: list[Coroutine[Any, Any, T]]) -> list[T | NCZarrError]:
         if self.reading is None:
-            return await _gather_caught(reads)
-        found, _ = await asyncio.gather(_gather_caught(reads), self.reading.watch())
+            return await gather_caught(reads)
+        found, _ = await asyncio.gather(gather_caught(reads), self.reading.watch())
         return found
 
     def close(self) -> None:
@@ -94,9 +100,10 @@ class Opened:
         self.close()
 
 
-async def _gather_caught(
+async def gather_caught(
     coroutines: list[Coroutine[Any, Any, T]],
 ) -> list[T | NCZarrError]:
+    """Run coroutines at the same time; return their results, with errors in their places."""
     results = await asyncio.gather(*coroutines, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException) and not isinstance(result, NCZarrError):

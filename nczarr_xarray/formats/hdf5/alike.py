@@ -13,35 +13,33 @@ from nczarr_xarray.formats.hdf5.chunkindex_base import HDF5ChunkIndex
 from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
 from nczarr_xarray.formats.hdf5.superblock import SIGNATURE
 from nczarr_xarray.formats.rounds import read, together
-from nczarr_xarray.model import FileChunks, FileStrides, Variable
+from nczarr_xarray.model import FileChunks, FileStrides, Hierarchy, Variable
 
 #: Metadata that lie farther back are not compared.
 _FARTHEST = 1 << 16
 #: A superblock of version 2 or 3 at the beginning of the file: behind what comes first are where
 #: the file ends and a checksum, which differ from file to file.
 _BEFORE_END, _END, _ROOT = slice(0, 28), slice(28, 36), slice(36, 44)
+_EXTENSION = slice(20, 28)
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataPattern:
-    """The metadata of one variable, and the bytes that they were read from.
+class MetadataBytes:
+    """The bytes of a file that metadata were read from.
 
     Parameters
     ----------
-    variable
-        The variable; its array has no conversion.
     spans
         Positions and bytes.
     stop
         Where the last of these end.
     """
 
-    variable: Variable
     spans: tuple[tuple[int, bytes], ...]
     stop: int
 
     def fits(self, start: bytes, size: int) -> bool:
-        """Tell whether a file has this pattern.
+        """Tell whether a file has these bytes.
 
         Parameters
         ----------
@@ -54,13 +52,35 @@ class MetadataPattern:
             return False
         return all(start[at : at + len(data)] == data for at, data in self.spans)
 
+
+@dataclass(frozen=True, slots=True)
+class MetadataPattern(MetadataBytes):
+    """The metadata of one variable, and the bytes that they were read from.
+
+    Parameters
+    ----------
+    variable
+        The variable, which is `movable`.
+    """
+
+    variable: Variable
+
     def variable_in(self, url: str, size: int) -> Variable:
         """Return the variable of another file with this pattern."""
-        array = self.variable.array
-        if not isinstance(array, FileChunks):
-            return self.variable
-        assert isinstance(array.index, HDF5ChunkIndex)
-        return replace(self.variable, array=replace(array, index=array.index.moved(url, size)))
+        return moved(self.variable, url, size)
+
+
+@dataclass(frozen=True, slots=True)
+class HierarchyPattern(MetadataBytes):
+    """All metadata of a file, and the bytes that they were read from.
+
+    Parameters
+    ----------
+    hierarchy
+        The metadata. Those of its variables that are `movable` can be `moved` to other files.
+    """
+
+    hierarchy: Hierarchy
 
 
 async def read_pattern(url: str, size: int, group: str, name: str) -> MetadataPattern | None:
@@ -73,22 +93,59 @@ async def read_pattern(url: str, size: int, group: str, name: str) -> MetadataPa
     group, name
         Path of the group, and name of the variable in it.
     """
+    found = await _read_pattern(url, size, group, name)
+    holder = None if found is None else found.hierarchy.root.find(group)
+    variable = None if holder is None else holder.variables.get(name)
+    if found is None or variable is None or not movable(variable):
+        return None
+    return MetadataPattern(found.spans, found.stop, variable)
+
+
+async def read_hierarchy_pattern(url: str, size: int) -> HierarchyPattern | None:
+    """Read the pattern of an HDF5 file; None if it has to be parsed for each.
+
+    Parameters
+    ----------
+    url, size
+        As of `read_pattern`.
+    """
+    return await _read_pattern(url, size)
+
+
+def movable(variable: Variable) -> bool:
+    """Tell whether the metadata of a variable are those of other files with the same bytes."""
+    array = variable.array
+    if not isinstance(array, (FileChunks, FileStrides)):
+        return False
+    return array.conversion is None and array.shape == variable.shape
+
+
+def moved(variable: Variable, url: str, size: int) -> Variable:
+    """Return a variable that is `movable` as another file with the same bytes has it."""
+    array = variable.array
+    if not isinstance(array, FileChunks):
+        return variable
+    assert isinstance(array.index, HDF5ChunkIndex)
+    return replace(variable, array=replace(array, index=array.index.moved(url, size)))
+
+
+async def _read_pattern(
+    url: str, size: int, group: str = "", only: str | None = None
+) -> HierarchyPattern | None:
     notes: list[tuple[int, int]] = []
     try:
-        hierarchy = await read_hierarchy(url, size, group, tree=False, only=name, notes=notes)
+        hierarchy = await read_hierarchy(
+            url, size, group, tree=only is None, only=only, notes=notes
+        )
         superblock = bytes(await read(0, _ROOT.stop))
     except NCZarrError:
         return None
-    holder = hierarchy.root.find(group)
-    variable = None if holder is None else holder.variables.get(name)
     plain = (
         superblock[:8] == SIGNATURE and superblock[8] in (2, 3) and superblock[9:11] == b"\x08\x08"
     )
-    if variable is None or not plain or hierarchy.problems or hierarchy.hidden:
-        return None
-    array = variable.array
-    known_kind = isinstance(array, (FileChunks, FileStrides))
-    if array is None or not known_kind or array.conversion or array.shape != variable.shape:
+    # what an extension says is read before anything is noted
+    extended = superblock[_EXTENSION] != b"\xff" * 8
+    if not plain or extended or hierarchy.problems or hierarchy.hidden:
         return None
     stop = max((at + length for at, length in notes), default=0)
     if not 0 < stop <= min(size, _FARTHEST):
@@ -97,7 +154,7 @@ async def read_pattern(url: str, size: int, group: str, name: str) -> MetadataPa
     merged = _merged(notes)
     found = await together(_bytes(at, length) for at, length in merged)
     spans += [(at, data) for (at, _), data in zip(merged, found, strict=True)]
-    return MetadataPattern(variable, tuple(spans), max(stop, _ROOT.stop))
+    return HierarchyPattern(tuple(spans), max(stop, _ROOT.stop), hierarchy)
 
 
 async def _bytes(start: int, length: int) -> bytes:

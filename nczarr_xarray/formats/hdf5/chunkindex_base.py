@@ -168,7 +168,8 @@ class HDF5ChunkIndex(ABC):
     def moved(self, url: str, end: int) -> Self:
         """Return the index of a file with the same metadata, and another end."""
         other = copy(self)
-        other.grid = replace(self.grid, frame=replace(self.grid.frame, url=url, end=end))
+        frame = replace(self.grid.frame, url=url, end=end, notes=None)
+        other.grid = replace(self.grid, frame=frame)
         other.memory = NodeCache()
         return other
 

@@ -10,7 +10,7 @@ import pytest
 from nczarr_fsspec.errors import ExportError, NCZarrWarning
 from nczarr_xarray.aggregation.api import Request, combined
 from nczarr_xarray.aggregation.combine import Aggregated
-from nczarr_xarray.aggregation.reading import Wanted
+from nczarr_xarray.aggregation.files import Wanted
 from nczarr_xarray.export.progress import Progress
 from tests.support.manyfiles import TIME, assembled, field, step, variable_of, write
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ import xarray as xr
 
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
 from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation import reading
 from nczarr_xarray.aggregation.api import aggregate
-from nczarr_xarray.dataset import open as dataset_open
+from nczarr_xarray.aggregation.files import Read, RemoteFiles
 from tests.support.httpserver import Server
 from tests.support.manyfiles import field, step
 
@@ -43,37 +46,37 @@ def test_a_remote_file_takes_two_requests_at_most(tmp_path: Path, form: str) -> 
 
 
 def test_many_are_read_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_remote = dataset_open.open_remote
+    begin = RemoteFileBytes.begin
     under_way = set()
     met = asyncio.Event()
 
-    async def together(*given: object) -> object:
-        under_way.add(given[0])
+    async def together(source: RemoteFileBytes, known: Known | None) -> None:
+        under_way.add(source)
         if len(under_way) == 30:
             met.set()
         await asyncio.wait_for(met.wait(), 60)
-        return await open_remote(*given)  # type: ignore[arg-type]
+        await begin(source, known)
 
-    monkeypatch.setattr(reading, "open_remote", together)
+    monkeypatch.setattr(RemoteFileBytes, "begin", together)
     with Server(served(tmp_path, 30)) as server:
         aggregate([f"{server.url}/data/{n}.nc" for n in range(30)], tmp_path / "m.nca")
     assert len(under_way) == 30
 
 
 def test_no_more_than_so_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read_remote = reading._read_remote
+    read = RemoteFiles.read
     now, most = 0, 0
 
-    async def counted(*given: object) -> object:
+    async def counted(files: RemoteFiles, *given: Any) -> Read | None:
         nonlocal now, most
         now += 1
         most = max(most, now)
         try:
-            return await read_remote(*given)  # type: ignore[arg-type]
+            return await read(files, *given)
         finally:
             now -= 1
 
-    monkeypatch.setattr(reading, "_read_remote", counted)
+    monkeypatch.setattr(RemoteFiles, "read", counted)
     monkeypatch.setattr(reading, "AT_A_TIME", 4)
     monkeypatch.setattr(reading, "_BATCH", 2)
     with Server(served(tmp_path, 15)) as server:

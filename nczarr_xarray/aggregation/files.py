@@ -1,0 +1,168 @@
+"""Read what is needed of one file that becomes part of an aggregation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nczarr_fsspec.errors import ExportError, NCZarrError
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.ranges.source import Known
+from nczarr_xarray.aggregation.summary import Description, describe
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.implied_fill import with_fills
+from nczarr_xarray.dataset.open import open_begun, open_with
+from nczarr_xarray.dataset.opened import gather_caught
+from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats.hdf5.alike import (
+    HierarchyPattern,
+    movable,
+    moved,
+    read_hierarchy_pattern,
+)
+from nczarr_xarray.formats.hdf5.superblock import SIGNATURE
+from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.model import Hierarchy, Variable
+
+#: Files whose pattern is read, at most: of files of many kinds there is nothing to be gained.
+_MOST_PATTERNS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is wanted of each file.
+
+    Parameters
+    ----------
+    names, scalars
+        See `nczarr_xarray.aggregation.summary.describe`.
+    storage_options
+        For fsspec.
+    """
+
+    names: frozenset[str] = frozenset()
+    scalars: frozenset[str] = frozenset()
+    storage_options: Mapping[str, Any] | None = None
+
+    @property
+    def options(self) -> OpenOptions:
+        """How files are opened."""
+        return OpenOptions(storage_options=self.storage_options)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was read of one file.
+
+    Parameters
+    ----------
+    hierarchy
+        All metadata.
+    description
+        What is kept of them.
+    values
+        Of the variables that the description wants.
+    """
+
+    hierarchy: Hierarchy
+    description: Description
+    values: tuple[np.ndarray, ...]
+
+
+class _Kind(NamedTuple):
+    """What files that are alike have in common.
+
+    Attributes
+    ----------
+    pattern
+        The metadata of one of them.
+    description
+        What is kept of these.
+    """
+
+    pattern: HierarchyPattern
+    description: Description
+
+
+class RemoteFiles:
+    """Reads remote files, on their loop. Of those that are alike, one is parsed.
+
+    Parameters
+    ----------
+    wanted
+        What is wanted of each.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._kind: _Kind | None = None
+        self._patterns = 0
+
+    async def read(self, target: str, source: RemoteFileBytes, known: Known | None) -> Read | None:
+        """Read what is needed of one file; None if `read_one` does that; errors as `read_files`."""
+        try:
+            await source.begin(known)
+            kind = self._kind
+            if kind is not None and kind.pattern.fits(
+                source.head[: kind.pattern.stop], source.size
+            ):
+                hierarchy, description = kind.pattern.hierarchy, kind.description
+                file = DataFile(source)
+                variables = [moved(v, file.url, source.size) for v in description.wanted]
+            else:
+                opened = await open_begun(source, self._wanted.options)
+                if opened is None:
+                    return None
+                hierarchy, file = opened.hierarchy, opened.file
+                description = describe(target, hierarchy, self._wanted.names, self._wanted.scalars)
+                variables = list(description.wanted)
+                await self._learn(file, description)
+            readers = [VariableReader(file, variable) for variable in variables]
+            values = await gather_caught([reader.read_remote() for reader in readers])
+            return Read(hierarchy, description, _checked(target, description, values))
+        finally:
+            source.close()
+
+    async def _learn(self, file: DataFile, description: Description) -> None:
+        """Learn what other files may have in common with one that was described."""
+        source = file.source
+        if self._patterns >= _MOST_PATTERNS or source.head[:4] != SIGNATURE[:4]:
+            return
+        if all(map(movable, description.wanted)):
+            self._patterns += 1
+            pattern = await file.parse_remote(read_hierarchy_pattern(file.url, source.size))
+            self._kind = self._kind if pattern is None else _Kind(pattern, description)
+
+
+def read_one(target: str, wanted: Wanted) -> Read:
+    """Read what is needed of one file; errors as `read_files`."""
+    with open_with(target, wanted.options) as opened:
+        hierarchy = with_fills(opened.hierarchy)
+        description = describe(target, hierarchy, wanted.names, wanted.scalars)
+        values = opened.read_many([(variable, None) for variable in description.wanted])
+        return Read(hierarchy, description, _checked(target, description, values))
+
+
+def read_variable(target: str, wanted: Wanted, variable: Variable) -> np.ndarray:
+    """Read all of one variable of a file; errors as `read_files`."""
+    with open_with(target, wanted.options) as opened:
+        for group in opened.hierarchy.root.walk():
+            if group.path == variable.group:
+                return opened.read(group.variables[variable.name])
+    raise ExportError(target, f"has lost {variable.path}: it changes while it is read")
+
+
+def _checked(
+    target: str, description: Description, values: Iterable[Any]
+) -> tuple[np.ndarray, ...]:
+    """Return values that were read; raise if they could not be."""
+    found = []
+    for variable, value in zip(description.wanted, values, strict=True):
+        if isinstance(value, NCZarrError):
+            raise ExportError(target, f"has a coordinate that cannot be read: {value}")
+        native = variable.dtype.newbyteorder("=")
+        found.append(np.array(value, native, order="C", copy=None))
+    return tuple(found)
