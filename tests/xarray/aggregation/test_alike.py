@@ -16,8 +16,9 @@ from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_xarray.aggregation import files
 from nczarr_xarray.aggregation.api import aggregate
+from nczarr_xarray.dataset.open import open_begun
 from tests.support.httpserver import Server
-from tests.support.manyfiles import TIME, field, step, write
+from tests.support.manyfiles import TIME, Given, field, step, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -30,7 +31,6 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are parsed."""
     memory.clear()
     names = []
-    open_begun = files.open_begun
 
     async def noted(source: Any, options: Any) -> Any:
         names.append(source.url.rpartition("/")[2])
@@ -130,7 +130,10 @@ def test_a_file_that_is_cut_is_named(tmp_path: Path, parsed: list[str], cut: int
 
 def test_a_text_coordinate_is_parsed_for_each(tmp_path: Path, parsed: list[str]) -> None:
     for n in range(3):
-        given = {"name": (("name",), [f"station {n}"], {}), "v": (("name",), [float(n)], {})}
+        given: dict[str, Given] = {
+            "name": (("name",), [f"station {n}"], {}),
+            "v": (("name",), [float(n)], {}),
+        }
         write(tmp_path / f"{n}.nc", given)
     with served(tmp_path) as urls:
         aggregate(urls, tmp_path / "m.nca")
