@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.api import to_nczarr
     from nczarr_xarray.export.cfa.to_cfa import to_cfa
     from nczarr_xarray.export.recovery import recover
+    from nczarr_xarray.tools.validate import validate
     from nczarr_xarray.views.store import open_store
 
 _MODULES = {
@@ -58,6 +59,7 @@ _MODULES = {
     "nczarr_xarray.export.recovery": ["recover"],
     "nczarr_xarray.dataset.open": ["open_hierarchy"],
     "nczarr_xarray.dataset.opened": ["Opened"],
+    "nczarr_xarray.tools.validate": ["validate"],
     "nczarr_xarray.views.store": ["open_store"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -84,6 +86,7 @@ __all__ = [
     "state",
     "to_cfa",
     "to_nczarr",
+    "validate",
 ]
 
 

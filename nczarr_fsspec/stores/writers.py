@@ -144,6 +144,13 @@ class DirectoryWriter(WritableStore):
         self._prune(folders)
 
     def keys_below(self, prefix: str) -> list[str]:
+        return self._files(prefix, temporary=False)
+
+    def temporary_keys(self) -> list[str]:
+        """Return the names of files that are being written, or whose writer was killed."""
+        return self._files("", temporary=True)
+
+    def _files(self, prefix: str, *, temporary: bool) -> list[str]:
         found: list[str] = []
         linked: set[str] = set()  # a link may lead into what it is in
         todo = [f"{check_key(prefix)}/" if prefix else ""]
@@ -157,7 +164,7 @@ class DirectoryWriter(WritableStore):
                         # a link that leads out is an object, which can be removed
                         outside = entry.is_symlink() and not self._inside.holds(entry.path)
                         if outside or not entry.is_dir():
-                            if not _IS_TEMPORARY(entry.name):
+                            if bool(_IS_TEMPORARY(entry.name)) is temporary:
                                 found.append(above + entry.name)
                             continue
                         if entry.is_symlink():

@@ -1,0 +1,70 @@
+"""``nczarr validate``: whether a dataset is sound, and what to do if not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.cli.target import add_arguments, opening
+from nczarr_xarray.cli.text import printable, report
+
+if TYPE_CHECKING:
+    from nczarr_xarray.tools.finding import Finding
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the ``validate`` command to the parsers of ``nczarr``."""
+    parser = subparsers.add_parser(
+        "validate",
+        help="check a dataset: metadata, chunks, leftovers of writers, foreign objects",
+        description="Check whether a dataset is sound. The exit status is 0 if it is, 1 if there "
+        "are findings (other than notes), 2 if it cannot be looked at.",
+    )
+    add_arguments(parser)
+    parser.add_argument("--data", action="store_true", help="decode all chunks, too")
+    parser.add_argument(
+        "--fix",
+        action="store_true",
+        help="put right what is safe: consolidated metadata that are stale, what dead writers left",
+    )
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the findings; return 1 if there are others than notes, 2 if there is trouble."""
+    from nczarr_xarray.tools.validate import counts, fixable, repair, validate
+
+    how = opening(args, args.options)
+    try:
+        findings = validate(args.target, data=args.data, **how)
+        wrong = [finding for finding in findings if fixable(finding)]
+        if args.fix and wrong:
+            repair(args.target, wrong, how["storage_options"])
+            findings = validate(args.target, data=args.data, **how)
+            for finding in wrong if not args.json else ():
+                if finding not in findings:
+                    print(printable(f"fixed    {finding.code}  {finding.path}: {finding.text}"))
+    except (NCZarrError, ImportError) as error:
+        report(error)
+        return 2
+    unsound = sum(map(counts, findings))
+    if args.json:
+        json.dump([asdict(finding) for finding in findings], sys.stdout, indent=1)
+        print()
+    else:
+        _show(findings)
+        print(f"{unsound} findings" if unsound else "sound")
+    return int(unsound > 0)
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    for found in findings:
+        print(printable(f"{found.severity:8} {found.code}  {found.path}: {found.text}"))
+        if found.advice:
+            print(printable(f"{'':8} -> {found.advice}"))

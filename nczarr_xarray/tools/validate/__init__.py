@@ -1,0 +1,9 @@
+"""Is a dataset sound? Findings about its metadata, its objects and its data."""
+
+from __future__ import annotations
+
+from nczarr_xarray.tools.validate.checks import CHECKS, validate
+from nczarr_xarray.tools.validate.finding import counts
+from nczarr_xarray.tools.validate.repair import fixable, repair
+
+__all__ = ["CHECKS", "counts", "fixable", "repair", "validate"]

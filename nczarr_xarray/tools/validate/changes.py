@@ -1,0 +1,114 @@
+"""Checks for what writers leave: changes that are not finished, and those of dead writers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from nczarr_fsspec.changes.create import leftovers
+from nczarr_fsspec.changes.journal import (
+    INCOMPLETE,
+    JOURNAL,
+    STAGED,
+    WRITERS,
+    Incomplete,
+    Journal,
+    is_state,
+)
+from nczarr_fsspec.changes.owner import Owner, parse_json
+from nczarr_fsspec.changes.recovery import read
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.validate.finding import error, note, warning
+from nczarr_xarray.tools.validate.subject import Subject
+
+_FIX = "remove it: nczarr validate --fix"
+_WAIT = "wait for it; if it has died on its machine, call nczarr_xarray.recover"
+
+
+def incomplete(subject: Subject) -> Iterator[Finding]:
+    """Find the mark of an export of which chunks are still to come."""
+    data = _object(subject, INCOMPLETE)
+    if data is None or not is_state(INCOMPLETE, data):
+        return
+    mark = Incomplete.parse(data)
+    what = "all data" if mark.pending is None else ", ".join(sorted(mark.pending))
+    text = f"{mark.error('').reason.partition(';')[0]}; to come: {what}"
+    yield error("incomplete", INCOMPLETE, text, 'write what is missing, or anew with mode="w"')
+
+
+def journal(subject: Subject) -> Iterator[Finding]:
+    """Find the journal of a change that is valid and not carried out."""
+    data = _object(subject, JOURNAL)
+    if data is None or not is_state(JOURNAL, data):
+        return
+    try:
+        found = Journal.parse(data, subject.url)
+    except StoreError as damaged:
+        yield error("journal-damaged", JOURNAL, damaged.reason)
+        return
+    text = f"a change of {len(found.staged)} objects is valid, but not carried out"
+    if found.owner.has_left(found.transaction):
+        advice = "netCDF-C and zarr-python fail until it is: nczarr validate --fix"
+        yield warning("leftover-journal", JOURNAL, f"{text}: its writer died", advice)
+    else:
+        yield note("writer", JOURNAL, f"{text} ({found.owner})", _WAIT)
+
+
+def locks(subject: Subject) -> Iterator[Finding]:
+    """Find locks of writers, dead or at work."""
+    for key in (key for key in subject.private if key.startswith(f"{WRITERS}/")):
+        document = parse_json(_object(subject, key) or b"")
+        owner = Owner.parse(document.get("owner") if isinstance(document, dict) else None)
+        if owner.has_left(key.rpartition("/")[2]):
+            yield warning("leftover-lock", key, f"the writer has died ({owner})", _FIX)
+        else:
+            yield note("writer", key, f"a writer may be at work ({owner})", _WAIT)
+
+
+def staged(subject: Subject) -> Iterator[Finding]:
+    """Find staged objects to which there is no lock and no journal."""
+    valid: object = None
+    data = _object(subject, JOURNAL)
+    journal = parse_json(data) if data is not None else None
+    if isinstance(journal, dict):
+        valid = journal.get("transaction")
+    locked = {key.rpartition("/")[2] for key in subject.private if key.startswith(WRITERS)}
+    changes: dict[str, int] = {}
+    for key in subject.private:
+        if key.startswith(f"{STAGED}/"):
+            name = key[len(STAGED) + 1 :].partition("/")[0]
+            changes[name] = changes.get(name, 0) + 1
+    for name, count in changes.items():
+        if name not in locked and name != valid:
+            text = f"{count} objects of a change that was given up"
+            yield warning("leftover-staged", f"{STAGED}/{name}", text, _FIX)
+
+
+def siblings(subject: Subject) -> Iterator[Finding]:
+    """Find what writers have left beside a dataset of this machine."""
+    path = subject.place.destination.path if subject.place is not None else None
+    for partial, owner in leftovers(os.path.realpath(path)) if path is not None else ():
+        if owner.has_left(os.path.basename(partial)):
+            text = f"an export that was cut off ({owner})"
+            yield warning("leftover-sibling", partial, text, _FIX)
+        else:
+            yield note("writer", partial, f"a writer may be at work ({owner})", _WAIT)
+
+
+def temporaries(subject: Subject) -> Iterator[Finding]:
+    """Find files in a directory tree whose writing was cut off."""
+    store = subject.place.store if subject.place is not None else None
+    for key in store.temporary_keys() if isinstance(store, DirectoryWriter) else ():
+        text = "an object that is being written, or whose writer died"
+        advice = "its name does not tell which: remove it when no writer is at work"
+        yield warning("leftover-temporary", key, text, advice)
+
+
+def _object(subject: Subject, key: str) -> bytes | None:
+    """Return a private object as it is stored now."""
+    if key not in subject.private or subject.place is None:
+        return None
+    store = subject.place.reader()
+    return None if store is None else read(store, key)

@@ -1,0 +1,110 @@
+"""Checks of the data themselves: every chunk is fetched and decoded, some at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+
+from nczarr_fsspec.errors import NCZarrError, StoreError, TooLargeError
+from nczarr_xarray.chunks.pieces import Index
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.export.stored_source import StoredSource
+from nczarr_xarray.model import ChunkedArray, FileChunks, FragmentArray, Variable, grid_of
+from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.validate.finding import error
+from nczarr_xarray.tools.validate.objects import position
+from nczarr_xarray.tools.validate.subject import Subject
+
+#: Bytes and chunks that are decoded together, at most (one chunk may have more bytes).
+_BATCH_BYTES = 1 << 26
+_BATCH = 1 << 10
+#: Chunks of a file that are located together, and of which there may be at most.
+WINDOW = 1 << 16
+MOST_CHUNKS = 1 << 24
+
+Box = tuple[slice, ...]
+
+
+def chunks(subject: Subject) -> Iterator[Finding]:
+    """Find chunks that cannot be decoded."""
+    batch: list[tuple[Variable, tuple[Index, ...] | None]] = []
+    nbytes = 0
+    for variable in subject.variables:
+        if subject.error(variable) is not None or isinstance(variable.array, FragmentArray):
+            continue
+        for box in _boxes(subject, variable):
+            batch.append((variable, box))
+            sizes = (part.stop - part.start for part in box)
+            nbytes += math.prod(sizes) * max(1, variable.dtype.itemsize)
+            if nbytes >= _BATCH_BYTES or len(batch) >= _BATCH:
+                yield from _faults(subject, batch)
+                batch, nbytes = [], 0
+    if batch:
+        yield from _faults(subject, batch)
+
+
+def _faults(
+    subject: Subject, batch: list[tuple[Variable, tuple[Index, ...] | None]]
+) -> Iterator[Finding]:
+    assert subject.opened is not None
+    for (variable, _), found in zip(batch, subject.opened.read_many(batch), strict=True):
+        if isinstance(found, NCZarrError):
+            yield _fault(variable, found)
+
+
+def _fault(variable: Variable, found: NCZarrError) -> Finding:
+    text = f"{found.reason} (of {variable.path})"
+    if isinstance(found, TooLargeError):
+        code, advice = "chunk-oversized", "it is not of this array: restore it"
+    elif isinstance(found, StoreError):
+        code, advice = "chunk-unreadable", "try again; if it stays, restore the chunk"
+    else:
+        code, advice = "chunk-undecodable", "restore the chunk from a copy, or write it again"
+    return error(code, found.object, text, advice)
+
+
+def _boxes(subject: Subject, variable: Variable) -> Iterator[Box]:
+    """Yield the parts of a variable to be read by themselves: its stored chunks, else slabs."""
+    array = variable.array
+    assert array is not None
+    if isinstance(array, ChunkedArray) and subject.keys is not None:
+        for key in subject.chunk_keys[array.path]:
+            at = position(array, key)
+            if at is not None:
+                yield _box(array.shape, array.chunk_shape, at)
+    elif isinstance(array, FileChunks):
+        grid = grid_of(array.shape, array.chunk_shape)
+        with suppress(NCZarrError):  # `files.ends` has it
+            for ids, starts, _ in extents(subject, array):
+                for number in ids[starts >= 0].tolist():
+                    at = tuple(int(i) for i in np.unravel_index(number, grid))
+                    yield _box(array.shape, array.chunk_shape, at)
+    elif 0 not in variable.shape:
+        assert subject.opened is not None
+        chunk_shape = array.chunk_shape if array.is_chunked else (1,) * len(variable.shape)
+        source = StoredSource(subject.opened.reader(variable), variable, chunk_shape)
+        yield from source.slabs(chunk_shape)
+
+
+def extents(
+    subject: Subject, array: FileChunks
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield numbers, starts and sizes of the chunks of an array in a file, some at a time."""
+    assert subject.opened is not None
+    file = subject.opened.store
+    assert isinstance(file, DataFile)
+    count = min(math.prod(grid_of(array.shape, array.chunk_shape)), MOST_CHUNKS)
+    for first in range(0, count, WINDOW):
+        ids = np.arange(first, min(first + WINDOW, count))
+        table = file.parse(array.locate(ids))
+        yield ids, table.start, table.size
+
+
+def _box(shape: tuple[int, ...], chunks: tuple[int, ...], at: tuple[int, ...]) -> Box:
+    return tuple(
+        slice(i * chunk, min((i + 1) * chunk, size))
+        for i, chunk, size in zip(at, chunks, shape, strict=True)
+    )

@@ -1,0 +1,126 @@
+"""Checks of single documents of Zarr 2 against what netCDF-C reads (nczarr-format.md).
+
+This package reads all of it. netCDF-C does not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.formats.nczarr.attributes import HIDDEN
+from nczarr_xarray.formats.nczarr.jsontext import JSON
+from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.validate.finding import note, warning
+from nczarr_xarray.tools.validate.subject import Subject
+
+_NEEDS_LEVEL = ("zlib", "bz2", "zstd")
+
+
+def _filters(zarray: dict[str, JSON]) -> str | None:
+    return "'filters' is [], at which netCDF-C crashes" if zarray.get("filters") == [] else None
+
+
+def _order(zarray: dict[str, JSON]) -> str | None:
+    if "order" not in zarray:
+        return "'order' is missing, without which netCDF-C crashes"
+    if zarray["order"] == "F" and len(zarray.get("shape") or ()) > 1:
+        return "'order' is F, which netCDF-C ignores: the data come out transposed"
+    return None
+
+
+def _level(zarray: dict[str, JSON]) -> str | None:
+    for config in (*(zarray.get("filters") or ()), zarray.get("compressor")):
+        if not isinstance(config, dict) or config.get("id") not in _NEEDS_LEVEL:
+            continue
+        if "level" not in config:
+            return f"the codec {config['id']!r} has no 'level', without which netCDF-C crashes"
+    return None
+
+
+def _byte_order(zarray: dict[str, JSON]) -> str | None:
+    dtype = zarray.get("dtype")
+    if isinstance(dtype, str) and dtype[:1] == "|" and dtype[1:2] in "iuf" and dtype[2:] != "1":
+        return f"the dtype {dtype!r} has no byte order: netCDF-C swaps the bytes"
+    return None
+
+
+#: What netCDF-C cannot cope with in a ``.zarray``.
+_RULES: tuple[Callable[[dict[str, JSON]], str | None], ...] = (
+    _filters,
+    _order,
+    _level,
+    _byte_order,
+)
+
+
+def arrays(subject: Subject) -> Iterator[Finding]:
+    """Find members of ``.zarray`` at which netCDF-C crashes or reads wrong values."""
+    make = warning if subject.is_nczarr else note  # pure Zarr need not be for netCDF-C
+    advice = "'nczarr upgrade' writes the metadata anew; or correct the member by hand"
+    for variable in subject.variables if subject.is_zarr2 else ():
+        path = variable.path.strip("/")
+        zarray = subject.node(path).get(".zarray")
+        if not isinstance(zarray, dict):
+            continue
+        for rule in _RULES:
+            text = rule(zarray)
+            if text is not None:
+                yield make("netcdf-c", f"{path}/.zarray", text, advice)
+
+
+def attribute_types(subject: Subject) -> Iterator[Finding]:
+    """Find types without an attribute, and attributes that have no value to take a type from."""
+    if not subject.is_nczarr:
+        return
+    paths = [group.path for group in subject.groups] + [v.path for v in subject.variables]
+    for path in (path.strip("/") for path in paths):
+        documents = subject.node(path)
+        values = documents.get(".zattrs", {})
+        try:
+            types = spellings.attribute_types(documents, path)
+        except ValueError:  # `metadata.groups` has it
+            continue
+        key = f"{path}/.zattrs".lstrip("/")
+        for name in types if isinstance(values, dict) else ():
+            if name not in values and name not in HIDDEN:
+                text = f"has a type for the attribute {name!r}, which is not there"
+                yield warning("attribute-type", key, text, "remove the type, or add the attribute")
+            elif types[name] == "|J0" and name not in HIDDEN:
+                text = f"gives the attribute {name!r} the type |J0, which is for NCZarr's own"
+                yield warning("attribute-type", key, text, "netCDF-C fails: correct the type")
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if value == [] and name not in types and name not in HIDDEN:
+                text = f"the attribute {name!r} is empty and has no type: netCDF-C fails"
+                yield warning("attribute-type", key, text, "add its type, or remove it")
+
+
+def array_dimensions(subject: Subject) -> Iterator[Finding]:
+    """Find arrays of NCZarr whose ``_ARRAY_DIMENSIONS`` are not their dimensions."""
+    for variable in subject.variables if subject.is_nczarr else ():
+        path = variable.path.strip("/")
+        values = subject.node(path).get(".zattrs")
+        names = values.get("_ARRAY_DIMENSIONS") if isinstance(values, dict) else None
+        own = [dim.name for dim in variable.dimensions]
+        if names is None or variable.error is not None or names == own:
+            continue
+        if own or names != ["_scalar_"]:
+            text = f"_ARRAY_DIMENSIONS are {names}, the dimensions {own}"
+            advice = "readers of pure Zarr see other names: 'nczarr upgrade' writes them anew"
+            yield warning("array-dimensions", f"{path}/.zattrs", text, advice)
+
+
+def dialect(subject: Subject) -> Iterator[Finding]:
+    """Find documents that are JSON in netCDF-C's dialect only."""
+    for key in subject.documents if subject.is_zarr2 else ():
+        try:
+            json.loads(subject.found[key], parse_constant=_refuse)
+        except ValueError:
+            text = "is not standard JSON (bare NaN, trailing commas, or what netCDF-C 4.8 escaped)"
+            advice = "strict readers refuse it: 'nczarr upgrade' writes it anew"
+            yield note("dialect", key, text, advice)
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)

@@ -1,0 +1,54 @@
+"""Checks of single files: data that lie beyond the end of a file that was cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.model import FileChunks, FileStrides, Variable
+from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.validate.data import extents
+from nczarr_xarray.tools.validate.finding import error
+from nczarr_xarray.tools.validate.subject import Subject
+
+_ADVICE = "the file was cut off: get it again"
+
+
+def ends(subject: Subject) -> Iterator[Finding]:
+    """Find variables of which data lie beyond the end of the file."""
+    opened = subject.opened
+    if opened is None or not isinstance(opened.store, DataFile):
+        return
+    size = opened.store.source.size
+    for variable in subject.variables:
+        if variable.error is not None:
+            continue
+        try:
+            beyond, count = _beyond(subject, opened.store, variable, size)
+        except NCZarrError as found:
+            yield error("index", found.object, f"{found.reason} (of {variable.path})", _ADVICE)
+            continue
+        if beyond:
+            text = f"{beyond:,} of {count:,} stored chunks end beyond the {size:,} bytes there are"
+            yield error("extent", variable.path, text, _ADVICE)
+
+
+def _beyond(subject: Subject, file: DataFile, variable: Variable, size: int) -> tuple[int, int]:
+    """Count the chunks of a variable beyond the end of the file, and all that are stored."""
+    array = variable.array
+    beyond = count = 0
+    if isinstance(array, FileStrides) and array.inline is None:
+        table = file.parse(array.locate(np.zeros(1, np.int64)))
+        found = [(table.start, table.size)]
+    elif isinstance(array, FileChunks):
+        found = [(starts, sizes) for _, starts, sizes in extents(subject, array)]
+    else:
+        found = []
+    for starts, sizes in found:
+        stored = starts >= 0
+        count += int(np.count_nonzero(stored))
+        beyond += int(np.count_nonzero(stored & (starts + sizes > size)))
+    return beyond, count

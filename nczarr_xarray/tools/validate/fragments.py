@@ -1,0 +1,29 @@
+"""The check of aggregations: that all their fragments are there and fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nczarr_fsspec.errors import AccessDeniedError, StoreError
+from nczarr_xarray.dataset.fragments import FragmentReader
+from nczarr_xarray.formats.cfa.decode import aggregated
+from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.validate.finding import error
+from nczarr_xarray.tools.validate.subject import Subject
+
+
+def fragments(subject: Subject) -> Iterator[Finding]:
+    """Open all fragments of aggregations, and find those that are missing or do not fit."""
+    found = aggregated(subject.opened.hierarchy) if subject.opened is not None else ()
+    for variable, array in found:
+        reader = array.selections(None)
+        assert isinstance(reader, FragmentReader)
+        for number, fault in reader.faults():
+            path = f"{variable.path} fragment {array.fragments.position(number)}"
+            if isinstance(fault, AccessDeniedError):
+                code, advice = "fragment-denied", "allow its address: --allow"
+            elif isinstance(fault, StoreError):
+                code, advice = "fragment-missing", "restore it, or say where it is: --replace"
+            else:
+                code, advice = "fragment-misfit", "restore it, or make the aggregation anew"
+            yield error(code, path, str(fault), advice)

@@ -1,0 +1,86 @@
+"""Checks of the metadata as they are understood: what cannot be opened, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nczarr_fsspec.errors import FormatError, IncompleteExportError, NCZarrError, UnsupportedError
+from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.validate.finding import error, note, warning
+from nczarr_xarray.tools.validate.subject import Subject
+
+_RESTORE = "restore the object from a copy, or correct it by hand"
+
+
+def opening(subject: Subject) -> Iterator[Finding]:
+    """Find what keeps the dataset from being opened at all."""
+    failure = subject.failure
+    if isinstance(failure, FormatError):  # else it is of a writer: see `changes`
+        advice = "nothing of the dataset can be read until this is put right: restore it"
+        yield error("unreadable", failure.object, failure.reason, advice)
+
+
+def variables(subject: Subject) -> Iterator[Finding]:
+    """Find variables that cannot be read because of their metadata."""
+    told = {finding.path for finding in dimensions(subject)}
+    for variable in subject.variables:
+        found = subject.error(variable)
+        if isinstance(found, UnsupportedError):
+            yield _unsupported(variable.path, found)
+        elif found is None or isinstance(found, IncompleteExportError):
+            continue  # the mark of an export is a finding of its own
+        elif variable.path not in told:
+            yield error("metadata", found.object, found.reason, _RESTORE)
+
+
+def _unsupported(path: str, found: UnsupportedError) -> Finding:
+    advice = "it may be sound: read it with a program that has the codec or type"
+    return note("unsupported", path, found.reason, advice)
+
+
+def groups(subject: Subject) -> Iterator[Finding]:
+    """Find what is left out or repaired when the dataset is opened."""
+    problems: tuple[NCZarrError, ...] = ()
+    if subject.opened is not None:
+        problems = subject.opened.hierarchy.problems
+    for problem in problems:
+        if isinstance(problem, UnsupportedError):
+            yield _unsupported(problem.object, problem)
+        else:
+            advice = "readers leave it out or guess: correct the metadata"
+            yield warning("left-out", problem.object, problem.reason, advice)
+
+
+def dimensions(subject: Subject) -> Iterator[Finding]:
+    """Find arrays of NCZarr whose dimensions do not exist, or have another length."""
+    lengths = {dim.path: dim.size for group in subject.groups for dim in group.dimensions.values()}
+    for variable in subject.variables if subject.is_nczarr else ():
+        documents = subject.node(variable.path.strip("/"))
+        zarray = documents.get(".zarray")
+        shape = zarray.get("shape") if isinstance(zarray, dict) else None
+        try:
+            structure = spellings.array_structure(documents, variable.path)
+        except FormatError:
+            continue  # `variables` has it
+        if structure is None or not isinstance(shape, list):
+            continue
+        references = structure.references
+        if len(references) != len(shape) and (references or shape not in ([], ["1"])):
+            yield error(
+                "dimension-rank",
+                variable.path,
+                f"refers to {len(references)} dimensions and has shape [{', '.join(shape)}]",
+                _RESTORE,
+            )
+            continue
+        for reference, size in zip(references, shape, strict=False):
+            path = f"/{reference.strip('/')}"
+            if path not in lengths:
+                text = f"refers to the dimension {path!r}, which no group declares"
+                advice = "netCDF-C crashes at it: declare the dimension in the list of its group"
+                yield error("dimension-missing", variable.path, text, advice)
+            elif str(lengths[path]) != size:
+                text = f"has length {size} along {path!r}, which has length {lengths[path]}"
+                advice = "netCDF-C opens nothing of the dataset: make the two lengths equal"
+                yield error("dimension-length", variable.path, text, advice)

@@ -1,0 +1,102 @@
+"""Checks by the list of keys: what belongs to nothing, and which chunks are there."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from nczarr_fsspec.changes.owned import dataset_keys
+from nczarr_xarray.model import ChunkedArray, grid_of
+from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.validate.finding import note, warning
+from nczarr_xarray.tools.validate.subject import Subject
+
+#: Keys that one finding names.
+_SHOWN = 3
+_DOCUMENTS = (".zarray", ".zgroup")
+
+
+def listing(subject: Subject) -> Iterator[Finding]:
+    """Say if the keys cannot be listed, so that less can be found out."""
+    if subject.is_tree and subject.keys is None:
+        text = "the objects cannot be listed here: what is missing or foreign was not looked for"
+        yield note("not-listed", subject.url, text, "validate the dataset where it is stored")
+
+
+def foreign(subject: Subject) -> Iterator[Finding]:
+    """Find objects that belong to no dataset: of other programs, or chunks without an array."""
+    keys = subject.keys or ()
+    others = sorted(set(keys).difference(dataset_keys(keys)))
+    folders: dict[str, list[str]] = defaultdict(list)
+    for key in others:
+        folders[key.rpartition("/")[0]].append(key)
+    for folder, names in folders.items():
+        text = f"{len(names)} objects belong to no dataset: {_some(names)}"
+        advice = "look at them; remove them if nothing needs them"
+        yield warning("foreign", folder or "/", text, advice)
+
+
+def unlisted(subject: Subject) -> Iterator[Finding]:
+    """Find groups and arrays that no group of NCZarr lists, which its readers do not see."""
+    if not subject.is_nczarr:
+        return
+    known = {group.path.strip("/") for group in subject.groups}
+    known |= {variable.path.strip("/") for variable in subject.variables}
+    for key in subject.keys or ():
+        path, _, name = key.rpartition("/")
+        above = path.rpartition("/")[0]
+        if name in _DOCUMENTS and path and path not in known and above in known:
+            kind = "array" if name == ".zarray" else "group"
+            text = f"this {kind} is listed in no group: readers of NCZarr do not see it"
+            yield warning("unlisted", path, text, "add its name to the list of its group")
+
+
+def missing(subject: Subject) -> Iterator[Finding]:
+    """Count chunks that are not stored, and read as fill values."""
+    for array in _arrays(subject):
+        count = math.prod(grid_of(array.shape, array.chunk_shape))
+        stored = sum(position is not None for position in _positions(subject, array))
+        if stored < count:
+            text = f"{count - stored:,} of {count:,} chunks are not stored: they read as fill value"
+            yield note("chunk-missing", array.path, text, "nothing, if they were never written")
+
+
+def outside(subject: Subject) -> Iterator[Finding]:
+    """Find objects that are named like chunks, but lie outside of the grid of their array."""
+    for array in _arrays(subject):
+        keys = subject.chunk_keys[array.path]
+        found = [k for k, at in zip(keys, _positions(subject, array), strict=True) if at is None]
+        if found:
+            text = f"{len(found)} chunks lie outside of the shape {list(array.shape)}, or have "
+            text += f"keys of another form: {_some(found)}"
+            advice = "no reader sees them; remove them, or correct shape and dimension_separator"
+            yield warning("chunk-outside", array.path, text, advice)
+
+
+def position(array: ChunkedArray, key: str) -> tuple[int, ...] | None:
+    """Return where in the grid a chunk is by its key; None if the array has no such chunk."""
+    grid = grid_of(array.shape, array.chunk_shape)
+    name = key[len(array.path) + 1 :]
+    if not grid:
+        return () if name == "0" else None
+    parts = name.split(array.separator)
+    if len(parts) != len(grid) or not all(part.isdecimal() for part in parts):
+        return None
+    found = tuple(map(int, parts))
+    inside = all(at < count for at, count in zip(found, grid, strict=True))
+    return found if inside and array.chunk_name(found) == key else None
+
+
+def _positions(subject: Subject, array: ChunkedArray) -> Iterable[tuple[int, ...] | None]:
+    return (position(array, key) for key in subject.chunk_keys[array.path])
+
+
+def _arrays(subject: Subject) -> Iterator[ChunkedArray]:
+    for variable in subject.variables if subject.keys is not None else ():
+        if isinstance(variable.array, ChunkedArray) and variable.error is None:
+            yield variable.array
+
+
+def _some(keys: list[str]) -> str:
+    return ", ".join(keys[:_SHOWN]) + (", ..." if len(keys) > _SHOWN else "")

@@ -1,0 +1,79 @@
+"""Putting right what is certain: nothing that may belong to anything else is touched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nczarr_fsspec.changes.create import remove_leftovers
+from nczarr_fsspec.changes.locks import Lock
+from nczarr_fsspec.undo import on_error
+from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.export.existing import Existing
+from nczarr_xarray.export.write_target import WriteTarget
+from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.tools.finding import Finding
+
+
+def _remove_leftovers(place: WriteTarget) -> None:
+    if place.destination.path is not None:
+        remove_leftovers(os.path.realpath(place.destination.path))
+    if place.store is not None:
+        # a lock on nothing: to get it, a writer removes what dead ones left, and nothing else
+        Lock.acquire(place.store, {}).release()
+
+
+def _consolidate(place: WriteTarget) -> None:
+    """Write ``.zmetadata`` anew, of the documents as they are."""
+    change = place.edit()
+    with on_error(change.abort):
+        existing = Existing.open(place)
+        assert existing is not None  # it was validated
+        with existing.opened:
+            documents = existing.final_documents((), consolidated=True)
+        WriteTask(change, documents=documents).finish()
+
+
+#: What puts findings right, by their code.
+_REPAIRS: dict[str, Callable[[WriteTarget], None]] = {
+    "leftover-journal": _remove_leftovers,
+    "leftover-lock": _remove_leftovers,
+    "leftover-staged": _remove_leftovers,
+    "leftover-sibling": _remove_leftovers,
+    "consolidated-damaged": _consolidate,
+    "consolidated-stale": _consolidate,
+}
+
+
+def fixable(finding: Finding) -> bool:
+    """Tell whether `repair` puts a finding right."""
+    return finding.code in _REPAIRS
+
+
+def repair(
+    target: Any, findings: Iterable[Finding], storage_options: Mapping[str, Any] | None = None
+) -> None:
+    """Put right those of the findings that are `fixable`.
+
+    A valid change of a dead writer is carried out, what else dead writers left is removed, and
+    stale consolidated metadata are made anew, as one change.
+
+    Parameters
+    ----------
+    target, storage_options
+        As for `nczarr_xarray.validate`.
+
+    Raises
+    ------
+    ConflictError
+        If another writer is at work.
+    StoreError, URLError
+        If the store cannot be changed.
+    """
+    wanted = {finding.code for finding in findings}
+    repairs = dict.fromkeys(_REPAIRS[code] for code in _REPAIRS if code in wanted)
+    if repairs:
+        place = WriteTarget(find_destination(target, storage_options))
+        for put_right in repairs:
+            put_right(place)

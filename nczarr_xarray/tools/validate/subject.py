@@ -1,0 +1,194 @@
+"""What is validated: an open dataset, with all keys and documents of a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from nczarr_fsspec.changes.journal import JOURNAL, PRIVATE
+from nczarr_fsspec.changes.owned import METADATA, is_chunk_of
+from nczarr_fsspec.errors import (
+    FormatError,
+    IncompleteExportError,
+    NCZarrError,
+    StoreError,
+)
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.export.write_target import WriteTarget
+from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
+from nczarr_xarray.model import ChunkedArray, Group, Variable
+
+#: Generations of which the documents are looked at: Zarr 2, with NCZarr's keys or without.
+ZARR2 = ("G1", "G2U", "G2L", "G2A", "v2")
+
+
+@dataclass
+class Subject:
+    """A dataset that is validated.
+
+    Attributes
+    ----------
+    url
+        How findings name it.
+    opened
+        The dataset; None if it could not be opened, and `failure` says why.
+    place
+        Where it could be written; None if nothing can be there, or it is one file.
+    """
+
+    url: str
+    opened: Opened | None
+    failure: NCZarrError | None
+    place: WriteTarget | None
+
+    @classmethod
+    def open(
+        cls, target: Any, storage_options: Mapping[str, Any] | None, **options: Any
+    ) -> Subject:
+        """Open a dataset, as far as that is possible.
+
+        Raises
+        ------
+        NCZarrError
+            If there is none, or it is out of reach: what is not there cannot be judged.
+        """
+        opened: Opened | None = None
+        failure: NCZarrError | None = None
+        try:
+            opened = open_hierarchy(
+                target, storage_options=storage_options, consolidated=False, **options
+            )
+        except FormatError as error:
+            failure = error
+        except StoreError as error:
+            unfinished = isinstance(error, IncompleteExportError)
+            if not unfinished and not error.object.endswith(JOURNAL):  # which is damaged
+                raise
+            failure = error
+        place = None
+        if opened is None or isinstance(opened.store, KeyStore):
+            with suppress(NCZarrError, ImportError):
+                place = WriteTarget(find_destination(target, storage_options))
+        found = opened.store if opened is not None else place
+        url = found.url if found is not None else getattr(failure, "object", "/")
+        return cls(url, opened, failure, place)
+
+    def close(self) -> None:
+        """Release the stores."""
+        if self.opened is not None:
+            self.opened.close()
+        if self.place is not None and self.place.store is not None:
+            self.place.store.close()
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether it is made of objects with keys."""
+        if self.opened is None:
+            return self.place is not None
+        return isinstance(self.opened.store, KeyStore)
+
+    @property
+    def is_zarr2(self) -> bool:
+        """Whether it could be opened, and has documents of Zarr 2."""
+        return self.opened is not None and self.opened.hierarchy.generation in ZARR2
+
+    @property
+    def is_nczarr(self) -> bool:
+        """Whether it has NCZarr's own keys."""
+        return self.is_zarr2 and self.generation != "v2"
+
+    @property
+    def generation(self) -> str:
+        """The generation or format."""
+        assert self.opened is not None
+        return self.opened.hierarchy.generation
+
+    @property
+    def groups(self) -> list[Group]:
+        """All groups; none if it could not be opened."""
+        return [] if self.opened is None else list(self.opened.hierarchy.root.walk())
+
+    @property
+    def variables(self) -> Iterator[Variable]:
+        """All variables."""
+        return (variable for group in self.groups for variable in group.variables.values())
+
+    def error(self, variable: Variable) -> NCZarrError | None:
+        """Return why a variable cannot be read, as far as its metadata tell."""
+        assert self.opened is not None
+        try:
+            self.opened.reader(variable).prepare()
+        except NCZarrError as error:
+            return error
+        return None
+
+    @cached_property
+    def keys(self) -> Sequence[str] | None:
+        """All keys that exist, sorted; None where they cannot be listed."""
+        if self.place is None:
+            return None
+        try:
+            return sorted(self.place.keys())
+        except StoreError:
+            return None
+
+    @cached_property
+    def private(self) -> list[str]:
+        """The keys that writers keep until they have ended."""
+        return [key for key in self.keys or () if key.startswith(f"{PRIVATE}/")]
+
+    @cached_property
+    def found(self) -> Mapping[str, bytes]:
+        """The metadata objects as stored, by key."""
+        found: dict[str, bytes] = {}
+        store = None
+        if self.opened is not None and self.opened.reading is not None:
+            objects = self.opened.reading.objects
+            found = {key: data for key, data in objects.items() if isinstance(data, bytes)}
+            store = self.opened.keys
+        elif self.place is not None:
+            store = self.place.reader()
+        names = [key for key in self.keys or () if key.rpartition("/")[2] in METADATA]
+        names = [key for key in names if key not in found and not key.startswith(f"{PRIVATE}/")]
+        if store is not None:
+            read = zip(names, store.get_many(names), strict=True)
+            found |= {key: data for key, data in read if isinstance(data, bytes)}
+        return found
+
+    @cached_property
+    def documents(self) -> Mapping[str, JSON]:
+        """The metadata documents by key, as far as they can be parsed."""
+        found = {}
+        for key, data in self.found.items():
+            with suppress(FormatError):
+                text = key.endswith((".zattrs", ".nczattr"))
+                found[key] = loads(data, key, apostrophe="'" if text else '"')
+        return found
+
+    def node(self, path: str) -> dict[str, JSON]:
+        """Return the documents of a group or array, by their names."""
+        start = f"{path}/" if path else ""
+        files = {*spellings.G1_GROUP_FILES, *spellings.G1_ARRAY_FILES}
+        return {
+            file: self.documents[start + file] for file in files if start + file in self.documents
+        }
+
+    @cached_property
+    def chunk_keys(self) -> Mapping[str, list[str]]:
+        """The keys that are named like chunks of each array of Zarr 2, by its path."""
+        arrays = {v.array.path for v in self.variables if isinstance(v.array, ChunkedArray)}
+        found: dict[str, list[str]] = {path: [] for path in arrays}
+        for key in self.keys or ():
+            path = key
+            while path and path not in arrays:
+                path = path.rpartition("/")[0]
+            if path and is_chunk_of(key, path):
+                found[path].append(key)
+        return found

@@ -1,0 +1,405 @@
+"""`nczarr_xarray.validate`: every kind of finding is provoked, and sound datasets have none."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.changes.create import partial_path
+from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, STAGED, WRITERS, Incomplete, Journal
+from nczarr_fsspec.changes.owner import AT_WORK, Owner
+from nczarr_xarray import DatasetNotFoundError, aggregate, validate
+from nczarr_xarray.cli.main import main
+from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.validate import counts, fixable, repair
+from tests.support.httpserver import Server
+from tests.support.samples import CONSOLIDATED, DATA, NCZARR, Objects, vector
+
+#: A process that has certainly ended: no system has such a number.
+DEAD = replace(Owner.here(), pid=2**22 + 1, started="")
+CHANGE = "0123456789abcdef"
+PAGE = Path(__file__).parents[3] / "docs" / "checking.md"
+
+
+def codes(target: Any, **options: Any) -> set[str]:
+    return {finding.code for finding in validate(target, **options)}
+
+
+def without(found: tuple[Finding, ...]) -> list[Finding]:
+    return [finding for finding in found if counts(finding)]
+
+
+def edited(objects: Objects, key: str, **members: Any) -> Objects:
+    """The objects with other members of one document; None removes a member."""
+    document = json.loads(objects[key])
+    for name, value in members.items():
+        document[name] = value
+        if value is None:
+            del document[name]
+    return {**objects, key: json.dumps(document).encode()}
+
+
+def structure(**members: Any) -> Objects:
+    """The sample whose array ``t`` has another structure of NCZarr."""
+    own = {"dimension_references": ["/time"], "storage": "chunked", **members}
+    return edited(NCZARR, "t/.zattrs", _nczarr_array=own)
+
+
+def typed(values: dict[str, Any], types: dict[str, str]) -> Objects:
+    """The sample with attributes of ``t``."""
+    return edited(NCZARR, "t/.zattrs", **values, _nczarr_attr={"types": types})
+
+
+def journal(owner: Owner) -> Objects:
+    """The sample with a change that is valid: another ``x``."""
+    change = Journal(CHANGE, owner, ("x/0",))
+    new = NCZARR["x/0"][::-1]
+    return {**NCZARR, JOURNAL: change.dump(), change.staged_key("x/0"): new}
+
+
+def lock(owner: Owner) -> Objects:
+    document = {"owner": owner.document, "boxes": None}
+    return {**NCZARR, f"{WRITERS}/{CHANGE}": json.dumps(document).encode()}
+
+
+#: What provokes each kind of finding in a tree, by its code.
+TREES: dict[str, Callable[[], Objects]] = {
+    "unreadable": lambda: {**NCZARR, ".zattrs": b"{"},
+    "incomplete": lambda: {**NCZARR, INCOMPLETE: Incomplete(DEAD, {"t": 9}).dump()},
+    "journal-damaged": lambda: {**NCZARR, JOURNAL: journal(DEAD)[JOURNAL][:40]},
+    "leftover-journal": lambda: journal(DEAD),
+    "leftover-lock": lambda: lock(DEAD),
+    "leftover-staged": lambda: {**NCZARR, f"{STAGED}/{CHANGE}/x/0": b"new"},
+    "writer": lambda: lock(replace(DEAD, host="elsewhere")),
+    "left-out": lambda: {k: v for k, v in NCZARR.items() if not k.startswith("emptygrp/")},
+    "dimension-rank": lambda: structure(dimension_references=["/time", "/x"]),
+    "dimension-missing": lambda: structure(dimension_references=["/nowhere"]),
+    "dimension-length": lambda: structure(dimension_references=["/x"]),
+    "metadata": lambda: edited(NCZARR, "t/.zarray", dtype="<q9"),
+    "netcdf-c": lambda: edited(NCZARR, "t/.zarray", order=None),
+    "attribute-type": lambda: typed({"a": 1}, {"a": "<i4", "b": "<i4"}),
+    "array-dimensions": lambda: edited(NCZARR, "t/.zattrs", _ARRAY_DIMENSIONS=["x"]),
+    "dialect": lambda: {**NCZARR, "x/.zarray": NCZARR["x/.zarray"].replace(b"9.96921e+36", b"NaN")},
+    "consolidated-damaged": lambda: {**CONSOLIDATED, ".zmetadata": b"[]"},
+    "consolidated-stale": lambda: {**CONSOLIDATED, "x/.zarray": CONSOLIDATED["t/.zarray"]},
+    "foreign": lambda: {**NCZARR, "t/.zattrs.~1~": b"{}"},
+    "unlisted": lambda: {**NCZARR, "more/.zarray": NCZARR["x/.zarray"]},
+    "chunk-missing": lambda: dict(NCZARR),
+    "chunk-outside": lambda: {**NCZARR, "t/2": NCZARR["t/1"], "t/0.0": NCZARR["t/0"]},
+    "chunk-oversized": lambda: {**NCZARR, "t/0": bytes(100_000)},
+    "chunk-undecodable": lambda: {**zlib_tree(), "t/0": b"no zlib"},
+    "compat": lambda: dict(NCZARR),
+}
+
+
+def zlib_tree() -> Objects:
+    import zlib
+
+    objects = edited(NCZARR, "t/.zarray", compressor={"id": "zlib", "level": 1})
+    return {**objects, **{key: zlib.compress(NCZARR[key]) for key in ("t/0", "t/1")}}
+
+
+#: Those that are provoked by the tests below.
+OTHERS = {
+    *("leftover-sibling", "leftover-temporary", "not-listed", "chunk-unreadable"),
+    *("extent", "index", "unsupported", "fragment-missing", "fragment-misfit", "fragment-denied"),
+}
+
+
+@pytest.mark.parametrize("code", TREES)
+def test_kind_is_found_in_a_tree(code: str) -> None:
+    assert code in codes(TREES[code](), data=True)
+
+
+def test_page_lists_the_kinds_that_are_tested() -> None:
+    listed = re.findall(r"^\| `([a-z-]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(listed) == TREES.keys() | OTHERS
+    assert len(listed) == len(set(listed))
+
+
+ABORTED = {"quantize-nczarr+file-4.9.0", "quantize-zarr+file-4.9.2"}
+
+
+@pytest.mark.parametrize("path", sorted(DATA.glob("*.zip")), ids=lambda path: path.stem)
+def test_what_netcdf_c_wrote_is_sound(path: Path) -> None:
+    found = without(validate(path, data=True))
+    if path.stem in ABORTED:  # netCDF-C crashed: chunks without an array
+        assert {finding.code for finding in found} >= {"foreign"}
+    else:
+        assert found == []
+
+
+@pytest.mark.parametrize("objects", [zlib_tree(), dict(CONSOLIDATED)], ids=["zlib", "consolidated"])
+def test_samples_are_sound(objects: Objects) -> None:
+    assert without(validate(objects, data=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("filters", []),
+        ("order", "F"),
+        ("dtype", "|i4"),
+        ("compressor", {"id": "zlib"}),
+        ("compressor", {"id": "lz4"}),
+    ],
+)
+def test_what_netcdf_c_cannot_cope_with(member: str, value: Any) -> None:
+    objects = edited(NCZARR, "tx/.zarray", **{member: value})
+    assert "netcdf-c" in {f.code for f in validate(objects) if counts(f)}
+
+
+def test_pure_zarr_need_not_be_for_netcdf_c() -> None:
+    objects = edited(vector("dims-zarr+file-4.9.0"), "x/.zarray", filters=[])
+    (found,) = [f for f in validate(objects) if f.code == "netcdf-c"]
+    assert found.severity == "note"
+
+
+def test_attribute_of_internal_type_and_empty_one_without() -> None:
+    objects = typed({"a": 1, "b": []}, {"a": "|J0"})
+    texts = [f.text for f in validate(objects) if f.code == "attribute-type"]
+    assert len(texts) == 2
+    assert "|J0" in texts[0]
+    assert "empty" in texts[1]
+
+
+def test_undecodable_chunks_are_all_named() -> None:
+    objects = {**zlib_tree(), "t/0": b"no", "t/1": b"neither"}
+    found = [f for f in validate(objects, data=True) if f.code == "chunk-undecodable"]
+    assert [f.path for f in found] == ["t/0", "t/1"]
+    assert validate(objects)  # and without data there are only notes
+    assert without(validate(objects)) == []
+
+
+def test_nothing_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFoundError):
+        validate(tmp_path / "nothing")
+
+
+def test_finding_is_plain() -> None:
+    found = validate(TREES["unlisted"]())
+    (one,) = without(found)
+    assert asdict(one)["path"] == "more"
+    with pytest.raises(AttributeError):
+        one.code = "other"  # type: ignore[misc]  # that it fails is the point
+
+
+# -- directories -------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The sample as a directory tree."""
+    return written(NCZARR, tmp_path / "x.nczarr")
+
+
+def written(objects: Objects, path: Path) -> Path:
+    for key, data in objects.items():
+        (path / key).parent.mkdir(parents=True, exist_ok=True)
+        (path / key).write_bytes(data)
+    return path
+
+
+def sibling(path: Path, owner: Owner) -> Path:
+    """What a writer that is cut off leaves beside a dataset."""
+    ours = Path(partial_path(str(path)))
+    AT_WORK.discard(ours.name)
+    here = Owner.here()
+    start, _, rest = ours.name.partition(f"-{here.pid}-{here.started}-")
+    partial = path.parent / f"{start}-{owner.pid}-{owner.started}-{rest}"
+    partial.mkdir()
+    return partial
+
+
+def test_what_a_dead_writer_left_beside_it(folder: Path) -> None:
+    partial = sibling(folder, DEAD)
+    alive = sibling(folder, replace(Owner.here(), pid=1, started=""))
+    found = validate(folder)
+    assert {f.path: f.code for f in found if str(folder.parent) in f.path} == {
+        str(partial): "leftover-sibling",
+        str(alive): "writer",
+    }
+    repair(folder, found)
+    assert not partial.exists()
+    assert alive.exists()
+    assert "leftover-sibling" not in codes(folder)
+
+
+def test_temporary_file_stays(folder: Path) -> None:
+    (folder / "t" / f".nczarr-tmp-{CHANGE}").write_bytes(b"part")
+    found = validate(folder)
+    assert [f.path for f in found if f.code == "leftover-temporary"] == [f"t/.nczarr-tmp-{CHANGE}"]
+    repair(folder, found)
+    assert (folder / "t" / f".nczarr-tmp-{CHANGE}").exists()
+
+
+def test_chunk_that_leads_out(folder: Path) -> None:
+    (folder / "t" / "0").unlink()
+    (folder / "t" / "0").symlink_to(folder.parent)
+    assert "chunk-unreadable" in codes(folder, data=True)
+
+
+def test_server_that_cannot_list() -> None:
+    with Server({f"/x.nczarr/{key}": data for key, data in NCZARR.items()}) as server:
+        found = validate(f"{server.url}/x.nczarr#mode=nczarr", data=True)
+    assert "not-listed" in {f.code for f in found}
+    assert without(found) == []
+
+
+# -- files -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hdf5(tmp_path: Path) -> Path:
+    path = tmp_path / "x.nc"
+    with h5py.File(path, "w", libver="earliest") as file:
+        file.create_dataset("v", data=np.arange(4000.0), chunks=(100,), compression="gzip")
+    return path
+
+
+def test_hdf5_file_is_sound(hdf5: Path) -> None:
+    assert without(validate(hdf5, data=True)) == []
+
+
+def test_hdf5_file_that_was_cut_off(hdf5: Path) -> None:
+    os.truncate(hdf5, hdf5.stat().st_size - 100)
+    assert codes(hdf5) & {"extent", "unreadable", "index", "metadata"}
+
+
+def test_what_no_package_reads_is_a_note(hdf5: Path) -> None:
+    with h5py.File(hdf5, "a") as file:
+        file.attrs["r"] = np.longdouble(1)
+    (found,) = validate(hdf5)
+    assert (found.severity, found.code) == ("note", "unsupported")
+
+
+def test_index_that_is_damaged(hdf5: Path) -> None:
+    data = bytearray(hdf5.read_bytes())
+    at = data.rindex(b"TREE\x01")
+    data[at : at + 4] = b"LEAF"
+    hdf5.write_bytes(data)
+    assert "index" in codes(hdf5, data=True)
+
+
+def test_damaged_chunk_of_a_file(hdf5: Path) -> None:
+    with h5py.File(hdf5) as file:
+        place = file["v"].id.get_chunk_info(7)
+    data = bytearray(hdf5.read_bytes())
+    data[place.byte_offset : place.byte_offset + 4] = bytes(4)
+    hdf5.write_bytes(data)
+    assert codes(hdf5) == codes(hdf5, data=True) - {"chunk-undecodable"}
+
+
+def test_classic_file_that_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "x.nc"
+    data = xr.Dataset({"v": ("x", np.arange(100.0))})
+    data.to_netcdf(path, engine="scipy")
+    assert without(validate(path, data=True)) == []
+    os.truncate(path, path.stat().st_size - 80)
+    (found,) = [f for f in validate(path) if f.code == "extent"]
+    assert "1 of 1" in found.text
+
+
+# -- aggregations ------------------------------------------------------------------
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Path:
+    for number in range(3):
+        data = xr.Dataset({"v": ("t", np.arange(2.0))}, {"t": np.arange(2) + 2 * number})
+        data.to_netcdf(tmp_path / f"{number}.nc", engine="scipy")
+    path = tmp_path / "all.nca"
+    aggregate([str(tmp_path / f"{number}.nc") for number in range(3)], str(path))
+    return path
+
+
+def test_fragments(master: Path) -> None:
+    assert without(validate(master)) == []
+    (master.parent / "1.nc").unlink()
+    (found,) = without(validate(master))
+    assert (found.code, found.path) == ("fragment-missing", "/v fragment (1,)")
+    xr.Dataset({"v": ("t", np.arange(3.0))}).to_netcdf(master.parent / "1.nc", engine="scipy")
+    assert "fragment-misfit" in codes(master)
+
+
+def test_fragment_that_must_not_be_opened(master: Path) -> None:
+    (master.parent / "in").mkdir()
+    other = master.parent / "in" / "all.nca"
+    aggregate([str(master.parent / "0.nc")], str(other), dim="t")
+    assert "fragment-denied" in codes(other, allow=[])
+    assert "fragment-denied" not in codes(other)
+
+
+# -- putting right -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "code",
+    [code for code in TREES if code.startswith(("leftover", "consolidated"))],
+)
+def test_fix_puts_it_right_once(code: str, tmp_path: Path) -> None:
+    path = written(TREES[code](), tmp_path / "x.nczarr")
+    found = validate(path)
+    assert any(fixable(f) and f.code == code for f in found)
+    repair(path, found)
+    assert not any(fixable(f) for f in validate(path))
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    repair(path, validate(path))
+    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("code", [code for code in TREES if code != "leftover-journal"])
+def test_fix_touches_no_data_and_nothing_foreign(code: str, tmp_path: Path) -> None:
+    objects = TREES[code]()
+    path = written(objects, tmp_path / "x.nczarr")
+    repair(path, validate(path))
+    for key, data in objects.items():
+        if not key.startswith((".zmetadata", ".zgroup", ".nczarr_export/")):
+            assert (path / key).read_bytes() == data, key
+
+
+def test_valid_change_of_a_dead_writer_is_carried_out(tmp_path: Path) -> None:
+    path = written(journal(DEAD), tmp_path / "x.nczarr")
+    repair(path, validate(path))
+    assert (path / "x" / "0").read_bytes() == NCZARR["x/0"][::-1]
+
+
+def test_writer_at_work_is_left_alone(tmp_path: Path) -> None:
+    objects = {**lock(replace(DEAD, host="elsewhere")), f"{STAGED}/{CHANGE}/x/0": b"new"}
+    path = written(objects, tmp_path / "x.nczarr")
+    found = validate(path)
+    assert not any(fixable(f) for f in found)
+    repair(path, found)
+    assert (path / STAGED / CHANGE / "x" / "0").exists()
+
+
+# -- the command -------------------------------------------------------------------
+
+
+def test_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(folder)]) == 0
+    assert capsys.readouterr().out.endswith("sound\n")
+    (folder / "notes.txt").write_text("mine")
+    assert main(["validate", str(folder), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [f["path"] for f in found if f["severity"] == "warning"] == ["/"]
+    assert main(["validate", str(folder / "nothing")]) == 2
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_command_fixes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(TREES["consolidated-damaged"](), tmp_path / "x.nczarr")
+    assert main(["validate", str(path)]) == 1
+    assert main(["validate", str(path), "--fix"]) == 0
+    assert "fixed    consolidated-damaged  .zmetadata" in capsys.readouterr().out
+    assert main(["validate", str(path), "--fix"]) == 0
