@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -223,6 +223,16 @@ class LocalReferences(_Keys, LocalStore):
     def list(self, prefix: str) -> frozenset[str] | None:
         return self._ready().names(prefix)
 
+    def find_many(self, keys: Iterable[str]) -> Sequence[bytes | Part | None]:
+        """Return what the references say of keys; nothing that they name is opened.
+
+        Raises
+        ------
+        StoreError
+            If one of them is nothing that can be read.
+        """
+        return [self._find(key) for key in keys]
+
     def addresses(self) -> Iterator[str]:
         """Yield addresses of files, among them those of the first chunks of some arrays."""
         references = self._ready()
@@ -301,6 +311,13 @@ class RemoteReferences(_Keys, RemoteStore):
 
     async def list(self, prefix: str) -> frozenset[str] | None:
         return (await self._ready()).names(prefix)
+
+    def find_many(self, keys: Iterable[str]) -> Sequence[bytes | Part | None]:
+        """Do as `LocalReferences.find_many`."""
+        return self.run(self._find_many(keys))
+
+    async def _find_many(self, keys: Iterable[str]) -> Sequence[bytes | Part | None]:
+        return [await self._find(key) for key in keys]
 
     def _current(self) -> _UnderWay:
         """Return what is under way on this loop: after a fork, nothing."""

@@ -16,7 +16,7 @@ from nczarr_fsspec.errors import DatasetExistsError, ExportError, NCZarrWarning,
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing
 from nczarr_xarray.aggregation.combine import Aggregated, Combiner
-from nczarr_xarray.aggregation.existing import read_aggregation
+from nczarr_xarray.aggregation.existing import read_aggregation, read_master
 from nczarr_xarray.aggregation.files import Wanted, read_variable
 from nczarr_xarray.aggregation.grid import Arranger, check_places
 from nczarr_xarray.aggregation.reading import Summaries, read_files
@@ -26,6 +26,7 @@ from nczarr_xarray.aggregation.write_references import are_references, write_ref
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.cfa.table import packing_of
+from nczarr_xarray.formats.open_options import OpenOptions
 
 Gaps = Literal["allow", "raise"]
 
@@ -159,12 +160,12 @@ def convert_references(
 ) -> None:
     """Write an aggregation in another version of the convention, or as kerchunk references.
 
-    Its files are opened only if references are written, whose chunks have to be found.
+    Its files are opened only if references are read or written, whose chunks have to be found.
 
     Parameters
     ----------
     source
-        Path or URL of a master.
+        Path or URL of a master, or of kerchunk references whose arrays are variables of files.
     storage_options
         For fsspec, of `source`.
     output, cfa_version, format, overwrite, relative, output_options
@@ -175,7 +176,8 @@ def convert_references(
     Raises
     ------
     ExportError
-        If `source` is no aggregation of files, or cannot be said in another way.
+        If `source` is no aggregation of files, or cannot be said in another way. The error names
+        the reference by which an array is not made of whole variables of files.
     DatasetExistsError
         If something is at `output` that must not be replaced.
     NCZarrError
@@ -185,8 +187,9 @@ def convert_references(
         output_options = storage_options
     writer = MasterWriter.find(output, output_options, format)
     _check_new(writer, overwrite=overwrite)
-    found, _ = read_aggregation(os.fsdecode(source), storage_options)
     policy = AddressPolicy.of(source, replace=replace, allow=allow, storage_options=storage_options)
+    options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
+    found = read_master(os.fsdecode(source), options, policy)
     if are_references(output):
         write_references(found, writer.place, policy.resolve, storage_options)
         return

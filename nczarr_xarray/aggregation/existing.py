@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_xarray.aggregation.combine import Aggregated, Packing
+from nczarr_xarray.aggregation.from_references import aggregated_references, references_of
 from nczarr_xarray.dataset.open import open_with
+from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FragmentArray, Fragments, Variable
 
@@ -32,28 +35,54 @@ def read_aggregation(
         If the dataset cannot be read.
     """
     with open_with(target, OpenOptions(storage_options=storage_options)) as opened:
-        variables = [v for g in opened.hierarchy.root.walk() for v in g.variables.values()]
-        tables: dict[str, Fragments] = {}
-        held: list[Variable] = []
-        dialects = set()
-        packing: Packing = "after"
-        for variable in variables:
-            if variable.error is not None:
-                raise ExportError(target, f"has a variable that cannot be read: {variable.error}")
-            if isinstance(variable.array, FragmentArray):
-                tables[variable.path] = variable.array.fragments
-                dialects.add(variable.array.dialect)
-                if variable.array.packing:
-                    packing = "equal"
-            else:
-                held.append(variable)
-        if not tables:
-            raise ExportError(target, "has no aggregation variable; it is no aggregation")
-        values: dict[str, np.ndarray] = {}
-        found = opened.read_many([(variable, None) for variable in held])
-        for variable, value in zip(held, found, strict=True):
-            if isinstance(value, NCZarrError):
-                raise value
-            values[variable.path] = value
-        hierarchy = replace(opened.hierarchy, problems=())
-        return Aggregated(hierarchy, values, tables, packing), max(dialects)
+        return _aggregation(opened, target)
+
+
+def read_master(target: str, options: OpenOptions, policy: AddressPolicy) -> Aggregated:
+    """Read an aggregation, or references as one of variables of files.
+
+    Parameters
+    ----------
+    options
+        How to open it.
+    policy
+        What the addresses in it mean.
+
+    Raises
+    ------
+    NCZarrError
+        As `read_aggregation`, and as `aggregated_references`.
+    """
+    with open_with(target, options) as opened:
+        keys = references_of(opened)
+        if keys is None:
+            return _aggregation(opened, target)[0]
+        return aggregated_references(opened, keys, policy)
+
+
+def _aggregation(opened: Opened, target: str) -> tuple[Aggregated, str]:
+    """Do as `read_aggregation`, with an open dataset."""
+    tables: dict[str, Fragments] = {}
+    held: list[Variable] = []
+    dialects = set()
+    packing: Packing = "after"
+    for variable in (v for g in opened.hierarchy.root.walk() for v in g.variables.values()):
+        if variable.error is not None:
+            raise ExportError(target, f"has a variable that cannot be read: {variable.error}")
+        if isinstance(variable.array, FragmentArray):
+            tables[variable.path] = variable.array.fragments
+            dialects.add(variable.array.dialect)
+            if variable.array.packing:
+                packing = "equal"
+        else:
+            held.append(variable)
+    if not tables:
+        raise ExportError(target, "has no aggregation variable; it is no aggregation")
+    values: dict[str, np.ndarray] = {}
+    found = opened.read_many([(variable, None) for variable in held])
+    for variable, value in zip(held, found, strict=True):
+        if isinstance(value, NCZarrError):
+            raise value
+        values[variable.path] = value
+    hierarchy = replace(opened.hierarchy, problems=())
+    return Aggregated(hierarchy, values, tables, packing), max(dialects)

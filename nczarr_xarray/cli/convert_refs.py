@@ -1,4 +1,4 @@
-"""``nczarr convert-refs``: an aggregation in another version of the convention."""
+"""``nczarr convert-refs``: an aggregation in another spelling: versions of CFA, references."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Add the ``convert-refs`` command to the parsers of ``nczarr``."""
     parser = subparsers.add_parser(
         "convert-refs",
-        help="write an aggregation in another version of CFA, or as kerchunk references",
+        help="write an aggregation in another version of CFA, from or as kerchunk references",
         description="Write the table of fragments of a master in another version of the CFA "
-        "conventions, or as kerchunk references (.json, .parq). No data are read.",
+        "conventions, or as kerchunk references (.json, .parq); or write references as a master. "
+        "No data are read but coordinates.",
         epilog="example: nczarr convert-refs old.nca new.nca --cfa-version 1.13",
     )
-    parser.add_argument("source", metavar="MASTER", help="a path or URL")
+    parser.add_argument("source", metavar="MASTER", help="a path or URL, also of references")
     parser.add_argument("target", metavar="OUTPUT", help="a path or URL")
     parser.add_argument("--overwrite", action="store_true", help="replace OUTPUT")
     parser.add_argument(

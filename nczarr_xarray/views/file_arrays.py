@@ -165,6 +165,27 @@ def view_of(variable: Variable, *, scattered: bool = True) -> ArrayView:
     return _view_of_values(variable, array)
 
 
+def view_in_chunks(variable: Variable, chunks: tuple[int, ...]) -> ArrayView | None:
+    """Return a variable as a Zarr array with certain chunks.
+
+    Returns
+    -------
+    None if its chunks have another shape; plain elements may have chunks of any shape.
+
+    Raises
+    ------
+    FormatError
+        As `view_of`.
+    """
+    array = variable.array
+    strides = None if array is None else array.strides
+    if array is None or strides is None or array.conversion or variable.shape != array.shape:
+        view = view_of(variable)
+        return view if view.array.chunk_shape == chunks else None
+    fits = len(chunks) == len(array.shape)
+    return _in_runs(variable, array, strides, chunks) if fits else None
+
+
 def _view_of_chunks(variable: Variable, array: Array) -> ArrayView:
     """Return the view with the chunks of the file as they are, if Zarr's codecs can decode them."""
     # quantizing cannot be undone: readers leave it out, and need not know where a writer did
@@ -193,8 +214,19 @@ def _view_of_strides(
     small = math.prod(array.shape) * itemsize <= SMALL
     if apart and not (scattered or small):
         chunks = (1, *chunks[1:])
+    return _in_runs(variable, array, strides, chunks)
+
+
+def _in_runs(
+    variable: Variable, array: Array, strides: tuple[int, ...], chunks: tuple[int, ...]
+) -> ArrayView:
+    """Return the view of plain elements in chunks of a shape."""
     shown = _shown(variable, array.dtype, chunks)
-    index = _StridesIndex(array, strides, chunks, plain=not apart or chunks[0] == 1)
+    plain, inner = True, array.dtype.itemsize
+    for chunk, stride in zip(reversed(chunks), reversed(strides), strict=True):
+        plain = plain and (chunk == 1 or stride == inner)
+        inner *= chunk
+    index = _StridesIndex(array, strides, chunks, plain=plain)
     return ArrayView(variable, shown, index, hides_fill=not _reads_as(shown, array))
 
 

@@ -1,0 +1,138 @@
+"""An aggregation of what kerchunk references name: variables of files, of which they are chunks."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+
+from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.changes.journal import base_of
+from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
+from nczarr_xarray.aggregation.combine import Aggregated
+from nczarr_xarray.aggregation.referenced_files import Finder, Referenced
+from nczarr_xarray.aggregation.summary import describe
+from nczarr_xarray.aggregation.whole_variables import ArrayReferences, Placements
+from nczarr_xarray.dataset.implied_fill import with_fills
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.formats.cfa.table import fill_of
+from nczarr_xarray.model import ChunkedArray, Fragments, Variable, grid_of
+
+#: Files that are open at a time.
+_THREADS = 32
+#: Chunks of an array, at most: each one is looked up.
+_MOST_CHUNKS = 1 << 24
+#: Bytes of a variable that no file has, at most: the aggregation holds it.
+_MOST_HELD = 1 << 26
+
+
+def references_of(opened: Opened) -> LocalReferences | RemoteReferences | None:
+    """Return the keys of an open dataset, if they are references."""
+    store = base_of(opened.store) if isinstance(opened.store, KeyStore) else None
+    return store if isinstance(store, (LocalReferences, RemoteReferences)) else None
+
+
+def aggregated_references(
+    opened: Opened, keys: LocalReferences | RemoteReferences, policy: AddressPolicy
+) -> Aggregated:
+    """Return what references stand for, as an aggregation of variables of files.
+
+    Coordinates, and what is in the references themselves, are read.
+
+    Parameters
+    ----------
+    opened
+        The dataset as the references describe it.
+    keys
+        Its references.
+    policy
+        What addresses mean, and which ones may be opened.
+
+    Raises
+    ------
+    ExportError
+        Naming the reference by which an array is not made of whole variables of files, and why.
+    NCZarrError
+        If something cannot be read.
+    """
+    hierarchy = replace(with_fills(opened.hierarchy), problems=())
+    pieces = describe(keys.url, hierarchy).layout.pieces
+    coordinates = {piece.path for piece in pieces if piece.is_coordinate}
+    held: dict[str, np.ndarray] = {}
+    parts: dict[str, tuple[Variable, Placements]] = {}
+    for group in hierarchy.root.walk():
+        for variable in group.variables.values():
+            references = None
+            if variable.path not in coordinates and variable.dimensions:
+                references = _references(keys, variable)
+            if references is not None and references.addresses:
+                parts[variable.path] = variable, Placements(references)
+            else:
+                held[variable.path] = _held(opened, variable, keys.url)
+    wanted: dict[str, list[Referenced]] = {}
+    for variable, placements in parts.values():
+        references = placements.references
+        for address, numbers in references.chunks_of().items():
+            wanted.setdefault(address, []).append(Referenced(variable, references, numbers))
+    packings = set()
+    finder = Finder(opened, policy)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-references") as pool:
+        for address, found in zip(wanted, pool.map(finder.find, wanted.items()), strict=True):
+            for one in found:
+                parts[one.path][1].add(address, one.placed)
+                packings |= {one.packing} - {"own"}
+    if len(packings) > 1:
+        raise ExportError(
+            keys.url,
+            "unpacks some variables as their files do, and others that are not packed in their "
+            "files: no aggregation says both",
+        )
+    tables = {path: _table(*part) for path, part in parts.items()}
+    return Aggregated(hierarchy, held, tables, next(iter(packings), "own"))
+
+
+def _references(
+    keys: LocalReferences | RemoteReferences, variable: Variable
+) -> ArrayReferences | None:
+    """Return the references of an array; None if it is no array of Zarr 2."""
+    array = variable.array
+    if not isinstance(array, ChunkedArray):
+        return None
+    grid = grid_of(array.shape, array.chunk_shape)
+    if math.prod(grid) > _MOST_CHUNKS:
+        raise ExportError(
+            variable.path, f"has {math.prod(grid)} chunks, of which {_MOST_CHUNKS} can be looked up"
+        )
+    found = keys.find_many(map(array.chunk_name, np.ndindex(*grid)))
+    return ArrayReferences.of(keys.url, array, found)
+
+
+def _table(variable: Variable, placements: Placements) -> Fragments:
+    """Return the table of an array; raise if what it lacks would read as something else."""
+    table, references, missing = placements.table(), placements.references, placements.missing()
+    told, fill = references.array.fill, fill_of(variable)
+    floats = variable.dtype.kind == "f"
+    # a fill value that the references leave out is anything
+    if len(missing) and told is not None and not np.array_equal(told, fill, equal_nan=floats):
+        raise references.error(
+            int(missing[0]),
+            f"is not there, and reads as {told}; in an aggregation it would read as {fill}: "
+            "make the references with the fill value that is meant",
+        )
+    return table
+
+
+def _held(opened: Opened, variable: Variable, url: str) -> np.ndarray:
+    """Read a variable that the aggregation is to hold."""
+    nbytes = variable.dtype.itemsize * math.prod(variable.shape)
+    if nbytes > _MOST_HELD:
+        raise ExportError(
+            url,
+            f"says of no chunk of {variable.path} in which file it is, and its {nbytes} bytes are "
+            f"too many to be part of the aggregation itself ({_MOST_HELD})",
+        )
+    return opened.read(variable)
