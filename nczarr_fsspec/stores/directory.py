@@ -41,9 +41,7 @@ class DirectoryStore(LocalStore):
         if descriptor is None:
             return None
         try:
-            if part == ALL and (small := _small(descriptor)):
-                if most is not None and len(small) > most:
-                    raise too_large(path, most)
+            if part == ALL and (small := _small(descriptor, most)):
                 return small
             size = _size(descriptor, path)
             if size is None:
@@ -116,12 +114,13 @@ class DirectoryStore(LocalStore):
             raise _failure(path, error) from error
 
 
-def _small(descriptor: int) -> bytes:
+def _small(descriptor: int, most: int | None) -> bytes:
     """Return all of a small file; nothing of what is large, empty, or no file."""
+    room = SMALL if most is None or most >= SMALL else most + 1
     try:
-        data = pread(descriptor, SMALL, 0)
+        data = pread(descriptor, room, 0)
         # some file systems in user space return less than there is, and devices have no size
-        ends = len(data) < SMALL and os.lseek(descriptor, 0, os.SEEK_END) == len(data)
+        ends = len(data) < room and os.lseek(descriptor, 0, os.SEEK_END) == len(data)
     except OSError:  # a directory, say
         return b""
     return data if ends else b""

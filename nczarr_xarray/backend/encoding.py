@@ -22,6 +22,13 @@ from nczarr_xarray.model import (
 _MOST_BLOCKS = 1_000_000
 _JOINED_BLOCKS = 100_000
 
+#: The codecs for which netCDF has a word.
+_WORDS = {row.id: row.netcdf for row in TABLE if row.netcdf is not None}
+#: What ``netCDF4.Variable.filters()`` says of a variable without any.
+_NOT_APPLIED = {words.name: False for words in _WORDS.values()}
+#: The codecs that netCDF's keys, or the dtype, tell of.
+_TOLD = {*_WORDS, "vlen-utf8"}
+
 
 def attribute_value(attribute: Attribute) -> Any:
     """Return what netCDF4-python returns: str, list of str, a numpy scalar, or a 1-D array."""
@@ -139,26 +146,21 @@ def _filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     # writing v3, its default: it gets to see that there is nothing else, or it sees nothing.
     if TO_ZARR_IGNORES_COMPRESSOR or not codecs:
         filters["compressor"] = dict(codecs[-1]) if codecs else None
-    if all(config["id"] in _told() for config in codecs[:-1]):
+    if all(config["id"] in _TOLD for config in codecs[:-1]):
         filters["filters"] = None
     return filters
-
-
-def _told() -> frozenset[str]:
-    """Return the codecs that netCDF's keys, or the dtype, tell of."""
-    return frozenset(row.id for row in TABLE if row.netcdf) | {"vlen-utf8"}
 
 
 def _netcdf_filters(codecs: tuple[CodecConfig, ...]) -> dict[str, Any]:
     """Return what ``netCDF4.Variable.filters()`` says."""
     by_id = {config["id"]: config for config in map(as_zarr, codecs)}
-    filters: dict[str, Any] = {"complevel": 0}
-    for row in TABLE:
-        words, config = row.netcdf, by_id.get(row.id)
-        if words is None:
+    filters: dict[str, Any] = {"complevel": 0, **_NOT_APPLIED}
+    for codec, words in _WORDS.items():
+        config = by_id.get(codec)
+        if config is None:
             continue
-        filters[words.name] = config is not None and words.told(config)
-        if config is not None and words.level:
+        filters[words.name] = words.told(config)
+        if words.level:
             level = _number(config, words.level)
             # netCDF has none below 0: -1 is zlib's default, the others are fast ones of zstd
             filters["complevel"] = level if level >= 0 else words.told_below

@@ -10,7 +10,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from operator import mul
 from typing import Any, NamedTuple
 
@@ -252,6 +252,16 @@ class GridPieces:
         self.most = read.grid.decoder.most
         self.group_nbytes = self.group_chunks * self.nbytes
 
+    @cached_property
+    def _all_stored(self) -> bool:
+        return bool((self.table.start >= 0).all())
+
+    @cached_property
+    def _mask(self) -> int | None:
+        """The mask of all chunks; None if they differ."""
+        masks = self.table.mask
+        return int(masks[0]) if len(masks) and (masks == masks[0]).all() else None
+
     def take(self, source: LocalSource, groups: Sequence[int]) -> None:
         """Fetch, decode and scatter consecutive segments."""
         read, grid, first, ids = self._read, self._read.grid, self._window.first, self._window.ids
@@ -294,18 +304,19 @@ class GridPieces:
         versions
             What they are remembered as, if not as their numbers.
         """
-        absent = [i for i, stored in enumerate(data) if stored is None]
-        if absent:
+        if None in data:
+            absent = [i for i, stored in enumerate(data) if stored is None]
             self._fill(rows[absent])
             there = [i for i, stored in enumerate(data) if stored is not None]
             rows, data = rows[there], [data[i] for i in there]
             versions = versions and [versions[i] for i in there]
-        masks = self.table.mask[rows]
-        mask = int(masks[0]) if len(masks) else 0
-        if (masks != mask).any():
+        mask = self._mask
+        if mask is None and len(rows) > 1:
             for i in range(len(rows)):
                 self.scatter(rows[i : i + 1], data[i : i + 1], versions[i : i + 1])
             return
+        if mask is None:
+            mask = int(self.table.mask[rows[0]]) if len(rows) else 0
         read, ids = self._read, self._window.ids
         decoder, scatter = read.grid.decoder_of(mask)
         step = max(1, len(rows)) if decoder.in_rows else 1  # large ones are not held side by side
@@ -348,17 +359,20 @@ class GridPieces:
             row = numbers[at]
             which = bisect.bisect_right(first, row) - 1
             most = min(count, at + first[which + 1] - row)
-            stop = at + 1
-            while stop < most and numbers[stop] == row + stop - at:
-                stop += 1
+            if numbers[at:most] == list(range(row, row + most - at)):
+                stop = most
+            else:
+                stop = at + 1
+                while numbers[stop] == row + stop - at:
+                    stop += 1
             yield segments[which].part(row - first[which], row - first[which] + stop - at), at, stop
             at = stop
 
     def _missing(self, rows: np.ndarray, table: ChunkTable) -> np.ndarray:
         """Fill what is not stored; the other rows."""
-        there = table.start >= 0
-        if there.all():
+        if self._all_stored:
             return rows
+        there = table.start >= 0
         self._fill(rows[~there])
         return rows[there]
 
