@@ -77,7 +77,7 @@ class TestTargets:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """However many of them one request brings."""
-        values = np.arange(200 * 64 * 64, dtype="f4").reshape(200, 64, 64)
+        values = np.arange(800 * 64 * 64, dtype="f4").reshape(800, 64, 64)
         encoding = {"v": {"chunksizes": (1, 64, 64), "zlib": True, "shuffle": True}}
         written = xr.Dataset({"v": (("t", "y", "x"), values)})
         written.to_netcdf(tmp_path / "v.nc", engine="netcdf4", encoding=encoding)
@@ -92,8 +92,8 @@ class TestTargets:
         with range_server(tmp_path) as server:
             ds = xr.open_dataset(f"{server.url}/v.nc", engine="nczarr")
             np.testing.assert_array_equal(ds["v"].values, values)
-        assert sum(counts) == 200
-        assert max(counts) == BATCH_BYTES // (64 * 64 * 4)
+        assert sum(counts) == 800
+        assert 1 < max(counts) <= BATCH_BYTES // (64 * 64 * 4)
 
     @pytest.mark.parametrize(
         "spelled",
