@@ -6,17 +6,21 @@ import asyncio
 import os
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fsspec import AbstractFileSystem
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import FORKED
+from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.filesystems import describe, holds_open_file, join
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.request import Answer, Request
 from nczarr_fsspec.transport.shared import SharedFilesystem
-from nczarr_fsspec.transport.throttle import Throttle
+from nczarr_fsspec.transport.throttle import Attempt, Throttle
+from nczarr_fsspec.transport.watch import Watch
+
+T = TypeVar("T")
 
 
 class Transport(ABC):
@@ -96,8 +100,17 @@ class Transport(ABC):
         StoreError
             If it cannot be read, or is not the version that was asked for.
         """
-        attempt = partial(self._attempt, request)
-        return await self.throttle(request.path).retried(attempt, request.shown)
+        return await self._retried(partial(self._attempt, request), request)
+
+    async def _retried(
+        self, attempt: Attempt[T], request: Request, kind: recording.Kind = "get"
+    ) -> T:
+        """Await `attempt` as the throttle of its host allows; every request passes here."""
+        throttle = self.throttle(request.path)
+        if not recording.recorders:
+            return await throttle.retried(attempt, request.shown)
+        with Watch(request, kind) as watch:
+            return await throttle.retried(watch.each(attempt), request.shown)
 
     @abstractmethod
     async def _attempt(self, request: Request, left: float) -> Answer | None:

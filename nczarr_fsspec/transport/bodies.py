@@ -48,6 +48,8 @@ async def pieces(response: Response, clock: Clock, shown: str) -> AsyncIterator[
     have = 0
     async for piece in response.content.iter_any():
         have += len(piece)
+        if clock.seen is not None:
+            clock.seen.nbytes += len(piece)
         if have >= clock.mark:
             clock.came(have)
         if inflater is None:

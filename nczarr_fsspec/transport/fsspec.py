@@ -107,7 +107,7 @@ class FsspecTransport(Transport):
     async def list(self, path: str) -> frozenset[str] | None:
         attempt = partial(self._list, path)
         try:
-            found = await self.throttle(path).retried(attempt, self.describe(path))
+            found = await self._retried(attempt, Request(path, self.describe(path)), "list")
         except NotImplementedError:
             return None
         return frozenset() if found is None else names_below(path, found)

@@ -228,7 +228,7 @@ async def get(
             async with request as response:
                 location = response.headers.get("Location")
                 if response.status not in REDIRECTS or location is None or hops == 0:
-                    clock.body()
+                    clock.body(response.status)
                     yield response, clock
                     return
                 target = response.url.join(_legal(location))

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.transport.recording import SEEN
 
 #: what `most_connections` is where files are plenty
 MOST_CONNECTIONS = 192
@@ -170,14 +171,17 @@ class Clock:
     ----------
     mark : float
         When so many bytes of the body have come, `came` has to be called.
+    seen : Seen or None
+        What recorders are told of the try; None without recorders.
     """
 
-    __slots__ = ("_due", "_end", "_left", "_limits", "_loop", "_timer", "mark")
+    __slots__ = ("_due", "_end", "_left", "_limits", "_loop", "_timer", "mark", "seen")
 
     def __init__(self, limits: Timeout, left: float = math.inf) -> None:
         self._limits = limits
         self._left = left
         self.mark = math.inf
+        self.seen = SEEN.get()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -199,8 +203,10 @@ class Clock:
         except TimeoutError:
             raise self._late() from None
 
-    def body(self) -> None:
+    def body(self, status: int) -> None:
         """Wait for the body: the answer has begun."""
+        if self.seen is not None:
+            self.seen.begins(status)
         self.came(0)
 
     def came(self, count: int) -> None:

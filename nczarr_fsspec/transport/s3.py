@@ -132,7 +132,7 @@ class S3Transport(FsspecTransport):
         response = _Response(answer)
         try:
             async with Clock(self.timeout, end - clock()) as watch:
-                watch.body()
+                watch.body(response.status)
                 yield response, watch
         except _BROKEN as error:
             raise TransientError(f"{type(error).__name__}: {error}") from None

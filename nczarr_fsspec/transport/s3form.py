@@ -130,7 +130,7 @@ class Form:
                 async with Clock(limits, left) as clock, asked as response:
                     if request.route is not None:
                         request.route.arrived("", "", now() - began)
-                    clock.body()
+                    clock.body(response.status)
                     if is_encoded(response):
                         raise UnusualError
                     if response.status in MISSING and _NO_SUCH_KEY.search(

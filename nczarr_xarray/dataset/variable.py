@@ -14,6 +14,7 @@ import numpy as np
 from nczarr_fsspec.changes.moment import Mark, look
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, OnLoop, RemoteStore
+from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.padding import PaddedSelection, padded_selection
 from nczarr_xarray.chunks.pieces import Index
@@ -154,6 +155,12 @@ class VariableReader:
         self, key: tuple[Index, ...] | None = None, *, points: bool = False, remember: bool = False
     ) -> np.ndarray:
         """Do as `read` does, on the remote store's loop; `remember` if similar reads may follow."""
+        with caused_by(self.path):
+            return await self._read_remote(key, points=points, remember=remember)
+
+    async def _read_remote(
+        self, key: tuple[Index, ...] | None, *, points: bool, remember: bool
+    ) -> np.ndarray:
         array, store = self.array, self.store
         own = array is not None and (array.reads_itself or need_libhdf5(array.codecs))
         if own and self._reader is None:  # not on an event loop

@@ -1,0 +1,93 @@
+"""Watches one request, all its tries, for those that record requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self, TypeVar
+
+from nczarr_fsspec.transport import recording
+from nczarr_fsspec.transport.recording import CAUSE, SEEN, Kind, Record, Recorder, Seen, Try
+from nczarr_fsspec.transport.request import END, Answer, Request
+from nczarr_fsspec.transport.throttle import Attempt
+from nczarr_fsspec.url import redact
+
+T = TypeVar("T")
+
+
+def masked(url: str) -> str:
+    """Return a URL without user, password and the values of its query, any of which may be secret.
+
+    Messages keep those values that have harmless names (`redact`); a trace is given to others.
+    """
+    path, mark, _ = redact(url).partition("?")
+    return f"{path}{mark}{'***' if mark else ''}"
+
+
+@dataclass(slots=True)
+class Watch:
+    """Watches one request, and tells the recorders; a context manager."""
+
+    request: Request
+    kind: Kind
+    told: tuple[Recorder, ...] = ()
+    asked: float = 0.0
+    tries: list[Try] = field(default_factory=list)
+
+    def each(self, attempt: Attempt[T]) -> Attempt[T]:
+        """Return `attempt`, every call of which is seen."""
+
+        async def watched(left: float) -> T:
+            seen = Seen()
+            token = SEEN.set(seen)
+            began, error = recording.now(), ""
+            try:
+                answer = await attempt(left)
+                seen.nbytes = seen.nbytes or _size(answer)
+                return answer
+            except BaseException as problem:
+                error = redact(str(problem)) or type(problem).__name__
+                raise
+            finally:
+                SEEN.reset(token)
+                found = seen.first_byte, seen.status, seen.nbytes
+                self.tries.append(Try(began, recording.now(), *found, error))
+
+        return watched
+
+    def __enter__(self) -> Self:
+        self.told, self.asked = recording.recorders, recording.now()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self.tries:  # nothing was sent
+            return
+        request = self.request
+        record = Record(
+            masked(request.shown),
+            self.asked,
+            tuple(self.tries),
+            self.kind,
+            _plain(request.extents),
+            request.tail,
+            CAUSE.get(),
+        )
+        for recorder in self.told:
+            recorder(record)
+
+
+def _plain(extents: Sequence[tuple[int, int]] | None) -> tuple[tuple[int, int | None], ...] | None:
+    if extents is None:
+        return None
+    return tuple((start, None if stop >= END else stop) for start, stop in extents)
+
+
+def _size(answer: object) -> int:
+    """Return how many bytes an answer has; they are not seen on their way everywhere."""
+    return sum(len(part or b"") for part in answer.parts) if isinstance(answer, Answer) else 0
