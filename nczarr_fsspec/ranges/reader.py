@@ -178,10 +178,12 @@ class RangeReader:
         low, high = self._checked(starts, stops)
         known = self.sparse.covers(low, high)
         numbers = np.flatnonzero(~known)
+        if not len(numbers):
+            await self._hand_known(np.arange(len(known)), low, high, receive)
+            return
         try:
             async with asyncio.TaskGroup() as group:
-                if len(numbers):
-                    self._fetch_all(group, low[numbers], high[numbers], numbers, receive)
+                self._fetch_all(group, low[numbers], high[numbers], numbers, receive)
                 if np.any(known):
                     group.create_task(self._hand_known(np.flatnonzero(known), low, high, receive))
         except BaseExceptionGroup as errors:

@@ -119,8 +119,9 @@ class SharedFilesystem:
 
     def close(self) -> None:
         """Close the connections if they are not used any more."""
-        if not self.users:
-            self._throttles = {}
+        if self.users:
+            return
+        self._throttles = {}
         if is_async(self.fs) and self.pid == os.getpid() and self.loop.is_running():
             closing = asyncio.run_coroutine_threadsafe(self._disconnect(), self.loop)
             try:

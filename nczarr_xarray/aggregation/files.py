@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, NCZarrError
+from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation.summary import Description, describe
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.implied_fill import with_fills
 from nczarr_xarray.dataset.open import open_begun, open_with
-from nczarr_xarray.dataset.opened import gather_caught
+from nczarr_xarray.dataset.opened import Opened, gather_caught
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.hdf5.alike import (
     HierarchyPattern,
@@ -87,6 +88,24 @@ class _Kind(NamedTuple):
     description: Description
 
 
+class _Found(NamedTuple):
+    """The metadata of one file.
+
+    Attributes
+    ----------
+    hierarchy
+        All of them.
+    description
+        What is kept of them.
+    variables
+        Those that the description wants, in this file.
+    """
+
+    hierarchy: Hierarchy
+    description: Description
+    variables: Sequence[Variable]
+
+
 class RemoteFiles:
     """Reads remote files, on their loop. Of those that are alike, one is parsed.
 
@@ -105,36 +124,44 @@ class RemoteFiles:
         """Read what is needed of one file; None if `read_one` does that; errors as `read_files`."""
         try:
             await source.begin(known)
-            kind = self._kind
-            if kind is not None and kind.pattern.fits(
-                source.head[: kind.pattern.stop], source.size
-            ):
-                hierarchy, description = kind.pattern.hierarchy, kind.description
-                file = DataFile(source)
-                variables = [moved(v, file.url, source.size) for v in description.wanted]
+            found = self._alike(source) or await self._parsed(target, source)
+            if found is None:
+                return None
+            hierarchy, description, variables = found
+            if len(source.head) == source.size and all(map(movable, variables)):
+                here = DataFile(MemoryBytes(source.head, source.url))  # no need to wait
+                values = Opened(here, hierarchy).read_many((v, None) for v in variables)
             else:
-                opened = await open_begun(source, self._wanted.options)
-                if opened is None:
-                    return None
-                hierarchy, file = opened.hierarchy, opened.file
-                description = describe(target, hierarchy, self._wanted.names, self._wanted.scalars)
-                variables = list(description.wanted)
-                await self._learn(file, description)
-            readers = [VariableReader(file, variable) for variable in variables]
-            values = await gather_caught([reader.read_remote() for reader in readers])
+                file = DataFile(source)
+                values = await gather_caught(
+                    [VariableReader(file, v).read_remote() for v in variables]
+                )
             return Read(hierarchy, description, _checked(target, description, values))
         finally:
             source.close()
 
-    async def _learn(self, file: DataFile, description: Description) -> None:
-        """Learn what other files may have in common with one that was described."""
-        source = file.source
-        if self._patterns >= _MOST_PATTERNS or source.head[:4] != SIGNATURE[:4]:
-            return
-        if all(map(movable, description.wanted)):
+    def _alike(self, source: RemoteFileBytes) -> _Found | None:
+        """Return what a file has in common with one before; None if it is not alike."""
+        kind = self._kind
+        if kind is None or not kind.pattern.fits(source.head[: kind.pattern.stop], source.size):
+            return None
+        variables = [moved(v, source.url, source.size) for v in kind.description.wanted]
+        return _Found(kind.pattern.hierarchy, kind.description, variables)
+
+    async def _parsed(self, target: str, source: RemoteFileBytes) -> _Found | None:
+        """Parse a file; others may be like it."""
+        opened = await open_begun(source, self._wanted.options)
+        if opened is None:
+            return None
+        hierarchy, wanted = opened.hierarchy, self._wanted
+        description = describe(target, hierarchy, wanted.names, wanted.scalars)
+        hdf5 = source.head[: len(SIGNATURE)] == SIGNATURE
+        if hdf5 and self._patterns < _MOST_PATTERNS and all(map(movable, description.wanted)):
             self._patterns += 1
-            pattern = await file.parse_remote(read_hierarchy_pattern(file.url, source.size))
+            reading = read_hierarchy_pattern(source.url, source.size)
+            pattern = await opened.file.parse_remote(reading)
             self._kind = self._kind if pattern is None else _Kind(pattern, description)
+        return _Found(hierarchy, description, description.wanted)
 
 
 def read_one(target: str, wanted: Wanted) -> Read:

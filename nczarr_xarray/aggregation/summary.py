@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,10 +56,11 @@ class Piece(NamedTuple):
     is_small: bool
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True)
+class Layout:
     """What files of the same kind have in common; one object for all of them.
 
-    Attributes
+    Parameters
     ----------
     dimensions
         Paths of all dimensions that variables have.
@@ -69,14 +71,19 @@ class Layout(NamedTuple):
     dimensions: tuple[str, ...]
     pieces: tuple[Piece, ...]
 
-    @property
-    def small(self) -> tuple[Piece, ...]:
-        """The variables whose values are read."""
-        return tuple(piece for piece in self.pieces if piece.is_small)
+    @cached_property
+    def small(self) -> dict[str, int]:
+        """The numbers of the variables whose values are read, by path."""
+        small = (piece.path for piece in self.pieces if piece.is_small)
+        return {path: number for number, path in enumerate(small)}
+
+    @cached_property
+    def _by_path(self) -> dict[str, Piece]:
+        return {piece.path: piece for piece in self.pieces}
 
     def piece(self, path: str) -> Piece | None:
         """Return a variable; None if there is none."""
-        return next((piece for piece in self.pieces if piece.path == path), None)
+        return self._by_path.get(path)
 
 
 class Summary(NamedTuple):
@@ -105,10 +112,7 @@ class Summary(NamedTuple):
 
     def value(self, path: str) -> np.ndarray:
         """Return the values of a variable of `Layout.small`."""
-        for piece, values in zip(self.layout.small, self.values, strict=True):
-            if piece.path == path:
-                return values
-        raise KeyError(path)
+        return self.values[self.layout.small[path]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,9 +174,11 @@ class VariableReader:
             return padded.finish(await (in_own_thread if reader.has_readers else in_pool)(read))
         padded = self._padded(key, points)
         plan = self._plan(padded.key, points)
-        data, _ = await gather_or_cancel(
-            reader.read_remote(plan, remember=remember), self._compare()
-        )
+        reading = reader.read_remote(plan, remember=remember)
+        if self._expected is None:
+            data = await reading
+        else:
+            data, _ = await gather_or_cancel(reading, self._compare())
         conversion = array.conversion if array is not None else None
         if conversion is not None and isinstance(store, DataFile):
             if conversion.needs_libhdf5:

@@ -166,3 +166,19 @@ def test_metadata_that_lie_far_back(tmp_path: Path, parsed: list[str]) -> None:
         with xr.open_dataset(tmp_path / "m.nca", engine="nczarr", decode_times=False) as ds:
             assert np.array_equal(ds.tas.values[:, 7], [7, 8, 9])
             assert np.array_equal(ds.time, [0, 1, 2])
+
+
+def test_coordinates_that_lie_far_back(tmp_path: Path, parsed: list[str]) -> None:
+    for n in range(3):
+        with netCDF4.Dataset(tmp_path / f"{n}.nc", "w") as file:
+            file.createDimension("time", 1)
+            file.createDimension("x", 50_000)
+            for name, dimensions in {"tas": ("time", "x"), "time": ("time",)}.items():
+                file.createVariable(name, "f8", dimensions)
+            file["tas"][:] = np.arange(50_000)[None] + n
+            file["time"][:] = n
+    with served(tmp_path) as urls:
+        aggregate(urls, tmp_path / "m.nca")
+        with xr.open_dataset(tmp_path / "m.nca", engine="nczarr", decode_times=False) as ds:
+            assert np.array_equal(ds.time, [0, 1, 2])
+    assert len(parsed) == 1
