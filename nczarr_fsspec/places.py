@@ -158,8 +158,8 @@ class Place:
 
 def is_absolute(text: str) -> bool:
     """Tell whether an address stands for itself: a URL, or a path from the root."""
-    path = text.startswith(("/", "\\\\")) or Path(text).is_absolute()
-    return path or is_url(text) or _FILE.match(text) is not None
+    url = text.startswith(("/", "\\\\")) or is_url(text) or _FILE.match(text) is not None
+    return url or Path(text).is_absolute()
 
 
 def place_of(text: str, aliases: Configuration = None) -> Place:

@@ -4,51 +4,65 @@ from __future__ import annotations
 
 import os
 import stat
-
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from nczarr_fsspec.descriptors import OPEN_FLAGS, read_at
-from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.ranges.local import LocalFileBytes
+from nczarr_xarray.chunks.sources import Stored
+from nczarr_xarray.chunks.stack import ChunkStack, Stacked
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.hdf5.alike import MetadataPattern, read_pattern
+from nczarr_xarray.formats.hdf5.alike_chunks import AlikeChunks, read_alike_chunks
 from nczarr_xarray.formats.rounds import Parsing
-from nczarr_xarray.model import FileChunks, FileStrides, Variable
+from nczarr_xarray.model import FileChunks, FileStrides
 
-#: Bytes of data of a file that is read in this way; of more, opening it is a small part.
-_MOST_BYTES = 1 << 20
-#: How far behind the metadata data may lie to be read together with them.
-_TOGETHER = 1 << 18
+#: Bytes from the beginning of a file that are read at once: mostly the data are among them.
+_TOGETHER = 1 << 16
 #: Files whose pattern is learned, at most: in a folder of many kinds there is nothing to be gained.
 _MOST_PATTERNS = 8
 
 
 class AlikeFiles:
-    """Reads files that have the pattern of one that was opened before. Safe in threads."""
+    """The files that have the pattern of one that was opened before. Safe in threads.
+
+    Attributes
+    ----------
+    stack
+        Reads the local ones; None if there is nothing to be gained.
+    """
 
     def __init__(self) -> None:
-        self._pattern: MetadataPattern | None = None
-        self._name = ""
+        self.stack: AlikeStack | None = None
+        self._known: tuple[str, MetadataPattern | None] = "", None
         self._learned = 0
 
     def pattern(self, name: str) -> MetadataPattern | None:
         """Return the pattern that a file may have which has a variable of this name."""
-        return self._pattern if name == self._name else None
+        known, pattern = self._known
+        return pattern if name == known else None
 
-    def learn(self, name: str, found: Opening) -> None:
-        """Learn the pattern of a file that has been opened, if it is local HDF5."""
+    def learn(self, name: str, found: Opening) -> bool:
+        """Learn the pattern of a local file that has been opened; False if it has none."""
         file, reading = found.reader.store, self._reading(name, found)
-        if reading is not None and isinstance(file, DataFile):
-            self._pattern, self._name = file.parse(reading), name
-            file.source.close()
+        if reading is None or not isinstance(file, DataFile):
+            return False
+        pattern = file.parse(reading)
+        array = None if pattern is None else pattern.variable.array
+        places = None if array is None else file.parse(read_alike_chunks(array))
+        if pattern is None or array is None or places is None:
+            return False
+        self.stack = AlikeStack(name, pattern, ChunkStack(array, places.masks), places)
+        return True
 
     async def learn_remote(self, name: str, found: Opening) -> None:
         """Do as `learn` does, of a remote file, on its loop."""
         file, reading = found.reader.store, self._reading(name, found)
         if reading is not None and isinstance(file, DataFile):
-            self._pattern, self._name = await file.parse_remote(reading), name
+            self._known = name, await file.parse_remote(reading)
 
     def _reading(self, name: str, found: Opening) -> Parsing[MetadataPattern | None] | None:
         """Return what reads the pattern of a file; None if that is not worth while."""
@@ -63,64 +77,85 @@ class AlikeFiles:
         group, _, short = name.strip("/").rpartition("/")
         return read_pattern(file.url, file.source.size, group, short)
 
-    def open(self, path: str, name: str) -> Opening | None:
-        """Open a variable of a file, which stays open; None if the file has another pattern."""
-        pattern = self.pattern(name)
-        if pattern is None:
-            return None
-        try:
-            source = LocalFileBytes(path)
-        except NCZarrError:
-            return None
-        if pattern.fits(bytes(source.head[: pattern.stop]), source.size):
-            return alike(DataFile(source), pattern)
-        source.close()
-        return None
 
-    def read(self, path: str, name: str) -> tuple[Variable, np.ndarray] | None:
-        """Read a variable of a file, all of it; None if the file has another pattern.
+@dataclass(frozen=True, slots=True)
+class AlikeStack:
+    """Reads a variable of many local files with one pattern. Safe in threads.
 
-        Returns
-        -------
-        The metadata of the variable, which it has in common with others, and its data.
+    Parameters
+    ----------
+    name
+        Path of the variable in the files.
+    pattern
+        Of the files.
+    stack
+        Reads chunks of the variable.
+    places
+        Where the files have these.
+    """
+
+    name: str
+    pattern: MetadataPattern
+    stack: ChunkStack
+    places: AlikeChunks
+
+    def nbytes(self, key: tuple[Any, ...], *, points: bool) -> int:
+        """Return the decoded bytes of the chunks that a selection touches in a file."""
+        return self.stack.nbytes(key, points=points)
+
+    def read(self, paths: Sequence[str], key: tuple[Any, ...], *, points: bool) -> Stacked:
+        """Read the same selection of several files, as `ChunkStack.read` does.
+
+        Of those that have another pattern, or cannot be read, nothing is read.
         """
-        pattern = self.pattern(name)
-        array = None if pattern is None else pattern.variable.array
-        if pattern is None or not isinstance(array, FileStrides) or array.start is None:
-            return None
-        if array.inline is not None or _nbytes(array) > _MOST_BYTES:
-            return None
-        begin, end = array.start, array.start + _nbytes(array)
+        return self.stack.read(len(paths), key, partial(self._fetch, paths), points=points)
+
+    def _fetch(
+        self, paths: Sequence[str], member: int, numbers: Sequence[int], most: int
+    ) -> Sequence[Stored] | None:
+        """Fetch chunks of a file: see `nczarr_xarray.chunks.stack.Fetch`."""
         try:
-            descriptor = os.open(path, OPEN_FLAGS)
+            descriptor = os.open(paths[member], OPEN_FLAGS)
         except (OSError, ValueError):
             return None
         try:
             before = os.fstat(descriptor)
-            if not stat.S_ISREG(before.st_mode):
-                return None
-            far = end > _TOGETHER
-            start = read_at(descriptor, 0, pattern.stop if far else max(pattern.stop, end))
-            if not pattern.fits(start[: pattern.stop], before.st_size):
-                return None
-            data = read_at(descriptor, begin, end) if far else start[begin:end]
+            data = None
+            if stat.S_ISREG(before.st_mode):
+                data = self._chunks_of(descriptor, before.st_size, numbers, most)
             after = os.fstat(descriptor)
         except OSError:
             return None
         finally:
             os.close(descriptor)
-        now, then = ((s.st_mtime_ns, s.st_size) for s in (after, before))
-        if now != then or len(data) != end - begin:
+        same = (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size)
+        return data if same else None
+
+    def _chunks_of(
+        self, descriptor: int, size: int, numbers: Sequence[int], most: int
+    ) -> list[Stored] | None:
+        """Return chunks of an open file; None if it has another pattern."""
+        pattern, places = self.pattern, self.places
+        start = read_at(descriptor, 0, min(max(_TOGETHER, pattern.stop, places.stop), size))
+        fits = len(start) >= places.stop and pattern.fits(start[: pattern.stop], size)
+        extents = places.extents(start) if fits else None
+        if extents is None:
             return None
-        values = np.frombuffer(data, array.dtype).reshape(array.shape)
-        return pattern.variable, values.astype(array.dtype.newbyteorder("="), copy=False)
+        data: list[Stored] = []
+        for number in numbers:
+            extent = extents[number]
+            if extent is None:
+                data.append(None)
+                continue
+            begin, end = extent
+            if end > size or end - begin > most:
+                return None
+            near = end <= len(start)
+            data.append(start[begin:end] if near else read_at(descriptor, begin, end))
+        return data
 
 
 def alike(file: DataFile, pattern: MetadataPattern) -> Opening:
     """Open the variable of a file that has a pattern."""
     variable = pattern.variable_in(file.url, file.source.size)
     return Opening(VariableReader(file, variable), variable, alike=True)
-
-
-def _nbytes(array: FileStrides) -> int:
-    return array.dtype.itemsize * int(np.prod(array.shape, dtype=np.int64))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,14 +12,15 @@ from nczarr_xarray.chunks.plan import ChunkTask, Plan
 from nczarr_xarray.model import FragmentArray
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """What a selection wants of one fragment.
 
-    Parameters
+    Attributes
     ----------
     number
         Of the fragment.
+    shape
+        Of its part of the aggregation.
     key
         Per dimension of the aggregation, what is wanted, relative to the begin of the fragment.
     target
@@ -28,6 +28,7 @@ class Part:
     """
 
     number: int
+    shape: tuple[int, ...]
     key: tuple[Any, ...]
     target: tuple[Any, ...]
 
@@ -46,6 +47,8 @@ class FragmentGrid:
         self.edges: list[Division] = []
         #: per dimension: the fragment that begins at an edge, or -1
         self._numbers: list[list[int]] = []
+        #: per dimension: the lengths of the fragments
+        self._lengths: list[list[int]] = []
         bounds = zip(array.fragments.starts, array.fragments.stops, array.shape, strict=True)
         for starts, stops, length in bounds:
             edges = np.unique(np.concatenate(([0], starts, stops[stops < length])))
@@ -53,6 +56,7 @@ class FragmentGrid:
             numbers[np.searchsorted(edges, starts)] = np.arange(len(starts))
             self.edges.append(edges)
             self._numbers.append(numbers.tolist())
+            self._lengths.append((stops - starts).tolist())
 
     def parts(self, plan: Plan) -> Iterator[tuple[tuple[Any, ...], Part | None]]:
         """Yield where parts go in the result, and the parts; None for what is missing."""
@@ -61,17 +65,17 @@ class FragmentGrid:
 
     def _part(self, task: ChunkTask, axes: tuple[int, ...] | None) -> Part | None:
         number = 0
-        for at, numbers, count in zip(
-            task.position, self._numbers, self._fragments.grid, strict=True
-        ):
+        shape = []
+        for at, numbers, lengths in zip(task.position, self._numbers, self._lengths, strict=True):
             own = numbers[at]
             if own < 0:
                 return None
-            number = number * count + own
+            number = number * len(lengths) + own
+            shape.append(lengths[own])
         if self._fragments.addresses[number] is None:
             return None
         key = list(task.source)
         for axis, index in zip(axes or range(len(key)), task.source, strict=True):
             key[axis] = index
         own_key = (index if isinstance(index, slice) else index.reshape(-1) for index in key)
-        return Part(number, tuple(own_key), task.target)
+        return Part(number, tuple(shape), tuple(own_key), task.target)

@@ -32,13 +32,20 @@ class Request(NamedTuple):
     ----------
     key, points
         As of `nczarr_xarray.model.Selections.read`.
-    finish
-        Makes values of the aggregation of what was read.
+    values
+        Makes values of the aggregation of elements that were read, one by one.
+    arranged
+        Puts what was read in the order of the aggregation.
     """
 
     key: tuple[Any, ...]
     points: bool
-    finish: Callable[[np.ndarray], np.ndarray]
+    values: Callable[[np.ndarray], np.ndarray]
+    arranged: Callable[[np.ndarray], np.ndarray]
+
+    def finish(self, data: np.ndarray) -> np.ndarray:
+        """Return the part of the aggregation, from what was read of the fragment."""
+        return self.values(self.arranged(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +85,17 @@ class Reading:
         """Return what to read for `key`, in terms of the aggregation, relative to the fragment."""
         ndim = len(self.array.shape)
         if self.axes == tuple(range(ndim)) and all(steps is None for steps in self.steps):
-            return Request(key, points, self._values)
+            return Request(key, points, self._values, lambda data: data)
         if not points:
             own = tuple(map(self._index, self.axes, self.steps, [key] * len(self.axes)))
-            return Request(own, False, lambda data: self._values(self._arranged(data)))
+            return Request(own, False, self._values, self._arranged)
         box = BoundingBox(key, self.wanted)
-        whole = self.request(box.slices, points=False)
-        return Request(whole.key, False, lambda data: box.take(whole.finish(data), points=True))
+        own = self.request(box.slices, points=False).key
+
+        def arranged(data: np.ndarray) -> np.ndarray:
+            return box.take(self._arranged(data), points=True)
+
+        return Request(own, False, self._values, arranged)
 
     def _index(
         self, axis: int | None, steps: Sequence[int] | None, key: tuple[Any, ...]

@@ -17,10 +17,10 @@ from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, NCZarrWarning
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.url import is_url
-from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.alike_files import AlikeFiles
+from nczarr_xarray.dataset.alike_fragments import LocalPart, read_alike
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
 from nczarr_xarray.dataset.fragment_values import Reading, reading_of
@@ -213,19 +213,44 @@ class FragmentReader:
                 result[target] = array.fragments.values[part.number]
             else:
                 parts.append(part)
-        read = partial(self._read_part, result, points=points)
+        near, others = self._divided(parts)
         far: list[Part] = []
-        with collection_paused():  # each fragment leaves objects that stay
-            for part in self._read_files(result, parts, points=points):
-                place = self._fragments.places(part.number)[0]
-                if self._datasets.is_remote(place):
+        with collection_paused():  # each fragment that is opened leaves objects that stay
+            self._read_near(result, near, points=points)
+            for part in self._read_files(result, others, points=points):
+                if self._datasets.is_remote(self._fragments.places(part.number)[0]):
                     far.append(part)
-                elif not self._read_alike(result, part, place):
-                    read(part)
-                    self._leave(place, several=len(parts) > _FEW)
+                else:
+                    self._read_part(result, part, points=points)
         if far:
-            _in_threads(read, far)
+            _in_threads(partial(self._read_part, result, points=points), far)
         return plan.finish(result)
+
+    def _divided(self, parts: list[Part]) -> tuple[list[LocalPart], list[Part]]:
+        """Return parts in files of this machine, and the others."""
+        near: list[LocalPart] = []
+        others: list[Part] = []
+        for part in parts:
+            place = self._fragments.places(part.number)[0]
+            path = self._datasets.path(place)
+            if path is None:
+                others.append(part)
+            else:
+                near.append(LocalPart(part, place, path))
+        return near, others
+
+    def _read_near(self, result: np.ndarray, parts: list[LocalPart], *, points: bool) -> None:
+        """Read parts in files of this machine: as many as are alike, then one, and so on."""
+        several = len(parts) > _FEW
+        while parts:
+            if self._alike.stack is not None:
+                parts = read_alike(self._array, self._alike.stack, result, parts, points=points)
+            left = iter(parts)
+            for part, place, _ in left:
+                self._read_part(result, part, points=points)
+                if self._leave(place, several=several):
+                    break
+            parts = list(left)
 
     def _read_files(self, result: np.ndarray, parts: list[Part], *, points: bool) -> list[Part]:
         """Read parts that are in remote files, all at the same time; return the others."""
@@ -278,36 +303,14 @@ class FragmentReader:
             return False  # which is found again, and explained, or there are other places
         return True
 
-    def _read_alike(self, result: np.ndarray, part: Part, place: FragmentPlace) -> bool:
-        """Read a part of a file that is like one before; False if it is not, or it is not known."""
-        path = self._datasets.path(place)
-        if path is None:
-            return False
-        sliced = all(isinstance(index, slice) for index in part.key)
-        found = self._alike.read(path, place.name) if sliced else None
-        if found is None:
-            opened = self._alike.open(path, place.name)
-            if opened is not None:
-                self._datasets.keep(place, opened)
-            return False
-        variable, values = found
-        try:
-            request = reading_of(self._array, part.number, variable).request(part.key, points=False)
-            box = BoundingBox(request.key, values.shape)
-            chosen = box.take(values[box.slices], points=False)
-            result[part.target] = request.finish(chosen)
-        except NCZarrError:
-            return False  # which is found again, and explained
-        return True
-
-    def _leave(self, place: FragmentPlace, *, several: bool) -> None:
-        """Close a file of this machine, and learn of it for others if there are several."""
+    def _leave(self, place: FragmentPlace, *, several: bool) -> bool:
+        """Close a file of this machine; tell whether it was learned to read others like it."""
         opened = self._datasets.known(place)
-        if opened is None or not place.address:
-            return
-        if several and not opened.alike:
-            self._alike.learn(place.name, opened)
+        if opened is None:
+            return False
+        learned = several and self._alike.learn(place.name, opened)
         opened.reader.store.close()  # what is read again opens it again
+        return learned
 
     def _warn(self) -> None:
         if not self._warned:

@@ -115,7 +115,7 @@ async def read_hierarchy_pattern(url: str, size: int) -> HierarchyPattern | None
 def movable(variable: Variable) -> bool:
     """Tell whether the metadata of a variable are those of other files with the same bytes."""
     array = variable.array
-    if not isinstance(array, (FileChunks, FileStrides)):
+    if variable.error is not None or not isinstance(array, (FileChunks, FileStrides)):
         return False
     return array.conversion is None and array.shape == variable.shape
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -123,6 +125,57 @@ class _TreeIndex(HDF5ChunkIndex):
         return _Node(chunks, pointer.level, *children, lows, highs)
 
 
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """The only node of a version 1 B-tree, as files have it that differ in their chunks only.
+
+    Parameters
+    ----------
+    address
+        Where it is.
+    layout
+        Of the node: what files have in common, and size and address of each chunk.
+    common
+        What they have in common.
+    numbers
+        Of the chunks, as they are listed.
+    count
+        Chunks of the grid.
+    """
+
+    address: int
+    layout: Struct
+    common: tuple[bytes, ...]
+    numbers: tuple[int, ...]
+    count: int
+
+    @property
+    def stop(self) -> int:
+        """Where it ends."""
+        return self.address + self.layout.size
+
+    def extents(self, start: bytes) -> list[tuple[int, int] | None] | None:
+        """Return begin and end of each chunk, or None for a missing one.
+
+        Parameters
+        ----------
+        start
+            Of a file, `stop` bytes at least; the answer is None if it has another node.
+        """
+        fields = self.layout.unpack_from(start, self.address)
+        if _common(fields) != self.common:
+            return None
+        found: list[tuple[int, int] | None] = [None] * self.count
+        for number, size, begin in zip(self.numbers, fields[1:-1:3], fields[3::3], strict=True):
+            found[number] = begin, begin + size
+        return found
+
+
+def _common(fields: tuple[Any, ...]) -> tuple[bytes, ...]:
+    """Return what is neither size nor address of a chunk."""
+    return fields[0], fields[-1], *fields[2::3]
+
+
 class BTree1Index(_TreeIndex):
     """A version 1 B-tree: leaves list chunks by the offset of their first element."""
 
@@ -169,6 +222,23 @@ class BTree1Index(_TreeIndex):
                 own = chunks[listed][inside[listed]]
                 nodes.append(_Node(own, 0, [], [], _LEAF, _LEAF))
         return nodes
+
+    async def leaf(self) -> Leaf | None:
+        """Read the only node; None if there are more, or chunks beyond the shape.
+
+        The file has no user block.
+        """
+        grid, frame = self.grid, self.grid.frame
+        (node,) = await self._nodes([_Pointer(self.address, -1, 0, 0)])
+        count = len(node.chunks)
+        between = self._entry.itemsize - 4 - frame.offset_size  # of a key, behind the size
+        keys = f"I{between}sA" * count
+        layout = frame.layout(f"8s{2 * frame.offset_size}x{keys}4x{between}s")
+        fields = layout.unpack(await frame.read(self.address, layout.size))
+        if node.level or int.from_bytes(fields[0][6:], "little") != count:
+            return None
+        numbers = tuple(node.chunks["number"].tolist())
+        return Leaf(self.address, layout, _common(fields), numbers, math.prod(grid.counts))
 
     async def _node(self, pointer: _Pointer) -> tuple[int, bytes]:
         """Return the level of a node, and its entries with the last key as one more entry."""

@@ -1,0 +1,113 @@
+"""Arrays that differ in the bytes of their chunks only, read as one with a dimension more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from nczarr_xarray.chunks.grid import Grid
+from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
+from nczarr_xarray.chunks.sources import Stored
+from nczarr_xarray.model import Array, ChunkTable, CodecConfig, grid_of
+
+#: Members of a stack: more than are ever read at a time.
+_MOST = 1 << 20
+#: Fetches chunks of one member, given its number, theirs (ascending), and the bytes that one may
+#: have; None if the member has to be read in another way.
+Fetch: TypeAlias = Callable[[int, Sequence[int], int], "Sequence[Stored] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class _StackArray(Array):
+    """All members of a stack, whose chunks are brought along."""
+
+    chunk_shape: tuple[int, ...]
+    dtype: np.dtype
+    fill: Any
+    codecs: tuple[CodecConfig, ...]
+
+
+class Stacked(NamedTuple):
+    """What was read of a stack.
+
+    Attributes
+    ----------
+    members
+        Those that were read.
+    data
+        The selection; they are along its first dimension.
+    """
+
+    members: list[int]
+    data: np.ndarray
+
+
+class ChunkStack:
+    """Reads the same selection of many arrays: planned once, decoded in rows of chunks.
+
+    Parameters
+    ----------
+    array
+        One of them, of a file, and without a conversion.
+    masks
+        As of `ChunkTable`, for all chunks of an array.
+    """
+
+    def __init__(self, array: Array, masks: np.ndarray) -> None:
+        self._chunks = math.prod(grid_of(array.shape, array.chunk_shape))
+        self._masks = masks
+        shape, chunk_shape = (_MOST, *array.shape), (1, *array.chunk_shape)
+        self._grid = Grid(
+            _StackArray(array.path, shape, chunk_shape, array.dtype, array.fill, array.codecs)
+        )
+
+    def nbytes(self, key: tuple[Any, ...], *, points: bool) -> int:
+        """Return the decoded bytes of the chunks of one array that a selection touches."""
+        return self._plan(1, key, points).count * self._grid.nbytes
+
+    def read(self, members: int, key: tuple[Any, ...], fetch: Fetch, *, points: bool) -> Stacked:
+        """Read a selection of several arrays, in the calling thread.
+
+        Parameters
+        ----------
+        members
+            How many there are.
+        key, points
+            As of `nczarr_xarray.model.Selections.read`, for each of them.
+
+        Raises
+        ------
+        FormatError, StoreError
+            If a chunk of one of them cannot be read or decoded.
+        """
+        plan = self._plan(members, key, points)
+        reading = self._grid.begin(plan, None, remember=False, local=True)
+        windows = [window for _, window in reading.windows()]
+        ids = [np.zeros(0, np.int64), *(window.ids for window in windows)]
+        numbers = np.unique(np.concatenate(ids) % self._chunks)
+        wanted, most = numbers.tolist(), self._grid.decoder.most
+        found: dict[int, Sequence[Stored]] = {}
+        for member in range(members):
+            chunks = fetch(member, wanted, most)
+            if chunks is not None:
+                found[member] = chunks
+        for window in windows:
+            owners, own = np.divmod(window.ids, self._chunks)
+            places = zip(owners.tolist(), np.searchsorted(numbers, own).tolist(), strict=True)
+            data = [found[owner][at] if owner in found else None for owner, at in places]
+            here = np.zeros(len(data), np.int64)
+            pieces = reading.pieces(window.ids, window, ChunkTable(here, here, self._masks[own]))
+            pieces.scatter(np.arange(len(data)), data)
+        result = plan.finish(reading.result)
+        result = np.moveaxis(result, 1, 0) if points else result
+        read = list(found)
+        return Stacked(read, result if len(read) == members else result[read])
+
+    def _plan(self, members: int, key: tuple[Any, ...], points: bool) -> Plan:
+        array = self._grid.array
+        plan = plan_points if points else plan_outer
+        return plan((slice(0, members), *key), array.shape, array.chunk_shape)

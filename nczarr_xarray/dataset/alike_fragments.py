@@ -1,0 +1,138 @@
+"""Read fragments in local files that are alike: many at a time, and without opening datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.chunks.threads import share
+from nczarr_xarray.dataset.alike_files import AlikeStack
+from nczarr_xarray.dataset.fragment_parts import Part
+from nczarr_xarray.dataset.fragment_values import Request, reading_of
+from nczarr_xarray.model import FragmentArray, FragmentMapping, FragmentPlace
+
+#: Decoded bytes of chunks that are read at a time. Of a fragment that has more of them, to parse
+#: the metadata is a small part.
+_RUN_BYTES = 1 << 20
+#: Fragments that are read at a time.
+_RUN = 256
+
+
+class LocalPart(NamedTuple):
+    """A part of a fragment in a file of this machine.
+
+    Attributes
+    ----------
+    path
+        Of the file.
+    """
+
+    part: Part
+    place: FragmentPlace
+    path: str
+
+
+class _Run(NamedTuple):
+    """Parts of which the same is read, and becomes values in the same way."""
+
+    request: Request
+    nbytes: int
+    parts: list[LocalPart]
+
+
+def read_alike(
+    array: FragmentArray,
+    stack: AlikeStack,
+    result: np.ndarray,
+    parts: Sequence[LocalPart],
+    *,
+    points: bool,
+) -> list[LocalPart]:
+    """Read parts of fragments that are alike into the result of a selection.
+
+    Parameters
+    ----------
+    array
+        The aggregation.
+    stack
+        Reads the files.
+    points
+        As of `nczarr_xarray.model.Selections.read`.
+
+    Returns
+    -------
+    Parts that have to be read one by one: of other files, and where something is wrong.
+    """
+    left: list[LocalPart] = []
+    runs = list(_runs(array, stack, parts, left, points=points))
+
+    def read(some: list[_Run]) -> None:
+        for run in some:
+            left.extend(_read_run(stack, result, run))
+
+    count = max(1, len(runs))
+    nbytes = sum(run.nbytes * len(run.parts) for run in runs) // count
+    members = sum(len(run.parts) for run in runs) // count
+    share(read, runs, len(runs), nbytes, chunks=max(1, members))
+    return sorted(left, key=lambda one: one.part.number)
+
+
+def _runs(
+    array: FragmentArray,
+    stack: AlikeStack,
+    parts: Sequence[LocalPart],
+    left: list[LocalPart],
+    *,
+    points: bool,
+) -> Iterator[_Run]:
+    """Divide parts into runs; put those that cannot be in one into `left`."""
+    mappings = array.fragments.mappings
+    groups: list[list[LocalPart]] = []
+    for one in parts:
+        if one.place.name != stack.name:
+            left.append(one)
+        elif groups and _same(groups[-1][0].part, one.part, mappings):
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    for group in groups:
+        first = group[0].part
+        try:
+            reading = reading_of(array, first.number, stack.pattern.variable)
+            request = reading.request(first.key, points=points)
+        except NCZarrError:
+            left += group
+            continue
+        nbytes = stack.nbytes(request.key, points=request.points)
+        most = min(_RUN, _RUN_BYTES // max(1, nbytes))
+        if not most:
+            left += group
+            continue
+        for at in range(0, len(group), most):
+            yield _Run(request, nbytes, group[at : at + most])
+
+
+def _same(one: Part, other: Part, mappings: Mapping[int, FragmentMapping]) -> bool:
+    """Tell whether the same is wanted of two fragments, and becomes values in the same way."""
+    if one.shape != other.shape or mappings.get(one.number) != mappings.get(other.number):
+        return False
+    keys = zip(one.key, other.key, strict=True)
+    return all(a is b or (isinstance(a, slice) and a == b) for a, b in keys)
+
+
+def _read_run(stack: AlikeStack, result: np.ndarray, run: _Run) -> list[LocalPart]:
+    """Read a run; return what is left of it."""
+    request, parts = run.request, run.parts
+    try:
+        paths = [one.path for one in parts]
+        members, data = stack.read(paths, request.key, points=request.points)
+        values = request.values(data)
+    except NCZarrError:
+        return parts  # in which one it is shows when each is read by itself
+    for member, own in zip(members, values, strict=True):
+        result[parts[member].part.target] = request.arranged(own)
+    there = set(members)
+    return [one for number, one in enumerate(parts) if number not in there]
