@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -119,8 +119,12 @@ def _same(one: Part, other: Part, mappings: Mapping[int, FragmentMapping]) -> bo
     """Tell whether the same is wanted of two fragments, and becomes values in the same way."""
     if one.shape != other.shape or mappings.get(one.number) != mappings.get(other.number):
         return False
-    keys = zip(one.key, other.key, strict=True)
-    return all(a is b or (isinstance(a, slice) and a == b) for a, b in keys)
+    return all(map(_equal, one.key, other.key))
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Tell whether two indexes are the same; arrays are only if they are one."""
+    return one is other or (isinstance(one, slice) and isinstance(other, slice) and one == other)
 
 
 def _read_run(stack: AlikeStack, result: np.ndarray, run: _Run) -> list[LocalPart]:

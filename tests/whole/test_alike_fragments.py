@@ -71,7 +71,7 @@ def test_all_at_once(tmp_path: Path, stored: str) -> None:
     np.testing.assert_array_equal(tas.read(), EXPECTED, strict=True)  # now the pattern is known
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(data=st.data(), points=st.booleans(), stored=st.sampled_from(["plain", "chunks"]))
 def test_any_selection(tmp_path: Path, data: st.DataObject, points: bool, stored: str) -> None:
     folder = tmp_path / stored
