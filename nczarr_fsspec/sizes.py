@@ -37,3 +37,11 @@ def parse_size(size: str | SupportsIndex, option: str = "size") -> int:
     if count < 1:
         raise URLError(option, f"{size!r} is less than one byte")
     return count
+
+
+def format_size(size: int) -> str:
+    """Return a number of bytes with three digits: ``778 kB``."""
+    if size < 1000:
+        return f"{size} B"
+    power = min((len(str(size)) - 1) // 3, 6)
+    return f"{size / 1000**power:.3g} {' kMGTPE'[power]}B"

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nczarr_xarray._version import __version__ as __version__
-from nczarr_xarray.export.accessor import register_accessors
+from nczarr_xarray.accessor import register_accessors
 
 if TYPE_CHECKING:
     from nczarr_fsspec.errors import (
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
         StoreError,
         URLError,
     )
+    from nczarr_xarray.accessor import register
     from nczarr_xarray.aggregation.api import aggregate
     from nczarr_xarray.backend.consistent import load_dataset, state
     from nczarr_xarray.dataset.open import open_hierarchy
     from nczarr_xarray.dataset.opened import Opened
-    from nczarr_xarray.export.accessor import register
     from nczarr_xarray.export.api import to_nczarr
     from nczarr_xarray.export.cfa.to_cfa import to_cfa
     from nczarr_xarray.export.recovery import recover
@@ -52,7 +52,7 @@ _MODULES = {
         "URLError",
     ],
     "nczarr_xarray.aggregation.api": ["aggregate"],
-    "nczarr_xarray.export.accessor": ["register"],
+    "nczarr_xarray.accessor": ["register"],
     "nczarr_xarray.backend.consistent": ["load_dataset", "state"],
     "nczarr_xarray.export.api": ["to_nczarr"],
     "nczarr_xarray.export.cfa.to_cfa": ["to_cfa"],

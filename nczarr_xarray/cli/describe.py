@@ -9,6 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.cli.cdl_values import zarr_type
 from nczarr_xarray.cli.fragments import rows, summary
 from nczarr_xarray.cli.text import printable
@@ -248,14 +249,6 @@ def codec_text(config: CodecConfig) -> str:
     if len(shown) == 1:
         return printable(f"{name}({next(iter(shown.values()))})")
     return printable(f"{name}({', '.join(f'{key}={value}' for key, value in shown.items())})")
-
-
-def format_size(size: int) -> str:
-    """Return a number of bytes with three digits: ``778 kB``."""
-    if size < 1000:
-        return f"{size} B"
-    power = min((len(str(size)) - 1) // 3, 6)
-    return f"{size / 1000**power:.3g} {' kMGTPE'[power]}B"
 
 
 def _count(number: int, noun: str) -> str:

@@ -14,6 +14,7 @@ import zarr
 
 from nczarr_fsspec import DirectoryStore, ZipStore
 from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.sizes import format_size
 from nczarr_xarray import open_hierarchy
 from nczarr_xarray.cli.describe import (
     GENERATIONS,
@@ -21,7 +22,6 @@ from nczarr_xarray.cli.describe import (
     chunk_count,
     codec_text,
     describe,
-    format_size,
     nbytes,
 )
 from nczarr_xarray.cli.info import store_kind
