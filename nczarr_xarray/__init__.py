@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.api import to_nczarr
     from nczarr_xarray.export.cfa.to_cfa import to_cfa
     from nczarr_xarray.export.recovery import recover
+    from nczarr_xarray.tools.compare import compare
     from nczarr_xarray.tools.validate import validate
     from nczarr_xarray.views.store import open_store
 
@@ -59,6 +60,7 @@ _MODULES = {
     "nczarr_xarray.export.recovery": ["recover"],
     "nczarr_xarray.dataset.open": ["open_hierarchy"],
     "nczarr_xarray.dataset.opened": ["Opened"],
+    "nczarr_xarray.tools.compare": ["compare"],
     "nczarr_xarray.tools.validate": ["validate"],
     "nczarr_xarray.views.store": ["open_store"],
 }
@@ -78,6 +80,7 @@ __all__ = [
     "StoreError",
     "URLError",
     "aggregate",
+    "compare",
     "load_dataset",
     "open_hierarchy",
     "open_store",

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import DatasetExistsError, FormatError, URLError
+from nczarr_xarray.cli import verify
 from nczarr_xarray.cli.target import add_addresses, add_option, opening
 from nczarr_xarray.cli.text import UsageError, did_you_mean
 
@@ -81,6 +82,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=None,
         help="bytes of the largest fragment of such a destination, e.g. 50MB (the default)",
     )
+    verify.add_arguments(parser)
     add_addresses(parser)
     add_option(parser, "-o", "source_options", "storage option of SRC")
     add_option(parser, "-O", "target_options", "storage option of DST")
@@ -88,7 +90,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy; return 0 (errors are raised)."""
+    """Copy; return 1 if the copy is compared, and differs (errors are raised)."""
     from nczarr_xarray.export.progress import Progress
 
     shown = sys.stderr.isatty() if args.progress is None else args.progress
@@ -108,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
             reason = error.reason.replace(", mode='a' adds to it", "")
             reason = reason.replace("mode='w'", "--overwrite")
             raise DatasetExistsError(error.object, reason) from error
-    return 0
+    return verify.verify(args)
 
 
 def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
@@ -137,6 +139,7 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
     except (URLError, FormatError):
         if not _is_other_file(args.source):
             raise
+        verify.refuse(args)
         # libraries of other engines were seen to crash with several threads
         with open_other(args.source) as groups, _one_thread():
             _check_chunks(args.chunks, {str(d) for one in groups.values() for d in one.dims})

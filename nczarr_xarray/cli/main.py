@@ -13,7 +13,17 @@ from contextlib import contextmanager, suppress
 
 from nczarr_fsspec.errors import LossWarning, NCZarrError
 from nczarr_xarray._version import __version__
-from nczarr_xarray.cli import aggregate, convert_refs, copy, demo, dump, info, refs, validate
+from nczarr_xarray.cli import (
+    aggregate,
+    compare,
+    convert_refs,
+    copy,
+    demo,
+    dump,
+    info,
+    refs,
+    validate,
+)
 from nczarr_xarray.cli.text import UsageError, report, reported_warnings
 
 
@@ -25,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nczarr {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (info, dump, copy, aggregate, refs, convert_refs, validate, demo):
+    for command in (info, dump, copy, compare, aggregate, refs, convert_refs, validate, demo):
         command.add_parser(subparsers)
     return parser
 

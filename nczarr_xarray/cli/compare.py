@@ -1,0 +1,105 @@
+"""``nczarr compare``: what differs between two datasets, or between a dataset and digests."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.cli.dump import select
+from nczarr_xarray.cli.target import add_addresses, add_option, opening
+from nczarr_xarray.cli.text import UsageError, printable, report
+
+if TYPE_CHECKING:
+    from nczarr_xarray.dataset.opened import Opened
+    from nczarr_xarray.tools.compare import Comparison
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the ``compare`` command to the parsers of ``nczarr``."""
+    parser = subparsers.add_parser(
+        "compare",
+        help="say what differs between two datasets, in whatever formats they are",
+        description="Compare structure, attributes with their types, and values to the last bit. "
+        "Formats, chunks, codecs, byte order and the order of variables are no differences. The "
+        "exit status is 0 if the datasets are equal, 1 if they differ, 2 if that is not known.",
+    )
+    parser.add_argument("a", metavar="A", help="a path or URL")
+    parser.add_argument("b", metavar="B", nargs="?", help="a path or URL")
+    parser.add_argument(
+        "--digests",
+        metavar="FILE",
+        help="compare A with the digests in a file, which nczarr copy --digests wrote, not with B",
+    )
+    parser.add_argument(
+        "--var",
+        action="append",
+        metavar="NAME",
+        help="compare this variable of A, and its attributes, only (may be repeated)",
+    )
+    parser.add_argument(
+        "--sample",
+        type=int,
+        metavar="N",
+        help="compare N blocks of each variable, always the same ones, instead of all",
+    )
+    parser.add_argument(
+        "--tolerance",
+        default="0",
+        metavar="T",
+        help="how much numbers may differ: 0.01, or 1%% of their magnitude (default: not at all)",
+    )
+    parser.add_argument(
+        "--encoding", action="store_true", help="compare chunks, codecs and byte order as well"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_addresses(parser)
+    add_option(parser, "-o", "options_a", "storage option of A")
+    add_option(parser, "-O", "options_b", "storage option of B")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; return 0 if all is equal, 1 if not, 2 if that could not be found out."""
+    try:
+        comparison = _compared(args)
+    except (NCZarrError, ImportError) as error:
+        report(error)
+        return 2
+    show(comparison, as_json=args.json)
+    return comparison.status
+
+
+def show(comparison: Comparison, *, as_json: bool = False) -> None:
+    """Print a report."""
+    if as_json:
+        json.dump(comparison.as_json(), sys.stdout, indent=1)
+        print()
+    else:
+        for line in comparison.lines():
+            print(printable(line))
+
+
+def _compared(args: argparse.Namespace) -> Comparison:
+    from nczarr_xarray.tools.compare import check, compare
+
+    if (args.b is None) == (args.digests is None):
+        raise UsageError("compare", "takes a second dataset, or --digests FILE")
+    if args.digests is not None and (args.tolerance != "0" or args.encoding):
+        raise UsageError("--digests", "says nothing of encodings and tolerances: compare with B")
+    with _opened(args, args.a, args.options_a) as a:
+        chosen: dict[str, Any] = {"sample": args.sample}
+        if args.var is not None:
+            chosen["variables"] = select(a.hierarchy.root, args.var)
+        if args.digests is not None:
+            return check(a, args.digests, **chosen)
+        with _opened(args, args.b, args.options_b) as b:
+            return compare(a, b, tolerance=args.tolerance, encoding=args.encoding, **chosen)
+
+
+def _opened(args: argparse.Namespace, target: str, options: list[tuple[str, Any]]) -> Opened:
+    from nczarr_xarray.dataset.open import open_hierarchy
+
+    return open_hierarchy(target, **opening(args, options))

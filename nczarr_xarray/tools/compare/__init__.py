@@ -1,0 +1,9 @@
+"""Do two datasets hold the same? Comparison of structure and values, and digests of these."""
+
+from __future__ import annotations
+
+from nczarr_xarray.tools.compare.api import compare
+from nczarr_xarray.tools.compare.check import check, write_digests
+from nczarr_xarray.tools.compare.report import Comparison, Difference
+
+__all__ = ["Comparison", "Difference", "check", "compare", "write_digests"]

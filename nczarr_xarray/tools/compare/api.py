@@ -1,0 +1,112 @@
+"""Compare two datasets, whatever formats they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.tools.compare.blocks import READ_BYTES, Blocks, block_lengths
+from nczarr_xarray.tools.compare.reading import (
+    Part,
+    checked_sample,
+    chunk_lengths,
+    itemsize,
+    opened,
+    paths_of,
+    read_parts,
+)
+from nczarr_xarray.tools.compare.report import Comparison, Difference
+from nczarr_xarray.tools.compare.spelling import spelled, variable_type
+from nczarr_xarray.tools.compare.structure import Outline, differences, notes, readable_variables
+from nczarr_xarray.tools.compare.tally import SHOWN, Tally
+from nczarr_xarray.tools.compare.values import Tolerance, differing
+
+#: Bytes of a block of a sample.
+_SAMPLE_BYTES = 1 << 22
+
+
+def compare(
+    a: Any,
+    b: Any,
+    *,
+    variables: Collection[str] | None = None,
+    sample: int | None = None,
+    tolerance: float | str = 0,
+    encoding: bool = False,
+) -> Comparison:
+    """Compare two datasets: structure, attributes with types, and values, all to the last bit.
+
+    Formats, chunks, codecs, byte order and the order of objects are no differences. Memory is
+    bounded, whatever the sizes of the datasets are.
+
+    Parameters
+    ----------
+    a, b
+        Whatever `open_hierarchy` takes, or what it returned, which stays open.
+    variables
+        Paths of the variables to compare, with what belongs to them; None for everything.
+    sample
+        How many blocks of each variable to compare, instead of all; always the same ones.
+    tolerance
+        How much numbers may differ: ``0.01``, or ``"1%"`` of their magnitude.
+    encoding
+        Whether chunks, codecs and byte order are compared as well.
+
+    Returns
+    -------
+    Comparison
+        Its `equal` is the answer; printed, it is a report.
+
+    Raises
+    ------
+    NCZarrError
+        If a dataset cannot be opened, or an option has no meaning.
+    """
+    allowed, sample, only = Tolerance.of(tolerance), checked_sample(sample), paths_of(variables)
+    with ExitStack() as stack:
+        sides = [opened(target, stack) for target in (a, b)]
+        outlines = [Outline.of(side, only, storage=encoding) for side in sides]
+        tally = Tally(differences(*outlines))
+        parts = _parts(sides, only, sample)
+        for part, (one, other) in read_parts(sides, parts, tally):
+            mask = differing(one, other, allowed)
+            if mask.any():
+                tally.differ(part.path, int(mask.sum()), _shown(part, mask, one, other))
+        for side in sides:
+            tally.unreadable(side, only)
+        a, b = (side.store.url for side in sides)
+        return tally.result(a, b, notes(*outlines))
+
+
+def _parts(sides: list[Opened], only: Collection[str] | None, sample: int | None) -> Iterator[Part]:
+    """Yield parts of the variables that both datasets have in one shape and type."""
+    of_a, of_b = (readable_variables(side.hierarchy.root) for side in sides)
+    most = READ_BYTES if sample is None else _SAMPLE_BYTES
+    for path, variable in of_a.items():
+        other = of_b.get(path)
+        if other is None or (only is not None and path not in only):
+            continue
+        if other.shape != variable.shape or variable_type(other) != variable_type(variable):
+            continue
+        grids = chunk_lengths(variable), chunk_lengths(other)
+        lengths = block_lengths(variable.shape, itemsize(variable), grids, most)
+        blocks = Blocks(variable.shape, lengths)
+        for number in blocks.numbers(sample):
+            yield Part((variable, other), blocks.part(number))
+
+
+def _shown(part: Part, mask: np.ndarray, a: np.ndarray, b: np.ndarray) -> list[Difference]:
+    """Return the first differing values of a part."""
+    found = []
+    for flat in np.flatnonzero(mask)[:SHOWN].tolist():
+        place = np.unravel_index(flat, mask.shape)
+        index = tuple(int(at) + s.start for at, s in zip(place, part.part, strict=True))
+        one, other = (
+            spelled(np.atleast_1d(values).reshape(-1)[flat : flat + 1])[0] for values in (a, b)
+        )
+        found.append(Difference(f"variable {part.path}", "value", index, one, other))
+    return found

@@ -1,0 +1,124 @@
+"""Blocks in which the data of a variable are read: arithmetic on chunk grids."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+#: Bytes of the values that are read at a time of one dataset, unless one chunk has more.
+READ_BYTES = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The division of a shape into equal blocks, numbered in C order.
+
+    Parameters
+    ----------
+    shape, lengths
+        Of the whole and of a block, per dimension.
+    """
+
+    shape: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Blocks along each dimension."""
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.lengths, strict=True))
+
+    @property
+    def count(self) -> int:
+        """All blocks."""
+        return math.prod(self.grid)
+
+    def part(self, number: int) -> tuple[slice, ...]:
+        """Return the place of a block."""
+        part: list[slice] = []
+        axes = list(zip(self.shape, self.lengths, self.grid, strict=True))
+        for size, length, count in reversed(axes):
+            number, at = divmod(number, count)
+            part.insert(0, slice(at * length, min(size, (at + 1) * length)))
+        return tuple(part)
+
+    def within(self, part: Sequence[slice]) -> Iterator[int]:
+        """Yield the numbers of the blocks of a part, whose bounds are those of blocks."""
+        grid = self.grid
+        ranges = [
+            range(s.start // c, -(-s.stop // c)) for s, c in zip(part, self.lengths, strict=True)
+        ]
+        for position in itertools.product(*ranges):
+            number = 0
+            for at, count in zip(position, grid, strict=True):
+                number = number * count + at
+            yield number
+
+    def numbers(self, sample: int | None = None) -> Sequence[int]:
+        """Return the numbers of all blocks, or of a sample of so many, always the same ones."""
+        if sample is None or sample >= self.count:
+            return range(self.count)
+        choose = random.Random(self.count)  # noqa: S311 - no secret
+        chosen: set[int] = set()
+        while len(chosen) < sample:
+            chosen.add(choose.randrange(self.count))
+        return sorted(chosen)
+
+
+def block_lengths(
+    shape: Sequence[int],
+    itemsize: int,
+    grids: Sequence[Sequence[int]],
+    most: int,
+    unit: Sequence[int] | None = None,
+) -> tuple[int, ...]:
+    """Choose blocks so that the chunks of all grids are read as seldom as possible.
+
+    Parameters
+    ----------
+    shape
+        Of the variable.
+    itemsize
+        Bytes of an element.
+    grids
+        Chunk lengths of what is read in these blocks; 1 where any part is read equally well.
+    most
+        Bytes of a block. One chunk may have more: it is in memory as a whole anyway.
+    unit
+        What lengths are to be multiples of; 1 for None.
+    """
+    if 0 in shape:
+        return tuple(max(1, n) for n in shape)
+    unit = unit or (1,) * len(shape)
+    limit = max(most, *(math.prod(map(min, shape, grid)) * itemsize for grid in (unit, *grids)))
+    along = [list(column) for column in zip(*grids, strict=True)] or [[] for _ in shape]
+    choices = [
+        sorted({_rounded(min(c, n), u) for c in (1, *chunks, math.lcm(u, *chunks))})
+        for n, u, chunks in zip(shape, unit, along, strict=True)
+    ]
+    lengths = [choice.pop() for choice in choices]
+
+    def cost(axis: int) -> float:
+        """Return how often chunks are read, all in all, if `axis` gets its next length."""
+        tried = [*lengths[:axis], choices[axis][-1], *lengths[axis + 1 :]]
+        return sum(math.prod(map(_readings, shape, grid, tried)) for grid in grids)
+
+    while math.prod(lengths) * itemsize > limit and any(choices):
+        axis = min((axis for axis, choice in enumerate(choices) if choice), key=cost)
+        lengths[axis] = choices[axis].pop()
+    for axis in reversed(range(len(lengths))):
+        times = limit // (math.prod(lengths) * itemsize)
+        lengths[axis] = min(_rounded(shape[axis], unit[axis]), lengths[axis] * max(1, times))
+    return tuple(lengths)
+
+
+def _rounded(length: int, unit: int) -> int:
+    return -(-length // unit) * unit
+
+
+def _readings(size: int, chunk: int, length: int) -> float:
+    """Return into how many pieces blocks of `length` divide a chunk along one dimension."""
+    chunks, blocks = -(-size // chunk), -(-size // length)
+    return (chunks + blocks - -(-size // math.lcm(chunk, length))) / chunks

@@ -1,0 +1,135 @@
+"""What a comparison found, for programs, as text and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from nczarr_fsspec.errors import NCZarrError
+
+#: Differences that the text shows, and characters of a value.
+_LINES, _COLUMNS = 50, 60
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One difference between two datasets, A and B.
+
+    Parameters
+    ----------
+    object
+        What differs: ``"variable /sst"``, ``"attribute /sst:units"``, ``"dimension /lat"``.
+    property
+        What of it: ``"type"``, ``"value"``, ``"digest of [0:12, 0:90]"``; ``""`` if one dataset
+        lacks the object.
+    index
+        Of a value of a variable.
+    a, b
+        What the datasets have, as exact text; None if nothing.
+    """
+
+    object: str
+    property: str
+    index: tuple[int, ...] | None = None
+    a: str | None = None
+    b: str | None = None
+
+    def __str__(self) -> str:
+        if self.b is None or self.a is None:
+            only = "A" if self.b is None else "B"
+            text = self.a if self.b is None else self.b
+            return f"{self.object}: only in {only}" + (f": {_short(text, 0)}" if text else "")
+        start = _first_difference(self.a, self.b)
+        a, b = _short(self.a, start), _short(self.b, start)
+        if self.index is None:
+            return f"{self.object}: {self.property}: {a} | {b}"
+        return f"{self.object}[{', '.join(map(str, self.index))}]: {a} | {b}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The result of comparing two datasets, or a dataset with digests.
+
+    Parameters
+    ----------
+    a, b
+        Where they are.
+    differences
+        Of the structure all, of values the first ones of each variable.
+    differing
+        How many values, or blocks, differ, by the path of the variable.
+    unit
+        What these are: ``"values"``, or ``"blocks"`` where digests were compared.
+    values
+        How many values of each dataset were compared.
+    troubles
+        What could not be read, and so not be compared.
+    notes
+        What was left aside.
+    """
+
+    a: str
+    b: str
+    differences: tuple[Difference, ...] = ()
+    differing: Mapping[str, int] = field(default_factory=dict)
+    unit: Literal["values", "blocks"] = "values"
+    values: int = 0
+    troubles: tuple[NCZarrError, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def equal(self) -> bool:
+        """Whether all was compared, and nothing differs."""
+        return self.status == 0
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 if equal, 1 if different, 2 if something could not be compared."""
+        return 2 if self.troubles else int(bool(self.differences))
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as text, line by line."""
+        yield f"A: {self.a}"
+        yield f"B: {self.b}"
+        yield from map(str, self.differences[:_LINES])
+        if len(self.differences) > _LINES:
+            yield f"and {len(self.differences) - _LINES:,} more differences"
+        for path, count in self.differing.items():
+            yield f"variable {path}: {count:,} differing {self.unit}"
+        for error in self.troubles:
+            yield f"not compared: {error}"
+        for note in self.notes:
+            yield f"note: {note}"
+        result = ("equal", "different", "not comparable as a whole")[self.status]
+        yield f"{result}; {self.values:,} values were compared"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as what JSON can hold."""
+        return {
+            "a": self.a,
+            "b": self.b,
+            "equal": self.equal,
+            "differences": [asdict(difference) for difference in self.differences],
+            "differing": dict(self.differing),
+            "unit": self.unit,
+            "values": self.values,
+            "troubles": list(map(str, self.troubles)),
+            "notes": list(self.notes),
+        }
+
+
+def _first_difference(a: str, b: str) -> int:
+    return next(
+        (at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
+
+
+def _short(text: str, start: int) -> str:
+    """Return a piece of a text in which position `start` can be seen."""
+    begin = max(0, start - _COLUMNS // 2) if len(text) > _COLUMNS else 0
+    piece = text[begin : begin + _COLUMNS]
+    return ("…" if begin else "") + piece + ("…" if begin + _COLUMNS < len(text) else "")

@@ -1,0 +1,226 @@
+"""The structure of a dataset as flat facts in text, which can be compared and kept.
+
+A fact is an object, ``"attribute /sst:units"``, with its properties, ``{"type": "char",
+"value": '"K"'}``. The order of objects is none of them, and neither is how data are stored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.stored import netcdf_text, stored_as
+from nczarr_xarray.model import Attribute, Dimension, Group, Variable, join
+from nczarr_xarray.tools.compare.report import Difference
+from nczarr_xarray.tools.compare.spelling import enum_text, spelled, type_text, variable_type
+
+Facts: TypeAlias = Mapping[str, Mapping[str, str]]
+
+#: Generations without netCDF's metadata.
+_PURE = frozenset({"v2", "v3"})
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """The structure of a dataset.
+
+    Parameters
+    ----------
+    facts
+        All of it.
+    pure
+        Whether it is that of Zarr without netCDF's metadata, which states less.
+    """
+
+    facts: Facts
+    pure: bool
+
+    @classmethod
+    def of(
+        cls, opened: Opened, only: Collection[str] | None = None, *, storage: bool = False
+    ) -> Outline:
+        """Return the structure of an open dataset.
+
+        Parameters
+        ----------
+        only
+            As of `of_variables`.
+        storage
+            Whether chunks, codecs and byte order belong to it.
+        """
+        hierarchy = opened.hierarchy
+        found = facts(hierarchy.root)
+        if storage:
+            found |= storage_facts(opened)
+        return cls(found, hierarchy.generation in _PURE).of_variables(only)
+
+    def of_variables(self, only: Collection[str] | None) -> Outline:
+        """Return the structure of variables alone, by their paths; all of it for None."""
+        if only is None:
+            return self
+        names = {f"{kind} {path}" for path in only for kind in ("variable", "storage")}
+        starts = tuple(_attribute_of(path) for path in only)
+        kept = {n: one for n, one in self.facts.items() if n in names or n.startswith(starts)}
+        return Outline(kept, self.pure)
+
+
+def readable_variables(root: Group) -> dict[str, Variable]:
+    """Return the variables of all groups that can be read, by path, as netCDF has them."""
+    return {
+        variable.path: netcdf_text(variable)
+        for group in root.walk()
+        for variable in group.variables.values()
+        if variable.error is None
+    }
+
+
+def facts(root: Group) -> dict[str, dict[str, str]]:
+    """Return the facts of all objects, except of variables that cannot be read."""
+    found: dict[str, dict[str, str]] = {}
+    for group in root.walk():
+        found[f"group {group.path}"] = {}
+        for enum in group.types.values():
+            found[f"type {join(group.path, enum.name)}"] = {"members": enum_text(enum)}
+        found.update(map(_dimension, group.dimensions.values()))
+        found.update(_attributes(group.path, group.attributes))
+    for path, variable in readable_variables(root).items():
+        found[f"variable {path}"] = _variable(variable)
+        found.update(_attributes(path, variable.attributes))
+    return found
+
+
+def _dimension(dimension: Dimension) -> tuple[str, dict[str, str]]:
+    properties = {
+        "length": str(dimension.size),
+        "unlimited": "yes" if dimension.unlimited else "no",
+    }
+    return f"dimension {dimension.path}", properties
+
+
+def _variable(variable: Variable) -> dict[str, str]:
+    dimensions = ", ".join(dimension.path for dimension in variable.dimensions)
+    return {
+        "type": variable_type(variable),
+        "dimensions": f"({dimensions})",
+        "shape": str(variable.shape),
+    }
+
+
+def _attributes(
+    path: str, attributes: Mapping[str, Attribute]
+) -> Iterator[tuple[str, dict[str, str]]]:
+    for attribute in attributes.values():
+        yield _attribute_of(path) + attribute.name, _attribute(attribute)
+
+
+def _attribute_of(path: str) -> str:
+    """Return what the names of attributes of an object begin with."""
+    escaped = path.replace("\\", "\\\\").replace(":", "\\:")  # `a:b` may be a name, too
+    return f"attribute {escaped}:"
+
+
+def _attribute(attribute: Attribute) -> dict[str, str]:
+    value = attribute.value
+    kind = attribute.type
+    if attribute.enum is not None:
+        kind = f"enum {attribute.enum.name} {enum_text(attribute.enum)}"
+    elif isinstance(value, np.ndarray):
+        kind = type_text(value.dtype)
+    # netCDF's own programs do not tell NULs at the end of text from none
+    texts = (value.rstrip("\0"),) if isinstance(value, str) else value
+    return {"type": kind, "value": ", ".join(spelled(texts))}
+
+
+def storage_facts(opened: Opened) -> dict[str, dict[str, str]]:
+    """Return how the variables of an open dataset are stored, as facts."""
+    found = {}
+    for variable in readable_variables(opened.hierarchy.root).values():
+        if variable.array is not None:
+            stored = stored_as(opened, variable)
+            codecs = [{k: v for k, v in c.items() if k != "elementsize"} for c in stored.codecs]
+            found[f"storage {variable.path}"] = {
+                "chunks": "none" if stored.contiguous else str(stored.chunk_shape),
+                "codecs": json.dumps(codecs, sort_keys=True, default=str),
+                "byte order": "big" if stored.dtype.str.startswith(">") else "little",
+            }
+    return found
+
+
+def differences(a: Outline, b: Outline) -> Iterator[Difference]:
+    """Yield what differs between the structures of two datasets.
+
+    Where one of them is pure Zarr, what that cannot state is left aside (`notes`).
+    """
+    one, other = a.facts, b.facts
+    if a.pure or b.pure:
+        one, other = _as_zarr(one, other), _as_zarr(other, one)
+    parts_of_lacking = tuple(_starts_of_parts(one.keys() ^ other.keys()))
+    for name in [*one, *(name for name in other if name not in one)]:
+        ours, theirs = one.get(name), other.get(name)
+        if ours is None or theirs is None:
+            if not name.startswith(parts_of_lacking):
+                yield Difference(name, "", a=_summary(ours), b=_summary(theirs))
+            continue
+        for key in ours:
+            if ours[key] != theirs[key]:
+                yield Difference(name, key, a=ours[key], b=theirs[key])
+
+
+def notes(a: Outline, b: Outline) -> list[str]:
+    """Return what `differences` leaves aside."""
+    names = [name for name, outline in (("A", a), ("B", b)) if outline.pure]
+    if not names:
+        return []
+    what = "types of attributes, unlimited and unused dimensions are not compared"
+    return [f"{' and '.join(names)} without netCDF's metadata: {what}"]
+
+
+def _as_zarr(facts: Facts, others: Facts) -> Facts:
+    """Return facts as Zarr without netCDF's metadata states them, to be compared with `others`."""
+    found: dict[str, Mapping[str, str]] = {}
+    for name, properties in facts.items():
+        kind = name.partition(" ")[0]
+        if kind == "attribute":
+            value = properties["value"]
+            if others.get(name, {}).get("type") == "float" and properties["type"] == "double":
+                value = _singles(value)
+            found[name] = {"value": value}
+        elif kind == "variable":
+            # Zarr does not say in which group a dimension is declared
+            paths = properties["dimensions"].strip("()").split(", ")
+            short = ", ".join(path.rpartition("/")[2] for path in paths)
+            found[name] = {**properties, "dimensions": f"({short})"}
+        elif kind != "dimension":
+            found[name] = properties
+    return found
+
+
+def _singles(doubles: str) -> str:
+    """Return numbers of JSON as the single-precision numbers that they stand for."""
+    numbers = [one.partition(" ")[0] for one in doubles.split(", ") if one]
+    return ", ".join(spelled(np.array(numbers, np.float64).astype(np.float32)))
+
+
+def _starts_of_parts(names: Iterable[str]) -> Iterator[str]:
+    """Yield what the names of the parts of objects, groups and variables, begin with."""
+    for name in names:
+        kind, _, path = name.partition(" ")
+        if kind in ("group", "variable"):
+            yield _attribute_of(path)
+        if kind == "group":
+            kinds = ("group", "type", "dimension", "variable", "attribute", "storage")
+            yield from (f"{kind} {join(path, '')}" for kind in kinds)
+        elif kind == "variable":
+            yield f"storage {path}"
+
+
+def _summary(properties: Mapping[str, str] | None) -> str | None:
+    """Return the properties of an object that only one dataset has."""
+    if properties is None:
+        return None
+    return ", ".join(f"{key} {value}" for key, value in properties.items())

@@ -1,0 +1,79 @@
+"""Collect what is found while two datasets are compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
+from typing import Literal
+
+from nczarr_fsspec.errors import NCZarrError, StoreError
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.tools.compare.report import Comparison, Difference
+
+#: Values, or blocks, of a variable that are shown.
+SHOWN = 5
+
+
+class Tally:
+    """The differences and troubles so far.
+
+    Parameters
+    ----------
+    structure
+        The differences of the structure.
+    unit
+        As of `Comparison`.
+    """
+
+    def __init__(
+        self, structure: Iterable[Difference], unit: Literal["values", "blocks"] = "values"
+    ) -> None:
+        self._unit = unit
+        self._differences = list(structure)
+        self._differing: Counter[str] = Counter()
+        self._shown: Counter[str] = Counter()
+        self._troubles: dict[str, NCZarrError] = {}
+        self._compared = 0
+
+    @property
+    def troubles(self) -> tuple[NCZarrError, ...]:
+        """The errors that were noted."""
+        return tuple(self._troubles.values())
+
+    def compared(self, values: int) -> None:
+        """Count values that were compared."""
+        self._compared += values
+
+    def differ(self, path: str, count: int, first: Sequence[Difference]) -> None:
+        """Note that values, or blocks, of a variable differ, and keep the first of them."""
+        self._differing[path] += count
+        kept = first[: SHOWN - self._shown[path]]
+        self._shown[path] += len(kept)
+        self._differences += kept
+
+    def trouble(self, error: NCZarrError) -> None:
+        """Note that something could not be read; the same error counts once."""
+        self._troubles.setdefault(str(error), error)
+
+    def unreadable(self, side: Opened, only: Container[str] | None) -> None:
+        """Note which variables cannot be read, and whether the dataset was changed meanwhile."""
+        for group in side.hierarchy.root.walk():
+            for variable in group.variables.values():
+                if variable.error is not None and (only is None or variable.path in only):
+                    self.trouble(variable.error)
+        if not side.holds():
+            reason = "was changed while it was compared: compare it again"
+            self.trouble(StoreError(side.store.url, reason))
+
+    def result(self, a: str, b: str, notes: Sequence[str] = ()) -> Comparison:
+        """Return all as a report on A and B."""
+        return Comparison(
+            a=a,
+            b=b,
+            differences=tuple(self._differences),
+            differing=dict(self._differing),
+            unit=self._unit,
+            values=self._compared,
+            troubles=self.troubles,
+            notes=tuple(notes),
+        )

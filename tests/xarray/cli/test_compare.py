@@ -1,0 +1,181 @@
+"""``nczarr compare`` and ``nczarr copy --verify``: what they print, and their exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_xarray import compare, open_hierarchy, to_nczarr
+from nczarr_xarray.cli.main import main
+from tests.support.httpserver import Server
+
+DATASET = xr.Dataset(
+    {"v": (("x", "y"), np.arange(600.0).reshape(20, 30)), "name": ((), "héllo")},
+    attrs={"title": "one"},
+)
+
+
+def written(path: Path, *, chunks: tuple[int, int] = (5, 7), dataset: xr.Dataset = DATASET) -> str:
+    to_nczarr(dataset, path, encoding={"v": {"chunksizes": chunks}})
+    return str(path)
+
+
+def changed(path: Path) -> str:
+    dataset = DATASET.copy(deep=True)
+    dataset["v"][3, 4] = -1
+    dataset["v"][19] += 1
+    return written(path, dataset=dataset)
+
+
+def test_other_chunks_and_formats_are_equal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = written(tmp_path / "a"), written(tmp_path / "b.zip", chunks=(20, 1))
+    assert main(["copy", b, str(tmp_path / "c.nc")]) == 0
+    for other in (b, str(tmp_path / "c.nc")):
+        assert main(["compare", a, other]) == 0
+        assert capsys.readouterr().out == f"A: {a}\nB: {other}\nequal; 601 values were compared\n"
+
+
+def test_encodings_are_differences_only_if_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = written(tmp_path / "a"), written(tmp_path / "b", chunks=(20, 1))
+    assert main(["compare", a, b, "--encoding"]) == 1
+    assert "storage /v: chunks: (5, 7) | (20, 1)\n" in capsys.readouterr().out
+
+
+def test_the_first_differences_and_their_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = written(tmp_path / "a"), changed(tmp_path / "b")
+    assert main(["compare", a, b]) == 1
+    lines = capsys.readouterr().out.splitlines()[2:]
+    assert lines[:2] == ["variable /v[3, 4]: 94.0 | -1.0", "variable /v[19, 0]: 570.0 | 571.0"]
+    assert lines[5:] == ["variable /v: 31 differing values", "different; 601 values were compared"]
+
+
+def test_json_is_the_whole_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = written(tmp_path / "a"), changed(tmp_path / "b")
+    assert main(["compare", a, b, "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report == json.loads(json.dumps(compare(a, b).as_json()))
+    assert report["differing"] == {"/v": 31}
+    assert report["differences"][0] == {
+        "object": "variable /v", "property": "value", "index": [3, 4], "a": "94.0", "b": "-1.0"
+    }  # fmt: skip
+
+
+def test_tolerance_and_variables(tmp_path: Path) -> None:
+    a, b = written(tmp_path / "a"), changed(tmp_path / "b")
+    assert main(["compare", a, b, "--tolerance", "1"]) == 1
+    assert main(["compare", a, b, "--tolerance", "95"]) == 0
+    assert main(["compare", a, b, "--var", "name"]) == 0
+    assert main(["compare", a, b, "--var", "name", "--var", "v"]) == 1
+
+
+def test_a_sample_reads_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nczarr_xarray.tools.compare.api._SAMPLE_BYTES", 8)
+    a, b = written(tmp_path / "a"), written(tmp_path / "b")
+    found = compare(a, b, variables=["v"], sample=3)
+    assert found.equal
+    assert 3 <= found.values <= 3 * 5 * 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{a}"], "takes a second dataset, or --digests FILE"),
+        (["{a}", "{b}", "--digests", "x"], "takes a second dataset, or --digests FILE"),
+        (["{a}", "--digests", "x", "--encoding"], "says nothing of encodings"),
+        (["{a}", "nothing"], "nothing: there is no such"),
+        (["{a}", "{b}", "--var", "w"], "w: No such variable"),
+        (["{a}", "{b}", "--sample", "0"], "sample: 0 is no number of blocks"),
+        (["{a}", "{b}", "--tolerance", "much"], "tolerance: 'much' is none"),
+        (["{a}", "--digests", "nothing"], "nothing: cannot be read"),
+        (["{a}", "--digests", "{a}/.zgroup"], "is no manifest of digests"),
+    ],
+)
+def test_trouble_is_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    names = {name: written(tmp_path / name) for name in "ab"}
+    assert main(["compare", *(argument.format(**names) for argument in arguments)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_chunk_that_cannot_be_read_is_trouble(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = written(tmp_path / "a"), changed(tmp_path / "b")
+    (tmp_path / "b" / "v" / "0.0").write_bytes(b"no chunk")
+    assert main(["compare", a, b]) == 2
+    out = capsys.readouterr().out
+    assert "not compared: v/0.0" in out
+    assert "not comparable as a whole; 1 values" in out
+
+
+def test_remote_datasets_are_compared_by_requests_that_go_out_together(tmp_path: Path) -> None:
+    local = written(tmp_path / "a")
+    files = {
+        f"/a/{path.relative_to(local).as_posix()}": path.read_bytes()
+        for path in Path(local).rglob("*")
+        if path.is_file()
+    }
+    with Server(files) as server:
+        assert compare(f"{server.url}/a#mode=nczarr", local).equal
+
+
+def test_open_datasets_are_left_open(tmp_path: Path) -> None:
+    with open_hierarchy(written(tmp_path / "a")) as a:
+        assert compare(a, a).equal
+        assert compare(a, written(tmp_path / "b")).equal
+        assert a.read(a.hierarchy.root.variables["name"]) == "héllo"
+
+
+# -- verified copies -------------------------------------------------------------------------------
+
+
+def test_a_verified_copy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, digests = written(tmp_path / "a"), str(tmp_path / "digests.json")
+    target = str(tmp_path / "c.nc")
+    assert main(["copy", a, target, "--verify", "--digests", digests, "--fixed"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["compare", target, "--digests", digests]) == 0
+    with netCDF4.Dataset(target, "a") as file:
+        file["v"][7, 8] = 5
+        file.title = "two"
+    capsys.readouterr()
+    assert main(["compare", target, "--digests", digests]) == 1
+    out = capsys.readouterr().out
+    assert 'attribute /:title: value: "two" | "one"\n' in out
+    assert "variable /v: digest of [0:20, 0:30]: " in out
+    assert "variable /v: 1 differing blocks\n" in out
+    assert main(["compare", target, "--digests", digests, "--var", "name", "--sample", "2"]) == 0
+
+
+def test_a_copy_that_differs_says_what(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nczarr_xarray.export import netcdf_file
+
+    a = written(tmp_path / "a")
+    monkeypatch.setattr(netcdf_file, "write_attributes", lambda *_: None)
+    assert main(["copy", a, str(tmp_path / "c.nc"), "--verify"]) == 1
+    assert 'attribute /:title: only in A: type char, value "one"\n' in capsys.readouterr().out
+
+
+def test_what_only_other_libraries_read_is_not_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.nc").write_bytes(b"no netCDF")
+    assert main(["copy", str(tmp_path / "x.nc"), str(tmp_path / "y"), "--verify"]) == 2
+    assert "is not read by this package" in capsys.readouterr().err
+    assert not (tmp_path / "y").exists()
