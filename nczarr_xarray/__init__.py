@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.recovery import recover
     from nczarr_xarray.tools.compare import compare
     from nczarr_xarray.tools.validate import validate
+    from nczarr_xarray.tools.versions import show_versions
     from nczarr_xarray.views.store import open_store
 
 _MODULES = {
@@ -62,6 +63,7 @@ _MODULES = {
     "nczarr_xarray.dataset.opened": ["Opened"],
     "nczarr_xarray.tools.compare": ["compare"],
     "nczarr_xarray.tools.validate": ["validate"],
+    "nczarr_xarray.tools.versions": ["show_versions"],
     "nczarr_xarray.views.store": ["open_store"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -86,6 +88,7 @@ __all__ = [
     "open_store",
     "recover",
     "register",
+    "show_versions",
     "state",
     "to_cfa",
     "to_nczarr",
