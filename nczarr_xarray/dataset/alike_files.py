@@ -103,19 +103,22 @@ class AlikeStack:
         """Return the decoded bytes of the chunks that a selection touches in a file."""
         return self.stack.nbytes(key, points=points)
 
-    def read(self, paths: Sequence[str], key: tuple[Any, ...], *, points: bool) -> Stacked:
+    def read(self, paths: Sequence[str | None], key: tuple[Any, ...], *, points: bool) -> Stacked:
         """Read the same selection of several files, as `ChunkStack.read` does.
 
-        Of those that have another pattern, or cannot be read, nothing is read.
+        Members that have no path, cannot be read or have another pattern are left out.
         """
         return self.stack.read(len(paths), key, partial(self._fetch, paths), points=points)
 
     def _fetch(
-        self, paths: Sequence[str], member: int, numbers: Sequence[int], most: int
+        self, paths: Sequence[str | None], member: int, numbers: Sequence[int], most: int
     ) -> Sequence[Stored] | None:
         """Fetch chunks of a file: see `nczarr_xarray.chunks.stack.Fetch`."""
+        path = paths[member]
+        if path is None:
+            return None
         try:
-            descriptor = os.open(paths[member], OPEN_FLAGS)
+            descriptor = os.open(path, OPEN_FLAGS)
         except (OSError, ValueError):
             return None
         try:

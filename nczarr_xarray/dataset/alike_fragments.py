@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from nczarr_xarray.chunks.threads import share
 from nczarr_xarray.dataset.alike_files import AlikeStack
 from nczarr_xarray.dataset.fragment_parts import Part
 from nczarr_xarray.dataset.fragment_values import Request, reading_of
-from nczarr_xarray.model import FragmentArray, FragmentMapping, FragmentPlace
+from nczarr_xarray.model import FragmentArray, FragmentMapping
 
 #: Decoded bytes of chunks that are read at a time. Of a fragment that has more of them, to parse
 #: the metadata is a small part.
@@ -21,36 +21,23 @@ _RUN_BYTES = 1 << 20
 _RUN = 256
 
 
-class LocalPart(NamedTuple):
-    """A part of a fragment in a file of this machine.
-
-    Attributes
-    ----------
-    path
-        Of the file.
-    """
-
-    part: Part
-    place: FragmentPlace
-    path: str
-
-
 class _Run(NamedTuple):
     """Parts of which the same is read, and becomes values in the same way."""
 
     request: Request
     nbytes: int
-    parts: list[LocalPart]
+    parts: list[Part]
 
 
 def read_alike(
     array: FragmentArray,
     stack: AlikeStack,
     result: np.ndarray,
-    parts: Sequence[LocalPart],
+    parts: Sequence[Part],
+    path: Callable[[Part], str | None],
     *,
     points: bool,
-) -> list[LocalPart]:
+) -> list[Part]:
     """Read parts of fragments that are alike into the result of a selection.
 
     Parameters
@@ -59,6 +46,8 @@ def read_alike(
         The aggregation.
     stack
         Reads the files.
+    path
+        Returns the path of a part's fragment; None if it is in no file of this machine.
     points
         As of `nczarr_xarray.model.Selections.read`.
 
@@ -66,40 +55,40 @@ def read_alike(
     -------
     Parts that have to be read one by one: of other files, and where something is wrong.
     """
-    left: list[LocalPart] = []
+    left: list[Part] = []
     runs = list(_runs(array, stack, parts, left, points=points))
 
     def read(some: list[_Run]) -> None:
         for run in some:
-            left.extend(_read_run(stack, result, run))
+            left.extend(_read_run(stack, result, run, path))
 
     count = max(1, len(runs))
     nbytes = sum(run.nbytes * len(run.parts) for run in runs) // count
     members = sum(len(run.parts) for run in runs) // count
     share(read, runs, len(runs), nbytes, chunks=max(1, members))
-    return sorted(left, key=lambda one: one.part.number)
+    return sorted(left, key=lambda part: part.number)
 
 
 def _runs(
     array: FragmentArray,
     stack: AlikeStack,
-    parts: Sequence[LocalPart],
-    left: list[LocalPart],
+    parts: Sequence[Part],
+    left: list[Part],
     *,
     points: bool,
 ) -> Iterator[_Run]:
     """Divide parts into runs; put those that cannot be in one into `left`."""
-    mappings = array.fragments.mappings
-    groups: list[list[LocalPart]] = []
-    for one in parts:
-        if one.place.name != stack.name:
-            left.append(one)
-        elif groups and _same(groups[-1][0].part, one.part, mappings):
-            groups[-1].append(one)
+    mappings, names = array.fragments.mappings, array.fragments.names
+    groups: list[list[Part]] = []
+    for part in parts:
+        if names[part.number] != stack.name:
+            left.append(part)
+        elif groups and _same(groups[-1][0], part, mappings):
+            groups[-1].append(part)
         else:
-            groups.append([one])
+            groups.append([part])
     for group in groups:
-        first = group[0].part
+        first = group[0]
         try:
             reading = reading_of(array, first.number, stack.pattern.variable)
             request = reading.request(first.key, points=points)
@@ -127,16 +116,18 @@ def _equal(one: Any, other: Any) -> bool:
     return one is other or (isinstance(one, slice) and isinstance(other, slice) and one == other)
 
 
-def _read_run(stack: AlikeStack, result: np.ndarray, run: _Run) -> list[LocalPart]:
+def _read_run(
+    stack: AlikeStack, result: np.ndarray, run: _Run, path: Callable[[Part], str | None]
+) -> list[Part]:
     """Read a run; return what is left of it."""
     request, parts = run.request, run.parts
     try:
-        paths = [one.path for one in parts]
+        paths = list(map(path, parts))
         members, data = stack.read(paths, request.key, points=request.points)
         values = request.values(data)
     except NCZarrError:
         return parts  # in which one it is shows when each is read by itself
     for member, own in zip(members, values, strict=True):
-        result[parts[member].part.target] = request.arranged(own)
+        result[parts[member].target] = request.arranged(own)
     there = set(members)
-    return [one for number, one in enumerate(parts) if number not in there]
+    return [part for number, part in enumerate(parts) if number not in there]

@@ -74,8 +74,9 @@ class FragmentGrid:
             shape.append(lengths[own])
         if self._fragments.addresses[number] is None:
             return None
-        key = list(task.source)
-        for axis, index in zip(axes or range(len(key)), task.source, strict=True):
-            key[axis] = index
-        own_key = (index if isinstance(index, slice) else index.reshape(-1) for index in key)
-        return Part(number, tuple(shape), tuple(own_key), task.target)
+        key = task.source
+        if axes is not None:
+            key = tuple(key[axes.index(axis)] for axis in range(len(key)))
+        if not all(isinstance(index, slice) for index in key):
+            key = tuple(i if isinstance(i, slice) else i.reshape(-1) for i in key)
+        return Part(number, tuple(shape), key, task.target)

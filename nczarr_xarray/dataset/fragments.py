@@ -6,7 +6,7 @@ import asyncio
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.alike_files import AlikeFiles
-from nczarr_xarray.dataset.alike_fragments import LocalPart, read_alike
+from nczarr_xarray.dataset.alike_fragments import read_alike
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
 from nczarr_xarray.dataset.fragment_values import Reading, reading_of
@@ -67,7 +67,8 @@ class FragmentDatasets:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[str, str], Opening] = OrderedDict()
-        self._targets: dict[str, tuple[str, Mapping[str, Any]]] = {}
+        #: by address: what to open
+        self._targets: dict[str, str] = {}
 
     def selections(self, array: FragmentArray) -> FragmentReader:
         """Return what reads selections of an aggregation."""
@@ -91,8 +92,8 @@ class FragmentDatasets:
             if not place.address:
                 found = self._own(place.name)
             else:
-                where, options = self._resolved(place)
-                depth = self._depth + 1
+                where, depth = self._resolved(place), self._depth + 1
+                options = self.policy.options(where)
                 found = self._other.open(where, options, place.name, depth=depth, entire=entire)
             self.keep(place, found)
         return found
@@ -123,25 +124,27 @@ class FragmentDatasets:
         """
         if not place.address:
             return None
-        where, options = self._resolved(place)
-        return self._other.find(where, options, place.name) if is_url(where) else None
+        where = self._resolved(place)
+        if not is_url(where):
+            return None
+        return self._other.find(where, self.policy.options(where), place.name)
 
     def is_remote(self, place: FragmentPlace) -> bool:
         """Tell whether waiting for a fragment is dear; False for one that must not be opened."""
         try:
-            return bool(place.address) and is_url(self._resolved(place)[0])
+            return bool(place.address) and is_url(self._resolved(place))
         except NCZarrError:
             return False
 
     def path(self, place: FragmentPlace) -> str | None:
         """Return the path of a fragment of this machine that may be opened."""
         try:
-            where = self._resolved(place)[0] if place.address else ""
+            where = self._resolved(place) if place.address else ""
         except NCZarrError:
             return None
         return where if where and not is_url(where) else None
 
-    def _resolved(self, place: FragmentPlace) -> tuple[str, Mapping[str, Any]]:
+    def _resolved(self, place: FragmentPlace) -> str:
         found = self._targets.get(place.address)
         if found is not None:
             return found
@@ -149,8 +152,7 @@ class FragmentDatasets:
             raise FormatError(
                 place.address, f"is in {_DEEPEST} aggregations, each in the next one: a circle?"
             )
-        where = self.policy.resolve(place.address)
-        found = where, self.policy.options(where)
+        found = self.policy.resolve(place.address)
         if len(self._targets) >= _REMEMBERED:
             self._targets.clear()
         self._targets[place.address] = found
@@ -213,12 +215,11 @@ class FragmentReader:
                 result[target] = array.fragments.values[part.number]
             else:
                 parts.append(part)
-        near, others = self._divided(parts)
         far: list[Part] = []
         with collection_paused():  # each fragment that is opened leaves objects that stay
-            self._read_near(result, near, points=points)
+            others = self._read_local(result, parts, points=points)
             for part in self._read_files(result, others, points=points):
-                if self._datasets.is_remote(self._fragments.places(part.number)[0]):
+                if self._datasets.is_remote(self._place(part)):
                     far.append(part)
                 else:
                     self._read_part(result, part, points=points)
@@ -226,38 +227,44 @@ class FragmentReader:
             _in_threads(partial(self._read_part, result, points=points), far)
         return plan.finish(result)
 
-    def _divided(self, parts: list[Part]) -> tuple[list[LocalPart], list[Part]]:
-        """Return parts in files of this machine, and the others."""
-        near: list[LocalPart] = []
-        others: list[Part] = []
-        for part in parts:
-            place = self._fragments.places(part.number)[0]
-            path = self._datasets.path(place)
-            if path is None:
-                others.append(part)
-            else:
-                near.append(LocalPart(part, place, path))
-        return near, others
+    def _place(self, part: Part) -> FragmentPlace:
+        """Return where a fragment is, or the first of the places where it may be."""
+        return self._fragments.places(part.number)[0]
 
-    def _read_near(self, result: np.ndarray, parts: list[LocalPart], *, points: bool) -> None:
-        """Read parts in files of this machine: as many as are alike, then one, and so on."""
+    def _path(self, part: Part) -> str | None:
+        """Return the path of a fragment of this machine."""
+        return self._datasets.path(self._place(part))
+
+    def _read_local(self, result: np.ndarray, parts: list[Part], *, points: bool) -> list[Part]:
+        """Read parts in files of this machine: those that are alike, then one, and so on.
+
+        Returns
+        -------
+        The other parts.
+        """
         several = len(parts) > _FEW
+        others: list[Part] = []
         while parts:
-            if self._alike.stack is not None:
-                parts = read_alike(self._array, self._alike.stack, result, parts, points=points)
+            stack = self._alike.stack
+            if stack is not None:
+                parts = read_alike(self._array, stack, result, parts, self._path, points=points)
             left = iter(parts)
-            for part, place, _ in left:
+            for part in left:
+                if self._path(part) is None:
+                    others.append(part)
+                    continue
                 self._read_part(result, part, points=points)
-                if self._leave(place, several=several):
+                if self._leave(self._place(part), several=several):
                     break
             parts = list(left)
+        return others
 
     def _read_files(self, result: np.ndarray, parts: list[Part], *, points: bool) -> list[Part]:
         """Read parts that are in remote files, all at the same time; return the others."""
         left: list[Part] = []
         remote: list[tuple[Part, Opening | RemoteFile]] = []
         for part in parts:
-            place = self._fragments.places(part.number)[0]
+            place = self._place(part)
             try:
                 found = self._datasets.known(place) or self._datasets.find(place)
             except NCZarrError:
@@ -287,7 +294,7 @@ class FragmentReader:
         """Read one part; False if it has to be read in another way."""
         try:
             if not isinstance(found, Opening):
-                place = self._fragments.places(part.number)[0]
+                place = self._place(part)
                 opened = await found.open(partial(self._alike.pattern, place.name))
                 if opened is None:
                     return False
