@@ -62,7 +62,8 @@ def aggregate(
     output
         Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
         a tree, any other name a netCDF file; ``.json``, ``.parq`` and ``.parquet`` are kerchunk
-        references instead, for which all files must have equal chunks and codecs.
+        references instead, ``.icechunk`` is a repository of Icechunk with virtual references, for
+        both of which all files must have equal chunks and codecs.
     dim
         The dimension, or several, along which the files follow each other; by default those
         whose coordinates differ. Needed where there is no coordinate: then the files follow each
@@ -117,7 +118,7 @@ def aggregate(
     if refs and (append or cfa_version or format):
         raise ExportError(
             writer.place.url,
-            "is to be kerchunk references, which have no versions and grow by being made anew: "
+            "is to be references, which have no version of CFA and grow by being made anew: "
             "leave out append, cfa_version and format",
         )
     before, version = None, cfa_version or DEFAULT
@@ -140,7 +141,7 @@ def aggregate(
         ]
         found = combined(files, addresses, request, shown, before, writer.place.url)
     if refs:
-        write_references(found, writer.place, str, storage_options)
+        write_references(found, writer.place, str, storage_options, replaces=overwrite)
     else:
         writer.write(found, version, replaces=append or overwrite)
 
@@ -158,7 +159,7 @@ def convert_references(
     allow: Allow = None,
     output_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write an aggregation in another version of the convention, or as kerchunk references.
+    """Write an aggregation in another version of the convention, or as references.
 
     Its files are opened only if references are read or written, whose chunks have to be found.
 
@@ -191,7 +192,7 @@ def convert_references(
     options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
     found = read_master(os.fsdecode(source), options, policy)
     if are_references(output):
-        write_references(found, writer.place, policy.resolve, storage_options)
+        write_references(found, writer.place, policy.resolve, storage_options, replaces=overwrite)
         return
     version = cfa_version or DEFAULT
 

@@ -20,7 +20,7 @@ from nczarr_xarray.aggregation.whole_variables import ArrayReferences, Placement
 from nczarr_xarray.dataset.implied_fill import with_fills
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.cfa.table import fill_of
-from nczarr_xarray.model import ChunkedArray, Fragments, Variable, grid_of
+from nczarr_xarray.model import ChunkedArray, Fragments, Hierarchy, Variable, grid_of
 
 #: Files that are open at a time.
 _THREADS = 32
@@ -59,7 +59,7 @@ def aggregated_references(
     NCZarrError
         If something cannot be read.
     """
-    hierarchy = replace(with_fills(opened.hierarchy), problems=())
+    hierarchy = _as_netcdf(opened.hierarchy)
     pieces = describe(keys.url, hierarchy).layout.pieces
     coordinates = {piece.path for piece in pieces if piece.is_coordinate}
     held: dict[str, np.ndarray] = {}
@@ -93,6 +93,16 @@ def aggregated_references(
         )
     tables = {path: _table(*part) for path, part in parts.items()}
     return Aggregated(hierarchy, held, tables, next(iter(packings), "own"))
+
+
+def _as_netcdf(hierarchy: Hierarchy) -> Hierarchy:
+    """Return what references describe in netCDF's terms: pure Zarr has no characters."""
+    found = replace(with_fills(hierarchy), problems=())
+    for group in found.root.walk() if hierarchy.generation == "v2" else ():
+        for name, variable in group.variables.items():
+            if variable.dtype == np.dtype("S1"):
+                group.variables[name] = replace(variable, nc_type="char")
+    return found
 
 
 def _references(

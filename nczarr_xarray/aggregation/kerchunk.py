@@ -35,6 +35,7 @@ _MEANING = (
     "_Unsigned",
 )
 _PACKING = frozenset({"scale_factor", "add_offset", "_Unsigned"})
+_BASE64 = "base64:"
 _DOCUMENTS = (".zgroup", ".zattrs", ".zarray")
 _HINT = "references cannot say that; an aggregation of CFA can: write MASTER.nca"
 
@@ -158,7 +159,7 @@ class Combination:
             if key.rpartition("/")[2] in _DOCUMENTS:
                 found[key] = data.decode()
             else:
-                found[key] = "base64:" + base64.b64encode(data).decode("ascii")
+                found[key] = _BASE64 + base64.b64encode(data).decode("ascii")
         for variable in self.found.variables():
             first = self._arrays.get(variable.path)
             if first is not None:
@@ -236,8 +237,12 @@ class _Array:
                 )
 
     def shown(self, variable: Variable) -> dict[str, Any]:
-        """Return the attributes that all files have, with the names of dimensions."""
-        names = {*variable.attributes, "_FillValue"}
+        """Return the attributes that all files have, with the names of dimensions.
+
+        Chunks are as they are in files, so what says what their numbers mean is, too: an
+        aggregation of packed files is unpacked.
+        """
+        names = {*variable.attributes, *_MEANING}
         kept = {name: value for name, value in self.attributes.items() if name in names}
         own = {name: value for name, value in packing_of(variable).items() if name not in kept}
         own = {name: value[0] if isinstance(value, list) else value for name, value in own.items()}
@@ -261,3 +266,10 @@ def _begins(
             )
         begins.append(start // chunk)
     return begins
+
+
+def inline_bytes(text: str) -> bytes:
+    """Return the bytes that a reference holds itself."""
+    if text.startswith(_BASE64):
+        return base64.b64decode(text.removeprefix(_BASE64))
+    return text.encode()

@@ -1,8 +1,7 @@
-"""Write kerchunk references, as JSON or as a folder of Parquet files."""
+"""Write references: as JSON, as a folder of Parquet files, or into a repository of Icechunk."""
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 import math
@@ -14,8 +13,10 @@ from typing import Any
 
 from nczarr_fsspec.changes.create import partial_path, remove_partial
 from nczarr_fsspec.errors import DatasetExistsError, ExportError
+from nczarr_fsspec.transport.version import FileVersion
 from nczarr_xarray.aggregation.combine import Aggregated
-from nczarr_xarray.aggregation.kerchunk import Combination, References
+from nczarr_xarray.aggregation.kerchunk import Combination, References, inline_bytes
+from nczarr_xarray.aggregation.write_icechunk import SUFFIX, write_icechunk
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.views.references import find_references
 
@@ -24,7 +25,7 @@ _RECORD = 100_000
 #: Files whose chunks are found at a time.
 _THREADS = 32
 _PARQUET = (".parq", ".parquet")
-_SUFFIXES = (".json", *_PARQUET)
+_SUFFIXES = (".json", *_PARQUET, SUFFIX)
 
 
 def are_references(output: str | os.PathLike[str]) -> bool:
@@ -37,8 +38,10 @@ def write_references(
     place: MasterPlace,
     resolve: Callable[[str], str],
     storage_options: Mapping[str, Any] | None,
+    *,
+    replaces: bool,
 ) -> None:
-    """Write an aggregation as kerchunk references.
+    """Write an aggregation as references, of kerchunk or of Icechunk.
 
     Parameters
     ----------
@@ -50,6 +53,8 @@ def write_references(
         Returns what opens an address.
     storage_options
         For fsspec, of the files.
+    replaces
+        Whether a repository of Icechunk that is there gets another version.
 
     Raises
     ------
@@ -59,8 +64,12 @@ def write_references(
         If a file cannot be read, or the references cannot be written.
     """
     combination = Combination(found, resolve)
-    references = combination.combined(_of_files(combination.files(), storage_options))
-    if place.file.name.lower().endswith(_PARQUET):
+    versions: dict[str, FileVersion] = {}
+    files = _of_files(combination.files(), storage_options, versions)
+    references = combination.combined(files)
+    if place.file.name.lower().endswith(SUFFIX):
+        write_icechunk(place, references, versions, storage_options, replaces=replaces)
+    elif place.file.name.lower().endswith(_PARQUET):
         _put_folder(place, dict(parquet(references)))
     else:
         text = json.dumps({"version": 1, "refs": references}, separators=(",", ":"))
@@ -68,13 +77,22 @@ def write_references(
 
 
 def _of_files(
-    files: Sequence[str], storage_options: Mapping[str, Any] | None
+    files: Sequence[str],
+    storage_options: Mapping[str, Any] | None,
+    versions: dict[str, FileVersion],
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the references of files; what has none is missing there, and is told of later."""
+    """Yield the references of files; what has none is missing there, and is told of later.
+
+    Parameters
+    ----------
+    versions
+        Gets the version of each file, by its name in the references.
+    """
     find = partial(find_references, storage_options=storage_options)
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-references") as pool:
-        for references, _ in pool.map(find, files):
-            yield references["refs"]
+        for found in pool.map(find, files):
+            versions[found.url] = found.version
+            yield found.references["refs"]
 
 
 def parquet(references: References) -> Iterator[tuple[str, bytes]]:
@@ -138,7 +156,7 @@ def _file(records: Mapping[int, Any], count: int) -> bytes:
     raw: list[bytes | None] = [None] * count
     for row, value in records.items():
         if isinstance(value, str):
-            raw[row] = _bytes(value)
+            raw[row] = inline_bytes(value)
         else:
             paths[row] = value[0]
             offsets[row], sizes[row] = value[1:] if len(value) == 3 else (0, 0)
@@ -151,12 +169,6 @@ def _file(records: Mapping[int, Any], count: int) -> bytes:
     target = io.BytesIO()
     format_.write_table(pa.table(columns), target, compression="zstd")
     return target.getvalue()
-
-
-def _bytes(text: str) -> bytes:
-    if text.startswith("base64:"):
-        return base64.b64decode(text.removeprefix("base64:"))
-    return text.encode()
 
 
 def _put_folder(place: MasterPlace, objects: Mapping[str, bytes]) -> None:

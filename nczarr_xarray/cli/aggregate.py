@@ -28,8 +28,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--output",
         metavar="MASTER",
         required=True,
-        help="a path or URL: of a netCDF file, a tree (.zarr, .nczarr, #mode=nczarr), or kerchunk "
-        "references (.json, .parq)",
+        help="a path or URL: of a netCDF file, a tree (.zarr, .nczarr, #mode=nczarr), kerchunk "
+        "references (.json, .parq), or a repository of Icechunk (.icechunk)",
     )
     parser.add_argument(
         "--append", action="store_true", help="add the files to what MASTER has already"

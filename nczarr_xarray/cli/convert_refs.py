@@ -15,7 +15,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "convert-refs",
         help="write an aggregation in another version of CFA, from or as kerchunk references",
         description="Write the table of fragments of a master in another version of the CFA "
-        "conventions, or as kerchunk references (.json, .parq); or write references as a master. "
+        "conventions, as kerchunk references (.json, .parq) or virtual references of Icechunk "
+        "(.icechunk); or write kerchunk references as a master. "
         "No data are read but coordinates.",
         epilog="example: nczarr convert-refs old.nca new.nca --cfa-version 1.13",
     )

@@ -33,15 +33,15 @@ def run(args: argparse.Namespace) -> int:
     """Write the references; return 1 if a variable is missing in them."""
     from nczarr_xarray.views.references import find_references
 
-    found, problems = find_references(args.target, dict(args.options) or None)
-    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    found = find_references(args.target, dict(args.options) or None)
+    text = json.dumps(found.references, ensure_ascii=False, separators=(",", ":"))
     if args.file is None:
         sys.stdout.write(text + "\n")
     else:
         write(args.file, text)
-    for problem in problems:
+    for problem in found.problems:
         report(problem)
-    return 1 if problems else 0
+    return 1 if found.problems else 0
 
 
 def write(path: Path, text: str) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import math
 import os
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from email.utils import formatdate
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError, URLError
 from nczarr_fsspec.keystore import Object
 from nczarr_fsspec.s3nc import CONFIG_OPTION, located
+from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.url import is_url, parse_url, redact
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.file_arrays import ArrayView
@@ -25,6 +28,27 @@ INLINE_BYTES = 500
 MOST_INLINE = 1 << 26
 #: ... and the number of its chunks that are not in the file.
 MOST_UNWRITTEN = 1 << 20
+
+
+class FileReferences(NamedTuple):
+    """The references of one file.
+
+    Attributes
+    ----------
+    references
+        As `references` returns them.
+    problems
+        Why variables were left out.
+    url
+        How the references name the file.
+    version
+        Of the file.
+    """
+
+    references: dict[str, Any]
+    problems: list[NCZarrError]
+    url: str
+    version: FileVersion
 
 
 def references(target: Any, storage_options: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -59,17 +83,19 @@ def references(target: Any, storage_options: Mapping[str, Any] | None = None) ->
         For each variable that is left out, because too much of it would have to be inside, or
         as Zarr cannot have it.
     """
-    found, problems = find_references(target, storage_options)
-    for problem in problems:
+    found = find_references(target, storage_options)
+    for problem in found.problems:
         warnings.warn(f"left out: {problem}", NCZarrWarning, stacklevel=2)
-    return found
+    return found.references
 
 
 def find_references(
     target: Any, storage_options: Mapping[str, Any] | None = None
-) -> tuple[dict[str, Any], list[NCZarrError]]:
+) -> FileReferences:
     """Return `references`, and the reasons why variables were left out."""
     url = _url(target, storage_options)
+    # the time before it is read: what is written later is another version
+    modified = "" if is_url(url) else _modified(url)
     keys = open_view(target, OpenOptions(storage_options=storage_options), scattered=False)
     try:
         if not isinstance(keys, FileKeys):
@@ -82,11 +108,23 @@ def find_references(
             except NCZarrError as error:
                 problems.append(error)
                 keys.tree.leave_out(path)
+        source = keys.file.source
+        version = FileVersion("", modified, source.size)
+        if not modified:
+            version = FileVersion.known(source.size, source.validator)
         documents = {**keys.tree.documents(), ".zmetadata": keys.tree.document(".zmetadata")}
     finally:
         keys.close()
     texts = {key: (data or b"").decode() for key, data in documents.items()}
-    return {"version": 1, "refs": texts | chunks}, problems
+    return FileReferences({"version": 1, "refs": texts | chunks}, problems, url, version)
+
+
+def _modified(path: str) -> str:
+    """Return when a file of this machine was changed, to the second above."""
+    try:
+        return formatdate(math.ceil(os.stat(path).st_mtime), usegmt=True)
+    except OSError:
+        return ""  # it will be an error anyway
 
 
 def _url(target: Any, storage_options: Mapping[str, Any] | None) -> str:

@@ -286,3 +286,15 @@ def test_files_that_may_not_be_named(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"reference '.*/0.0.0'.*allow") as caught:
         convert_references(refs, tmp_path / "all.nca", allow=[])
     assert isinstance(caught.value.__cause__, AccessDeniedError)
+
+
+def test_characters(tmp_path: Path) -> None:
+    letters = np.array([[b"a", b"b", b""]] * 600, "S1")
+    write(tmp_path / "a.nc", {"long": (("y", "n"), letters, {}), "short": (("n",), letters[0], {})})
+    (tmp_path / "a.json").write_text(json.dumps(references(tmp_path / "a.nc")))
+    convert_references(tmp_path / "a.json", tmp_path / "a.nca")
+    with netCDF4.Dataset(tmp_path / "a.nca") as file:
+        assert file["short"].dtype == file["long"].dtype == np.dtype("S1")
+    with xr.open_dataset(tmp_path / "a.nca", engine="nczarr") as ds:
+        assert ds.long.values.tolist() == [b"ab"] * 600
+        assert ds.short.values.item() == b"ab"
