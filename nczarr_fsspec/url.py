@@ -22,6 +22,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from urllib.parse import unquote
 
 from nczarr_fsspec.errors import URLError
@@ -140,7 +141,14 @@ def parse_url(text: str) -> NetCDFURL:
     URLError
         If `text` is no URL, or its fragment, host or port cannot be understood.
     """
-    text = text.strip(" ")
+    url = _parsed(text.strip(" "))
+    # which file that is depends on the working directory
+    return _local(url) if url.target_protocol == "file" else url
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> NetCDFURL:
+    """Do as `parse_url` does, but for what is local; each step to a file asks for the same URL."""
     shown = redact(text)
     if not is_url(text):
         raise URLError(repr(shown), "is not a URL (scheme://...)")
@@ -158,8 +166,6 @@ def parse_url(text: str) -> NetCDFURL:
         url = _hosted(url)
     elif mode & {"s3", "gs3"}:
         raise URLError(shown, "modes s3 and gs3 need an s3://, gs3://, http:// or https:// URL")
-    elif scheme == "file":
-        url = _local(url)
     protocol = _scheme(chain) if chain else url.target_protocol
     return replace(url, protocol=protocol, base=chain + url.base)
 
@@ -257,7 +263,7 @@ def _local(url: NetCDFURL) -> NetCDFURL:
     if not path.strip("/") or path.startswith("//"):
         raise URLError(url.text, "write file:///absolute/path or file://relative/path")
     path = path if re.match(r"[A-Za-z]:", path) else os.path.abspath(path)
-    return replace(url, base=f"file://{path}", path=path)
+    return replace(url, base=f"{split_chain(url.base)[0]}file://{path}", path=path)
 
 
 def _hosted(url: NetCDFURL) -> NetCDFURL:
