@@ -14,6 +14,7 @@ import builtins
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -159,8 +160,8 @@ class OnLoop(ABC):
     def loop(self) -> asyncio.AbstractEventLoop:
         """The (background) event loop that owns the connections."""
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run `coroutine` on `loop` and wait for it from any other thread."""
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start `coroutine` on `loop`, from any other thread."""
         loop = self.loop
         try:
             if asyncio.get_running_loop() is loop:
@@ -168,7 +169,11 @@ class OnLoop(ABC):
                 raise StoreError(self.url, "blocking read from inside the I/O event loop")
         except RuntimeError:
             pass
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run `coroutine` on `loop` and wait for it from any other thread."""
+        future = self.start(coroutine)
         try:
             return future.result()
         except BaseException:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,23 +14,19 @@ import numpy as np
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, NCZarrWarning
-from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
-from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.alike_fragments import read_alike
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
 from nczarr_xarray.dataset.fragment_values import Reading, reading_of
-from nczarr_xarray.dataset.variable import loop_of
+from nczarr_xarray.dataset.remote_parts import RemoteParts
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import FragmentArray, FragmentPlace
 
 #: Fragments whose metadata are remembered, for one aggregation.
 _REMEMBERED = 2048
-#: Remote fragments that are opened and read at a time.
-_AT_A_TIME = 256
 #: Threads that read other fragments behind a network, such as trees.
 _THREADS = 32
 #: So many local fragments are opened one by one, as if each were of its own kind.
@@ -261,32 +256,15 @@ class FragmentReader:
 
     def _read_files(self, result: np.ndarray, parts: list[Part], *, points: bool) -> list[Part]:
         """Read parts that are in remote files, all at the same time; return the others."""
-        left: list[Part] = []
-        remote: list[tuple[Part, Opening | RemoteFile]] = []
-        for part in parts:
-            place = self._place(part)
-            try:
-                found = self._datasets.known(place) or self._datasets.find(place)
-            except NCZarrError:
-                found = None  # there may be other places
-            source = None if found is None else _loop_of(found)
-            if found is None or source is None:
-                left.append(part)
-            else:
-                remote.append((part, found))
-        if not remote:
-            return left
-        one = _loop_of(remote[0][1])
-        assert one is not None
-        gate = asyncio.Semaphore(_AT_A_TIME)
-
-        async def read(part: Part, found: Opening | RemoteFile) -> None:
-            async with gate:
-                if not await self._read_on_loop(result, part, found, points=points):
-                    left.append(part)
-
-        one.run(_gather(read, remote))
-        return left
+        with RemoteParts(partial(self._read_on_loop, result, points=points)) as remote:
+            for part in parts:
+                place = self._place(part)
+                try:
+                    found = self._datasets.known(place) or self._datasets.find(place)
+                except NCZarrError:
+                    found = None  # there may be other places
+                remote.add(part, found)
+            return remote.left()
 
     async def _read_on_loop(
         self, result: np.ndarray, part: Part, found: Opening | RemoteFile, *, points: bool
@@ -391,15 +369,3 @@ def _in_threads(read: Callable[[Part], None], parts: list[Part]) -> None:
         finally:
             for one in waiting:
                 one.cancel()
-
-
-def _loop_of(found: Opening | RemoteFile) -> OnLoop | None:
-    """Return what runs coroutines on the loop of a fragment, if it has one."""
-    return loop_of(found.reader.store) if isinstance(found, Opening) else found.source
-
-
-async def _gather(
-    read: Callable[[Part, Opening | RemoteFile], Coroutine[Any, Any, None]],
-    parts: list[tuple[Part, Opening | RemoteFile]],
-) -> None:
-    await gather_or_cancel(*(read(part, found) for part, found in parts))

@@ -1,0 +1,82 @@
+"""Read parts of a selection that are in remote files, many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Self
+
+from nczarr_fsspec.keystore import OnLoop
+from nczarr_xarray.chunks.threads import gather_or_cancel
+from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
+from nczarr_xarray.dataset.fragment_parts import Part
+from nczarr_xarray.dataset.variable import loop_of
+
+#: Remote fragments that are opened and read at a time.
+_AT_A_TIME = 256
+#: Fragments that are begun together: threads wake each other less often.
+_TOGETHER = 32
+
+
+class RemoteParts:
+    """Reads parts on the loop of their files while others are being found. A context manager.
+
+    Leaving it ends what has not ended.
+
+    Parameters
+    ----------
+    read
+        Reads a part of a fragment; tells whether that could be done in this way.
+    """
+
+    def __init__(
+        self, read: Callable[[Part, Opening | RemoteFile], Coroutine[Any, Any, bool]]
+    ) -> None:
+        self._read = read
+        self._gate = asyncio.Semaphore(_AT_A_TIME)
+        self._next: list[tuple[Part, Opening | RemoteFile]] = []
+        self._coming: list[Future[None]] = []
+        self._left: list[Part] = []
+
+    def add(self, part: Part, found: Opening | RemoteFile | None) -> None:
+        """Begin to read a part soon, if what was found of its fragment is a remote file."""
+        if found is None or _loop_of(found) is None:
+            self._left.append(part)
+            return
+        self._next.append((part, found))
+        if len(self._next) == _TOGETHER:
+            self._begin()
+
+    def left(self) -> list[Part]:
+        """Wait for all parts; return those that have to be read in another way."""
+        self._begin()
+        for one in self._coming:
+            one.result()
+        return self._left
+
+    def _begin(self) -> None:
+        together, self._next = self._next, []
+        files = _loop_of(together[0][1]) if together else None
+        if files is not None:
+            self._coming.append(files.start(self._read_together(together)))
+
+    async def _read_together(self, parts: list[tuple[Part, Opening | RemoteFile]]) -> None:
+        await gather_or_cancel(*(self._read_one(part, found) for part, found in parts))
+
+    async def _read_one(self, part: Part, found: Opening | RemoteFile) -> None:
+        async with self._gate:
+            if not await self._read(part, found):
+                self._left.append(part)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in self._coming:
+            one.cancel()
+
+
+def _loop_of(found: Opening | RemoteFile) -> OnLoop | None:
+    """Return what runs coroutines on the loop of a fragment, if it has one."""
+    return loop_of(found.reader.store) if isinstance(found, Opening) else found.source
