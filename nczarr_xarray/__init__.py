@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.cfa.to_cfa import to_cfa
     from nczarr_xarray.export.recovery import recover
     from nczarr_xarray.tools.compare import compare
+    from nczarr_xarray.tools.doctor.api import doctor
     from nczarr_xarray.tools.validate import validate
     from nczarr_xarray.tools.versions import show_versions
     from nczarr_xarray.views.store import open_store
@@ -64,6 +65,7 @@ _MODULES = {
     "nczarr_xarray.tools.compare": ["compare"],
     "nczarr_xarray.tools.validate": ["validate"],
     "nczarr_xarray.tools.versions": ["show_versions"],
+    "nczarr_xarray.tools.doctor.api": ["doctor"],
     "nczarr_xarray.views.store": ["open_store"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
@@ -83,6 +85,7 @@ __all__ = [
     "URLError",
     "aggregate",
     "compare",
+    "doctor",
     "load_dataset",
     "open_hierarchy",
     "open_store",

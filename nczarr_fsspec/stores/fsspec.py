@@ -7,7 +7,7 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from nczarr_fsspec.errors import too_large
+from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore, check_key
 from nczarr_fsspec.transport.filesystems import ABSENT, describe, fail, join, names_below
 from nczarr_fsspec.transport.open import open_transport
@@ -68,6 +68,21 @@ class FsspecStore(RemoteStore):
             request = Request(path, shown, [Extent(start or 0, END if stop is None else stop)])
         answer = await transport.fetch(request)
         return None if answer is None else bytes(answer.parts[0] or b"")
+
+    async def size(self, key: str) -> int | None:
+        """Return how many bytes `key` has, by asking for the first; None if it is missing.
+
+        Raises
+        ------
+        StoreError
+            If that cannot be found out.
+        """
+        path = self.transport.join(self._root, check_key(key))
+        shown = self.transport.describe(path)
+        answer = await self.transport.fetch(Request(path, shown, [Extent(0, 1)]))
+        if answer is not None and answer.version.size < 0:
+            raise StoreError(shown, "the server does not say how large it is")
+        return None if answer is None else answer.version.size
 
     async def list(self, prefix: str) -> frozenset[str] | None:
         path = self.transport.join(self._root, check_key(prefix)) if prefix else self._root

@@ -105,3 +105,22 @@ class ChunkReader:
             table = pieces.table if len(left) == len(pieces.table.start) else pieces.table.of(left)
             await source.fetch(table, pieces.most, pieces.nbytes, receive)
         return plan.finish(read.result)
+
+    async def fetch_remote(self, plan: Plan) -> None:
+        """Fetch what `read_remote` fetches, and nothing more: for those that count or time it.
+
+        Raises
+        ------
+        FormatError, StoreError
+            As `read_remote`, but for what only decoding shows.
+        """
+        array, source, scheme = self._array, self._source, self._scheme
+        assert isinstance(source, (RemoteKeys, RemoteFile))
+        size = source.size if isinstance(source, RemoteFile) else 0
+        for wanted, window in scheme.windows(plan, local=False):
+            located = await source.locate(array.locate(wanted))
+            await source.fetch(*scheme.stored(plan, wanted, window, located, size), _let_go)
+
+
+async def _let_go(rows: Any, data: Sequence[Any]) -> None:
+    """Receive what is not needed."""

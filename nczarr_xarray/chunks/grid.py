@@ -94,6 +94,62 @@ class Grid:
         known = self.known.for_read(plan, self.nbytes, self.array.dtype) if remember else None
         return GridRead(self, plan, known, local=local)
 
+    def windows(self, plan: Plan, *, local: bool) -> Iterator[tuple[np.ndarray, Window]]:
+        """Yield windows of the chunks of a selection, and before each what has to be located."""
+        if plan.count == 1:  # there is nothing to sort
+            segments = list(plan.segments(1))
+            number = sum(map(mul, segments[0].first.position, self.steps))
+            ids = np.array([number], self.dtype)
+            yield ids, Window(segments, [0, 1], ids)
+            return
+        if local:
+            most = chunks_at_a_time(plan.count, self.nbytes) if self.decoder.in_rows else 1
+        else:
+            most = WINDOW
+        segments, count = [], 0
+        for segment in plan.segments(most):
+            segments.append(segment)
+            count += len(segment.pieces)
+            if count >= (LOCAL_WINDOW if local else WINDOW):
+                yield self._window(segments)
+                segments, count = [], 0
+        if segments:
+            yield self._window(segments)
+
+    def _window(self, segments: list[Segment]) -> tuple[np.ndarray, Window]:
+        lengths = [len(segment.pieces) for segment in segments]
+        first = [0, *itertools.accumulate(lengths)]
+        if not self.steps:
+            ids = np.zeros(first[-1], dtype=np.int64)
+        else:
+            steps = np.array(self.steps, dtype=self.dtype)
+            positions = np.array([segment.first.position for segment in segments], self.dtype)
+            axes = np.array([segment.axis for segment in segments])
+            own = positions[np.arange(len(segments)), axes]
+            base = positions @ steps - own * steps[axes]
+            along = np.fromiter(
+                (piece.chunk for segment in segments for piece in segment.pieces),
+                self.dtype,
+                first[-1],
+            )
+            ids = np.repeat(base, lengths) + along * np.repeat(steps[axes], lengths)
+        window = Window(segments, first, ids)
+        return (ids if np.all(ids[1:] > ids[:-1]) else np.unique(ids)), window
+
+    def located(self, wanted: np.ndarray, window: Window, table: ChunkTable) -> ChunkTable:
+        """Return where the chunks of a window are, from where those are that were looked up."""
+        self.check_sizes(wanted, table.size)
+        if wanted is window.ids:
+            return table
+        return table.of(np.searchsorted(wanted, window.ids))
+
+    def stored(
+        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable, size: int
+    ) -> tuple[ChunkTable, int, int]:
+        """Return which chunks of a window there are, and bytes that one may have and becomes."""
+        table = self.located(wanted, window, table)
+        return table.of(table.start >= 0), self.decoder.most, self.nbytes
+
     def whole(self, source: LocalSource) -> np.ndarray | None:
         """Read all elements, if they are one chunk; None if not."""
         task, array = self._whole, self.array
@@ -177,54 +233,11 @@ class GridRead:
 
     def windows(self) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of chunks, and before each what has to be located for it."""
-        plan, grid = self.plan, self.grid
-        if plan.count == 1:  # there is nothing to sort
-            segments = list(plan.segments(1))
-            number = sum(map(mul, segments[0].first.position, grid.steps))
-            ids = np.array([number], grid.dtype)
-            yield ids, Window(segments, [0, 1], ids)
-            return
-        if self.local:
-            most = chunks_at_a_time(plan.count, grid.nbytes) if grid.decoder.in_rows else 1
-        else:
-            most = WINDOW
-        segments, count = [], 0
-        for segment in plan.segments(most):
-            segments.append(segment)
-            count += len(segment.pieces)
-            if count >= (LOCAL_WINDOW if self.local else WINDOW):
-                yield self._window(segments)
-                segments, count = [], 0
-        if segments:
-            yield self._window(segments)
-
-    def _window(self, segments: list[Segment]) -> tuple[np.ndarray, Window]:
-        grid = self.grid
-        lengths = [len(segment.pieces) for segment in segments]
-        first = [0, *itertools.accumulate(lengths)]
-        if not grid.steps:
-            ids = np.zeros(first[-1], dtype=np.int64)
-        else:
-            steps = np.array(grid.steps, dtype=grid.dtype)
-            positions = np.array([segment.first.position for segment in segments], grid.dtype)
-            axes = np.array([segment.axis for segment in segments])
-            own = positions[np.arange(len(segments)), axes]
-            base = positions @ steps - own * steps[axes]
-            along = np.fromiter(
-                (piece.chunk for segment in segments for piece in segment.pieces),
-                grid.dtype,
-                first[-1],
-            )
-            ids = np.repeat(base, lengths) + along * np.repeat(steps[axes], lengths)
-        window = Window(segments, first, ids)
-        return (ids if np.all(ids[1:] > ids[:-1]) else np.unique(ids)), window
+        return self.grid.windows(self.plan, local=self.local)
 
     def pieces(self, wanted: np.ndarray, window: Any, table: ChunkTable) -> GridPieces:
         """Return the chunks of a window, located."""
-        self.grid.check_sizes(wanted, table.size)
-        if wanted is not window.ids:
-            table = table.of(np.searchsorted(wanted, window.ids))
-        return GridPieces(self, window, table)
+        return GridPieces(self, window, self.grid.located(wanted, window, table))
 
 
 class GridPieces:

@@ -60,6 +60,44 @@ class Strided:
         stored = np.ndarray(array.shape, array.dtype, data, offset, self.strides)
         return stored.astype(array.dtype.newbyteorder("="))
 
+    def windows(self, plan: Plan, *, local: bool) -> Iterator[tuple[np.ndarray, None]]:
+        """Yield the only chunk."""
+        yield _FIRST, None
+
+    def runs(self, plan: Plan, table: ChunkTable, size: int, gap: int) -> list[Runs]:
+        """Return the runs of the chunk that are wanted; none if it is not stored.
+
+        Parameters
+        ----------
+        size
+            Of the file in bytes.
+        gap
+            See `plan_runs`.
+
+        Raises
+        ------
+        FormatError
+            Naming the variable, if the file ends before its data do.
+        """
+        array, start = self.array, int(table.start[0])
+        if start < 0:
+            return []
+        if table.source is not None:
+            size = len(table.source[0])  # inline
+        end = start + end_of(plan, self.strides, array.dtype.itemsize)
+        if math.prod(plan.shape) and end > size:
+            raise FormatError(
+                array.path, f"its data go on to byte {end}, and there are {size}: truncated?"
+            )
+        return plan_runs(plan, self.strides, array.dtype, gap)
+
+    def stored(
+        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable, size: int
+    ) -> tuple[ChunkTable, int, int]:
+        """Return the runs as `nczarr_xarray.chunks.grid.Grid.stored` does chunks."""
+        pieces = RunPieces(self.runs(plan, table, size, 0), table, np.empty(0))
+        return pieces.table, pieces.most, pieces.nbytes
+
     def begin(
         self,
         plan: Plan,
@@ -86,7 +124,7 @@ class StridedRead:
 
     def windows(self) -> Iterator[tuple[np.ndarray, None]]:
         """Yield the only chunk."""
-        yield _FIRST, None
+        return self._strided.windows(self._plan, local=self._gap > 0)
 
     def pieces(self, _: np.ndarray, __: Any, table: ChunkTable) -> RunPieces:
         """Return the runs of the chunk that are wanted.
@@ -96,20 +134,11 @@ class StridedRead:
         FormatError
             Naming the variable, if the file ends before its data do.
         """
-        array, plan, strides = self._strided.array, self._plan, self._strided.strides
-        start = int(table.start[0])
-        if start < 0:
-            self.result = allocate(array, plan.shape)
-            self.result[...] = fill_element(array)
-            return RunPieces([], table, self.result)
-        size = self._size if table.source is None else len(table.source[0])  # inline
-        end = start + end_of(plan, strides, array.dtype.itemsize)
-        if math.prod(plan.shape) and end > size:
-            raise FormatError(
-                array.path, f"its data go on to byte {end}, and there are {size}: truncated?"
-            )
-        self.result = allocate(array, plan.shape)
-        return RunPieces(plan_runs(plan, strides, array.dtype, self._gap), table, self.result)
+        runs = self._strided.runs(self._plan, table, self._size, self._gap)
+        self.result = allocate(self._strided.array, self._plan.shape)
+        if table.start[0] < 0:
+            self.result[...] = fill_element(self._strided.array)
+        return RunPieces(runs, table, self.result)
 
 
 class RunPieces:

@@ -19,6 +19,7 @@ from nczarr_xarray.cli import (
     convert_refs,
     copy,
     demo,
+    doctor,
     dump,
     info,
     refs,
@@ -35,7 +36,18 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nczarr {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (info, dump, copy, compare, aggregate, refs, convert_refs, validate, demo):
+    for command in (
+        info,
+        dump,
+        copy,
+        compare,
+        doctor,
+        aggregate,
+        refs,
+        convert_refs,
+        validate,
+        demo,
+    ):
         command.add_parser(subparsers)
     return parser
 

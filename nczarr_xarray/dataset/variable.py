@@ -186,6 +186,21 @@ class VariableReader:
             return padded.finish(await store.parse_remote(conversion(data)))
         return padded.finish(self._values(data))
 
+    async def fetch_remote(self, key: tuple[Index, ...] | None = None) -> None:
+        """Fetch what `read_remote` would, on the remote store's loop, and make nothing of it.
+
+        Raises
+        ------
+        NCZarrError
+            As `read`, but for what only decoding shows; and `FormatError` for data that another
+            library reads.
+        """
+        reader = self.prepare()
+        if not isinstance(reader, ChunkReader):
+            raise FormatError(self.path, "is read by another library, or of other datasets")
+        plan = self._plan(self._padded(self._full(key), points=False).key, points=False)
+        await gather_or_cancel(reader.fetch_remote(plan), self._compare())
+
     def _explain(self, error: NCZarrError) -> None:
         """Say of an error if it may come of a change of the dataset since it was opened."""
         if error is self.error or self._mark is None or not isinstance(self.store, KeyStore):

@@ -1,4 +1,4 @@
-"""A network in virtual time: an event loop whose clock jumps, and a file behind a slow line.
+"""A file behind a slow line, in virtual time (`nczarr_xarray.tools.doctor.network`).
 
 The model of requests: the first byte comes `latency` seconds after the request,
 on a new connection twice that; a connection carries one request at a time and
@@ -12,8 +12,6 @@ planner and the reader make of them.
 from __future__ import annotations
 
 import asyncio
-import heapq
-import selectors
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -22,33 +20,9 @@ import numpy as np
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Limits, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
+from nczarr_xarray.tools.doctor.network import Line, VirtualLoop
 
 T = TypeVar("T")
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop that does not wait: its clock is moved on instead."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        super().__init__(_Selector(self))
-
-    def time(self) -> float:
-        return self.now
-
-
-class _Selector(selectors.DefaultSelector):
-    def __init__(self, loop: VirtualLoop) -> None:
-        super().__init__()
-        self.owner = loop
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None:
-            raise RuntimeError("everything waits, and nothing will happen")
-        if timeout > 0:
-            # the loop's clock resolution lets it run what is due that soon
-            self.owner.now += timeout
-        return super().select(0)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
@@ -62,49 +36,6 @@ def run(coroutine: Coroutine[Any, Any, T]) -> tuple[T, float]:
         return result, loop.now
     finally:
         loop.close()
-
-
-class Line:
-    """Shares `line` bytes per second among transfers of at most `rate` each."""
-
-    def __init__(self, rate: float, line: float) -> None:
-        self.rate = rate
-        self.line = line
-        self.carried = 0.0  # by each of the transfers since the beginning
-        self.since = 0.0
-        self.ends: list[tuple[float, int, asyncio.Future[None]]] = []
-        self.timer: asyncio.TimerHandle | None = None
-        self.number = 0
-
-    async def carry(self, nbytes: int) -> None:
-        self._advance()
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.number += 1
-        heapq.heappush(self.ends, (self.carried + nbytes, self.number, done))
-        self._plan()
-        await done
-
-    def _advance(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if self.ends:
-            self.carried += (now - self.since) * min(self.rate, self.line / len(self.ends))
-        self.since = now
-
-    def _plan(self) -> None:
-        if self.timer:
-            self.timer.cancel()
-        if self.ends:
-            left = max(0.0, self.ends[0][0] - self.carried)
-            speed = min(self.rate, self.line / len(self.ends))
-            self.timer = asyncio.get_running_loop().call_later(left / speed, self._end)
-
-    def _end(self) -> None:
-        self._advance()
-        while self.ends and self.ends[0][0] <= self.carried + 1e-3:
-            done = heapq.heappop(self.ends)[2]
-            if not done.done():
-                done.set_result(None)
-        self._plan()
 
 
 class VirtualBytes(RemoteBytes):

@@ -1,0 +1,80 @@
+"""``nczarr doctor``: why reading a dataset is slow, and what would make it faster."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+
+from nczarr_fsspec.sizes import parse_size
+from nczarr_xarray.cli.target import add_arguments, opening
+from nczarr_xarray.cli.text import printable
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the ``doctor`` command to the parsers of ``nczarr``."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="say what is slow about the layout of a dataset, and predict what reads take",
+        description="Examine the layout of a dataset by its metadata, and predict requests, bytes "
+        "and seconds of typical reads over a network, for this layout and for others.",
+    )
+    add_arguments(parser)
+    parser.add_argument(
+        "--var", metavar="NAME", help="the variable to predict reads of (default: the largest)"
+    )
+    parser.add_argument(
+        "--latency",
+        type=_seconds,
+        default=0.05,
+        metavar="TIME",
+        help="of the network, e.g. 20ms or 0.1s (default: 50ms)",
+    )
+    parser.add_argument(
+        "--bandwidth",
+        type=_bytes,
+        default=125_000_000,
+        metavar="SIZE",
+        help="of the network, bytes a second, e.g. 10MB (default: 125MB)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page as well")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report; return 1 if it has errors."""
+    from nczarr_xarray.tools.doctor.api import doctor
+
+    report = doctor(
+        args.target,
+        variable=args.var,
+        latency=args.latency,
+        bandwidth=args.bandwidth,
+        **opening(args, args.options),
+    )
+    if args.html:
+        with open(args.html, "w", encoding="utf-8") as page:
+            page.write(report.as_html())
+    if args.json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        for line in report.lines():
+            print(printable(line))
+    return int(any(finding.severity == "error" for finding in report.findings))
+
+
+def _seconds(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 50ms or 0.05s")
+    return float(found[1]) * (1e-3 if found[2] == "ms" else 1)
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_size(text.removesuffix("/s"))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

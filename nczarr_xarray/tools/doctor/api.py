@@ -1,0 +1,90 @@
+"""Examine a dataset: open it, look at its layout, predict reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nczarr_fsspec.addresses import Allow
+from nczarr_fsspec.errors import URLError
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.tools.doctor.cmip7 import cmip7_failures
+from nczarr_xarray.tools.doctor.diagnosis import Case, diagnose
+from nczarr_xarray.tools.doctor.network import Network
+from nczarr_xarray.tools.doctor.predict import predict, predict_opening
+from nczarr_xarray.tools.doctor.report import Report
+from nczarr_xarray.tools.doctor.survey import Facts, Survey, survey
+
+_DEFAULT = Network()
+
+
+def doctor(
+    target: Any,
+    *,
+    variable: str | None = None,
+    latency: float = _DEFAULT.latency,
+    bandwidth: float = _DEFAULT.bandwidth,
+    storage_options: Mapping[str, Any] | None = None,
+    replace: Mapping[str, str] | None = None,
+    allow: Allow = None,
+) -> Report:
+    """Examine the layout of a dataset, and predict what reads of it take over a network.
+
+    Only metadata are read, the index of all chunks among them; of a remote tree also the lengths
+    of some chunks.
+
+    Parameters
+    ----------
+    target
+        Whatever `nczarr_xarray.open_hierarchy` opens.
+    variable
+        The path of the variable that reads are predicted of; by default the largest.
+    latency
+        Of the network, in seconds from a request to the first byte of its answer.
+    bandwidth
+        Bytes per second of all connections together.
+    storage_options, replace, allow
+        As of `nczarr_xarray.open_hierarchy`.
+
+    Raises
+    ------
+    NCZarrError
+        If the dataset cannot be opened, or has no such variable.
+    """
+    network = Network(latency, bandwidth)
+    with open_hierarchy(
+        target, storage_options=storage_options, replace=replace, allow=allow
+    ) as opened:
+        return examine(opened, network, variable)
+
+
+def examine(opened: Opened, network: Network, variable: str | None = None) -> Report:
+    """Do what `doctor` does, of an open dataset."""
+    hierarchy, found = opened.hierarchy, survey(opened)
+    opening = predict_opening(opened, found, network)
+    facts = _chosen(opened, found, variable)
+    is_netcdf4 = hierarchy.generation == "hdf5"
+    return Report(
+        url=opened.store.url,
+        format=hierarchy.generation,
+        size=found.size,
+        variables=len(found.facts) + len(found.others),
+        network=network,
+        opening=opening,
+        findings=diagnose(Case(hierarchy, found, opening)),
+        variable="" if facts is None else facts.path,
+        predictions=() if facts is None else tuple(predict(opened, found, facts, network)),
+        cmip7=cmip7_failures(found, hierarchy.root) if is_netcdf4 else None,
+    )
+
+
+def _chosen(opened: Opened, found: Survey, variable: str | None) -> Facts | None:
+    if variable is None:
+        return found.largest
+    facts = found.of(f"/{variable.strip('/')}")
+    if facts is None:
+        known = ", ".join(one.path for one in found.facts) or "none"
+        reason = f"has no variable {variable!r} whose reads can be predicted; there are: {known}"
+        raise URLError(opened.store.url, reason)
+    return facts

@@ -1,0 +1,111 @@
+"""What a simulated server has: the metadata of a real dataset, and as many bytes as its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
+from nczarr_fsspec.transport.request import Data, Extent
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.tools.doctor.simulated import Content
+from nczarr_xarray.tools.doctor.survey import Facts, sizes_of
+
+#: Extents that a request names where the server is not known: most servers of HTTP take several.
+_RANGES = 100
+
+
+class FileContent(Content):
+    """One file.
+
+    Parameters
+    ----------
+    file
+        The real one.
+    more
+        Bytes that are behind its end.
+    """
+
+    def __init__(self, file: DataFile, more: int = 0) -> None:
+        source = file.source
+        ranges = source.limits.ranges if isinstance(source, RemoteBytes) else _RANGES
+        super().__init__(ranges, can_list=False)
+        self._file = file
+        self._size = source.size + more
+
+    def size(self, path: str) -> int:
+        return self._size
+
+    def read(self, path: str, start: int, stop: int) -> Data:
+        source, ranges = self._file.source, self._file.ranges
+        if self.blank or stop > source.size:
+            return bytes(stop - start)
+        if isinstance(source, RemoteBytes):
+            assert ranges is not None
+            return source.run(ranges.read_metadata([Extent(start, stop)]))[0]
+        return cast("LocalBytes", source).read(start, stop)
+
+
+class TreeContent(Content):
+    """A tree.
+
+    Parameters
+    ----------
+    store
+        The real one.
+    facts
+        Of its variables: what chunks are about as long as, where that is not asked.
+    chunk_nbytes
+        Of some variables, by the path of the array, other lengths than the real ones.
+    """
+
+    def __init__(
+        self, store: KeyStore, facts: Sequence[Facts], chunk_nbytes: Mapping[str, int]
+    ) -> None:
+        local = isinstance(store, LocalStore)
+        super().__init__(1, can_list=local or bool(getattr(store, "can_list", False)))
+        self._store = store
+        self._told = dict(chunk_nbytes)
+        self._about = {
+            one.array.path: round(one.ratio * one.nbytes / max(1, one.count)) for one in facts
+        }
+        self._documents: dict[str, bytes | None] = {}
+
+    def fetched(self, paths: Iterable[str]) -> None:
+        wanted = [path for path in paths if path not in self._documents and _is_document(path)]
+        for path, found in zip(wanted, self._store.get_many(wanted), strict=True):
+            if isinstance(found, StoreError):
+                raise found
+            self._documents[path] = found
+
+    def size(self, path: str) -> int | None:
+        if _is_document(path):
+            self.fetched([path])
+            found = self._documents[path]
+            return None if found is None else len(found)
+        array = path.rpartition("/")[0]
+        while array not in self._about and "/" in array:  # numbers of chunks may be folders
+            array = array.rpartition("/")[0]
+        if array in self._told:
+            return self._told[array]
+        if isinstance(self._store, LocalStore):
+            return sizes_of(self._store, [path])[path]
+        return self._about.get(array)
+
+    def read(self, path: str, start: int, stop: int) -> Data:
+        found = self._documents.get(path)
+        return bytes(stop - start) if found is None else memoryview(found)[start:stop]
+
+    def list(self, path: str) -> frozenset[str] | None:
+        (found,) = self._store.list_many([path])
+        if isinstance(found, StoreError):
+            raise found
+        return found
+
+
+def _is_document(key: str) -> bool:
+    """Tell whether a key is one of metadata: chunks have numbers."""
+    name = key.rpartition("/")[2]
+    return name.startswith(".") or not name[:1].isdigit()

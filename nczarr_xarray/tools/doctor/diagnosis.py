@@ -1,0 +1,260 @@
+"""What there is to say of a dataset's layout: one function for each kind of finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from nczarr_fsspec.ranges.source import HEAD_BYTES
+from nczarr_fsspec.sizes import format_size
+from nczarr_xarray.model import Hierarchy
+from nczarr_xarray.tools.doctor.rehearsal import Cost
+from nczarr_xarray.tools.doctor.survey import Facts, Survey
+from nczarr_xarray.tools.finding import Finding
+
+#: Chunks of fewer bytes before codecs cost more to ask for than to bring, ...
+SMALL = 1 << 18
+#: and of more than this a reader of little gets much. Both as they are before codecs.
+LARGE = 1 << 26
+#: What is in so few chunks can be read at once, whatever their size.
+_FEW = 64
+#: Rounds of opening from which on users notice.
+_ROUNDS = 3
+#: Shares from which on something is worth a finding.
+_PADDED, _LOST, _USELESS = 0.2, 0.1, 0.95
+#: Bytes of a variable, or of a hole in a file, that matter.
+_MATTERS = 1 << 20
+#: Documents of metadata from which on one for all pays.
+_DOCUMENTS = 8
+
+_RECHUNK = "copy it with other chunks: nczarr copy --chunks (the table below compares some)"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """All that is known of a dataset.
+
+    Parameters
+    ----------
+    hierarchy
+        Its metadata.
+    survey
+        How its variables are stored.
+    opening
+        What it takes to open it.
+    """
+
+    hierarchy: Hierarchy
+    survey: Survey
+    opening: Cost
+
+
+def _chunked(case: Case) -> Iterator[Facts]:
+    """Yield variables of several chunks."""
+    for facts in case.survey.facts:
+        if facts.array.is_chunked and facts.count > 1:
+            yield facts
+
+
+def _unreadable(case: Case) -> Iterator[Finding]:
+    for variable in case.survey.others:
+        if variable.error is not None:
+            text = f"cannot be read: {variable.error.reason}"
+            yield Finding("error", "unreadable", variable.path, text, "see `nczarr info`")
+
+
+def _problems(case: Case) -> Iterator[Finding]:
+    for problem in case.hierarchy.problems:
+        yield Finding("warning", "problem", problem.object, problem.reason)
+
+
+def _slow_opening(case: Case) -> Iterator[Finding]:
+    cost = case.opening
+    if cost.rounds > _ROUNDS:
+        yield Finding(
+            "warning",
+            "slow-opening",
+            "/",
+            f"opening takes {cost.rounds} rounds of requests, {cost.requests} in all: the metadata "
+            "are not together",
+            "write the metadata in one place: consolidated in a tree (nczarr copy --consolidated), "
+            "by `h5repack -S PAGE` or cmip7repack in a file; or keep them: index_cache=",
+        )
+
+
+def _index(case: Case) -> Iterator[Finding]:
+    survey, begin = case.survey, case.survey.data_begin
+    if begin is None or not survey.index:
+        return
+    # what is near the beginning comes with opening
+    behind = [start for start in survey.index if start > max(begin, HEAD_BYTES)]
+    last = max(f.stored.high or 0 for f in survey.facts if f.stored is not None)
+    if not behind:
+        return
+    if min(survey.index) >= last:
+        where, code = "lies behind the data", "index-at-end"
+    else:
+        where, code = f"is scattered among the data, in {len(behind):,} pieces", "index-scattered"
+    yield Finding(
+        "warning" if len(behind) > _FEW else "note",
+        code,
+        "/",
+        f"the index of the chunks {where}; all of it is needed to read everything, or a series",
+        "use larger chunks, or collect the index at the beginning with cmip7repack",
+    )
+
+
+def _small_chunks(case: Case) -> Iterator[Finding]:
+    for facts in _chunked(case):
+        if facts.chunk_nbytes < SMALL and facts.count > _FEW:
+            yield Finding(
+                "warning",
+                "small-chunks",
+                facts.path,
+                f"has {facts.count:,} chunks of {format_size(facts.chunk_nbytes)} before codecs; "
+                "each costs a part of a request, and an entry of the index",
+                _RECHUNK,
+            )
+
+
+def _large_chunks(case: Case) -> Iterator[Finding]:
+    for facts in case.survey.facts:
+        if facts.array.is_chunked and facts.chunk_nbytes > LARGE:
+            yield Finding(
+                "warning",
+                "large-chunks",
+                facts.path,
+                f"has chunks of {format_size(facts.chunk_nbytes)} before codecs, all of which must "
+                "be fetched and decoded for a single value",
+                _RECHUNK,
+            )
+
+
+def _single_steps(case: Case) -> Iterator[Finding]:
+    for facts in _chunked(case):
+        dims = facts.variable.dimensions
+        for dim, length in zip(dims, facts.array.chunk_shape, strict=True):
+            if dim.unlimited and length == 1 < dim.size and facts.chunk_nbytes < 4 * _MATTERS:
+                yield Finding(
+                    "note" if facts.chunk_nbytes > SMALL else "warning",
+                    "single-steps",
+                    facts.path,
+                    f"has one step of the unlimited dimension {dim.name} in each chunk, so a "
+                    f"series reads {dim.size:,} of them",
+                    f"write several steps into a chunk: nczarr copy --chunks {dim.name}=...",
+                )
+
+
+def _coordinates(case: Case) -> Iterator[Finding]:
+    for facts in _chunked(case):
+        variable = facts.variable
+        if [dim.name for dim in variable.dimensions] == [variable.name]:
+            yield Finding(
+                "warning",
+                "divided-coordinate",
+                facts.path,
+                f"is a coordinate in {facts.count:,} chunks, all of which are read to open the "
+                "dataset",
+                f"make it one chunk: nczarr copy --chunks {variable.name}={variable.shape[0]}",
+            )
+
+
+def _padding(case: Case) -> Iterator[Finding]:
+    for facts in case.survey.facts:
+        lost = round(facts.padding * facts.count * facts.chunk_nbytes)
+        if facts.array.is_chunked and facts.padding > _PADDED and lost > _MATTERS:
+            yield Finding(
+                "warning" if not facts.array.codecs else "note",
+                "padding",
+                facts.path,
+                f"has {facts.padding:.0%} of its chunks' elements beyond its shape, "
+                f"{format_size(lost)} before codecs",
+                "choose lengths that divide those of the dimensions",
+            )
+
+
+def _lost_space(case: Case) -> Iterator[Finding]:
+    survey = case.survey
+    if survey.size is None or any(f.stored is None for f in survey.facts) or survey.others:
+        return
+    known = sum(f.stored.nbytes for f in survey.facts if f.stored) + case.opening.nbytes
+    lost = survey.size - known
+    if lost > max(_MATTERS, _LOST * survey.size):
+        yield Finding(
+            "note",
+            "lost-space",
+            "/",
+            f"{format_size(lost)} of the file, {lost / survey.size:.0%}, are neither data nor "
+            "metadata that were read to open it: free space, or what was overwritten",
+            "h5repack, or nczarr copy, leave it out",
+        )
+
+
+def _codecs(case: Case) -> Iterator[Finding]:
+    for facts in case.survey.facts:
+        if facts.nbytes < _MATTERS or facts.array.dtype.kind not in "iuf":
+            continue
+        names = {str(config.get("id") or config.get("name")) for config in facts.array.codecs}
+        if not names:
+            yield Finding(
+                "note",
+                "uncompressed",
+                facts.path,
+                f"has {format_size(facts.nbytes)} that are not compressed",
+                "compress it if it is read over a network: nczarr copy --compress zstd",
+            )
+        elif facts.itemsize > 1 and names & {"zlib", "zstd"} and not names & {"shuffle"}:
+            yield Finding(
+                "note",
+                "no-shuffle",
+                facts.path,
+                "is compressed without shuffling its bytes, which most numbers gain by",
+                "nczarr copy --compress zlib shuffles",
+            )
+        elif facts.stored is not None and facts.stored.nbytes > _USELESS * facts.nbytes:
+            yield Finding(
+                "note",
+                "useless-codecs",
+                facts.path,
+                f"takes {facts.stored.nbytes / facts.nbytes:.0%} of its size with codecs: they "
+                "cost time and save nothing",
+                "leave them out, or quantize",
+            )
+
+
+def _consolidated(case: Case) -> Iterator[Finding]:
+    if case.survey.size is None and not case.hierarchy.consolidated:
+        count = len(case.survey.facts) + len(case.survey.others)
+        if count >= _DOCUMENTS:
+            yield Finding(
+                "note",
+                "not-consolidated",
+                "/",
+                f"the metadata of {count} variables are objects of their own",
+                "nczarr copy --consolidated writes them into one as well",
+            )
+
+
+#: All of them: a function for each kind, or for kinds that exclude each other.
+CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
+    _unreadable,
+    _problems,
+    _slow_opening,
+    _index,
+    _small_chunks,
+    _large_chunks,
+    _single_steps,
+    _coordinates,
+    _padding,
+    _lost_space,
+    _codecs,
+    _consolidated,
+)
+
+_ORDER = ("error", "warning", "note")
+
+
+def diagnose(case: Case) -> tuple[Finding, ...]:
+    """Return all findings, the severe ones first."""
+    found = [finding for check in CHECKS for finding in check(case)]
+    return tuple(sorted(found, key=lambda finding: _ORDER.index(finding.severity)))

@@ -1,0 +1,129 @@
+"""Predict what reads of a variable cost, as it is and with other chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.model import Array, grid_of
+from nczarr_xarray.tools.doctor.contents import FileContent, TreeContent
+from nczarr_xarray.tools.doctor.network import Network
+from nczarr_xarray.tools.doctor.patterns import Key, selections
+from nczarr_xarray.tools.doctor.propose import proposals
+from nczarr_xarray.tools.doctor.proposed import in_file, in_tree, proposed_nbytes
+from nczarr_xarray.tools.doctor.rehearsal import Cost, Rehearsal
+from nczarr_xarray.tools.doctor.simulated import Content
+from nczarr_xarray.tools.doctor.survey import Facts, Survey
+
+#: Reads of more chunks than this are not rehearsed: that would take longer than is of use.
+MOST_CHUNKS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What reads of one variable cost with one layout.
+
+    Parameters
+    ----------
+    layout
+        What it is called.
+    chunks
+        Lengths per dimension; None for data in one piece.
+    costs
+        By the name of what is read; None where that cannot be told.
+    """
+
+    layout: str
+    chunks: tuple[int, ...] | None
+    costs: Mapping[str, Cost | None]
+
+
+def predict_opening(opened: Opened, survey: Survey, network: Network) -> Cost:
+    """Return what opening the dataset costs.
+
+    Raises
+    ------
+    NCZarrError
+        If its metadata cannot be read.
+    """
+    with _rehearsal(opened, _content(opened, survey), network) as rehearsal:
+        return rehearsal.opening
+
+
+def predict(opened: Opened, survey: Survey, facts: Facts, network: Network) -> list[Prediction]:
+    """Return what reads of one variable cost, as it is first, and then with proposed chunks."""
+    array = facts.array
+    now = array.chunk_shape if array.is_chunked else None
+    layouts: dict[str, tuple[int, ...] | None] = {"as it is": now}
+    for name, chunks in proposals(array.shape, facts.itemsize).items():
+        if chunks not in layouts.values():
+            layouts[name] = chunks
+    return [
+        Prediction(
+            name,
+            chunks,
+            {
+                pattern: cost_of(opened, survey, facts, network, key, None if i == 0 else chunks)
+                for pattern, key in selections(facts.variable.shape).items()
+            },
+        )
+        for i, (name, chunks) in enumerate(layouts.items())
+    ]
+
+
+def cost_of(
+    opened: Opened,
+    survey: Survey,
+    facts: Facts,
+    network: Network,
+    key: Key,
+    chunks: tuple[int, ...] | None,
+) -> Cost | None:
+    """Rehearse one selection of a newly opened dataset; None if that cannot be."""
+    if _chunks_of(key, facts.shape, chunks or facts.array.chunk_shape) > MOST_CHUNKS:
+        return None
+    array, content = _layout(opened, survey, facts, chunks)
+    try:
+        with _rehearsal(opened, content, network) as rehearsal:
+            variable = rehearsal.variable(facts.path)
+            variable.array = array or variable.array
+            return rehearsal.selection(variable, key)
+    except NCZarrError:  # which reading the variable would raise, too
+        return None
+
+
+def _chunks_of(key: Key, shape: tuple[int, ...], chunks: tuple[int, ...]) -> int:
+    count = 1
+    for index, length, chunk in zip(key, shape, chunks, strict=True):
+        wanted = range(length)[index] if isinstance(index, slice) else range(1)
+        count *= grid_of((len(wanted),), (max(1, chunk),))[0]
+    return count
+
+
+def _layout(
+    opened: Opened, survey: Survey, facts: Facts, chunks: tuple[int, ...] | None
+) -> tuple[Array | None, Content]:
+    """Return an array with other chunks, and what a server of it has; None for those it has."""
+    if chunks is None:
+        return None, _content(opened, survey)
+    if isinstance(opened.store, DataFile):
+        assert survey.size is not None
+        array, end = in_file(facts, chunks, survey.size)
+        return array, FileContent(opened.store, end - survey.size)
+    array = in_tree(facts, chunks)
+    nbytes = {array.path: proposed_nbytes(facts, chunks)}
+    return array, TreeContent(opened.store, survey.facts, nbytes)
+
+
+def _content(opened: Opened, survey: Survey) -> Content:
+    if isinstance(opened.store, DataFile):
+        return FileContent(opened.store)
+    return TreeContent(opened.store, survey.facts, {})
+
+
+def _rehearsal(opened: Opened, content: Content, network: Network) -> Rehearsal:
+    store = opened.store
+    return Rehearsal(content, network, store.url, file=isinstance(store, DataFile))

@@ -1,0 +1,111 @@
+"""A variable as it would be with other chunks, for a rehearsal."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nczarr_xarray.formats.rounds import read, together
+from nczarr_xarray.model import Array, ChunkedArray, ChunkTable, FileChunks, grid_of
+from nczarr_xarray.tools.doctor.survey import Facts
+
+#: Entries of a node of HDF5's first kind of index, at most and as netCDF-C fills them.
+_MOST, _FILLED = 64, 46
+
+
+def proposed_nbytes(facts: Facts, chunk_shape: tuple[int, ...]) -> int:
+    """Return about how long a stored chunk of another shape would be."""
+    count = math.prod(grid_of(facts.shape, chunk_shape))
+    whole = math.prod(chunk_shape) * facts.itemsize
+    # without codecs what lies beyond the shape takes as much as anything else
+    return max(1, round(facts.ratio * facts.nbytes / count)) if facts.array.codecs else whole
+
+
+def in_tree(facts: Facts, chunk_shape: tuple[int, ...]) -> Array:
+    """Return the array with other chunks, each an object."""
+    assert isinstance(facts.array, ChunkedArray)
+    return dataclasses.replace(facts.array, chunk_shape=chunk_shape)
+
+
+def in_file(facts: Facts, chunk_shape: tuple[int, ...], begin: int) -> tuple[Array, int]:
+    """Return the array with other chunks, as netCDF-C would write them, and where they end.
+
+    Parameters
+    ----------
+    begin
+        Where they begin in the file.
+    """
+    array = facts.array
+    index = _Index(
+        begin,
+        math.prod(grid_of(array.shape, chunk_shape)),
+        proposed_nbytes(facts, chunk_shape),
+        _node_nbytes(len(array.shape)),
+    )
+    codecs = array.codecs if isinstance(array, FileChunks) else ()
+    chunks = FileChunks(array.path, array.shape, chunk_shape, array.dtype, index, codecs=codecs)
+    return chunks, index.end
+
+
+def _node_nbytes(rank: int) -> int:
+    """Return the bytes of a node: a header, and keys around addresses of eight bytes."""
+    key = 8 + 8 * (rank + 1)
+    return 24 + (_MOST + 1) * key + _MOST * 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """A tree of nodes that lie before the first of their chunks; its root is with the header.
+
+    Parameters
+    ----------
+    begin
+        Where chunks and nodes begin.
+    count, nbytes
+        Of the chunks, and of each.
+    node
+        Bytes of a node.
+    """
+
+    begin: int
+    count: int
+    nbytes: int
+    node: int
+
+    @property
+    def levels(self) -> int:
+        """Levels below the root."""
+        levels, spanned = 0, _MOST
+        while spanned < self.count:
+            levels, spanned = levels + 1, spanned * _FILLED
+        return levels
+
+    @property
+    def end(self) -> int:
+        """Where the last chunk ends."""
+        return int(self._starts(np.array([self.count - 1]))[0]) + self.nbytes
+
+    def _starts(self, ids: np.ndarray) -> np.ndarray:
+        nodes = (ids // _FILLED + 1) * self.levels * self.node
+        starts: np.ndarray = self.begin + ids * self.nbytes + nodes
+        return starts
+
+    def locate(self, ids: np.ndarray) -> Coroutine[Any, Any, ChunkTable]:
+        """Find chunks, level by level: see `Array.locate`."""
+        return self._locate(ids)
+
+    async def _locate(self, ids: np.ndarray) -> ChunkTable:
+        for level in range(self.levels, 0, -1):
+            firsts = np.unique(ids // _FILLED**level) * _FILLED**level
+            places = (self._starts(firsts) - level * self.node).tolist()
+            await together(self._visit(place) for place in places)
+        size = np.full(len(ids), self.nbytes)
+        return ChunkTable(self._starts(ids), size, np.zeros(len(ids), np.uint32))
+
+    async def _visit(self, place: int) -> None:
+        await read(place, self.node)

@@ -1,0 +1,164 @@
+"""What opening and selections cost on a network: the engine itself, over simulated requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from nczarr_fsspec.ranges.reader import RangeReader, Receive
+from nczarr_xarray.chunks.threads import gather_or_cancel
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.open import open_keys
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats.open_options import EVERYTHING
+from nczarr_xarray.formats.rounds import Read
+from nczarr_xarray.model import Group, Variable
+from nczarr_xarray.tools.doctor.network import Network
+from nczarr_xarray.tools.doctor.patterns import Key
+from nczarr_xarray.tools.doctor.simulated import (
+    Content,
+    SimulatedFile,
+    SimulatedStore,
+    SimulatedTransport,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a read takes.
+
+    Parameters
+    ----------
+    rounds
+        Requests, or groups of them, that have to wait for each other.
+    requests
+        All of them.
+    nbytes
+        That come.
+    seconds
+        Until the last byte; decoding goes on meanwhile and is not counted.
+    """
+
+    rounds: int
+    requests: int
+    nbytes: int
+    seconds: float
+
+
+class Rehearsal:
+    """One dataset, opened over a simulated network. A context manager.
+
+    Parameters
+    ----------
+    content
+        What the server has.
+    url
+        How the dataset is called.
+    file
+        Whether it is one file.
+
+    Attributes
+    ----------
+    opening : Cost
+        Of opening it as xarray does: the metadata, and the coordinates that become indexes.
+    """
+
+    def __init__(self, content: Content, network: Network, url: str, *, file: bool) -> None:
+        self.transport = SimulatedTransport(content, network)
+        try:
+            self.opened = self._open_file(url) if file else self._open_tree(url)
+            touched = _touched(self.opened.hierarchy.root)
+            self._fetch([(variable, None) for variable in touched])
+        except BaseException:
+            self.transport.close()
+            raise
+        self.opening = self._cost((0, 0, 0.0))
+
+    def variable(self, path: str) -> Variable:
+        """Return a variable, of whose chunks nothing has been looked up yet."""
+        group, _, name = path.rpartition("/")
+        holder = self.opened.hierarchy.root.find(group)
+        assert holder is not None
+        return holder.variables[name]
+
+    def selection(self, variable: Variable, key: Key) -> Cost:
+        """Return the cost of a selection, after all that was read before."""
+        transport = self.transport
+        before = transport.requests, transport.nbytes, transport.loop.now
+        transport.steps.clear()
+        if isinstance(self.opened.store, _RehearsedFile):
+            self.opened.store.opened = True
+        self._fetch([(variable, key)])
+        return self._cost(before)
+
+    def _open_file(self, url: str) -> Opened:
+        transport = self.transport
+        source = SimulatedFile(transport, url, url, 0)
+        source.run(transport.step(source.begin(None)))
+        file = _RehearsedFile(source, transport)
+        return Opened(file, file.hierarchy(EVERYTHING))
+
+    def _open_tree(self, url: str) -> Opened:
+        return open_keys(SimulatedStore(self.transport, url))
+
+    def _fetch(self, wanted: Sequence[tuple[Variable, Key | None]]) -> None:
+        store = self.opened.store
+        reads = [VariableReader(store, variable).fetch_remote(key) for variable, key in wanted]
+        if isinstance(store, SimulatedStore):
+            store.run(gather_or_cancel(*reads))
+        else:  # which tells the rounds itself
+            self.transport.loop.run_until_complete(gather_or_cancel(*reads))
+
+    def _cost(self, before: tuple[int, int, float]) -> Cost:
+        transport = self.transport
+        requests, nbytes, now = before
+        seconds = transport.loop.now - now
+        return Cost(
+            transport.rounds, transport.requests - requests, transport.nbytes - nbytes, seconds
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.transport.close()
+
+
+class _RehearsedFile(DataFile):
+    """A file that tells a transport which of its reads are rounds.
+
+    Attributes
+    ----------
+    opened : bool
+        Whether it is open: from then on the bytes of data do not matter.
+    """
+
+    def __init__(self, source: SimulatedFile, transport: SimulatedTransport) -> None:
+        super().__init__(source)
+        self.opened = False
+        self._transport = transport
+
+    async def read_data(self, starts: np.ndarray, stops: np.ndarray, receive: Receive) -> None:
+        content = self._transport.content
+        content.blank = self.opened
+        await self._transport.step(super().read_data(starts, stops, receive))
+        content.blank = False
+
+    async def _read_round(self, ranges: RangeReader, reads: Sequence[Read], around: bool) -> Any:
+        return await self._transport.step(super()._read_round(ranges, reads, around))
+
+
+def _touched(group: Group) -> list[Variable]:
+    """Return what xarray reads to open a group: coordinates that become indexes."""
+    return [
+        variable
+        for name, variable in group.variables.items()
+        if [dim.name for dim in variable.dimensions] == [name]
+        and variable.error is None
+        and variable.array is not None
+        and not variable.array.reads_itself
+    ]

@@ -1,0 +1,167 @@
+"""The report about a dataset, as text, JSON and HTML."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nczarr_fsspec.sizes import format_size
+from nczarr_xarray.tools.doctor.network import Network
+from nczarr_xarray.tools.doctor.predict import Prediction
+from nczarr_xarray.tools.doctor.rehearsal import Cost
+from nczarr_xarray.tools.finding import Finding
+
+_HEAD = ("layout", "chunks", "read", "rounds", "requests", "MB", "seconds")
+_STYLE = """body {font: 16px sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em}
+table {border-collapse: collapse} td, th {padding: .2em .7em; border-bottom: 1px solid #ccc;
+text-align: right} td:nth-child(-n+3), th:nth-child(-n+3) {text-align: left}
+.error {color: #a00} .warning {color: #a50} .note {color: #046}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `doctor` has found out about a dataset.
+
+    Attributes
+    ----------
+    url : str
+        The dataset; free of secrets.
+    format : str
+        As `nczarr_xarray.model.Hierarchy.generation`.
+    size : int or None
+        Bytes of a file.
+    variables : int
+        How many there are.
+    network : Network
+        What is predicted for.
+    opening : Cost
+        What opening the dataset with xarray takes.
+    findings : tuple of Finding
+        The severe ones first.
+    variable : str
+        The path of the one that reads are predicted of; ``""`` if there is none.
+    predictions : tuple of Prediction
+        Of its layout as it is, and of others.
+    cmip7 : tuple of Finding or None
+        What CMIP7's rules for the layout of files object to; None if it is no netCDF-4 file.
+    """
+
+    url: str
+    format: str
+    size: int | None
+    variables: int
+    network: Network
+    opening: Cost
+    findings: tuple[Finding, ...]
+    variable: str
+    predictions: tuple[Prediction, ...]
+    cmip7: tuple[Finding, ...] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as JSON has it."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report line by line."""
+        yield self.url
+        yield f"  {self._summary()}"
+        yield f"  opening takes {_cost_text(self.opening)}"
+        yield f"  {self._verdict()}"
+        for finding in (*self.findings, *(self.cmip7 or ())):
+            yield ""
+            yield f"{finding.severity}: {finding.path} {finding.text} ({finding.code})"
+            if finding.advice:
+                yield f"  {finding.advice}"
+        if self.predictions:
+            yield ""
+            yield self._caption()
+            yield from _aligned(self._rows())
+
+    def as_html(self) -> str:
+        """Return the report as a page that stands alone."""
+        text = html.escape
+        findings = "".join(
+            f'<p class="{f.severity}"><b>{f.severity}</b> {text(f.path)} {text(f.text)} '
+            f"<i>({f.code})</i><br>{text(f.advice)}</p>\n"
+            for f in (*self.findings, *(self.cmip7 or ()))
+        )
+        head, *rows = (
+            "<tr>" + "".join(f"<{cell}>{text(value)}</{cell}>" for value in row) + "</tr>\n"
+            for cell, row in zip(["th"] + ["td"] * 1000, self._rows(), strict=False)
+        )
+        table = f"<h2>{text(self._caption())}</h2>\n<table>\n{head}{''.join(rows)}</table>\n"
+        return (
+            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
+            f"<title>{text(self.url)}</title>\n<style>{_STYLE}</style></head>\n<body>\n"
+            f"<h1>{text(self.url)}</h1>\n<p>{text(self._summary())}</p>\n"
+            f"<p>Opening takes {text(_cost_text(self.opening))}. {text(self._verdict())}</p>\n"
+            f"{findings}{table if self.predictions else ''}</body></html>\n"
+        )
+
+    def _summary(self) -> str:
+        size = "" if self.size is None else f", {format_size(self.size)}"
+        return f"format {self.format}{size}, {_count(self.variables, 'variable')}"
+
+    def _verdict(self) -> str:
+        if self.cmip7 is None:
+            return "CMIP7 packing: only for netCDF-4 files"
+        return f"CMIP7 packing: {'FAIL' if self.cmip7 else 'PASS'}"
+
+    def _caption(self) -> str:
+        network = self.network
+        return (
+            f"{self.variable}, over {network.latency * 1e3:g} ms and "
+            f"{format_size(round(network.bandwidth))}/s"
+        )
+
+    def _rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield the table of predictions, its head first."""
+        yield _HEAD
+        for prediction in self.predictions:
+            chunks = "in one piece"
+            if prediction.chunks is not None:
+                chunks = " × ".join(f"{length:,}" for length in prediction.chunks)
+            for read, cost in prediction.costs.items():
+                yield (prediction.layout, chunks, read, *_cells(cost))
+
+
+def _cells(cost: Cost | None) -> tuple[str, ...]:
+    if cost is None:
+        return ("?",) * 4
+    return (
+        f"{cost.rounds}",
+        f"{cost.requests:,}",
+        f"{cost.nbytes / 1e6:.2f}",
+        f"{cost.seconds:.2f}",
+    )
+
+
+def _cost_text(cost: Cost) -> str:
+    return (
+        f"{_count(cost.rounds, 'round')}, {_count(cost.requests, 'request')}, "
+        f"{format_size(cost.nbytes)}, {cost.seconds:.2f} s"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _aligned(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
+    """Yield the lines of a table: text to the left, numbers to the right."""
+    table: Sequence[tuple[str, ...]] = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        cells = [
+            cell.ljust(width) if i < 3 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield ("  " + "  ".join(cells)).rstrip()

@@ -1,0 +1,212 @@
+"""A dataset as it would be behind a network: real metadata, requests in virtual time.
+
+Everything above the transport is the engine itself, so what it asks for here is what it asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from nczarr_fsspec.keystore import ALL, Object, RemoteStore
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.transport.base import Transport
+from nczarr_fsspec.transport.policy import most_connections
+from nczarr_fsspec.transport.request import Answer, Data, Request
+from nczarr_fsspec.transport.throttle import Throttle
+from nczarr_fsspec.transport.version import FileVersion
+from nczarr_xarray.tools.doctor.network import Line, Network, VirtualLoop
+
+T = TypeVar("T")
+
+#: What a part of an answer has besides its bytes, if there are several.
+_PART_HEADER = 150
+#: What a list of names takes.
+_LISTING = 1 << 10
+_VERSION = FileVersion(etag='"1"')
+
+
+class Content(ABC):
+    """What the server has. Its bytes are read from the real dataset, or are none of its own.
+
+    Parameters
+    ----------
+    ranges
+        Extents that one request may name.
+    can_list
+        Whether it lists names.
+
+    Attributes
+    ----------
+    blank : bool
+        Whether the bytes that are read now do not matter, and may be zeros.
+    """
+
+    def __init__(self, ranges: int, *, can_list: bool) -> None:
+        self.ranges = ranges
+        self.can_list = can_list
+        self.blank = False
+
+    @abstractmethod
+    def size(self, path: str) -> int | None:
+        """Return the bytes of a file; None if there is none."""
+
+    @abstractmethod
+    def read(self, path: str, start: int, stop: int) -> Data:
+        """Return bytes of a file."""
+
+    def fetched(self, paths: Iterable[str]) -> None:
+        """Get ready what will be asked for together."""
+
+    def list(self, path: str) -> frozenset[str] | None:
+        """Return the names directly below a path; None where listing is impossible."""
+        return None
+
+
+class SimulatedTransport(Transport):
+    """Requests that take as long as they would on a network, in virtual time; counts them.
+
+    Attributes
+    ----------
+    requests, nbytes : int
+        How many were sent, and the bytes that came of files.
+    steps : list of (float, float)
+        When each step that takes a round trip, at least, began and ended.
+    """
+
+    def __init__(self, content: Content, network: Network) -> None:
+        self.content = content
+        self.network = network
+        self.ranges = content.ranges
+        self.can_list = content.can_list
+        self.requests = self.nbytes = 0
+        self.steps: list[tuple[float, float]] = []
+        self._loop = VirtualLoop()
+        self._throttle = Throttle(most_connections())
+        self._line = Line(min(network.per_connection, network.bandwidth), network.bandwidth)
+        self._idle = 0
+
+    @property
+    def loop(self) -> VirtualLoop:
+        return self._loop
+
+    def describe(self, path: str) -> str:
+        return path
+
+    def throttle(self, path: str) -> Throttle:
+        return self._throttle
+
+    async def step(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Await what takes one round trip, if it sends anything."""
+        sent, began = self.requests, self._loop.now
+        result = await coroutine
+        if self.requests > sent and self._loop.now > began:
+            self.steps.append((began, self._loop.now))
+        return result
+
+    @property
+    def rounds(self) -> int:
+        """The steps that had to wait for each other: the longest chain of them."""
+        count, end = 0, -1.0
+        for began, ended in sorted(self.steps, key=lambda step: step[1]):
+            if began >= end:
+                count, end = count + 1, ended
+        return count
+
+    async def list(self, path: str) -> frozenset[str] | None:
+        names = self.content.list(path)
+        await self._carry(_LISTING)
+        return names
+
+    async def _attempt(self, request: Request, left: float) -> Answer | None:
+        content, path, route = self.content, request.path, request.route
+        size = content.size(path)
+        if size is None:
+            await self._carry(0)
+            return None
+        extents = [(0, size)] if request.extents is None else request.extents
+        if request.tail:
+            extents = [(max(0, size - request.tail), size)]
+        spans = [(start, min(stop, size)) for start, stop in extents]
+        nbytes = sum(stop - start for start, stop in spans)
+        parts = [content.read(path, start, stop) for start, stop in spans]
+        several = len(parts) > 1
+        opened = await self._begin()
+        try:
+            body = self._body(parts, nbytes + several * _PART_HEADER * len(parts))
+            if route is None or several or not parts:
+                await body
+            else:
+                await route.timed(body)
+        finally:
+            self._idle += 1
+        if route is not None:
+            route.arrived("", "", self.network.latency + opened)
+        self.nbytes += nbytes
+        return Answer(parts, _VERSION._replace(size=size))
+
+    async def _body(self, parts: Sequence[Data], nbytes: int) -> memoryview:
+        await self._line.carry(nbytes)
+        return memoryview(parts[0] if parts else b"")
+
+    async def _begin(self) -> float:
+        """Wait for the first byte of an answer; return the seconds that connecting took."""
+        self.requests += 1
+        fresh = not self._idle
+        self._idle -= not fresh
+        opened = self.network.connecting * fresh
+        await asyncio.sleep(self.network.latency + opened)
+        return opened
+
+    async def _carry(self, nbytes: int) -> None:
+        await self._begin()
+        await self._line.carry(nbytes)
+        self._idle += 1
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.close()
+
+
+class SimulatedFile(RemoteFileBytes):
+    """One file behind a `SimulatedTransport`."""
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(coroutine)
+
+    def close(self) -> None:
+        """Keep the transport, which counts on."""
+
+
+class SimulatedStore(RemoteStore):
+    """A tree behind a `SimulatedTransport`."""
+
+    def __init__(self, transport: SimulatedTransport, url: str) -> None:
+        self.url = url
+        self.transport = transport
+        self.can_list = transport.can_list
+
+    @property
+    def loop(self) -> VirtualLoop:
+        return self.transport.loop
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(self.transport.step(coroutine))
+
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        assert part == ALL, "chunks and documents are read whole"
+        answer = await self.transport.fetch(Request(key, key, most=most))
+        return None if answer is None else bytes(answer.parts[0] or b"")
+
+    async def list(self, prefix: str) -> frozenset[str] | None:
+        return await self.transport.list(prefix)
+
+    async def gather_objects(
+        self, keys: Iterable[str], most: int | None = None
+    ) -> builtins.list[Object]:
+        listed = tuple(keys)
+        self.transport.content.fetched(listed)
+        return await super().gather_objects(listed, most)

@@ -1,0 +1,234 @@
+"""How the variables of an open dataset are stored: the facts that findings are about."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import NCZarrError, StoreError
+from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.stores.fsspec import FsspecStore
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.formats.rounds import Read, caught, together
+from nczarr_xarray.model import Array, ChunkTable, Variable, grid_of
+
+#: Chunks of one variable that are looked up at most.
+MOST_CHUNKS = 1 << 20
+#: Chunks of a tree whose sizes are asked for, of each variable.
+SAMPLE = 16
+#: Variables of a remote tree whose chunks are sampled: the largest.
+_SAMPLED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is known of the chunks of a variable as they are stored.
+
+    Parameters
+    ----------
+    count
+        How many there are; None if only some were looked at.
+    nbytes
+        Of all of them, as far as can be told.
+    low, high
+        Where the first begins and the last ends in the file; None in a tree.
+    """
+
+    count: int | None
+    nbytes: int
+    low: int | None = None
+    high: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The storage of one variable.
+
+    Parameters
+    ----------
+    variable
+        The variable itself.
+    array
+        Its data.
+    stored
+        None if that cannot be told from the metadata.
+    """
+
+    variable: Variable
+    array: Array
+    stored: Stored | None = None
+
+    @property
+    def path(self) -> str:
+        """Of the variable."""
+        return self.variable.path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of what is stored."""
+        return self.array.shape
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element as stored."""
+        return self.array.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements before codecs."""
+        return math.prod(self.shape) * self.itemsize
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of a chunk before codecs."""
+        return math.prod(self.array.chunk_shape) * self.itemsize
+
+    @property
+    def count(self) -> int:
+        """Chunks in the grid."""
+        return math.prod(grid_of(self.shape, self.array.chunk_shape))
+
+    @property
+    def padding(self) -> float:
+        """The share of the elements of all chunks that lie beyond the shape."""
+        whole = self.count * math.prod(self.array.chunk_shape)
+        return 1 - math.prod(self.shape) / whole if whole else 0.0
+
+    @property
+    def ratio(self) -> float:
+        """Stored bytes for each byte before codecs, as far as known; 1 without codecs."""
+        if self.stored is None or not self.nbytes or not self.stored.nbytes:
+            return 1.0 if not self.array.codecs else 0.5
+        return self.stored.nbytes / self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The storage of a dataset.
+
+    Parameters
+    ----------
+    facts
+        Of each variable whose chunks can be found.
+    others
+        Variables that cannot be read, or that other libraries or datasets hold.
+    size
+        Of the file in bytes; None for a tree.
+    index
+        Where the parts of chunk indexes were read in the file.
+    """
+
+    facts: tuple[Facts, ...]
+    others: tuple[Variable, ...]
+    size: int | None = None
+    index: tuple[int, ...] = ()
+
+    def of(self, path: str) -> Facts | None:
+        """Return the facts of the variable at a path."""
+        return next((facts for facts in self.facts if facts.path == path), None)
+
+    @property
+    def largest(self) -> Facts | None:
+        """The variable with the most bytes."""
+        return max(self.facts, key=lambda facts: facts.nbytes, default=None)
+
+    @property
+    def data_begin(self) -> int | None:
+        """Where the data of the file begin: those in chunks and those in one piece."""
+        lows = [f.stored.low for f in self.facts if f.stored is not None]
+        return min((low for low in lows if low is not None), default=None)
+
+
+class RecordedFile(DataFile):
+    """The same file; notes where its metadata are read."""
+
+    def __init__(self, file: DataFile) -> None:
+        vars(self).update(vars(file))
+        self.starts: list[int] = []
+
+    def _extent(self, read: Read) -> Any:
+        self.starts.append(read.start)
+        return super()._extent(read)
+
+
+def survey(opened: Opened) -> Survey:
+    """Find out how all variables of a dataset are stored."""
+    variables = [v for group in opened.hierarchy.root.walk() for v in group.variables.values()]
+    own = [v for v in variables if v.error is None and v.array is not None]
+    facts = [Facts(v, v.array) for v in own if v.array is not None and not v.array.reads_itself]
+    known = {one.path for one in facts}
+    others = tuple(v for v in variables if v.path not in known)
+    if isinstance(opened.store, DataFile):
+        return _of_file(RecordedFile(opened.store), facts, others)
+    return Survey(tuple(_in_tree(opened.store, facts)), others)
+
+
+def _of_file(file: RecordedFile, facts: list[Facts], others: tuple[Variable, ...]) -> Survey:
+    few = [one for one in facts if one.count <= MOST_CHUNKS]
+    found = file.parse(together(caught(one.array.locate(np.arange(one.count))) for one in few))
+    tables = dict(zip((one.path for one in few), found, strict=True))
+    known = tuple(Facts(f.variable, f.array, _stored(f, tables.get(f.path))) for f in facts)
+    return Survey(known, others, file.source.size, tuple(sorted(set(file.starts))))
+
+
+def _stored(facts: Facts, table: ChunkTable | NCZarrError | None) -> Stored | None:
+    if table is None or isinstance(table, NCZarrError):
+        return None
+    there = table.start >= 0
+    start, size = table.start[there], table.size[there]
+    if table.source is not None or not len(start):  # with the metadata, or nowhere
+        return Stored(int(there.sum()), int(size.sum()))
+    high = int((start + size).max())
+    # other variables may lie between plain elements
+    nbytes = int(size.sum()) if facts.array.strides is None else facts.nbytes
+    return Stored(len(start), nbytes, int(start.min()), high)
+
+
+def _in_tree(store: KeyStore, facts: list[Facts]) -> Iterable[Facts]:
+    largest = sorted(facts, key=lambda one: -one.nbytes)[:_SAMPLED]
+    sampled = {one.path: _sample(one) for one in largest}
+    sizes = sizes_of(store, [key for keys in sampled.values() for key in keys])
+    for one in facts:
+        own = [sizes.get(key) for key in sampled.get(one.path, ())]
+        there = [size for size in own if size is not None]
+        if not own or len(own) < len(sampled[one.path]):
+            yield one
+            continue
+        share = len(there) / len(own)
+        mean = sum(there) / len(there) if there else 0.0
+        count = len(there) if len(own) == one.count else None
+        nbytes = sum(there) if count is not None else round(mean * share * one.count)
+        yield Facts(one.variable, one.array, Stored(count, nbytes))
+
+
+def _sample(facts: Facts) -> list[str]:
+    """Return the keys of some chunks, evenly spread."""
+    numbers = np.unique(np.linspace(0, max(0, facts.count - 1), SAMPLE).astype(np.int64))
+    locating = facts.array.locate(numbers if facts.count else numbers[:0])
+    try:
+        locating.send(None)
+    except StopIteration as stop:
+        table: ChunkTable = stop.value
+        return [] if table.source is None else [str(key) for key in table.source.tolist()]
+    locating.close()
+    return []
+
+
+def sizes_of(store: KeyStore, keys: Sequence[str]) -> dict[str, int | None]:
+    """Return bytes of the objects of a tree, None for missing ones, as far as that is cheap.
+
+    A remote store is asked for the first byte of each, in one round; what an archive or another
+    library holds is not looked at.
+    """
+    if isinstance(store, LocalStore):
+        return {key: store.get_into(key, memoryview(bytearray(1))) for key in keys}
+    if not isinstance(store, FsspecStore):
+        return {}
+
+    found = store.run(store.gather(store.size, keys))
+    return {k: s for k, s in zip(keys, found, strict=True) if not isinstance(s, StoreError)}

@@ -1,0 +1,212 @@
+"""What doctor predicts is what the engine does: the same requests and bytes, and the seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+from fsspec.implementations.http import HTTPFileSystem
+
+from nczarr_fsspec import FsspecStore
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.ranges.source import HEAD_BYTES
+from nczarr_fsspec.transport.http import HTTPTransport
+from nczarr_xarray import open_hierarchy
+from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats.open_options import EVERYTHING
+from nczarr_xarray.tools.doctor.contents import FileContent, TreeContent
+from nczarr_xarray.tools.doctor.network import Network, VirtualLoop
+from nczarr_xarray.tools.doctor.patterns import PATTERNS
+from nczarr_xarray.tools.doctor.predict import cost_of
+from nczarr_xarray.tools.doctor.rehearsal import Cost, Rehearsal
+from nczarr_xarray.tools.doctor.survey import survey
+from tests.support.virtualhttp import Make, Reply, Session, serving
+
+SHAPE = (120, 60, 90)
+LATENCY, RATE = 0.04, 2e6
+#: as `tests.support.virtualhttp` has it: connections cost nothing and share nothing
+NETWORK = Network(LATENCY, 1e15, RATE, to_connect=0)
+COORDINATES = ("time", "lat", "lon")
+
+FILES: dict[str, dict[str, Any]] = {
+    "small.nc": {"chunksizes": (2, 10, 15), "zlib": True},
+    "steps.nc": {"chunksizes": (1, 60, 90), "zlib": True, "shuffle": False},
+    "large.nc": {"chunksizes": (60, 60, 90)},
+    "plain.nc": {"contiguous": True},
+    "classic.nc": {},
+}
+
+
+def write(path: Path, **options: Any) -> Path:
+    classic = path.name == "classic.nc"
+    unlimited = classic or not options.get("contiguous")
+    with netCDF4.Dataset(path, "w", format="NETCDF3_64BIT_OFFSET" if classic else "NETCDF4") as ds:
+        for name, length in zip(COORDINATES, SHAPE, strict=True):
+            ds.createDimension(name, None if unlimited and name == "time" else length)
+            ds.createVariable(name, "f8", (name,))[:] = np.arange(length)
+        data = np.random.default_rng(0).integers(0, 1000, SHAPE).astype("f4")
+        ds.createVariable("v", "f4", COORDINATES, **options)[:] = data
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("predicted")
+    for name, options in FILES.items():
+        write(folder / name, **options)
+    assert main(["copy", f"{folder}/small.nc", f"{folder}/tree.nczarr"]) == 0
+    return folder
+
+
+class Loop(VirtualLoop):
+    """Decodes in place, which takes no time."""
+
+    def run_in_executor(  # type: ignore[override]  # the future of a result that is there
+        self, executor: Any, function: Callable[..., Any], *args: Any
+    ) -> Any:
+        future = self.create_future()
+        future.set_result(function(*args))
+        return future
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+class Counted:
+    """A server that counts what it sends."""
+
+    def __init__(self, make: Make) -> None:
+        self.make = make
+        self.requests = self.nbytes = 0
+
+    def __call__(self, path: str, asked: str) -> Reply:
+        self.requests += 1
+        reply = self.make(path, asked)
+        self.nbytes += int(reply.headers.get("Content-Length", 0))
+        return reply
+
+
+def filesystem(server: Counted) -> HTTPFileSystem:
+    async def get_client(**_: Any) -> Session:
+        return Session(server)
+
+    return HTTPFileSystem(get_client=get_client, skip_instance_cache=True)
+
+
+def spent(server: Counted, loop: Loop, before: tuple[int, int, float]) -> tuple[int, int, float]:
+    return server.requests - before[0], server.nbytes - before[1], loop.now - before[2]
+
+
+async def read_file(
+    server: Counted, loop: Loop, pattern: str
+) -> tuple[tuple[int, int, float], tuple[int, int, float]]:
+    """Open a file and read of it, all by the engine's own coroutines; return what each took."""
+    transport = HTTPTransport(filesystem(server))
+    transport.ranges = 1  # of the server in virtual time
+    source = RemoteFileBytes(transport, "http://host/x", "http://host/x", 0)
+    await source.begin(None)
+    file = DataFile(source)
+    hierarchy = await file.hierarchy_remote(EVERYTHING)
+    variables = hierarchy.root.variables
+    await asyncio.gather(*(VariableReader(file, variables[n]).read_remote() for n in COORDINATES))
+    opening = spent(server, loop, (0, 0, 0.0))
+    before = server.requests, server.nbytes, loop.now
+    await VariableReader(file, variables["v"]).read_remote(PATTERNS[pattern](SHAPE))
+    transport.shared.fs._session = None
+    return opening, spent(server, loop, before)
+
+
+def agree(predicted: Cost, found: tuple[int, int, float]) -> None:
+    assert (predicted.requests, predicted.nbytes) == found[:2]
+    assert predicted.seconds == pytest.approx(found[2], rel=0.02)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("name", FILES)
+def test_of_a_file(folder: Path, loop: Loop, name: str, pattern: str) -> None:
+    path = folder / name
+    server = Counted(serving({"/x": path.read_bytes()}, LATENCY, RATE))
+    opening, selection = loop.run_until_complete(read_file(server, loop, pattern))
+    with open_hierarchy(path) as opened:
+        assert isinstance(opened.store, DataFile)
+        content = FileContent(opened.store)
+        content.ranges = 1
+        with Rehearsal(content, NETWORK, "x", file=True) as rehearsal:
+            agree(rehearsal.opening, opening)
+            variable = rehearsal.variable("/v")
+            agree(rehearsal.selection(variable, PATTERNS[pattern](SHAPE)), selection)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_of_a_tree(folder: Path, loop: Loop, pattern: str) -> None:
+    root = folder / "tree.nczarr"
+    objects = {
+        f"/x/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+    server = Counted(serving(objects, LATENCY, RATE))
+    with open_hierarchy(root) as opened:
+        array = opened.hierarchy.root.variables["v"]
+
+        async def read() -> tuple[int, int, float]:
+            store = FsspecStore(filesystem(server), "http://host/x")
+            await VariableReader(store, array).read_remote(PATTERNS[pattern](SHAPE))
+            store.transport.shared.fs._session = None
+            return spent(server, loop, (0, 0, 0.0))
+
+        found = loop.run_until_complete(read())
+        content = TreeContent(opened.keys, survey(opened).facts, {})
+        with Rehearsal(content, NETWORK, "x", file=False) as rehearsal:
+            assert rehearsal.opening.rounds <= 4
+            variable = rehearsal.variable("/v")
+            cost = rehearsal.selection(variable, PATTERNS[pattern](SHAPE))
+            agree(cost, found)
+            assert cost.rounds == 1
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("name", FILES)
+def test_rounds(folder: Path, name: str, pattern: str) -> None:
+    """They are the longest chain of requests that have to wait for each other."""
+    with open_hierarchy(folder / name) as opened:
+        assert isinstance(opened.store, DataFile)
+        network = Network(1, 1e15, 1e15, to_connect=0)
+        with Rehearsal(FileContent(opened.store), network, "x", file=True) as rehearsal:
+            assert rehearsal.opening.rounds == round(rehearsal.opening.seconds)
+            variable = rehearsal.variable("/v")
+            cost = rehearsal.selection(variable, PATTERNS[pattern](SHAPE))
+            assert cost.rounds == round(cost.seconds)
+
+
+@pytest.mark.parametrize("chunks", [(30, 20, 30), (1, 60, 90), (4, 20, 30)])
+def test_of_other_chunks(folder: Path, tmp_path: Path, chunks: tuple[int, ...]) -> None:
+    """It is what a file takes that netCDF-C has written with these chunks."""
+    network = Network(0.05, 20e6)
+    path = write(tmp_path / "other.nc", chunksizes=chunks, zlib=True)
+    with open_hierarchy(folder / "small.nc") as opened, open_hierarchy(path) as other:
+        found, real = survey(opened), survey(other)
+        facts, real_facts = found.of("/v"), real.of("/v")
+        assert facts is not None
+        assert real_facts is not None
+        for key in (pattern(SHAPE) for pattern in PATTERNS.values()):
+            predicted = cost_of(opened, found, facts, network, key, chunks)
+            truth = cost_of(other, real, real_facts, network, key, None)
+            assert predicted is not None
+            assert truth is not None
+            # the leaves of an index of few nodes may be near those that are read for others
+            assert abs(predicted.rounds - truth.rounds) <= 1
+            assert predicted.nbytes == pytest.approx(truth.nbytes, rel=0.25, abs=HEAD_BYTES)
+            if predicted.rounds == truth.rounds:
+                assert predicted.seconds == pytest.approx(truth.seconds, rel=0.25)

@@ -1,0 +1,186 @@
+"""What doctor says of layouts: findings, the verdict of CMIP7, and the forms of the report."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nczarr_xarray
+from nczarr_xarray.cli.main import main
+from nczarr_xarray.tools.doctor.propose import PROPOSALS
+from tests.support.realservers import range_server
+
+MIB = 1 << 20
+
+
+def write(
+    path: Path,
+    chunks: Any = None,
+    time_chunks: Any = None,
+    *,
+    fixed: bool = False,
+    noise: bool = False,
+    **options: Any,
+) -> Path:
+    """Write ``v(time, y, x)``, 200 steps of 128 kB, and its coordinates."""
+    with netCDF4.Dataset(path, "w") as ds:
+        ds.variable_id = "v"
+        for name, length in (("time", 200 if fixed else None), ("y", 128), ("x", 256), ("bnds", 2)):
+            ds.createDimension(name, length)
+        time = ds.createVariable("time", "f8", ("time",), chunksizes=time_chunks)
+        time[:] = np.arange(200)
+        data = ds.createVariable("v", "f4", ("time", "y", "x"), chunksizes=chunks, **options)
+        shape = 200, 128, 256
+        random = np.random.default_rng(0)
+        data[:] = random.integers(0, 99, shape) if noise else np.broadcast_to(np.arange(256), shape)
+    return path
+
+
+def codes(path: Path) -> set[tuple[str, str]]:
+    return {(f.code, f.path) for f in nczarr_xarray.doctor(path).findings}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"chunks": (1, 16, 32), "zlib": True}, {("small-chunks", "/v"), ("single-steps", "/v")}),
+        ({"chunks": (200, 128, 256)}, {("uncompressed", "/v")}),
+        ({"chunks": (150, 100, 256), "zlib": True}, {("padding", "/v")}),
+        ({"chunks": (50, 128, 256), "zlib": True, "shuffle": False}, {("no-shuffle", "/v")}),
+        ({"time_chunks": (10,), "chunks": (50, 128, 256), "zlib": True},
+         {("divided-coordinate", "/time")}),
+        ({"chunks": (2, 128, 256), "zlib": True}, {("index-scattered", "/")}),
+    ],
+)  # fmt: skip
+def test_findings(tmp_path: Path, options: Any, expected: set[tuple[str, str]]) -> None:
+    options = {"time_chunks": (512,), **options}
+    found = codes(write(tmp_path / "x.nc", **options))
+    assert expected <= found
+    assert found - expected <= {("index-scattered", "/")}
+
+
+def test_a_good_layout_has_none(tmp_path: Path) -> None:
+    assert not codes(write(tmp_path / "x.nc", (50, 128, 256), (512,), zlib=True))
+
+
+def test_large_chunks(tmp_path: Path) -> None:
+    path = tmp_path / "x.nc"
+    with netCDF4.Dataset(path, "w") as ds:
+        ds.createDimension("x", 40 * MIB)
+        large = ds.createVariable("large", "f8", ("x",), chunksizes=(20 * MIB,), zlib=True)
+        large[:10] = 1
+    assert ("large-chunks", "/large") in codes(path)
+
+
+def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "x.nc", (1, 64, 64), (512,), zlib=True)
+    assert main(["copy", f"{tmp_path}/x.nc", f"{tmp_path}/x.nczarr"]) == 0
+    report = nczarr_xarray.doctor(tmp_path / "x.nczarr")
+    assert report.cmip7 is None
+    assert {f.code for f in report.findings} == {"small-chunks", "single-steps"}
+    series = report.predictions[0].costs["series"]
+    assert series is not None
+    assert (series.rounds, series.requests) == (1, 200)
+    balanced = report.predictions[1].costs["series"]
+    assert balanced is not None
+    assert balanced.seconds < series.seconds
+    (tmp_path / "x.nczarr" / "time" / ".zarray").write_text("{}")
+    assert main(["doctor", f"{tmp_path}/x.nczarr"]) == 1
+    assert "error: /time cannot be read" in capsys.readouterr().out
+
+
+class TestCMIP7:
+    """The verdicts are those of ``check_cmip7_packing`` 1.1.1 for the same files."""
+
+    @pytest.mark.parametrize(
+        ("options", "failures"),
+        [
+            ({"fixed": True}, set()),
+            ({"fixed": True, "chunks": (200, 128, 256)}, set()),
+            ({"fixed": True, "time_chunks": (20,)}, {"/time"}),
+            ({"chunks": (200, 128, 256), "time_chunks": (200,)}, {"/"}),
+            ({"chunks": (31, 128, 256), "time_chunks": (200,)}, {"/"}),
+            ({"chunks": (30, 128, 256), "time_chunks": (200,)}, {"/", "/v"}),
+            ({"chunks": (200, 128, 256), "time_chunks": (20,)}, {"/", "/time"}),
+        ],
+    )
+    def test_verdicts(self, tmp_path: Path, options: Any, failures: set[str]) -> None:
+        report = nczarr_xarray.doctor(write(tmp_path / "x.nc", **options))
+        assert report.cmip7 is not None
+        assert {failure.path for failure in report.cmip7} == failures
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    return write(folder / "<x>.nc", (10, 64, 64), (512,), noise=True, zlib=True, complevel=1)
+
+
+class TestForms:
+    def test_json(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["doctor", str(path), "--json", "--latency", "20ms", "--bandwidth", "5MB"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["network"]["latency"] == 0.02
+        assert found["network"]["bandwidth"] == 5_000_000
+        assert found["predictions"][0]["chunks"] == [10, 64, 64]
+        assert found["predictions"][0]["costs"]["map"]["rounds"] >= 1
+
+    def test_html(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        page = path.parent / "page.html"
+        assert main(["doctor", str(path), "--html", str(page)]) == 0
+        text = page.read_text(encoding="utf-8")
+        opened: list[str] = []
+
+        class Checker(HTMLParser):
+            def handle_starttag(self, tag: str, attrs: Any) -> None:
+                opened.append(tag)
+
+        Checker().feed(text)
+        assert "x" not in opened  # the name of the file is text
+        assert opened.count("tr") == 1 + 4 * len(nczarr_xarray.doctor(path).predictions)
+        assert not re.search(r"https?://", text)  # it stands alone
+        assert "10 × 64 × 64" in capsys.readouterr().out
+
+    def test_a_variable_is_chosen(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["doctor", str(path), "--var", "time"]) == 0
+        assert "/time, over 50 ms" in capsys.readouterr().out
+        assert main(["doctor", str(path), "--var", "w"]) == 1
+        assert "there are: /time, /v" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("wrong", [["--latency", "50"], ["--bandwidth", "much"]])
+    def test_wrong_arguments(self, path: Path, wrong: list[str]) -> None:
+        with pytest.raises(SystemExit):
+            main(["doctor", str(path), *wrong])
+
+    def test_remote(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        local = nczarr_xarray.doctor(path)
+        with range_server(path.parent) as server:
+            remote = nczarr_xarray.doctor(f"{server.url}/%3Cx%3E.nc")
+            moved = server.control("stats")["bytes"]
+        assert remote.findings == local.findings
+        assert remote.predictions == local.predictions
+        assert remote.opening == local.opening
+        assert moved < (remote.size or 0) / 10
+
+
+@given(
+    st.lists(st.integers(1, 5000), min_size=2, max_size=5),
+    st.sampled_from([1, 2, 4, 8]),
+    st.sampled_from(sorted(PROPOSALS)),
+)
+def test_proposed_chunks_fit(shape: list[int], itemsize: int, name: str) -> None:
+    chunks = PROPOSALS[name](shape, itemsize)
+    assert all(1 <= chunk <= length for chunk, length in zip(chunks, shape, strict=True))
+    plane = math.prod(shape[max(1, len(shape) - 2) :]) * itemsize
+    least = plane if name == "whole maps" else 0
+    assert math.prod(chunks) * itemsize <= max(2 * 4 * MIB, least)
