@@ -18,9 +18,9 @@ from nczarr_xarray.dataset.implied_fill import with_fills
 from nczarr_xarray.dataset.open import open_begun, open_with
 from nczarr_xarray.dataset.opened import Opened, gather_caught
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats.alike import movable
 from nczarr_xarray.formats.hdf5.alike import (
     HierarchyPattern,
-    movable,
     moved,
     read_hierarchy_pattern,
 )

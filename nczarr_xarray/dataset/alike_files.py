@@ -15,8 +15,10 @@ from nczarr_xarray.chunks.stack import ChunkStack, Stacked
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.hdf5.alike import MetadataPattern, read_pattern
-from nczarr_xarray.formats.hdf5.alike_chunks import AlikeChunks, read_alike_chunks
+from nczarr_xarray.formats.alike import MetadataPattern
+from nczarr_xarray.formats.alike_chunks import AlikeChunks, read_alike_chunks
+from nczarr_xarray.formats.classic import alike as classic
+from nczarr_xarray.formats.hdf5 import alike as hdf5
 from nczarr_xarray.formats.rounds import Parsing
 from nczarr_xarray.model import FileChunks, FileStrides
 
@@ -24,6 +26,8 @@ from nczarr_xarray.model import FileChunks, FileStrides
 _TOGETHER = 1 << 16
 #: Files whose pattern is learned, at most: in a folder of many kinds there is nothing to be gained.
 _MOST_PATTERNS = 8
+#: What reads the pattern of a file, by its first bytes.
+_READ_PATTERN = {b"\x89HD": hdf5.read_pattern, b"CDF": classic.read_pattern}
 
 
 class AlikeFiles:
@@ -72,10 +76,9 @@ class AlikeFiles:
         if not isinstance(array, (FileChunks, FileStrides)):
             return None
         self._learned += 1
-        if bytes(file.source.head[:4]) != b"\x89HDF":
-            return None
         group, _, short = name.strip("/").rpartition("/")
-        return read_pattern(file.url, file.source.size, group, short)
+        read_pattern = _READ_PATTERN.get(bytes(file.source.head[:3]))
+        return read_pattern and read_pattern(file.url, file.source.size, group, short)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,5 +163,5 @@ class AlikeStack:
 
 def alike(file: DataFile, pattern: MetadataPattern) -> Opening:
     """Open the variable of a file that has a pattern."""
-    variable = pattern.variable_in(file.url, file.source.size)
+    variable = hdf5.moved(pattern.variable, file.url, file.source.size)
     return Opening(VariableReader(file, variable), variable, alike=True)

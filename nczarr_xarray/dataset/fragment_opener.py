@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.hdf5.alike import MetadataPattern
+from nczarr_xarray.formats.alike import MetadataPattern
 from nczarr_xarray.model import Variable
 
 

@@ -39,9 +39,9 @@ from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import open_target
+from nczarr_xarray.formats.alike import MetadataPattern
 from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.format import Source
-from nczarr_xarray.formats.hdf5.alike import MetadataPattern
 from nczarr_xarray.formats.nczarr.nodes import Answer
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
 from nczarr_xarray.formats.opendap import is_dap

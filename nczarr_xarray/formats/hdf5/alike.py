@@ -1,73 +1,21 @@
-"""Files with the same metadata, byte by byte, as one program writes them in a row.
-
-What the parser returns depends on the bytes that it reads, and on the end of the file. So a file
-that has the same bytes where another one was read has the same variable, at the same place.
-"""
+"""HDF5 files with the same metadata: see `nczarr_xarray.formats.alike`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.formats.alike import FARTHEST, MetadataBytes, MetadataPattern, movable
 from nczarr_xarray.formats.hdf5.chunkindex_base import HDF5ChunkIndex
 from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
 from nczarr_xarray.formats.hdf5.superblock import SIGNATURE
 from nczarr_xarray.formats.rounds import read, together
-from nczarr_xarray.model import FileChunks, FileStrides, Hierarchy, Variable
+from nczarr_xarray.model import FileChunks, Hierarchy, Variable
 
-#: Metadata that lie farther back are not compared.
-_FARTHEST = 1 << 16
 #: A superblock of version 2 or 3 at the beginning of the file: behind what comes first are where
 #: the file ends and a checksum, which differ from file to file.
 _BEFORE_END, _END, _ROOT = slice(0, 28), slice(28, 36), slice(36, 44)
 _EXTENSION = slice(20, 28)
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataBytes:
-    """The bytes of a file that metadata were read from.
-
-    Parameters
-    ----------
-    spans
-        Positions and bytes.
-    stop
-        Where the last of these end.
-    """
-
-    spans: tuple[tuple[int, bytes], ...]
-    stop: int
-
-    def fits(self, start: bytes, size: int) -> bool:
-        """Tell whether a file has these bytes.
-
-        Parameters
-        ----------
-        start
-            The first `stop` bytes of the file.
-        size
-            Of the file, in bytes.
-        """
-        if len(start) != self.stop or int.from_bytes(start[_END], "little") > size:
-            return False
-        return all(start[at : at + len(data)] == data for at, data in self.spans)
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataPattern(MetadataBytes):
-    """The metadata of one variable, and the bytes that they were read from.
-
-    Parameters
-    ----------
-    variable
-        The variable, which is `movable`.
-    """
-
-    variable: Variable
-
-    def variable_in(self, url: str, size: int) -> Variable:
-        """Return the variable of another file with this pattern."""
-        return moved(self.variable, url, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +46,7 @@ async def read_pattern(url: str, size: int, group: str, name: str) -> MetadataPa
     variable = None if holder is None else holder.variables.get(name)
     if found is None or variable is None or not movable(variable):
         return None
-    return MetadataPattern(found.spans, found.stop, variable)
+    return MetadataPattern(found.spans, found.stop, _END, variable)
 
 
 async def read_hierarchy_pattern(url: str, size: int) -> HierarchyPattern | None:
@@ -110,14 +58,6 @@ async def read_hierarchy_pattern(url: str, size: int) -> HierarchyPattern | None
         As of `read_pattern`.
     """
     return await _read_pattern(url, size)
-
-
-def movable(variable: Variable) -> bool:
-    """Tell whether the metadata of a variable are those of other files with the same bytes."""
-    array = variable.array
-    if variable.error is not None or not isinstance(array, (FileChunks, FileStrides)):
-        return False
-    return array.conversion is None and array.shape == variable.shape
 
 
 def moved(variable: Variable, url: str, size: int) -> Variable:
@@ -148,13 +88,13 @@ async def _read_pattern(
     if not plain or extended or hierarchy.problems or hierarchy.hidden:
         return None
     stop = max((at + length for at, length in notes), default=0)
-    if not 0 < stop <= min(size, _FARTHEST):
+    if not 0 < stop <= min(size, FARTHEST):
         return None
     spans = [(part.start, superblock[part]) for part in (_BEFORE_END, _ROOT)]
     merged = _merged(notes)
     found = await together(_bytes(at, length) for at, length in merged)
     spans += [(at, data) for (at, _), data in zip(merged, found, strict=True)]
-    return HierarchyPattern(tuple(spans), max(stop, _ROOT.stop), hierarchy)
+    return HierarchyPattern(tuple(spans), max(stop, _ROOT.stop), _END, hierarchy)
 
 
 async def _bytes(start: int, length: int) -> bytes:

@@ -20,7 +20,8 @@ from nczarr_xarray.dataset.alike_files import AlikeFiles, AlikeStack, alike
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.open import Fragments
-from nczarr_xarray.formats.hdf5.alike import MetadataPattern, read_pattern
+from nczarr_xarray.formats.alike import MetadataPattern
+from nczarr_xarray.formats.hdf5.alike import read_pattern
 
 ALL = (slice(None), slice(None))
 DATA = np.arange(12, dtype="f4").reshape(3, 4)
@@ -83,6 +84,8 @@ def opened_by(pattern: MetadataPattern, path: Path) -> Opening | None:
         {"dtype": "i2"},
         {"dtype": ">f8", "endian": "big"},
         {"group": True, "zlib": True},
+        {"format": "NETCDF3_CLASSIC"},
+        {"format": "NETCDF3_64BIT_DATA", "dtype": "i8"},
     ],
     ids=str,
 )
@@ -142,10 +145,29 @@ def test_metadata_that_differ(tmp_path: Path, options: dict[str, Any]) -> None:
 
 
 def test_what_is_not_learned(tmp_path: Path) -> None:
-    path = write(tmp_path / "0.nc", format="NETCDF3_CLASSIC")
-    files = AlikeFiles()
-    assert not files.learn("tas", opened(path))
-    assert files.stack is None
+    """Records of several variables lie between each other; their number may not be stated."""
+    path = tmp_path / "0.nc"
+    for names in (("tas",), ("tas", "other")):
+        with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
+            file.createDimension("time", None)
+            for name in names:
+                file.createVariable(name, "f4", ("time",))[:] = DATA[0]
+        assert AlikeFiles().learn("tas", opened(path)) == (len(names) == 1)
+        content = bytearray(path.read_bytes())
+        content[4:8] = b"\xff" * 4
+        path.write_bytes(content)
+        assert not AlikeFiles().learn("tas", opened(path))
+
+
+def test_classic_files_that_differ(tmp_path: Path) -> None:
+    first = write(tmp_path / "0.nc", format="NETCDF3_CLASSIC")
+    stack = learned(first)
+    assert read(stack, write(tmp_path / "1.nc", 1.0, format="NETCDF3_CLASSIC")) is not None
+    for options in ({"attributes": {"units": "C"}}, {"name": "tos"}, {"dtype": "i4"}):
+        path = write(tmp_path / "2.nc", format="NETCDF3_CLASSIC", **options)
+        assert read(stack, path) is None
+    path.write_bytes(first.read_bytes()[:-4])
+    assert read(stack, path) is None
 
 
 @pytest.mark.parametrize(
@@ -215,16 +237,25 @@ def test_few_patterns_are_learned(tmp_path: Path) -> None:
     assert files.stack.pattern.variable.attributes["units"].value == "K" * 8
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "chunks": {"zlib": True, "chunksizes": (2, 3)},
+    "classic": {"format": "NETCDF3_CLASSIC"},
+}
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
-@given(at=st.integers(0, 1 << 14), value=st.integers(0, 255), packed=st.booleans())
-def test_any_byte_that_counts(tmp_path: Path, at: int, value: int, packed: bool) -> None:
+@given(at=st.integers(0, 1 << 14), value=st.integers(0, 255), kind=st.sampled_from(list(KINDS)))
+def test_any_byte_that_counts(tmp_path: Path, at: int, value: int, kind: str) -> None:
     """A file that differs in one byte is read as the parser reads it, or not."""
-    path, other = tmp_path / f"{packed}.nc", tmp_path / "1.nc"
+    path, other = tmp_path / f"{kind}.nc", tmp_path / "1.nc"
     if not path.exists():
-        write(path, zlib=packed, chunksizes=(2, 3) if packed else None)
+        write(path, **KINDS[kind])
     content = bytearray(path.read_bytes())
     at %= len(content)
-    if 28 <= at < 48:  # the end of the file and the checksum of the superblock
+    if (
+        kind != "classic" and 28 <= at < 48
+    ):  # the end of the file and the checksum of the superblock
         return
     content[at] = value
     other.write_bytes(content)
@@ -235,7 +266,7 @@ def test_any_byte_that_counts(tmp_path: Path, at: int, value: int, packed: bool)
         assert isinstance(wanted, str)
     else:
         assert whole is None or whole.tolist() == wanted
-    found = opened_by(pattern_of(path), other)
+    found = None if kind == "classic" else opened_by(pattern_of(path), other)
     if found is not None:
         expected = opened(other).variable.attributes
         assert found.variable.attributes.keys() == expected.keys()

@@ -14,7 +14,7 @@ from nczarr_xarray.dataset import remote_parts
 from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_parts import Part
 from nczarr_xarray.dataset.remote_parts import RemoteParts
-from nczarr_xarray.formats.hdf5.alike import MetadataPattern
+from nczarr_xarray.formats.alike import MetadataPattern
 
 
 class Loop(OnLoop):
