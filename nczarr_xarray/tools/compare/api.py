@@ -21,7 +21,13 @@ from nczarr_xarray.tools.compare.reading import (
 )
 from nczarr_xarray.tools.compare.report import Comparison, Difference
 from nczarr_xarray.tools.compare.spelling import spelled, variable_type
-from nczarr_xarray.tools.compare.structure import Outline, differences, notes, readable_variables
+from nczarr_xarray.tools.compare.structure import (
+    Outline,
+    differences,
+    notes,
+    readable_variables,
+    unreadable,
+)
 from nczarr_xarray.tools.compare.tally import SHOWN, Tally
 from nczarr_xarray.tools.compare.values import Tolerance, differing
 
@@ -69,7 +75,8 @@ def compare(
     allowed, sample, only = Tolerance.of(tolerance), checked_sample(sample), paths_of(variables)
     with ExitStack() as stack:
         sides = [opened(target, stack) for target in (a, b)]
-        outlines = [Outline.of(side, only, storage=encoding) for side in sides]
+        failed = [path for side in sides for path in unreadable(side)]
+        outlines = [Outline.of(side, only, storage=encoding).without(failed) for side in sides]
         tally = Tally(differences(*outlines))
         parts = _parts(sides, only, sample)
         for part, (one, other) in read_parts(sides, parts, tally):
@@ -77,9 +84,9 @@ def compare(
             if mask.any():
                 tally.differ(part.path, int(mask.sum()), _shown(part, mask, one, other))
         for side in sides:
-            tally.unreadable(side, only)
-        a, b = (side.store.url for side in sides)
-        return tally.result(a, b, notes(*outlines))
+            tally.finish(side, only)
+        place_a, place_b = (side.store.url for side in sides)
+        return tally.result(place_a, place_b, notes(*outlines))
 
 
 def _parts(sides: list[Opened], only: Collection[str] | None, sample: int | None) -> Iterator[Part]:
@@ -105,8 +112,6 @@ def _shown(part: Part, mask: np.ndarray, a: np.ndarray, b: np.ndarray) -> list[D
     for flat in np.flatnonzero(mask)[:SHOWN].tolist():
         place = np.unravel_index(flat, mask.shape)
         index = tuple(int(at) + s.start for at, s in zip(place, part.part, strict=True))
-        one, other = (
-            spelled(np.atleast_1d(values).reshape(-1)[flat : flat + 1])[0] for values in (a, b)
-        )
+        one, other = (spelled(values.reshape(-1)[flat : flat + 1])[0] for values in (a, b))
         found.append(Difference(f"variable {part.path}", "value", index, one, other))
     return found

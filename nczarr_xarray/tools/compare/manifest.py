@@ -19,7 +19,7 @@ import numpy as np
 from nczarr_fsspec.changes.create import partial_path, remove_partial
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.tools.compare.blocks import Blocks
-from nczarr_xarray.tools.compare.structure import Facts, Outline
+from nczarr_xarray.tools.compare.structure import PROPERTIES, Facts, Outline
 from nczarr_xarray.tools.compare.values import canonical
 
 _FORMAT = "nczarr digests, version 1"
@@ -131,9 +131,11 @@ def _manifest(document: Any) -> Manifest:
 
 def _checked_facts(stated: Any) -> Facts:
     """Return the structure that a document states."""
-    facts = {str(name): {**dict(one)} for name, one in dict(stated).items()}
-    if not all(isinstance(text, str) for one in facts.values() for text in one.values()):
-        raise ValueError("a fact of its structure is no text")
+    facts = {str(name): dict(one) for name, one in dict(stated).items()}
+    for name, one in facts.items():
+        texts = all(isinstance(text, str) for text in one.values())
+        if PROPERTIES.get(name.partition(" ")[0]) != one.keys() or not texts:
+            raise ValueError(f"{name!r} has not the properties of such an object")
     return facts
 
 

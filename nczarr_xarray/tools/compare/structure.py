@@ -7,12 +7,14 @@ A fact is an object, ``"attribute /sst:units"``, with its properties, ``{"type":
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
+from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.stored import netcdf_text, stored_as
 from nczarr_xarray.model import Attribute, Dimension, Group, Variable, join
@@ -21,8 +23,19 @@ from nczarr_xarray.tools.compare.spelling import enum_text, spelled, type_text, 
 
 Facts: TypeAlias = Mapping[str, Mapping[str, str]]
 
+#: The properties of each kind of object.
+PROPERTIES: Mapping[str, frozenset[str]] = {
+    "group": frozenset(),
+    "type": frozenset({"members"}),
+    "dimension": frozenset({"length", "unlimited"}),
+    "attribute": frozenset({"type", "value"}),
+    "variable": frozenset({"type", "dimensions", "shape"}),
+    "storage": frozenset({"chunks", "codecs", "byte order"}),
+}
 #: Generations without netCDF's metadata.
 _PURE = frozenset({"v2", "v3"})
+#: The escaped path before the name of an attribute.
+_OWNER = re.compile(r"((?:[^\\:]|\\.)*):", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,7 @@ class Outline:
         Parameters
         ----------
         only
-            As of `of_variables`.
+            Paths of the variables that are wanted, with their attributes; None for everything.
         storage
             Whether chunks, codecs and byte order belong to it.
         """
@@ -60,12 +73,17 @@ class Outline:
         return cls(found, hierarchy.generation in _PURE).of_variables(only)
 
     def of_variables(self, only: Collection[str] | None) -> Outline:
-        """Return the structure of variables alone, by their paths; all of it for None."""
+        """Return the structure of some variables alone; all of it for None."""
         if only is None:
             return self
-        names = {f"{kind} {path}" for path in only for kind in ("variable", "storage")}
-        starts = tuple(_attribute_of(path) for path in only)
-        kept = {n: one for n, one in self.facts.items() if n in names or n.startswith(starts)}
+        paths = frozenset(map(_escaped, only))
+        kept = {name: one for name, one in self.facts.items() if _variable_of(name) in paths}
+        return Outline(kept, self.pure)
+
+    def without(self, variables: Collection[str]) -> Outline:
+        """Return the structure without some variables, by their paths."""
+        paths = frozenset(map(_escaped, variables))
+        kept = {name: one for name, one in self.facts.items() if _variable_of(name) not in paths}
         return Outline(kept, self.pure)
 
 
@@ -76,6 +94,16 @@ def readable_variables(root: Group) -> dict[str, Variable]:
         for group in root.walk()
         for variable in group.variables.values()
         if variable.error is None
+    }
+
+
+def unreadable(opened: Opened) -> dict[str, NCZarrError]:
+    """Return why variables of an open dataset cannot be read, by path."""
+    return {
+        variable.path: variable.error
+        for group in opened.hierarchy.root.walk()
+        for variable in group.variables.values()
+        if variable.error is not None
     }
 
 
@@ -115,13 +143,24 @@ def _attributes(
     path: str, attributes: Mapping[str, Attribute]
 ) -> Iterator[tuple[str, dict[str, str]]]:
     for attribute in attributes.values():
-        yield _attribute_of(path) + attribute.name, _attribute(attribute)
+        yield f"attribute {_escaped(path)}:{attribute.name}", _attribute(attribute)
 
 
-def _attribute_of(path: str) -> str:
-    """Return what the names of attributes of an object begin with."""
-    escaped = path.replace("\\", "\\\\").replace(":", "\\:")  # `a:b` may be a name, too
-    return f"attribute {escaped}:"
+def _escaped(path: str) -> str:
+    """Return a path in which no colon can be taken for that before the name of an attribute."""
+    return path.replace("\\", "\\\\").replace(":", "\\:")
+
+
+def _variable_of(name: str) -> str | None:
+    """Return the escaped path of a variable, or of that which an object belongs to.
+
+    Attributes of groups have the path of the group; other objects have None.
+    """
+    kind, _, path = name.partition(" ")
+    if kind == "attribute":
+        owner = _OWNER.match(path)
+        return owner and owner[1]
+    return _escaped(path) if kind in ("variable", "storage") else None
 
 
 def _attribute(attribute: Attribute) -> dict[str, str]:
@@ -159,11 +198,11 @@ def differences(a: Outline, b: Outline) -> Iterator[Difference]:
     one, other = a.facts, b.facts
     if a.pure or b.pure:
         one, other = _as_zarr(one, other), _as_zarr(other, one)
-    parts_of_lacking = tuple(_starts_of_parts(one.keys() ^ other.keys()))
+    lacking = one.keys() ^ other.keys()
     for name in [*one, *(name for name in other if name not in one)]:
         ours, theirs = one.get(name), other.get(name)
         if ours is None or theirs is None:
-            if not name.startswith(parts_of_lacking):
+            if not lacking.intersection(_wholes(name)):
                 yield Difference(name, "", a=_summary(ours), b=_summary(theirs))
             continue
         for key in ours:
@@ -206,17 +245,15 @@ def _singles(doubles: str) -> str:
     return ", ".join(spelled(np.array(numbers, np.float64).astype(np.float32)))
 
 
-def _starts_of_parts(names: Iterable[str]) -> Iterator[str]:
-    """Yield what the names of the parts of objects, groups and variables, begin with."""
-    for name in names:
-        kind, _, path = name.partition(" ")
-        if kind in ("group", "variable"):
-            yield _attribute_of(path)
-        if kind == "group":
-            kinds = ("group", "type", "dimension", "variable", "attribute", "storage")
-            yield from (f"{kind} {join(path, '')}" for kind in kinds)
-        elif kind == "variable":
-            yield f"storage {path}"
+def _wholes(name: str) -> Iterator[str]:
+    """Yield the names of the variable and of the groups that an object may be a part of."""
+    kind, _, path = name.partition(" ")
+    if kind in ("attribute", "storage"):
+        path = re.sub(r"\\(.)", r"\1", _variable_of(name) or "", flags=re.DOTALL)
+        yield f"variable {path}"
+        yield f"group {path}"
+    while (path := path.rpartition("/")[0]) != "":
+        yield f"group {path}"
 
 
 def _summary(properties: Mapping[str, str] | None) -> str | None:

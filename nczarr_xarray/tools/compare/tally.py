@@ -9,6 +9,7 @@ from typing import Literal
 from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.tools.compare.report import Comparison, Difference
+from nczarr_xarray.tools.compare.structure import unreadable
 
 #: Values, or blocks, of a variable that are shown.
 SHOWN = 5
@@ -55,12 +56,11 @@ class Tally:
         """Note that something could not be read; the same error counts once."""
         self._troubles.setdefault(str(error), error)
 
-    def unreadable(self, side: Opened, only: Container[str] | None) -> None:
+    def finish(self, side: Opened, only: Container[str] | None) -> None:
         """Note which variables cannot be read, and whether the dataset was changed meanwhile."""
-        for group in side.hierarchy.root.walk():
-            for variable in group.variables.values():
-                if variable.error is not None and (only is None or variable.path in only):
-                    self.trouble(variable.error)
+        for path, error in unreadable(side).items():
+            if only is None or path in only:
+                self.trouble(error)
         if not side.holds():
             reason = "was changed while it was compared: compare it again"
             self.trouble(StoreError(side.store.url, reason))

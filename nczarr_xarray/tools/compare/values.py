@@ -98,9 +98,9 @@ def differing(a: np.ndarray, b: np.ndarray, tolerance: Tolerance = EXACT) -> np.
         pairs = zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)
         found.reshape(-1)[:] = [_objects_differ(one, other, tolerance) for one, other in pairs]
         return found
-    if tolerance != EXACT and a.dtype.kind in "iufc":
-        return tolerance.exceeded(a, b)
     found.reshape(-1)[:] = (_words(a) != _words(b)).any(axis=-1)
+    if tolerance != EXACT and a.dtype.kind in "iufc":
+        found[found] = tolerance.exceeded(a[found], b[found])
     return found
 
 

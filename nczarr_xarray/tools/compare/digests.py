@@ -23,7 +23,13 @@ from nczarr_xarray.tools.compare.reading import (
 )
 from nczarr_xarray.tools.compare.report import Comparison, Difference
 from nczarr_xarray.tools.compare.spelling import variable_type
-from nczarr_xarray.tools.compare.structure import Outline, differences, notes, readable_variables
+from nczarr_xarray.tools.compare.structure import (
+    Outline,
+    differences,
+    notes,
+    readable_variables,
+    unreadable,
+)
 from nczarr_xarray.tools.compare.tally import Tally
 
 #: Bytes of the values of a digest, unless one chunk has more.
@@ -60,7 +66,7 @@ def write_digests(target: Any, path: str | os.PathLike[str]) -> None:
         found: dict[str, list[str]] = {name: [] for name in blocks}
         for part, (values,) in read_parts([side], parts, tally):
             found[part.path].append(digest(values))
-        tally.unreadable(side, None)
+        tally.finish(side, None)
         for error in tally.troubles:
             raise StoreError(os.fspath(path), f"is not written, for {error}")
         digests = {name: Digests(blocks[name], tuple(values)) for name, values in found.items()}
@@ -94,7 +100,8 @@ def check(
     manifest = Manifest.load(path)
     with ExitStack() as stack:
         side = opened(target, stack)
-        outlines = Outline.of(side, only), manifest.outline.of_variables(only)
+        stated = manifest.outline.of_variables(only).without(unreadable(side))
+        outlines = Outline.of(side, only), stated
         tally = Tally(differences(*outlines), "blocks")
         for part, (values,) in read_parts([side], _parts(side, manifest, only, sample), tally):
             expected = manifest.variables[part.path]
@@ -104,13 +111,13 @@ def check(
                     slice(s.start - whole.start, s.stop - whole.start)
                     for s, whole in zip(block, part.part, strict=True)
                 )
-                stated = expected.values[number]
-                if (is_ := digest(values[(*inside, ...)])) != stated:
+                wanted = expected.values[number]
+                if (actual := digest(values[(*inside, ...)])) != wanted:
                     place = ", ".join(f"{s.start}:{s.stop}" for s in block)
                     name = f"variable {part.path}"
-                    first = Difference(name, f"digest of [{place}]", a=is_, b=stated)
+                    first = Difference(name, f"digest of [{place}]", a=actual, b=wanted)
                     tally.differ(part.path, 1, [first])
-        tally.unreadable(side, only)
+        tally.finish(side, only)
         return tally.result(side.store.url, os.fspath(path), notes(*outlines))
 
 
