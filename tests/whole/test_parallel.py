@@ -58,7 +58,9 @@ def test_dask_chunks_follow_the_stored_grid(tree: Path) -> None:
             assert all(size % stored == 0 for size in sizes[:-1])
 
 
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
+@pytest.mark.parametrize(
+    "scheduler", slow_but(["synchronous", "threads", "processes"], "synchronous", "threads")
+)
 def test_dask_schedulers(tree: Path, scheduler: str) -> None:
     with (
         dask.config.set(scheduler=scheduler, num_workers=2),
@@ -123,6 +125,7 @@ def test_pickle_before_and_after_reading(tree: Path) -> None:
         assert len(pickle.dumps(ds.v.variable._data)) < 5000
 
 
+@pytest.mark.slow
 def test_remote_dataset_in_other_processes(tree: Path) -> None:
     files = {
         f"/x.file/{path.relative_to(tree)}": path.read_bytes()

@@ -88,6 +88,7 @@ def test_chunks_follow_the_stored_grid(server: RangeServer, root: Path, name: st
                 xr.testing.assert_identical(ds.compute(), theirs.compute())
 
 
+@pytest.mark.slow
 def test_cluster(server: RangeServer, root: Path, client: Any) -> None:
     right = expected(root / "h5.nc")
     url = f"{server.url}/h5.nc"

@@ -25,6 +25,7 @@ from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError,
 from nczarr_xarray import recover, to_nczarr
 from tests.support.disks import tiny_disk
 from tests.support.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample
+from tests.support.marks import slow_but
 from tests.support.s3server import S3Server
 
 
@@ -88,8 +89,8 @@ def _unprivileged(target: Target, mode: str, elsewhere: Target) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may setuid")
-@pytest.mark.parametrize("name", ["d", "d.zip"])
-@pytest.mark.parametrize("mode", ["w", "a"])
+@pytest.mark.parametrize("name", slow_but(["d", "d.zip"], "d"))
+@pytest.mark.parametrize("mode", slow_but(["w", "a"], "w"))
 def test_permission_denied(
     name: str, mode: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -276,6 +277,7 @@ def target(tmp_path: Path) -> Target:
     return target
 
 
+@pytest.mark.slow
 def test_regions_that_do_not_overlap(target: Target) -> None:
     work = [(_region, target, first, 2, 1000 * (first + 1)) for first in (0, 2, 4, 6)]
     assert at_once(*work) == [None] * 4
@@ -284,6 +286,7 @@ def test_regions_that_do_not_overlap(target: Target) -> None:
     assert private(Path(target.url)) == set()
 
 
+@pytest.mark.slow
 def test_regions_that_overlap(target: Target) -> None:
     for _ in range(3):
         errors = at_once((_region, target, 0, 5, 1000), (_region, target, 3, 5, 2000))
@@ -298,6 +301,7 @@ def test_regions_that_overlap(target: Target) -> None:
     assert private(Path(target.url)) == set()
 
 
+@pytest.mark.slow
 def test_different_changes_at_once(target: Target) -> None:
     errors = at_once((_region, target, 0, 2, 1000), (_more, target), (_another, target))
     for error in errors:
@@ -309,6 +313,7 @@ def test_different_changes_at_once(target: Target) -> None:
         assert ("z" in dataset) == (errors[2] is None)
 
 
+@pytest.mark.slow
 def test_new_datasets_at_once(tmp_path: Path) -> None:
     for name in ("n", "n.zip"):
         target = Target(str(tmp_path / name))

@@ -26,6 +26,7 @@ from nczarr_fsspec.errors import (
 from nczarr_xarray import recover, to_cfa
 from nczarr_xarray.export.cfa.claim import Claim
 from nczarr_xarray.export.cfa.master_place import MasterPlace
+from tests.support.marks import slow_but
 
 VERSIONS = ("0.4", "0.6.2", "1.13")
 KINDS = ("netCDF4", "netCDF3", "NCZarr")
@@ -677,7 +678,9 @@ def test_any_series_of_changes(tmp_path_factory: Any, data: st.DataObject) -> No
 # -- schedulers of dask --------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
+@pytest.mark.parametrize(
+    "scheduler", slow_but(["synchronous", "threads", "processes"], "synchronous", "threads")
+)
 def test_schedulers(scheduler: str, tmp_path: Path) -> None:
     dask = pytest.importorskip("dask")
     with dask.config.set(scheduler=scheduler):
