@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.recovery import recover
     from nczarr_xarray.tools.compare import compare
     from nczarr_xarray.tools.doctor.api import doctor
+    from nczarr_xarray.tools.trace.trace import trace
     from nczarr_xarray.tools.validate import validate
     from nczarr_xarray.tools.versions import show_versions
     from nczarr_xarray.views.store import open_store
@@ -63,6 +64,7 @@ _MODULES = {
     "nczarr_xarray.dataset.open": ["open_hierarchy"],
     "nczarr_xarray.dataset.opened": ["Opened"],
     "nczarr_xarray.tools.compare": ["compare"],
+    "nczarr_xarray.tools.trace.trace": ["trace"],
     "nczarr_xarray.tools.validate": ["validate"],
     "nczarr_xarray.tools.versions": ["show_versions"],
     "nczarr_xarray.tools.doctor.api": ["doctor"],
@@ -95,6 +97,7 @@ __all__ = [
     "state",
     "to_cfa",
     "to_nczarr",
+    "trace",
     "validate",
 ]
 

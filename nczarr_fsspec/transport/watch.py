@@ -21,8 +21,13 @@ def masked(url: str) -> str:
 
     Messages keep those values that have harmless names (`redact`); a trace is given to others.
     """
-    path, mark, _ = redact(url).partition("?")
+    path, mark, _ = _line(redact(url)).partition("?")
     return f"{path}{mark}{'***' if mark else ''}"
+
+
+def _line(text: str) -> str:
+    """Return a text as one line without control characters, which names of files may have."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 @dataclass(slots=True)
@@ -47,7 +52,7 @@ class Watch:
                 seen.nbytes = seen.nbytes or _size(answer)
                 return answer
             except BaseException as problem:
-                error = redact(str(problem)) or type(problem).__name__
+                error = _line(redact(str(problem))) or type(problem).__name__
                 raise
             finally:
                 SEEN.reset(token)

@@ -23,6 +23,7 @@ from nczarr_xarray.cli import (
     dump,
     info,
     refs,
+    trace,
     validate,
 )
 from nczarr_xarray.cli.text import UsageError, report, reported_warnings
@@ -46,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
         refs,
         convert_refs,
         validate,
+        trace,
         demo,
     ):
         command.add_parser(subparsers)

@@ -1,0 +1,127 @@
+"""``nczarr trace``: record the requests of a program, compare traces, send their requests again."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nczarr_xarray.cli.target import add_option
+from nczarr_xarray.cli.text import UsageError
+
+if TYPE_CHECKING:
+    from nczarr_xarray.tools.trace.trace import Trace
+
+_PYTHON = re.compile(r"(.*[\\/])?python[\d.]*(\.exe)?")
+_NCZARR = re.compile(r"(.*[\\/])?nczarr(\.exe)?")
+_FORMS = ("html", "svg", "json")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the ``trace`` command to the parsers of ``nczarr``."""
+    parser = subparsers.add_parser(
+        "trace",
+        help="record the requests of a command or script, to see why it is slow",
+        usage="nczarr trace [--html FILE] [--svg FILE] [--json FILE] -- COMMAND ...\n"
+        "       nczarr trace [--html FILE] [--svg FILE] [--json FILE] --replay TRACE URL\n"
+        "       nczarr trace --compare A B",
+        description="Run a command, nczarr ... or python ..., record its requests to remote "
+        "files, and say on standard error what they took and what they could have taken. Secrets "
+        "are masked. --compare returns 1 if two traces asked for different things.",
+    )
+    parser.add_argument("words", metavar="COMMAND", nargs="*", help="what to run, behind --")
+    for form in _FORMS:
+        parser.add_argument(f"--{form}", metavar="FILE", help=f"write the trace as {form.upper()}")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument(
+        "--compare", nargs=2, metavar=("A", "B"), help="say what differs between two traces (JSON)"
+    )
+    other.add_argument(
+        "--replay",
+        metavar="TRACE",
+        help="send the requests of a trace (JSON) to the file or tree at URL, in the same order "
+        "and as many at a time",
+    )
+    add_option(parser, "-o", "options", "storage option of URL")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Record, replay or compare; return what the command returned."""
+    from nczarr_xarray.tools.trace.trace import Trace, trace
+
+    if args.compare:
+        if args.words or any(getattr(args, form) for form in _FORMS):
+            raise UsageError("--compare", "takes two traces and nothing else")
+        found = Trace.load(args.compare[0]).compare(Trace.load(args.compare[1]))
+        print(*found.lines(), sep="\n")
+        return 0 if found.same_requests else 1
+    if args.replay is not None:
+        if len(args.words) != 1:
+            raise UsageError("--replay", "takes one URL: nczarr trace --replay T.json URL")
+        again = Trace.load(args.replay).replay(args.words[0], dict(args.options) or None)
+        _write(again, args)
+        return 1 if any(record.tries[-1].error for record in again.records) else 0
+    if not args.words:
+        raise UsageError("trace", "needs a command: nczarr trace -- nczarr info URL")
+    with trace() as recorded:
+        status = run_python(args.words)
+    _write(recorded, args)
+    return status
+
+
+def run_python(words: Sequence[str]) -> int:
+    """Run a Python program in this process as its command line says; return its exit status."""
+    program, *arguments = words
+    if _NCZARR.fullmatch(program):
+        arguments = ["-m", "nczarr_xarray", *arguments]
+    elif not _PYTHON.fullmatch(program):
+        raise UsageError(program, "only nczarr ... and python ... can be traced")
+    elif not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-m", "-c")):
+        raise UsageError(program, "give a script, -m and a module, or -c and code")
+    elif arguments[0] in ("-m", "-c") and len(arguments) == 1:
+        raise UsageError(arguments[0], "is followed by a module or code")
+    saved = sys.argv, sys.path[:]
+    try:
+        _execute(arguments)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except Exception:  # noqa: BLE001 - a program that fails says so as Python does, and is traced
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.argv, sys.path[:] = saved
+    return 0
+
+
+def _execute(arguments: Sequence[str]) -> None:
+    first, *rest = arguments
+    if first == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        sys.path.insert(0, "")
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - asked for
+    elif first == "-m":
+        sys.argv = rest[:]
+        sys.path.insert(0, "")
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [first, *rest]
+        sys.path.insert(0, first.rpartition("/")[0])
+        runpy.run_path(first, run_name="__main__")
+
+
+def _write(recorded: Trace, args: argparse.Namespace) -> None:
+    """Write the trace in the forms that were asked for, and what it adds up to."""
+    from pathlib import Path
+
+    for form in _FORMS:
+        if (path := getattr(args, form)) is not None:
+            Path(path).write_text(getattr(recorded, form)(), encoding="utf-8")
+    print(recorded, file=sys.stderr)

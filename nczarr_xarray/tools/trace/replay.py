@@ -1,0 +1,99 @@
+"""The requests of a trace, sent again to another place."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.filesystem_place import place_of_url
+from nczarr_fsspec.transport.base import Transport
+from nczarr_fsspec.transport.open import open_transport
+from nczarr_fsspec.transport.recording import Record, caused_by
+from nczarr_fsspec.transport.request import END, Extent, Request
+from nczarr_fsspec.url import parse_url
+from nczarr_xarray.tools.trace.names import names
+
+
+def replay(
+    records: Sequence[Record], url: str, storage_options: Mapping[str, Any] | None = None
+) -> int:
+    """Send recorded requests to `url`, each when those are answered that were when it was asked.
+
+    So they go out in the same order and as many at a time, and the pauses of the program in
+    between are left out.
+
+    Parameters
+    ----------
+    url
+        The place of what the records have in common: of the file, or of the tree.
+    storage_options
+        For fsspec.
+
+    Returns
+    -------
+    int
+        How many requests failed.
+
+    Raises
+    ------
+    URLError, StoreError
+        If `url` cannot be understood, or its filesystem not be opened.
+    """
+    place = place_of_url(parse_url(url), storage_options)
+    transport = open_transport(place.fs, place.own.timeout)
+    root = place.path
+    paths = [transport.join(root, name) if name else root for name in names(records)]
+    try:
+        sending = send(transport, records, paths)
+        return asyncio.run_coroutine_threadsafe(sending, transport.loop).result()
+    finally:
+        transport.close()
+
+
+async def send(transport: Transport, records: Sequence[Record], paths: Sequence[str]) -> int:
+    """Send records to the files at `paths` as `replay` does, on the loop of `transport`."""
+    order = sorted(range(len(records)), key=lambda i: records[i].end)
+    ends = [records[i].end for i in order]
+    place_of = {i: place for place, i in enumerate(order)}
+    answered = [False] * len(order)
+    # passed[n]: the first n of `order` are answered
+    passed = [asyncio.Event() for _ in range(len(order) + 1)]
+    passed[0].set()
+    front = 0
+
+    async def one(i: int) -> bool:
+        nonlocal front
+        await passed[bisect_right(ends, records[i].asked)].wait()
+        try:
+            return await _again(transport, records[i], paths[i])
+        finally:
+            answered[place_of[i]] = True
+            while front < len(order) and answered[front]:
+                front += 1
+                passed[front].set()
+
+    asked = sorted(range(len(records)), key=lambda i: records[i].asked)
+    return (await asyncio.gather(*map(one, asked))).count(False)
+
+
+async def _again(transport: Transport, record: Record, path: str) -> bool:
+    """Send one request; return whether it was answered."""
+    with caused_by(record.cause):
+        try:
+            if record.kind == "list":
+                await transport.list(path)
+            else:
+                await transport.fetch(_request(transport, record, path))
+        except StoreError:  # which is recorded
+            return False
+    return True
+
+
+def _request(transport: Transport, record: Record, path: str) -> Request:
+    extents = None
+    if record.extents is not None:
+        extents = [Extent(start, END if stop is None else stop) for start, stop in record.extents]
+    return Request(path, transport.describe(path), extents, record.tail)

@@ -1,0 +1,135 @@
+"""Traces for Python: ``with nczarr_xarray.trace() as t:``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.transport import recording
+from nczarr_fsspec.transport.recording import Record, recorded
+from nczarr_xarray.tools.trace import comparison, document, page, svg
+from nczarr_xarray.tools.trace.analysis import Summary, summarize
+from nczarr_xarray.tools.trace.replay import replay
+from nczarr_xarray.tools.trace.text import lines
+from nczarr_xarray.tools.trace.waterfall import waterfall
+
+
+@dataclass(slots=True)
+class Trace:
+    """The requests that went out while it was recorded.
+
+    Attributes
+    ----------
+    records : list of nczarr_fsspec.transport.recording.Record
+        The requests, as they were asked for; times are in seconds from the beginning.
+    seconds : float
+        For how long they were recorded.
+    """
+
+    records: list[Record] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a trace that `save` wrote as JSON; `FormatError` if it is none."""
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return cls(*document.loads(file.read(), os.fspath(path)))
+
+    @property
+    def summary(self) -> Summary:
+        """What the requests add up to, and the least time that there is for them."""
+        return summarize(self.records, self.seconds)
+
+    def json(self) -> str:
+        """Return the trace as a document that `load` reads."""
+        return document.dumps(self.records, self.seconds)
+
+    def svg(self) -> str:
+        """Return the waterfall."""
+        return svg.draw(waterfall(self.records))
+
+    def html(self) -> str:
+        """Return a page that needs no other file: totals, waterfall, every request."""
+        return page.render(waterfall(self.records), self.summary)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trace; the name ends in .html, .svg or .json.
+
+        Raises
+        ------
+        URLError
+            If it ends in something else.
+        """
+        forms = {".html": self.html, ".svg": self.svg, ".json": self.json}
+        suffix = Path(path).suffix.lower()
+        if suffix not in forms:
+            raise URLError(os.fspath(path), f"a trace is written as {', '.join(forms)}")
+        Path(path).write_text(forms[suffix](), encoding="utf-8")
+
+    def compare(self, other: Trace) -> comparison.Comparison:
+        """Find out what `other` does differently."""
+        return comparison.compare(self.records, other.records, (self.summary, other.summary))
+
+    def replay(self, url: str, storage_options: Mapping[str, Any] | None = None) -> Trace:
+        """Send the same requests to another place, and trace them.
+
+        Parameters
+        ----------
+        url
+            Of the same file; of the same tree if the requests are for several files.
+        storage_options
+            For fsspec.
+        """
+        with trace() as again:
+            replay(self.records, url, storage_options)
+        return again
+
+    def __str__(self) -> str:
+        return "\n".join(f"{label:10}{text}" for label, text in lines(self.summary))
+
+    def _repr_html_(self) -> str:
+        return self.svg()
+
+
+@contextmanager
+def trace() -> Iterator[Trace]:
+    """Record the requests of this process that are answered meanwhile, of all its threads.
+
+    Recorded are reads of remote files and stores by this package, whatever asks for them.
+    Not recorded are local files, what is written, and other processes.
+
+    Examples
+    --------
+    >>> with nczarr_xarray.trace() as t:
+    ...     xr.open_dataset(url, engine="nczarr")["sst"][0].load()
+    >>> t.save("trace.html")
+    """
+    found = Trace()
+    records: list[Record] = []
+    began = recording.now()
+    try:
+        with recorded(records.append):
+            yield found
+    finally:
+        found.seconds = recording.now() - began
+        since = (_since(record, began) for record in list(records))
+        found.records = sorted(since, key=lambda record: record.asked)
+
+
+def _since(record: Record, began: float) -> Record:
+    """Return a record with times that count from `began`."""
+    tries = tuple(
+        replace(
+            one,
+            begin=one.begin - began,
+            end=one.end - began,
+            first_byte=None if one.first_byte is None else one.first_byte - began,
+        )
+        for one in record.tries
+    )
+    return replace(record, asked=record.asked - began, tries=tries)

@@ -1,0 +1,149 @@
+"""``nczarr trace``, against a server in this process."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nczarr_fsspec.ranges.memory import memory
+from nczarr_xarray.cli.main import main
+from nczarr_xarray.tools.trace.trace import Trace
+from tests.support.httpserver import Server
+from tests.support.remotefiles import write_file
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return write_file(tmp_path_factory.mktemp("traced") / "h5.nc").read_bytes()
+
+
+@pytest.fixture
+def server(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.chdir(tmp_path)
+    memory.clear()
+    with Server({"/h5.nc": data}) as server:
+        yield server
+
+
+def test_a_command_is_traced(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"{server.url}/h5.nc"
+    files = ["--html", "t.html", "--svg", "t.svg", "--json", "t.json"]
+    assert main(["trace", *files, "--", "nczarr", "info", url]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith(url)
+    assert "read rounds" in printed.err
+    found = Trace.load("t.json")
+    assert len(found.records) == len(server.requests) > 0
+    assert Path("t.html").read_text() == found.html()
+    assert Path("t.svg").read_text() == found.svg()
+
+
+def test_a_script_is_traced_with_its_arguments(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("script.py").write_text(
+        "import sys\nimport xarray as xr\n"
+        "assert __name__ == '__main__'\n"
+        "print(float(xr.open_dataset(sys.argv[1], engine='nczarr')[sys.argv[2]][3]))\n"
+        "sys.exit(7)\n"
+    )
+    before = list(sys.argv), list(sys.path)
+    command = ["python3.11", "script.py", f"{server.url}/h5.nc", "x"]
+    assert main(["trace", "--json", "t.json", "--", *command]) == 7
+    assert float(capsys.readouterr().out) == pytest.approx(0.12)
+    assert len(Trace.load("t.json").records) == len(server.requests)
+    assert (sys.argv, sys.path) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["-c", "import sys; print(sys.argv[1], end='')", "a"], 0, "a"),
+        (["-m", "nczarr_xarray", "--version"], 0, "nczarr"),
+        (["-c", "import sys; sys.exit('no more')"], 1, "no more"),
+        (["-c", "1 / 0"], 1, "ZeroDivisionError"),
+        (["none.py"], 1, "none.py"),
+    ],
+)
+def test_the_status_is_that_of_the_program(
+    arguments: list[str],
+    status: int,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "t.json"
+    assert main(["trace", "--json", str(file), "--", "python", *arguments]) == status
+    assert said in "".join(capsys.readouterr())
+    assert Trace.load(file).records == []
+
+
+def test_a_trace_is_replayed_and_compared(
+    server: Server, data: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", "--json", "a.json", "--", "nczarr", "dump", f"{server.url}/h5.nc"]) == 0
+    with Server({"/there/x.nc": data}, password="me:hidden") as other:
+        url = other.url.replace("//", "//me:hidden@") + "/there/x.nc"
+        assert main(["trace", "--json", "b.json", "--replay", "a.json", url]) == 0
+        assert len(other.requests) == len(server.requests)
+    assert "hidden" not in Path("b.json").read_text()
+    capsys.readouterr()
+    status = main(["trace", "--compare", "a.json", "b.json"])
+    printed = capsys.readouterr().out
+    same_rounds = Trace.load("a.json").summary.rounds == Trace.load("b.json").summary.rounds
+    assert status == (0 if same_rounds else 1)
+    assert f"requests{len(server.requests):>15}{len(server.requests):>13}     1.00" in printed
+    assert "only in" not in printed
+
+
+def test_traces_of_different_requests_differ(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"{server.url}/h5.nc"
+    assert main(["trace", "--json", "a.json", "--", "nczarr", "info", url]) == 0
+    assert main(["trace", "--json", "b.json", "--", "nczarr", "dump", url]) == 0
+    capsys.readouterr()
+    assert main(["trace", "--compare", "a.json", "b.json"]) == 1
+    assert "only in B" in capsys.readouterr().out
+
+
+def test_a_replay_that_fails_returns_1(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "--json", "a.json", "--", "nczarr", "info", f"{server.url}/h5.nc"]) == 0
+    with Server({}, missing_status=403) as other:
+        assert main(["trace", "--replay", "a.json", f"{other.url}/x.nc"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "needs a command"),
+        (["--", "bash", "-c", "ls"], "only nczarr ... and python ..."),
+        (["--", "python"], "give a script"),
+        (["--", "python", "-X", "dev"], "give a script"),
+        (["--", "python", "-m"], "-m: is followed by"),
+        (["--replay", "a.json"], "takes one URL"),
+        (["--replay", "a.json", "u", "v"], "takes one URL"),
+        (["--compare", "a.json", "b.json", "c.json"], "two traces and nothing else"),
+        (["--compare", "a.json", "b.json", "--html", "x"], "two traces and nothing else"),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", *arguments]) == 2
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert printed.count("\n") == 1
+
+
+def test_a_file_that_is_no_trace_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "t.json"
+    file.write_text("{}")
+    assert main(["trace", "--replay", str(file), "http://h/x"]) == 1
+    assert "is not a trace" in capsys.readouterr().err
+    assert main(["trace", "--compare", str(file), str(tmp_path / "none.json")]) == 1

@@ -1,0 +1,190 @@
+"""Traces of real reads, against a server in this process, and requests that are sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xarray as xr
+from hypothesis import given
+
+import nczarr_xarray
+from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.transport import policy, recording
+from nczarr_fsspec.transport.recording import Record
+from nczarr_fsspec.transport.request import Answer, Request
+from nczarr_fsspec.transport.version import FileVersion
+from nczarr_xarray.cli.demo import DATASET
+from nczarr_xarray.tools.trace.replay import send
+from nczarr_xarray.tools.trace.trace import Trace
+from tests.support.httpserver import Server
+from tests.support.remotefiles import write_file
+from tests.support.traces import LASTING
+from tests.support.virtualnet import run
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory.clear()
+    monkeypatch.setattr(policy, "FIRST_WAIT", 1e-3)
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """A file and a tree, by path."""
+    path = write_file(tmp_path_factory.mktemp("traced") / "h5.nc")
+    tree = {
+        f"/ocean.nczarr/{key.relative_to(DATASET).as_posix()}": key.read_bytes()
+        for key in DATASET.rglob("*")
+        if key.is_file()
+    }
+    return {"/h5.nc": path.read_bytes(), **tree}
+
+
+@pytest.fixture
+def server(content: dict[str, bytes]) -> Iterator[Server]:
+    with Server(content, etag='"1"') as server:
+        yield server
+
+
+def traced(url: str) -> Trace:
+    """Open a file, and read of it."""
+    with nczarr_xarray.trace() as found, xr.open_dataset(url, engine="nczarr") as ds:
+        ds["v1"][5].load()
+    return found
+
+
+def test_every_request_is_recorded_with_what_it_was_for(server: Server) -> None:
+    found = traced(f"{server.url}/h5.nc")
+    assert len(found.records) == len(server.requests)
+    assert {record.url for record in found.records} == {f"{server.url}/h5.nc"}
+    first, last = found.records[0], found.records[-1]
+    assert (first.cause, first.extents) == ("", ((0, 65_536),))
+    assert last.cause == "/v1"
+    # the server knows no requests for several ranges, and what it sends instead is not read
+    read = sum(request.sent for request in server.requests if request.status == 206)
+    assert sum(record.nbytes for record in found.records) == read == found.summary.nbytes
+    statuses = [one.status or 0 for record in found.records for one in record.tries]
+    assert sorted(statuses) == sorted(request.status for request in server.requests)
+    assert 0 <= first.asked <= found.records[-1].end <= found.seconds
+
+
+def test_nothing_is_recorded_before_and_after(server: Server) -> None:
+    with xr.open_dataset(f"{server.url}/h5.nc", engine="nczarr") as ds:
+        with nczarr_xarray.trace() as found:
+            pass
+        ds["v2"].load()
+    assert found.records == []
+    assert "0 in 0 read rounds" in str(found)
+
+
+def test_a_trace_is_kept_if_what_is_traced_fails(server: Server) -> None:
+    with pytest.raises(StoreError), nczarr_xarray.trace() as found:
+        xr.open_dataset(f"{server.url}/none.nc#mode=bytes", engine="nczarr")
+    assert [one.status for record in found.records for one in record.tries] == [404]
+    assert recording.recorders == ()
+
+
+def test_retries_are_recorded(server: Server) -> None:
+    server.unavailable_every = 2
+    found = traced(f"{server.url}/h5.nc")
+    total = found.summary
+    assert total.retries == [request.status for request in server.requests].count(503) > 0
+    assert total.requests + total.retries == len(server.requests)
+    assert "503" in found.html()
+
+
+def test_requests_of_trees_are_recorded(server: Server) -> None:
+    with nczarr_xarray.trace() as found:
+        xr.open_dataset(f"{server.url}/ocean.nczarr", engine="nczarr")["sst"][0].load()
+    assert len(found.records) == len(server.requests)
+    chunks = [record for record in found.records if record.cause == "/sst"]
+    assert {record.url.rpartition("/")[2] for record in chunks} == {
+        f"0.{lat}.{lon}" for lat in (0, 1) for lon in (0, 1)
+    }
+
+
+def test_secrets_are_nowhere_in_a_trace(content: dict[str, bytes]) -> None:
+    with Server(content, password="me:hidden", etag='"1"', unavailable_every=3) as server:
+        url = server.url.replace("//", "//me:hidden@") + "/h5.nc?sig=hidden&expires=hidden"
+        headers = {"X-Api-Token": "hidden"}
+        with nczarr_xarray.trace() as found:
+            options = {"headers": headers}
+            xr.open_dataset(url + "#mode=bytes", engine="nczarr", storage_options=options).load()
+    assert found.summary.retries
+    for text in (found.html(), found.svg(), found.json(), repr(found), str(found)):
+        assert "hidden" not in text
+
+
+# ---- replay
+
+
+@pytest.mark.parametrize("name", ["h5.nc", "ocean.nczarr"])
+def test_a_replay_sends_the_same_requests_to_another_place(
+    name: str, server: Server, content: dict[str, bytes]
+) -> None:
+    with nczarr_xarray.trace() as found:
+        xr.open_dataset(f"{server.url}/{name}", engine="nczarr").load()
+    moved = {f"/moved{path}": data for path, data in content.items()}
+    with Server(moved) as other:
+        again = found.replay(f"{other.url}/moved/{name}")
+        asked = sorted((r.path.removeprefix("/moved"), r.range or "") for r in other.requests)
+    assert asked == sorted((r.path, r.range or "") for r in server.requests)
+    comparison = found.compare(again)
+    assert (comparison.only_first, comparison.only_second) == ({}, {})
+    assert [record.cause for record in again.records].count("") < len(again.records)
+
+
+def test_a_replay_records_what_fails(server: Server) -> None:
+    found = traced(f"{server.url}/h5.nc")
+    with Server({}, missing_status=403) as other:
+        again = found.replay(f"{other.url}/h5.nc")
+    assert len(again.records) == len(found.records)
+    assert all("403" in record.tries[-1].error for record in again.records)
+
+
+class Transport:
+    """Answers each request as late as it was answered when it was recorded."""
+
+    def __init__(self, records: list[Record]) -> None:
+        self.left = {str(i): one for i, one in enumerate(records)}
+        self.spans: dict[str, tuple[float, float]] = {}
+
+    def describe(self, path: str) -> str:
+        return path
+
+    async def fetch(self, request: Request) -> Answer:
+        now = asyncio.get_running_loop().time
+        asked, record = now(), self.left.pop(request.path)
+        await asyncio.sleep(record.end - record.asked)
+        self.spans[request.path] = asked, now()
+        return Answer([], FileVersion())
+
+
+@given(LASTING)
+def test_a_request_is_sent_again_when_those_before_it_are_answered(records: list[Record]) -> None:
+    transport: Any = Transport(records)
+    failed, _ = run(send(transport, records, [*map(str, range(len(records)))]))
+    assert failed == 0
+    assert transport.left == {}
+    for i, one in enumerate(records):
+        ends = [transport.spans[str(k)][1] for k, o in enumerate(records) if o.end <= one.asked]
+        assert transport.spans[str(i)][0] == pytest.approx(max(ends, default=0))
+
+
+# ---- files
+
+
+def test_a_trace_is_saved_in_three_forms_and_loaded(server: Server, tmp_path: Path) -> None:
+    found = traced(f"{server.url}/h5.nc")
+    for name in ("t.html", "t.SVG", "t.json"):
+        found.save(tmp_path / name)
+    assert (tmp_path / "t.html").read_text() == found.html()
+    assert (tmp_path / "t.SVG").read_text() == found.svg() == found._repr_html_()
+    assert Trace.load(tmp_path / "t.json") == found
+    with pytest.raises(URLError, match=r"written as \.html, \.svg, \.json"):
+        found.save(tmp_path / "t.png")

@@ -1,0 +1,283 @@
+"""What traces add up to and how they are drawn, of made-up records."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.transport.recording import Record, Try
+from nczarr_xarray.tools.trace.analysis import TELLING, covered, rounds, summarize
+from nczarr_xarray.tools.trace.comparison import compare
+from nczarr_xarray.tools.trace.document import dumps, loads
+from nczarr_xarray.tools.trace.names import common_root, names
+from nczarr_xarray.tools.trace.page import render
+from nczarr_xarray.tools.trace.svg import draw
+from nczarr_xarray.tools.trace.text import asked_for, lines
+from nczarr_xarray.tools.trace.waterfall import segments, ticks, waterfall
+from tests.support.traces import LASTING, TRACES, record, records
+
+SVG = "{http://www.w3.org/2000/svg}"
+DOCUMENT = json.loads(dumps([record(0, 1, 10, 0.5)], 2.0))
+
+
+# ---- read rounds
+
+
+def longest_chain(found: list[Record], last: Record) -> int:
+    """How many requests follow each other up to `last`, each after the answer before it."""
+    before = [longest_chain(found, one) for one in found if one.end <= last.asked]
+    return 1 + max(before, default=0)
+
+
+@given(LASTING.map(lambda found: found[:9]))
+def test_a_round_is_the_longest_chain_of_requests_up_to_it(found: list[Record]) -> None:
+    assert rounds(found) == [longest_chain(found, one) for one in found]
+
+
+@given(LASTING)
+def test_requests_of_a_round_were_under_way_together(found: list[Record]) -> None:
+    numbers = rounds(found)
+    for one, number in zip(found, numbers, strict=True):
+        for other, its in zip(found, numbers, strict=True):
+            if number == its:
+                assert one.asked < other.end
+    assert set(numbers) == set(range(1, max(numbers, default=0) + 1))
+
+
+def test_a_request_that_waited_for_its_turn_is_of_the_round_in_which_it_was_asked_for() -> None:
+    late = Record("u", 0.0, (Try(5, 6),))
+    assert rounds([record(0, 5), late, record(6, 7)]) == [1, 1, 2]
+
+
+# ---- totals and the limit
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=20))
+def test_covered_time_counts_each_moment_once(spans: list[tuple[int, int]]) -> None:
+    moments = {at for begin, length in spans for at in range(begin, begin + length)}
+    assert covered((begin, begin + length) for begin, length in spans) == len(moments)
+
+
+@given(TRACES)
+def test_totals_are_those_of_the_tries(found: list[Record]) -> None:
+    total = summarize(found, 1.0)
+    assert total.requests == len(found)
+    assert total.retries + total.requests == sum(len(one.tries) for one in found)
+    assert total.nbytes == sum(one.nbytes for one in found)
+    assert total.network <= sum(one.end - one.asked for one in found) * (1 + 1e-9) + 1e-9
+    assert total.limit >= total.rounds * total.latency
+
+
+def test_the_limit_is_rounds_times_latency_and_bytes_over_bandwidth() -> None:
+    found = [
+        record(0, 0.1, 1000, 0.1),
+        record(0.2, 1.35, 1_000_000, 0.35),  # a megabyte a second
+        record(0.2, 1.35, 2_000_000, 0.35),  # and two at the same time
+    ]
+    total = summarize(found, 2.0)
+    assert (total.rounds, total.latency) == (2, 0.1)
+    assert total.bandwidth == pytest.approx(3e6)
+    assert total.limit == pytest.approx(2 * 0.1 + 3_001_000 / 3e6)
+    assert total.times_limit == pytest.approx(1.25 / total.limit)
+
+
+def test_small_rounds_tell_the_bandwidth_only_if_there_are_no_others() -> None:
+    small = record(0, 1, TELLING - 1, 0.999)
+    large = record(1, 3, TELLING, 2)
+    assert summarize([small], 1).bandwidth == pytest.approx((TELLING - 1) / 0.001)
+    assert summarize([small, large], 3).bandwidth == pytest.approx(TELLING)
+
+
+def test_bytes_of_tries_that_failed_are_not_in_the_limit() -> None:
+    cut = Record("u", 0, (Try(0, 2, 1, 206, 500_000, "cut"), Try(3, 5, 4, 206, 1_000_000)))
+    total = summarize([cut], 5)
+    assert (total.retries, total.paused, total.nbytes) == (1, 1, 1_500_000)
+    assert total.limit == pytest.approx(1 + 1_000_000 / 750_000)
+
+
+def test_without_requests_there_is_no_limit() -> None:
+    total = summarize([], 1.0)
+    assert (total.rounds, total.limit, total.times_limit, total.bandwidth) == (0, 0, None, None)
+    assert "requests" in dict(lines(total))
+
+
+# ---- the waterfall
+
+
+@given(records())
+def test_segments_cover_a_request_from_asking_to_its_end(one: Record) -> None:
+    at = one.asked
+    for segment in segments(one):
+        assert segment.begin == at < segment.end
+        at = segment.end
+    assert at == one.end
+
+
+def test_a_retry_is_drawn_with_its_pause() -> None:
+    again = Record("u", 0, (Try(1, 2, error="busy"), Try(4, 6, 5, 200, 10)))
+    assert [(one.phase, one.begin, one.end) for one in segments(again)] == [
+        ("queued", 0, 1),
+        ("failed", 1, 2),
+        ("pause", 2, 4),
+        ("waiting", 4, 5),
+        ("body", 5, 6),
+    ]
+
+
+@given(TRACES)
+def test_every_request_has_one_row(found: list[Record]) -> None:
+    rows = [row for one in waterfall(found) for row in one.rows]
+    assert sorted(row.number for row in rows) == list(range(1, len(found) + 1))
+    assert min((row.begin for row in rows), default=0) == 0
+
+
+@given(TRACES)
+def test_the_picture_is_xml_and_all_bars_are_in_it(found: list[Record]) -> None:
+    root = ET.fromstring(draw(waterfall(found)))
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    bars = list(root.iter(f"{SVG}rect"))
+    for bar in bars:
+        x, y = float(bar.get("x", 0)), float(bar.get("y", 0))
+        assert 0 <= x <= x + float(bar.attrib["width"]) <= width
+        assert 0 <= y <= y + float(bar.attrib["height"]) <= height
+    assert len(list(root.iter(f"{SVG}g"))) == len(found)
+
+
+@given(st.floats(1e-6, 1e9))
+def test_an_axis_has_a_few_round_times(seconds: float) -> None:
+    found = ticks(seconds)
+    assert 3 <= len(found) <= 9
+    assert found[0] == 0
+    assert found[-1] <= seconds * (1 + 1e-9)
+
+
+@given(TRACES)
+def test_the_page_needs_nothing_else_and_runs_nothing(found: list[Record]) -> None:
+    page = render(waterfall(found), summarize(found, 1))
+    tags = set(re.findall(r"<([a-z!][a-z0-9]*)", page))
+    assert not tags & {"script", "link", "img", "iframe", "object", "image", "use"}
+    assert not re.search(r"""(src|href|url)\s*[=(]\s*["']?\w""", re.sub(">[^<]*<", "><", page))
+
+
+def test_what_files_and_servers_say_is_no_part_of_the_page() -> None:
+    bad = "<script>alert(1)</script>"
+    one = Record(f"https://h/{bad}", 0, (Try(0, 1, error=bad), Try(1, 2)), cause=bad)
+    page = render(waterfall([one]), summarize([one], 1))
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") >= 3
+
+
+# ---- the document
+
+
+@given(TRACES, st.floats(0, 1e6))
+def test_a_trace_is_the_same_after_writing_and_reading(found: list[Record], seconds: float) -> None:
+    assert loads(dumps(found, seconds), "t.json") == (found, seconds)
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """A sound document with another value at a path of names and numbers."""
+    document = json.loads(json.dumps(DOCUMENT))
+    *steps, last = (int(step) if step.isdecimal() else step for step in path.split("."))
+    place = document
+    for step in steps:
+        place = place[step]
+    place[last] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "is not a trace"),
+        ('{"format": "zarr"}', "is not a trace"),
+        ('{"format": "nczarr-trace", "version": 1}', "lacks 'requests'"),
+        (changed("version", 2), "version 2; version 1 is read"),
+        (changed("seconds", "1"), "place of a time"),
+        (changed("seconds", 10**400), "place of a time"),
+        (changed("seconds", float("nan")), "place of a time"),
+        (changed("requests", {}), "place of an array"),
+        (changed("requests.0", 1), "place of an object"),
+        (changed("requests.0.url", None), "place of a text"),
+        (changed("requests.0.url", "a\x1b[2J"), "place of a text"),
+        (changed("requests.0.kind", "put"), "kind 'put'"),
+        (changed("requests.0.kind", []), "kind"),
+        (changed("requests.0.tail", -1), "place of a count"),
+        (changed("requests.0.extents", [[1]]), "damaged trace"),
+        (changed("requests.0.extents", [[1, 2, 3]]), "damaged trace"),
+        (changed("requests.0.tries", []), "not in order"),
+        (changed("requests.0.asked", 5), "not in order"),
+        (changed("requests.0.tries.0.first_byte", 7), "not in order"),
+        (changed("requests.0.tries.0.status", True), "place of a count"),
+    ],
+)
+def test_what_is_no_trace_is_one_error(document: Any, reason: str) -> None:
+    text = document if isinstance(document, str) else json.dumps(document)
+    with pytest.raises(FormatError, match=re.escape(reason)) as caught:
+        loads(text, "t.json")
+    assert caught.value.object == "t.json"
+
+
+# ---- names and comparisons
+
+
+@pytest.mark.parametrize(
+    ("urls", "root", "found"),
+    [
+        ([], "", []),
+        (["http://h/a.nc", "http://h/a.nc"], "http://h/a.nc", ["", ""]),
+        (["http://h/a.nc#mode=bytes", "http://h/a.nc?***"], "http://h/a.nc", ["", ""]),
+        (["http://h/t", "http://h/t/.zgroup"], "http://h/t", ["", ".zgroup"]),
+        (["http://h/t/a", "http://h/t/ab"], "http://h/t", ["a", "ab"]),
+        (["http://h/t/a%20b/0", "http://h/t/c"], "http://h/t", ["a b/0", "c"]),
+        (["s3://b/t/a%20b", "s3://b/t/c"], "s3://b/t", ["a%20b", "c"]),
+    ],
+)
+def test_files_have_names_below_what_they_have_in_common(
+    urls: list[str], root: str, found: list[str]
+) -> None:
+    given_ = [record(0, 1, url=url) for url in urls]
+    assert common_root(given_) == root
+    assert names(given_) == found
+
+
+def test_the_same_requests_elsewhere_and_at_another_time_are_the_same() -> None:
+    a = [record(0, 1, 10), record(1, 2, 10, extents=((5, 9),))]
+    b = [record(0, 3, 10, url="s3://b/k"), record(3, 9, 10, url="s3://b/k", extents=((5, 9),))]
+    found = compare(a, b, (summarize(a, 2), summarize(b, 9)))
+    assert found.same_requests
+    assert "only in" not in "\n".join(found.lines())
+
+
+def test_requests_of_one_trace_only_are_named_and_counted() -> None:
+    one = record(0, 1, 10)
+    other = replace(one, extents=((5, 9),))
+    found = compare([one], [one, other, other], (summarize([one], 1), summarize([one] * 3, 1)))
+    assert not found.same_requests
+    *_, head, named = found.lines()
+    assert (head, named) == ("only in B: 2 requests", "  bytes 5-8, 2 times")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"kind": "list"}, "names below it"),
+        ({"tail": 5}, "last 5 bytes"),
+        ({"extents": None}, "all"),
+        ({"extents": ()}, "version"),
+        ({"extents": ((0, 4), (7, None))}, "bytes 0-3, 7-"),
+        ({"extents": tuple((n, n + 1) for n in range(0, 50, 5))}, "bytes 0-0, 5-5, 10-10 and 7 ra"),
+    ],
+)
+def test_what_was_asked_for_is_said(changes: dict[str, Any], text: str) -> None:
+    assert asked_for(replace(record(0, 1), **changes)).startswith(text)
