@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.tools.compare import compare
     from nczarr_xarray.tools.doctor.api import doctor
     from nczarr_xarray.tools.trace.trace import trace
+    from nczarr_xarray.tools.upgrade import upgrade
     from nczarr_xarray.tools.validate import validate
     from nczarr_xarray.tools.versions import show_versions
     from nczarr_xarray.views.store import open_store
@@ -65,6 +66,7 @@ _MODULES = {
     "nczarr_xarray.dataset.opened": ["Opened"],
     "nczarr_xarray.tools.compare": ["compare"],
     "nczarr_xarray.tools.trace.trace": ["trace"],
+    "nczarr_xarray.tools.upgrade": ["upgrade"],
     "nczarr_xarray.tools.validate": ["validate"],
     "nczarr_xarray.tools.versions": ["show_versions"],
     "nczarr_xarray.tools.doctor.api": ["doctor"],
@@ -98,6 +100,7 @@ __all__ = [
     "to_cfa",
     "to_nczarr",
     "trace",
+    "upgrade",
     "validate",
 ]
 

@@ -24,6 +24,7 @@ from nczarr_xarray.cli import (
     info,
     refs,
     trace,
+    upgrade,
     validate,
 )
 from nczarr_xarray.cli.text import UsageError, report, reported_warnings
@@ -48,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
         convert_refs,
         validate,
         trace,
+        upgrade,
         demo,
     ):
         command.add_parser(subparsers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -134,4 +135,40 @@ def _attributes(group: int, variable: int) -> dict[str, Attribute]:
         else:
             value = np.array(values[:length], NC_DTYPES[nc_type])
         found[name] = Attribute(name, nc_type, value)
+    return found
+
+
+def netcdf_values(url: str) -> dict[str, np.ndarray[Any, Any]]:
+    """The values that netCDF-C reads, by the path of the variable.
+
+    netCDF4's Python side takes dimensions of groups for others of the same name.
+    """
+    root = integer("nc_open", url.encode(), 0)
+    try:
+        return _values(root, "/")
+    finally:
+        call("nc_close", root)
+
+
+def _values(group: int, path: str) -> dict[str, np.ndarray[Any, Any]]:
+    found = {}
+    for i in identifiers("nc_inq_varids", group):
+        nc_type, c_type = C_TYPES[integer("nc_inq_vartype", group, i)]
+        ids = (ctypes.c_int * 1000)()
+        call("nc_inq_vardimid", group, i, ids)
+        shape = tuple(
+            integer("nc_inq_dimlen", group, d, kind=ctypes.c_size_t)
+            for d in ids[: integer("nc_inq_varndims", group, i)]
+        )
+        room = (c_type * max(1, math.prod(shape)))()
+        if 0 not in shape:
+            call("nc_get_var", group, i, room)
+        count = math.prod(shape)
+        if nc_type == "string":
+            array = np.array([(v or b"").decode() for v in room[:count]], object)
+        else:
+            array = np.frombuffer(room, NC_DTYPES[nc_type], count)
+        found[join(path, named("nc_inq_varname", group, i))] = array.reshape(shape)
+    for i in identifiers("nc_inq_grps", group):
+        found |= _values(i, join(path, named("nc_inq_grpname", i)))
     return found

@@ -1,0 +1,178 @@
+"""The metadata of a dataset in the form of another release of netCDF-C; chunks stay as they are."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nczarr_fsspec.changes.moment import same_documents
+from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, FormatError, StoreError
+from nczarr_fsspec.undo import on_error
+from nczarr_xarray.dataset.open import open_keys
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.export.new import WRITER
+from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.write_target import WriteTarget
+from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
+from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile, consolidate, documents, problems
+from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
+from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.model import FragmentArray
+
+#: Documents of netCDF-C 4.8.0, of which no other form has any.
+_OF_480 = (".nczarr", ".nczgroup", ".nczvar", ".nczattr")
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """The documents of a dataset in two forms.
+
+    Attributes
+    ----------
+    before, after
+        All documents by key, as they are and as they are to be.
+    """
+
+    before: Mapping[str, bytes]
+    after: Mapping[str, bytes]
+
+    @property
+    def removed(self) -> list[str]:
+        """Keys of documents that the other form does not have."""
+        return sorted(self.before.keys() - self.after.keys())
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything changes."""
+        return not same_documents(self.before, self.after)
+
+    def difference(self) -> str:
+        """Return what changes, as a unified difference of the documents with a line a member."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for key in sorted(self.before.keys() | self.after.keys()):
+            old, new = (_Side.of(key, form) for form in (self.before, self.after))
+            yield from difflib.unified_diff(old.lines, new.lines, old.name, new.name, lineterm="")
+
+
+def upgrade(
+    target: Any,
+    compat: str = "4.9.3",
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    dry_run: bool = False,
+) -> Upgrade:
+    """Write the metadata of a dataset anew, for another release of netCDF-C.
+
+    All documents change in one step, or none. Chunks are neither read nor moved.
+
+    Parameters
+    ----------
+    target, storage_options
+        As for `nczarr_xarray.to_nczarr`: NCZarr of any release, or pure Zarr 2.
+    compat
+        The netCDF-C release that must be able to read it: ``"4.9.3"``, ``"4.9.2"`` or ``"4.8.1"``.
+    dry_run
+        Only find out what would change.
+
+    Returns
+    -------
+    Upgrade
+        What changes.
+
+    Raises
+    ------
+    ExportError
+        If something cannot be said in that form; it lists all of it, and nothing is written.
+    ConflictError
+        If another writer is at work.
+    NCZarrError
+        If there is no dataset, or it cannot be read or written.
+    """
+    if compat not in COMPAT:
+        raise ExportError("compat", f"is {compat!r}; it is one of {', '.join(COMPAT)}")
+    place = WriteTarget(find_destination(target, storage_options))
+    profile = Profile(COMPAT[compat])
+    planned = _plan(place, profile)
+    if dry_run or not planned.is_needed:
+        return planned
+    change = place.edit()
+    with on_error(change.abort):
+        planned = _plan(place, profile)  # again, under the lock
+    task = WriteTask(change, documents=planned.after, removed=planned.removed)
+    with Progress("upgrade", shown=False) as progress:
+        task.run(progress)
+    return planned
+
+
+def _plan(place: WriteTarget, profile: Profile) -> Upgrade:
+    """Read a dataset, and say all of it in another form."""
+    store = place.reader()
+    if store is None:
+        raise DatasetNotFoundError(place.url, "there is nothing")
+    with open_keys(store, options=OpenOptions(consolidated=False)) as opened:
+        hierarchy = opened.hierarchy
+        if hierarchy.generation == "v3":
+            raise FormatError(place.url, "is Zarr 3, which netCDF-C does not read: copy it")
+        found = [*_left_out(opened), *problems(hierarchy.root, profile)]
+        if found:
+            reason = "cannot be said in this form; nothing was written"
+            raise ExportError(place.url, reason, dict.fromkeys(found))
+        after = documents(hierarchy.root, profile, WRITER)
+        before = _documents(opened, after)
+    if CONSOLIDATED in before:
+        after[CONSOLIDATED] = consolidate(after)
+    return Upgrade(before, after)
+
+
+def _left_out(opened: Opened) -> Iterator[str]:
+    """Yield what would be lost, because it was not understood when the dataset was opened."""
+    for problem in opened.hierarchy.problems:
+        yield f"{problem}: correct that first (nczarr validate)"
+    for group in opened.hierarchy.root.walk():
+        for variable in group.variables.values():
+            if isinstance(variable.array, FragmentArray):
+                yield f"{variable.path}: is an aggregation: write another one (nczarr copy)"
+
+
+def _documents(opened: Opened, after: Iterable[str]) -> dict[str, bytes]:
+    """Return the documents of the same nodes as they are, and consolidated metadata."""
+    folders = dict.fromkeys(key[: key.rfind("/") + 1] for key in after)
+    keys = [*after, *(folder + name for folder in folders for name in _OF_480), CONSOLIDATED]
+    found = {}
+    for key, data in zip(keys, opened.keys.get_many(keys), strict=True):
+        if isinstance(data, StoreError):
+            raise data
+        if data is not None:
+            found[key] = data
+    return found
+
+
+class _Side(NamedTuple):
+    """One side of a difference: a document with one line a member."""
+
+    name: str
+    lines: list[str]
+
+    @classmethod
+    def of(cls, key: str, form: Mapping[str, bytes]) -> _Side:
+        data = form.get(key)
+        if data is None:
+            return cls("/dev/null", [])
+        apostrophe = "'" if key.endswith((".zattrs", ".nczattr")) else '"'
+        return cls(key, list(_indented(loads(data, key, apostrophe=apostrophe))))
+
+
+def _indented(value: JSON, name: str = "", margin: str = "") -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        yield f"{margin}{name}{{"
+        for member, inner in value.items():
+            yield from _indented(inner, f"{dumps(member)}: ", margin + "  ")
+        yield f"{margin}}}"
+    else:
+        yield f"{margin}{name}{dumps(value)}"
