@@ -24,11 +24,10 @@ from nczarr_fsspec.transport.bodies import (
 )
 from nczarr_fsspec.transport.contentrange import ContentRange, content_range, unsatisfied_size
 from nczarr_fsspec.transport.policy import Clock, TransientError
+from nczarr_fsspec.transport.recording import MISSING
 from nczarr_fsspec.transport.request import END, Answer, Extent, Request
 from nczarr_fsspec.transport.version import FileVersion, changed
 
-#: answers that say there is no such file
-MISSING = frozenset({404, 410})
 #: answers after which another try may succeed
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 #: those of them that mean "too many requests"

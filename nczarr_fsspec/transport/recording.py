@@ -14,6 +14,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+#: answers that say there is no such file
+MISSING = frozenset({404, 410})
+
 Kind: TypeAlias = Literal["get", "list"]
 
 
@@ -28,7 +31,7 @@ class Try:
     first_byte
         When the answer began; None if it did not, or nothing tells.
     status
-        That of HTTP; None if there was no answer, or no HTTP.
+        That of HTTP; None if there was no answer, or no HTTP. 404 for no such file in any case.
     nbytes
         Bytes of the body that came.
     error
@@ -75,6 +78,12 @@ class Record:
     def end(self) -> float:
         """When it was answered, or given up."""
         return self.tries[-1].end
+
+    @property
+    def answered(self) -> bool:
+        """Whether it brought what was asked for at last."""
+        last = self.tries[-1]
+        return not last.error and last.status not in MISSING
 
     @property
     def nbytes(self) -> int:

@@ -34,9 +34,10 @@ from aiobotocore.httpsession import AIOHTTPSession
 from s3fs import S3FileSystem
 from yarl import URL
 
-from nczarr_fsspec.transport.answers import MISSING, TRANSIENT, read_answer
+from nczarr_fsspec.transport.answers import TRANSIENT, read_answer
 from nczarr_fsspec.transport.bodies import is_encoded, up_to
 from nczarr_fsspec.transport.policy import Clock, Timeout, TransientError
+from nczarr_fsspec.transport.recording import MISSING
 from nczarr_fsspec.transport.request import Answer, Data, Request, range_text
 from nczarr_fsspec.transport.sessions import TOO_MANY_FILES, connecting, translated
 from nczarr_fsspec.transport.signature import Signer, region_of

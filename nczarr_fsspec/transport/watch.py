@@ -50,6 +50,8 @@ class Watch:
             try:
                 answer = await attempt(left)
                 seen.nbytes = seen.nbytes or _size(answer)
+                if answer is None:  # however the filesystem says so
+                    seen.status = seen.status or 404
                 return answer
             except BaseException as problem:
                 error = _line(redact(str(problem))) or type(problem).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import runpy
 import sys
@@ -63,9 +64,10 @@ def run(args: argparse.Namespace) -> int:
     if args.replay is not None:
         if len(args.words) != 1:
             raise UsageError("--replay", "takes one URL: nczarr trace --replay T.json URL")
-        again = Trace.load(args.replay).replay(args.words[0], dict(args.options) or None)
+        first = Trace.load(args.replay)
+        again = first.replay(args.words[0], dict(args.options) or None)
         _write(again, args)
-        return 1 if any(record.tries[-1].error for record in again.records) else 0
+        return 1 if again.failed > first.failed else 0
     if not args.words:
         raise UsageError("trace", "needs a command: nczarr trace -- nczarr info URL")
     with trace() as recorded:
@@ -93,6 +95,8 @@ def run_python(words: Sequence[str]) -> int:
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # what takes too long is what is to be traced
+        return 128 + 2
     except Exception:  # noqa: BLE001 - a program that fails says so as Python does, and is traced
         traceback.print_exc()
         return 1
@@ -113,7 +117,7 @@ def _execute(arguments: Sequence[str]) -> None:
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv = [first, *rest]
-        sys.path.insert(0, first.rpartition("/")[0])
+        sys.path.insert(0, os.path.dirname(first))
         runpy.run_path(first, run_name="__main__")
 
 

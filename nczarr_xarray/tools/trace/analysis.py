@@ -131,5 +131,7 @@ def _size(tries: Iterable[Try]) -> int:
 
 def _speed(tries: Sequence[Try]) -> float | None:
     """Return the bytes per second of bodies; None if they took no time."""
-    time = covered((one.first_byte or one.begin, one.end) for one in tries if one.nbytes)
+    begins = (one.begin if one.first_byte is None else one.first_byte for one in tries)
+    spans = zip(begins, tries, strict=True)
+    time = covered((begin, one.end) for begin, one in spans if one.nbytes)
     return _size(tries) / time if time > 0 else None

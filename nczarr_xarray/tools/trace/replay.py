@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.filesystem_place import place_of_url
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.open import open_transport
@@ -19,11 +20,11 @@ from nczarr_xarray.tools.trace.names import names
 
 def replay(
     records: Sequence[Record], url: str, storage_options: Mapping[str, Any] | None = None
-) -> int:
+) -> None:
     """Send recorded requests to `url`, each when those are answered that were when it was asked.
 
     So they go out in the same order and as many at a time, and the pauses of the program in
-    between are left out.
+    between are left out. What fails, fails.
 
     Parameters
     ----------
@@ -31,11 +32,6 @@ def replay(
         The place of what the records have in common: of the file, or of the tree.
     storage_options
         For fsspec.
-
-    Returns
-    -------
-    int
-        How many requests failed.
 
     Raises
     ------
@@ -46,14 +42,16 @@ def replay(
     transport = open_transport(place.fs, place.own.timeout)
     root = place.path
     paths = [transport.join(root, name) if name else root for name in names(records)]
+    sending = send(transport, records, paths)
+    future = asyncio.run_coroutine_threadsafe(sending, transport.loop)
     try:
-        sending = send(transport, records, paths)
-        return asyncio.run_coroutine_threadsafe(sending, transport.loop).result()
+        future.result()
     finally:
+        future.cancel()  # if this thread was interrupted
         transport.close()
 
 
-async def send(transport: Transport, records: Sequence[Record], paths: Sequence[str]) -> int:
+async def send(transport: Transport, records: Sequence[Record], paths: Sequence[str]) -> None:
     """Send records to the files at `paths` as `replay` does, on the loop of `transport`."""
     order = sorted(range(len(records)), key=lambda i: records[i].end)
     ends = [records[i].end for i in order]
@@ -64,32 +62,26 @@ async def send(transport: Transport, records: Sequence[Record], paths: Sequence[
     passed[0].set()
     front = 0
 
-    async def one(i: int) -> bool:
+    async def one(i: int) -> None:
         nonlocal front
         await passed[bisect_right(ends, records[i].asked)].wait()
-        try:
-            return await _again(transport, records[i], paths[i])
-        finally:
-            answered[place_of[i]] = True
-            while front < len(order) and answered[front]:
-                front += 1
-                passed[front].set()
+        await _again(transport, records[i], paths[i])
+        answered[place_of[i]] = True
+        while front < len(order) and answered[front]:
+            front += 1
+            passed[front].set()
 
     asked = sorted(range(len(records)), key=lambda i: records[i].asked)
-    return (await asyncio.gather(*map(one, asked))).count(False)
+    await asyncio.gather(*map(one, asked))
 
 
-async def _again(transport: Transport, record: Record, path: str) -> bool:
-    """Send one request; return whether it was answered."""
-    with caused_by(record.cause):
-        try:
-            if record.kind == "list":
-                await transport.list(path)
-            else:
-                await transport.fetch(_request(transport, record, path))
-        except StoreError:  # which is recorded
-            return False
-    return True
+async def _again(transport: Transport, record: Record, path: str) -> None:
+    """Send one request, as it was."""
+    with caused_by(record.cause), suppress(NCZarrError):  # which is recorded
+        if record.kind == "list":
+            await transport.list(path)
+        else:
+            await transport.fetch(_request(transport, record, path))
 
 
 def _request(transport: Transport, record: Record, path: str) -> Request:

@@ -21,7 +21,7 @@ from nczarr_xarray.tools.trace.waterfall import waterfall
 
 @dataclass(slots=True)
 class Trace:
-    """The requests that went out while it was recorded.
+    """The requests that went out while it was recorded; complete when the block ends.
 
     Attributes
     ----------
@@ -44,6 +44,11 @@ class Trace:
     def summary(self) -> Summary:
         """What the requests add up to, and the least time that there is for them."""
         return summarize(self.records, self.seconds)
+
+    @property
+    def failed(self) -> int:
+        """How many requests did not bring what was asked for, be it that there is none."""
+        return sum(not record.answered for record in self.records)
 
     def json(self) -> str:
         """Return the trace as a document that `load` reads."""

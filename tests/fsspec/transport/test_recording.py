@@ -209,6 +209,22 @@ def test_only_with_a_recorder_is_a_request_watched(
     assert bool(made) is recording_on
 
 
+def test_no_such_file_is_404_for_every_filesystem() -> None:
+    records: list[Record] = []
+    transport = FsspecTransport(MemoryFileSystem())
+
+    async def ask() -> None:
+        with recorded(records.append):
+            assert await transport.fetch(Request("/recorded/none", "memory://none")) is None
+
+    try:
+        asyncio.run(ask())
+    finally:
+        transport.close()
+    (record,) = records
+    assert (record.tries[0].status, record.answered) == (404, False)
+
+
 def test_the_end_and_the_bytes_of_a_record_are_those_of_its_tries() -> None:
     record = Record("u", 0, (Try(0, 1, nbytes=5, error="cut"), Try(2, 3, nbytes=10)))
     assert (record.end, record.nbytes) == (3, 15)

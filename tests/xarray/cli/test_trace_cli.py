@@ -65,6 +65,7 @@ def test_a_script_is_traced_with_its_arguments(
         (["-m", "nczarr_xarray", "--version"], 0, "nczarr"),
         (["-c", "import sys; sys.exit('no more')"], 1, "no more"),
         (["-c", "1 / 0"], 1, "ZeroDivisionError"),
+        (["-c", "raise KeyboardInterrupt"], 130, "read rounds"),
         (["none.py"], 1, "none.py"),
     ],
 )
@@ -110,9 +111,12 @@ def test_traces_of_different_requests_differ(
     assert "only in B" in capsys.readouterr().out
 
 
-def test_a_replay_that_fails_returns_1(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_replay_that_fails_returns_1(
+    status: int, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["trace", "--json", "a.json", "--", "nczarr", "info", f"{server.url}/h5.nc"]) == 0
-    with Server({}, missing_status=403) as other:
+    with Server({}, missing_status=status) as other:
         assert main(["trace", "--replay", "a.json", f"{other.url}/x.nc"]) == 1
 
 

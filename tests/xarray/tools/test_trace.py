@@ -143,7 +143,7 @@ def test_a_replay_records_what_fails(server: Server) -> None:
     found = traced(f"{server.url}/h5.nc")
     with Server({}, missing_status=403) as other:
         again = found.replay(f"{other.url}/h5.nc")
-    assert len(again.records) == len(found.records)
+    assert len(again.records) == len(found.records) == again.failed
     assert all("403" in record.tries[-1].error for record in again.records)
 
 
@@ -168,8 +168,7 @@ class Transport:
 @given(LASTING)
 def test_a_request_is_sent_again_when_those_before_it_are_answered(records: list[Record]) -> None:
     transport: Any = Transport(records)
-    failed, _ = run(send(transport, records, [*map(str, range(len(records)))]))
-    assert failed == 0
+    run(send(transport, records, [*map(str, range(len(records)))]))
     assert transport.left == {}
     for i, one in enumerate(records):
         ends = [transport.spans[str(k)][1] for k, o in enumerate(records) if o.end <= one.asked]
