@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         print()
     else:
         _show(findings)
-        print(f"{unsound} findings" if unsound else "sound")
+        print(f"not sound: errors and warnings: {unsound}" if unsound else "sound")
     return int(unsound > 0)
 
 

@@ -15,28 +15,13 @@ from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.finding import note, warning
 from nczarr_xarray.tools.validate.subject import Subject
 
-_NEEDS_LEVEL = ("zlib", "bz2", "zstd")
-
 
 def _filters(zarray: dict[str, JSON]) -> str | None:
     return "'filters' is [], at which netCDF-C crashes" if zarray.get("filters") == [] else None
 
 
 def _order(zarray: dict[str, JSON]) -> str | None:
-    if "order" not in zarray:
-        return "'order' is missing, without which netCDF-C crashes"
-    if zarray["order"] == "F" and len(zarray.get("shape") or ()) > 1:
-        return "'order' is F, which netCDF-C ignores: the data come out transposed"
-    return None
-
-
-def _level(zarray: dict[str, JSON]) -> str | None:
-    for config in (*(zarray.get("filters") or ()), zarray.get("compressor")):
-        if not isinstance(config, dict) or config.get("id") not in _NEEDS_LEVEL:
-            continue
-        if "level" not in config:
-            return f"the codec {config['id']!r} has no 'level', without which netCDF-C crashes"
-    return None
+    return None if "order" in zarray else "'order' is missing, without which netCDF-C crashes"
 
 
 def _byte_order(zarray: dict[str, JSON]) -> str | None:
@@ -46,11 +31,10 @@ def _byte_order(zarray: dict[str, JSON]) -> str | None:
     return None
 
 
-#: What netCDF-C cannot cope with in a ``.zarray``.
+#: What netCDF-C cannot cope with in a ``.zarray``, apart from what `compat` finds in the model.
 _RULES: tuple[Callable[[dict[str, JSON]], str | None], ...] = (
     _filters,
     _order,
-    _level,
     _byte_order,
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from nczarr_fsspec.errors import FormatError, IncompleteExportError, NCZarrError, UnsupportedError
 from nczarr_xarray.formats.nczarr import spellings
+from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.finding import error, note, warning
 from nczarr_xarray.tools.validate.subject import Subject
@@ -70,7 +71,7 @@ def dimensions(subject: Subject) -> Iterator[Finding]:
             yield error(
                 "dimension-rank",
                 variable.path,
-                f"refers to {len(references)} dimensions and has shape [{', '.join(shape)}]",
+                f"refers to {len(references)} dimensions and has shape {dumps(shape)}",
                 _RESTORE,
             )
             continue

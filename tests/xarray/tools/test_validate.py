@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -18,11 +19,13 @@ import xarray as xr
 from nczarr_fsspec.changes.create import partial_path
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, STAGED, WRITERS, Incomplete, Journal
 from nczarr_fsspec.changes.owner import AT_WORK, Owner
-from nczarr_xarray import DatasetNotFoundError, aggregate, validate
+from nczarr_xarray import DatasetNotFoundError, NCZarrError, aggregate, validate
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate import counts, fixable, repair
+from tests.support.damage import mutate
 from tests.support.httpserver import Server
+from tests.support.marks import slow_but
 from tests.support.samples import CONSOLIDATED, DATA, NCZARR, Objects, vector
 
 #: A process that has certainly ended: no system has such a number.
@@ -173,6 +176,15 @@ def test_attribute_of_internal_type_and_empty_one_without() -> None:
     assert "empty" in texts[1]
 
 
+def test_shape_that_is_no_list_of_lengths() -> None:
+    objects = {
+        **structure(dimension_references=["/time", "/x"]),
+        "t/.zarray": edited(NCZARR, "t/.zarray", shape=[True])["t/.zarray"],
+    }
+    (found,) = [f for f in validate(objects) if f.code == "dimension-rank"]
+    assert "shape [true]" in found.text
+
+
 def test_undecodable_chunks_are_all_named() -> None:
     objects = {**zlib_tree(), "t/0": b"no", "t/1": b"neither"}
     found = [f for f in validate(objects, data=True) if f.code == "chunk-undecodable"]
@@ -192,6 +204,17 @@ def test_finding_is_plain() -> None:
     assert asdict(one)["path"] == "more"
     with pytest.raises(AttributeError):
         one.code = "other"  # type: ignore[misc]  # that it fails is the point
+
+
+@pytest.mark.parametrize("seed", slow_but(range(600), *range(40)))
+def test_damage_gives_findings_or_one_clear_error(seed: int) -> None:
+    rng = random.Random(seed)
+    bases = (NCZARR, CONSOLIDATED, vector("strings-nczarr+file-4.9.2"), zlib_tree())
+    objects, _ = mutate(rng.choice(bases), rng)
+    try:
+        assert all(finding.text for finding in validate(objects, data=True))
+    except NCZarrError as error:
+        assert error.object
 
 
 # -- directories -------------------------------------------------------------------
