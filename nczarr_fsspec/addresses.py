@@ -196,7 +196,9 @@ class AddressPolicy:
                 place = locate(moved, self._master, shown, self._aliases)
                 break
         # what is looked at is the text that will be opened, whatever was thought of its parts
-        if (refused := self._refusal(place_of(place.text, self._aliases))) is not None:
+        plain = place.is_local and not is_url(place.text)
+        opened = place if plain else place_of(place.text, self._aliases)
+        if (refused := self._refusal(opened)) is not None:
             raise AccessDeniedError(shown, refused)
         return place.text
 

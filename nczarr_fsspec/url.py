@@ -199,6 +199,8 @@ def redact(text: str) -> str:
     Masked are user and password, and the values of the query and the fragment whose name says
     that they are a signature, token or key (``X-Amz-*``, ``sig``, ``token``, ...).
     """
+    if "@" not in text and "=" not in text:
+        return text
 
     def mask(match: re.Match[str]) -> str:
         name = unquote(match[1])
