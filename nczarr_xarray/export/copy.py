@@ -19,7 +19,7 @@ from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.new import plan_contents
 from nczarr_xarray.export.storage import fill_element, note_text, text_dtype
-from nczarr_xarray.export.stored import netcdf_text, stored_as
+from nczarr_xarray.export.stored import netcdf_text, packed, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, settle
 from nczarr_xarray.export.write_request import aligned_item
@@ -266,7 +266,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
         variable = netcdf_text(variable)
     stored = stored_as(opened, variable)
     source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
-    dtype, codecs, chunks = stored.dtype, stored.codecs, stored.chunk_shape
+    dtype, codecs, chunks = packed(stored.dtype), stored.codecs, stored.chunk_shape
     array = variable.array
     fill = array.fill if array is not None else None
     if variable.nc_type == "string" and dtype.kind in "OU":

@@ -69,3 +69,13 @@ def netcdf_text(variable: Variable) -> Variable:
     if attributes.pop("_Encoding", None) is None and variable.dtype.itemsize == 1:
         return replace(variable, nc_type="char")
     return replace(variable, attributes=attributes)
+
+
+def packed(dtype: np.dtype) -> np.dtype:
+    """Return a dtype without padding between its fields, which Zarr would take for fields."""
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.dtype((packed(base), shape))
+    if dtype.names is None:
+        return dtype
+    return np.dtype([(name, packed(dtype[name])) for name in dtype.names])

@@ -11,6 +11,7 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
@@ -176,3 +177,24 @@ def test_what_is_rewritten_is_strict_json(tmp_path: Path, what: str) -> None:
             np.testing.assert_array_equal(back.attrs["list"], attributes[0]["list"])
             assert json.loads(back.attrs["deep"]) == {"er": "NaN"}
             assert back["v"].attrs == attributes[1] == {"valid_max": np.inf}
+
+
+# -- compounds -----------------------------------------------------------------------------------
+
+
+def test_padding_of_compounds_is_not_stored(tmp_path: Path) -> None:
+    """Zarr would take it for fields without names, which no reader opens."""
+    inner = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+    data = np.zeros(10, np.dtype([("x", "u1"), ("y", ">i8"), ("z", inner, (2,))], align=True))
+    data["y"], data["z"]["b"][:, 1] = np.arange(10), 5
+    options: dict[str, Any] = {"chunks": (4,), "compression": "gzip", "shuffle": True}
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("v", data=data, **options)
+        file.create_dataset("flat", data=data["z"][:, 0])
+        file.create_dataset("filled", (10,), data.dtype, fillvalue=data[3], **options)
+    target = TARGETS["pure"].format(tmp_path)
+    copied(tmp_path / "x.h5", target, "--verify")
+    assert zarr.open_array(tmp_path / "y" / "flat", mode="r").dtype.names == ("a", "b")
+    with xr.open_dataset(target, engine="nczarr") as back:
+        assert back["v"].dtype.itemsize == 1 + 8 + 2 * 9
+        np.testing.assert_array_equal(back["filled"].values["y"], [3] * 10)
