@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -24,7 +25,9 @@ from nczarr_fsspec.transport.filesystems import (
     without_secrets,
 )
 from nczarr_fsspec.transport.fsspec import FsspecTransport
+from nczarr_fsspec.transport.recording import Kind
 from nczarr_fsspec.transport.request import Extent, Request
+from nczarr_fsspec.transport.watch import watched
 from nczarr_fsspec.writable import WritableStore, creating
 
 if TYPE_CHECKING:
@@ -97,7 +100,9 @@ class FsspecWriter(WritableStore):
         if isinstance(self._fs, MemoryFileSystem):  # all of it will be in memory
             self.put(key, Path(path).read_bytes())
         else:
-            self._keys.run_each(partial(self._put_file, path), [self._path(key)])
+            # what is not there, the filesystem says
+            nbytes = os.path.getsize(path) if os.path.exists(path) else 0
+            self._keys.run_each(partial(self._put_file, path, nbytes), [self._path(key)])
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]
@@ -147,17 +152,17 @@ class FsspecWriter(WritableStore):
         return None if answer is None else bytes(answer.parts[0] or b"")
 
     async def _put(self, data: bytes, path: str) -> None:
-        with self._naming(path, "written"):
+        with self._naming(path, "written", "put", len(data)):
             await self._call_making_folder(path, "pipe_file", path, data)
 
-    async def _put_file(self, local: str, path: str) -> None:
-        with self._naming(path, "written"):
+    async def _put_file(self, local: str, nbytes: int, path: str) -> None:
+        with self._naming(path, "written", "put", nbytes):
             await self._call("put_file", local, path)
 
     async def _create(self, data: bytes, path: str) -> bool:
         if await self._read(path, 1) is not None:  # a service may ignore conditions
             return False
-        with self._naming(path, "written"):
+        with self._naming(path, "written", "put", len(data)):
             try:
                 await self._call_making_folder(path, "pipe_file", path, data, mode="create")
             except Exception as error:
@@ -168,7 +173,7 @@ class FsspecWriter(WritableStore):
         return True
 
     async def _delete(self, path: str) -> None:
-        with self._naming(path, "deleted"):
+        with self._naming(path, "deleted", "delete"):
             try:
                 await self._call("rm_file", path)
             except FileNotFoundError as error:
@@ -180,7 +185,7 @@ class FsspecWriter(WritableStore):
         bucket = fs.split_path(paths[0])[0]
         objects = [{"Key": fs.split_path(path)[1]} for path in paths]
         request = {"Bucket": bucket, "Delete": {"Objects": objects, "Quiet": True}}
-        with self._naming(paths[0], "deleted"):
+        with self._naming(paths[0], "deleted", "delete"):
             # not fs._bulk_delete, which forgets what could not be deleted
             answer = await fs._call_s3("delete_objects", **request)
         for failed in answer.get("Errors", ()):
@@ -192,7 +197,7 @@ class FsspecWriter(WritableStore):
 
     async def _copy(self, targets: Mapping[str, str], source: str) -> None:
         target = targets[source]
-        with self._naming(source, f"moved to {target}"):
+        with self._naming(source, f"moved to {target}", "copy"):
             try:
                 await self._call_making_folder(target, "cp_file", source, target)
             except FileNotFoundError:
@@ -202,7 +207,7 @@ class FsspecWriter(WritableStore):
                 await self._put(await self._call("cat_file", source), target)
 
     async def _find(self, path: str) -> list[str]:
-        with self._naming(path, "listed"):
+        with self._naming(path, "listed", "list"):
             try:
                 if is_s3(self._fs):  # its _find asks for the path itself where nothing is below
                     fs = self._transport.shared.fs
@@ -237,15 +242,17 @@ class FsspecWriter(WritableStore):
         return await self._transport.shared.call(method, *args, **kwargs)
 
     @contextmanager
-    def _naming(self, path: str, what: str) -> Iterator[None]:
-        """Raise errors as ours, about `path` and without secrets."""
-        try:
-            yield
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
-            reason = f"cannot be {what}: {_explained(self._fs, error)}"
-            raise StoreError(self._transport.describe(path), reason) from None
+    def _naming(self, path: str, what: str, kind: Kind, nbytes: int = 0) -> Iterator[None]:
+        """Raise errors as ours, about `path` and without secrets; recorders see what is done."""
+        shown = self._transport.describe(path)
+        with watched(Request(path, shown), kind, nbytes):
+            try:
+                yield
+            except StoreError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
+                reason = f"cannot be {what}: {_explained(self._fs, error)}"
+                raise StoreError(shown, reason) from None
 
 
 def _bytes(data: Buffer) -> bytes:

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 #: answers that say there is no such file
 MISSING = frozenset({404, 410})
 
-Kind: TypeAlias = Literal["get", "list"]
+Kind: TypeAlias = Literal["get", "list", "put", "delete", "copy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Try:
     status
         That of HTTP; None if there was no answer, or no HTTP. 404 for no such file in any case.
     nbytes
-        Bytes of the body that came.
+        Bytes of the body that came, or that were written.
     error
         Why it failed, without secrets; ``""`` if it did not.
     """
@@ -59,7 +59,7 @@ class Record:
     tries
         At least one.
     kind
-        ``"list"`` for the names below a prefix.
+        ``"list"`` for the names below a prefix. Of writes, one try is all that the filesystem did.
     extents, tail
         As of `Request`; an extent without a stop goes to the end of the file.
     cause
@@ -87,7 +87,7 @@ class Record:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that came, in all tries."""
+        """Bytes that came or went, in all tries."""
         return sum(one.nbytes for one in self.tries)
 
 

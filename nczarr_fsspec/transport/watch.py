@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeVar
@@ -41,27 +42,33 @@ class Watch:
     tries: list[Try] = field(default_factory=list)
 
     def each(self, attempt: Attempt[T]) -> Attempt[T]:
-        """Return `attempt`, every call of which is seen."""
+        """Return `attempt`, every call of which is seen as a try."""
 
         async def watched(left: float) -> T:
-            seen = Seen()
-            token = SEEN.set(seen)
-            began, error = recording.now(), ""
-            try:
+            with self.one_try() as seen:
                 answer = await attempt(left)
                 seen.nbytes = seen.nbytes or _size(answer)
                 if answer is None:  # however the filesystem says so
                     seen.status = seen.status or 404
                 return answer
-            except BaseException as problem:
-                error = _line(redact(str(problem))) or type(problem).__name__
-                raise
-            finally:
-                SEEN.reset(token)
-                found = seen.first_byte, seen.status, seen.nbytes
-                self.tries.append(Try(began, recording.now(), *found, error))
 
         return watched
+
+    @contextmanager
+    def one_try(self, nbytes: int = 0) -> Iterator[Seen]:
+        """See what happens meanwhile as one try, of which so many bytes are known."""
+        seen = Seen(nbytes=nbytes)
+        token = SEEN.set(seen)
+        began, error = recording.now(), ""
+        try:
+            yield seen
+        except BaseException as problem:
+            error = _line(redact(str(problem))) or type(problem).__name__
+            raise
+        finally:
+            SEEN.reset(token)
+            found = seen.first_byte, seen.status, seen.nbytes
+            self.tries.append(Try(began, recording.now(), *found, error))
 
     def __enter__(self) -> Self:
         self.told, self.asked = recording.recorders, recording.now()
@@ -87,6 +94,16 @@ class Watch:
         )
         for recorder in self.told:
             recorder(record)
+
+
+@contextmanager
+def watched(request: Request, kind: Kind, nbytes: int = 0) -> Iterator[None]:
+    """Tell the recorders, if there are any, of what happens meanwhile, as one try of `request`."""
+    if not recording.recorders:
+        yield
+        return
+    with Watch(request, kind) as watch, watch.one_try(nbytes):
+        yield
 
 
 def _plain(extents: Sequence[tuple[int, int]] | None) -> tuple[tuple[int, int | None], ...] | None:

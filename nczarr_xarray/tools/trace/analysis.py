@@ -21,7 +21,7 @@ class Summary:
     requests, rounds, retries
         How many there were. A retry is a try of a request after its first.
     nbytes
-        Bytes that came, in all tries.
+        Bytes that came or were written, in all tries.
     seconds
         For how long requests were recorded.
     network

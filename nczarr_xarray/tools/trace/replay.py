@@ -21,7 +21,7 @@ from nczarr_xarray.tools.trace.names import names
 def replay(
     records: Sequence[Record], url: str, storage_options: Mapping[str, Any] | None = None
 ) -> None:
-    """Send recorded requests to `url`, each when those are answered that were when it was asked.
+    """Send recorded reads to `url`, each when those are answered that were when it was asked.
 
     So they go out in the same order and as many at a time, and the pauses of the program in
     between are left out. What fails, fails.
@@ -38,6 +38,7 @@ def replay(
     URLError, StoreError
         If `url` cannot be understood, or its filesystem not be opened.
     """
+    records = [record for record in records if record.kind in ("get", "list")]
     place = place_of_url(parse_url(url), storage_options)
     transport = open_transport(place.fs, place.own.timeout)
     root = place.path

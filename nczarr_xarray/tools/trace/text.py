@@ -6,6 +6,8 @@ from nczarr_fsspec.sizes import format_size
 from nczarr_fsspec.transport.recording import Record
 from nczarr_xarray.tools.trace.analysis import Summary
 
+_DONE = {"list": "names below it", "put": "written", "delete": "deleted", "copy": "moved"}
+
 
 def format_seconds(seconds: float) -> str:
     """Return a time with three digits: ``52.3 ms``, ``1.2 s``."""
@@ -19,8 +21,8 @@ def format_rate(rate: float | None) -> str:
 
 def asked_for(record: Record) -> str:
     """Say which part of a file was asked for: ``bytes 0-65535``."""
-    if record.kind == "list":
-        return "names below it"
+    if record.kind != "get":
+        return _DONE[record.kind]
     if record.tail:
         return f"last {record.tail} bytes"
     if record.extents is None:

@@ -81,7 +81,7 @@ class Trace:
         return comparison.compare(self.records, other.records, (self.summary, other.summary))
 
     def replay(self, url: str, storage_options: Mapping[str, Any] | None = None) -> Trace:
-        """Send the same requests to another place, and trace them.
+        """Send the same reads to another place, and trace them; writes are left out.
 
         Parameters
         ----------
@@ -105,8 +105,8 @@ class Trace:
 def trace() -> Iterator[Trace]:
     """Record the requests of this process that are answered meanwhile, of all its threads.
 
-    Recorded are reads of remote files and stores by this package, whatever asks for them.
-    Not recorded are local files, what is written, and other processes.
+    Recorded is what this package reads and writes at other places, whatever asks for it. Not
+    recorded are local files, and other processes.
 
     Examples
     --------

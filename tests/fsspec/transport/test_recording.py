@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec import FsspecStore, StoreError
 from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.policy import ATTEMPTS
@@ -207,6 +209,45 @@ def test_only_with_a_recorder_is_a_request_watched(
     monkeypatch.setattr(transport, "throttle", lambda path: Throttle(1))
     assert run(ask())[0] == 1
     assert bool(made) is recording_on
+
+
+class Refusing(MemoryFileSystem):
+    """Takes no objects."""
+
+    protocol = "refusing"
+
+    def pipe_file(self, path: str, value: bytes, **options: Any) -> None:
+        raise PermissionError("https://h/x?sig=hidden is not for you")
+
+
+def test_writes_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "now", time.monotonic)  # it waits for a loop of its own
+    records: list[Record] = []
+    writer = FsspecWriter(MemoryFileSystem(), "/recorded/w")
+    with closing(writer), recorded(records.append):
+        writer.put("a", b"12345")
+        writer.move([("a", "b")])
+        assert writer.keys_below("") == ["b"]
+        writer.delete(["b"])
+    assert [(one.kind, one.url.rpartition("/")[2], one.nbytes) for one in records] == [
+        ("put", "a", 5),
+        ("copy", "a", 0),
+        ("delete", "a", 0),
+        ("list", "w", 0),
+        ("delete", "b", 0),
+    ]
+    assert all(record.answered for record in records)
+
+
+def test_a_write_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "now", time.monotonic)
+    records: list[Record] = []
+    with closing(FsspecWriter(Refusing(), "/recorded/w")) as writer:
+        with recorded(records.append), pytest.raises(StoreError):
+            writer.put("a", b"1")
+    (record,) = records
+    assert not record.answered
+    assert "hidden" not in record.tries[0].error
 
 
 def test_no_such_file_is_404_for_every_filesystem() -> None:

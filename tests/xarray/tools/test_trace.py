@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import xarray as xr
 from hypothesis import given
@@ -15,7 +16,7 @@ import nczarr_xarray
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.transport import policy, recording
-from nczarr_fsspec.transport.recording import Record
+from nczarr_fsspec.transport.recording import Record, Try
 from nczarr_fsspec.transport.request import Answer, Request
 from nczarr_fsspec.transport.version import FileVersion
 from nczarr_xarray.cli.demo import DATASET
@@ -23,6 +24,7 @@ from nczarr_xarray.tools.trace.replay import send
 from nczarr_xarray.tools.trace.trace import Trace
 from tests.support.httpserver import Server
 from tests.support.remotefiles import write_file
+from tests.support.s3server import S3Server
 from tests.support.traces import LASTING
 from tests.support.virtualnet import run
 
@@ -175,6 +177,14 @@ def test_a_request_is_sent_again_when_those_before_it_are_answered(records: list
         assert transport.spans[str(i)][0] == pytest.approx(max(ends, default=0))
 
 
+def test_writes_are_not_sent_again(server: Server) -> None:
+    put = Record("s3://bucket/x", 0, (Try(0, 1),), "put")
+    found = traced(f"{server.url}/h5.nc")
+    count = len(found.records)
+    found.records.insert(0, put)
+    assert len(found.replay(f"{server.url}/h5.nc").records) == count
+
+
 # ---- files
 
 
@@ -187,3 +197,26 @@ def test_a_trace_is_saved_in_three_forms_and_loaded(server: Server, tmp_path: Pa
     assert Trace.load(tmp_path / "t.json") == found
     with pytest.raises(URLError, match=r"written as \.html, \.svg, \.json"):
         found.save(tmp_path / "t.png")
+
+
+# ---- S3
+
+
+def test_reads_and_writes_in_s3_are_recorded_without_credentials(s3_server: S3Server) -> None:
+    url = s3_server.url("traced.nczarr", bucket=s3_server.private)
+    options = s3_server.signed()
+    ds = xr.Dataset({"v": ("x", np.arange(10))})
+    with nczarr_xarray.trace() as written:
+        ds.nczarr.to_nczarr(url, storage_options=options)
+    puts = {one.url.partition("traced.nczarr/")[2] for one in written.records if one.kind == "put"}
+    assert {"v/0", "v/.zarray"} <= {key.rpartition("traced.nczarr/")[2] for key in puts}
+    with nczarr_xarray.trace() as read:
+        xr.open_dataset(url, engine="nczarr", storage_options=options).load()
+    (chunk,) = (one for one in read.records if one.url.endswith("v/0"))
+    assert (chunk.cause, chunk.tries[0].status) == ("/v", 200)
+    assert chunk.tries[0].first_byte is not None
+    again = read.replay(url, options)
+    assert again.failed == read.failed
+    for found in (written, read, again):
+        assert s3_server.secret_key not in found.html()
+        assert s3_server.access_key not in found.json()

@@ -210,7 +210,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         (changed("requests.0", 1), "place of an object"),
         (changed("requests.0.url", None), "place of a text"),
         (changed("requests.0.url", "a\x1b[2J"), "place of a text"),
-        (changed("requests.0.kind", "put"), "kind 'put'"),
+        (changed("requests.0.kind", "post"), "kind 'post'"),
         (changed("requests.0.kind", []), "kind"),
         (changed("requests.0.tail", -1), "place of a count"),
         (changed("requests.0.extents", [[1]]), "damaged trace"),
@@ -272,6 +272,7 @@ def test_requests_of_one_trace_only_are_named_and_counted() -> None:
     ("changes", "text"),
     [
         ({"kind": "list"}, "names below it"),
+        ({"kind": "put"}, "written"),
         ({"tail": 5}, "last 5 bytes"),
         ({"extents": None}, "all"),
         ({"extents": ()}, "version"),
