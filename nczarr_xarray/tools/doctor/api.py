@@ -62,7 +62,7 @@ def doctor(
 def examine(opened: Opened, network: Network, variable: str | None = None) -> Report:
     """Do what `doctor` does, of an open dataset."""
     hierarchy, found = opened.hierarchy, survey(opened)
-    opening = predict_opening(opened, found, network)
+    opening, consolidated = predict_opening(opened, found, network)
     facts = _chosen(opened, found, variable)
     is_netcdf4 = hierarchy.generation == "hdf5"
     return Report(
@@ -72,7 +72,7 @@ def examine(opened: Opened, network: Network, variable: str | None = None) -> Re
         variables=len(found.facts) + len(found.others),
         network=network,
         opening=opening,
-        findings=diagnose(Case(hierarchy, found, opening)),
+        findings=diagnose(Case(hierarchy, found, opening, consolidated=consolidated)),
         variable="" if facts is None else facts.path,
         predictions=() if facts is None else tuple(predict(opened, found, facts, network)),
         cmip7=cmip7_failures(found, hierarchy.root) if is_netcdf4 else None,

@@ -8,6 +8,7 @@ from typing import cast
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
+from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.transport.request import Data, Extent
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.tools.doctor.simulated import Content
@@ -90,7 +91,7 @@ class TreeContent(Content):
             array = array.rpartition("/")[0]
         if array in self._told:
             return self._told[array]
-        if isinstance(self._store, LocalStore):
+        if isinstance(self._store, DirectoryStore):
             return sizes_of(self._store, [path])[path]
         return self._about.get(array)
 

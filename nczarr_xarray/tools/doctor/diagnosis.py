@@ -42,11 +42,14 @@ class Case:
         How its variables are stored.
     opening
         What it takes to open it.
+    consolidated
+        Whether consolidated metadata are used for that over a network.
     """
 
     hierarchy: Hierarchy
     survey: Survey
     opening: Cost
+    consolidated: bool
 
 
 def _chunked(case: Case) -> Iterator[Facts]:
@@ -61,6 +64,13 @@ def _unreadable(case: Case) -> Iterator[Finding]:
         if variable.error is not None:
             text = f"cannot be read: {variable.error.reason}"
             yield Finding("error", "unreadable", variable.path, text, "see `nczarr info`")
+
+
+def _others(case: Case) -> Iterator[Finding]:
+    for variable in case.survey.others:
+        if variable.error is None:
+            text = "is read by another library, or made of other datasets: not looked at"
+            yield Finding("note", "not-examined", variable.path, text)
 
 
 def _problems(case: Case) -> Iterator[Finding]:
@@ -223,7 +233,7 @@ def _codecs(case: Case) -> Iterator[Finding]:
 
 
 def _consolidated(case: Case) -> Iterator[Finding]:
-    if case.survey.size is None and not case.hierarchy.consolidated:
+    if case.survey.size is None and not case.consolidated:
         count = len(case.survey.facts) + len(case.survey.others)
         if count >= _DOCUMENTS:
             yield Finding(
@@ -238,6 +248,7 @@ def _consolidated(case: Case) -> Iterator[Finding]:
 #: All of them: a function for each kind, or for kinds that exclude each other.
 CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _unreadable,
+    _others,
     _problems,
     _slow_opening,
     _index,

@@ -41,8 +41,8 @@ class Prediction:
     costs: Mapping[str, Cost | None]
 
 
-def predict_opening(opened: Opened, survey: Survey, network: Network) -> Cost:
-    """Return what opening the dataset costs.
+def predict_opening(opened: Opened, survey: Survey, network: Network) -> tuple[Cost, bool]:
+    """Return what opening the dataset costs, and whether consolidated metadata are used for it.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def predict_opening(opened: Opened, survey: Survey, network: Network) -> Cost:
         If its metadata cannot be read.
     """
     with _rehearsal(opened, _content(opened, survey), network) as rehearsal:
-        return rehearsal.opening
+        return rehearsal.opening, rehearsal.opened.hierarchy.consolidated
 
 
 def predict(opened: Opened, survey: Survey, facts: Facts, network: Network) -> list[Prediction]:

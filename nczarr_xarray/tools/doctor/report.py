@@ -75,8 +75,10 @@ class Report:
         yield f"  {self._summary()}"
         yield f"  opening takes {_cost_text(self.opening)}"
         yield f"  {self._verdict()}"
-        yield ""
-        for finding in (*self.findings, *(self.cmip7 or ())):
+        found = (*self.findings, *(self.cmip7 or ()))
+        if found:
+            yield ""
+        for finding in found:
             yield from finding.lines()
         if self.predictions:
             yield ""

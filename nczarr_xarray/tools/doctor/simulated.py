@@ -117,9 +117,10 @@ class SimulatedTransport(Transport):
         return count
 
     async def list(self, path: str) -> frozenset[str] | None:
-        names = self.content.list(path)
+        if not self.can_list:
+            return None
         await self._carry(_LISTING)
-        return names
+        return self.content.list(path)
 
     async def _attempt(self, request: Request, left: float) -> Answer | None:
         content, path, route = self.content, request.path, request.route

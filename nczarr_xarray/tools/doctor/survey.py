@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError, StoreError
-from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.fsspec import FsspecStore
+from nczarr_fsspec.stores.zip import ZipStore
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.rounds import Read, caught, together
@@ -222,10 +224,10 @@ def _sample(facts: Facts) -> list[str]:
 def sizes_of(store: KeyStore, keys: Sequence[str]) -> dict[str, int | None]:
     """Return bytes of the objects of a tree, None for missing ones, as far as that is cheap.
 
-    A remote store is asked for the first byte of each, in one round; what an archive or another
-    library holds is not looked at.
+    A remote store is asked for the first byte of each, in one round; what a remote archive,
+    references or another library hold is not looked at.
     """
-    if isinstance(store, LocalStore):
+    if isinstance(store, (DirectoryStore, ZipStore)):
         return {key: store.get_into(key, memoryview(bytearray(1))) for key in keys}
     if not isinstance(store, FsspecStore):
         return {}

@@ -94,6 +94,13 @@ def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     balanced = report.predictions[1].costs["series"]
     assert balanced is not None
     assert balanced.seconds < series.seconds
+    with range_server(tmp_path) as server:
+        url = f"{server.url}/x.nczarr"
+        remote = nczarr_xarray.doctor(url)
+        server.set()
+        with nczarr_xarray.open_hierarchy(url) as opened:
+            opened.read(opened.hierarchy.root.variables["time"])
+        assert remote.opening.requests == server.control("stats")["requests"]
     (tmp_path / "x.nczarr" / "time" / ".zarray").write_text("{}")
     assert main(["doctor", f"{tmp_path}/x.nczarr"]) == 1
     assert "error    unreadable  /time: cannot be read" in capsys.readouterr().out
