@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore
@@ -46,7 +45,8 @@ class FileContent(Content):
         if isinstance(source, RemoteBytes):
             assert ranges is not None
             return source.run(ranges.read_metadata([Extent(start, stop)]))[0]
-        return cast("LocalBytes", source).read(start, stop)
+        assert isinstance(source, LocalBytes)
+        return source.read(start, stop)
 
 
 class TreeContent(Content):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.model import Array, grid_of
+from nczarr_xarray.model import Array
 from nczarr_xarray.tools.doctor.contents import FileContent, TreeContent
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.patterns import Key, selections
@@ -18,8 +19,11 @@ from nczarr_xarray.tools.doctor.rehearsal import Cost, Rehearsal
 from nczarr_xarray.tools.doctor.simulated import Content
 from nczarr_xarray.tools.doctor.survey import Facts, Survey
 
-#: Reads of more chunks than this are not rehearsed: that would take longer than is of use.
-MOST_CHUNKS = 50_000
+#: Reads of more chunks than this, or of more rows of plain elements, are not rehearsed: that would
+#: take longer than is of use.
+MOST_CHUNKS, MOST_ROWS = 50_000, 1 << 22
+#: Bytes of a chunk that is, for it takes as much memory.
+MOST_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,7 @@ def cost_of(
     chunks: tuple[int, ...] | None,
 ) -> Cost | None:
     """Rehearse one selection of a newly opened dataset; None if that cannot be."""
-    if _chunks_of(key, facts.shape, chunks or facts.array.chunk_shape) > MOST_CHUNKS:
+    if _is_too_much(facts, key, chunks):
         return None
     array, content = _layout(opened, survey, facts, chunks)
     try:
@@ -95,12 +99,19 @@ def cost_of(
         return None
 
 
-def _chunks_of(key: Key, shape: tuple[int, ...], chunks: tuple[int, ...]) -> int:
+def _is_too_much(facts: Facts, key: Key, chunks: tuple[int, ...] | None) -> bool:
+    """Tell whether a read has too many pieces to be rehearsed."""
+    shape, most = facts.shape, MOST_CHUNKS
+    pieces = chunks or facts.array.chunk_shape
+    if chunks is None and facts.array.strides is not None:
+        pieces, most = (*(1 for _ in shape[1:]), *shape[-1:]), MOST_ROWS
+    elif math.prod(pieces) * facts.itemsize > MOST_BYTES:
+        return True
     count = 1
-    for index, length, chunk in zip(key, shape, chunks, strict=True):
-        wanted = range(length)[index] if isinstance(index, slice) else range(1)
-        count *= grid_of((len(wanted),), (max(1, chunk),))[0]
-    return count
+    for index, length, piece in zip(key, shape, pieces, strict=True):
+        first, stop, _ = index.indices(length) if isinstance(index, slice) else (0, 1, 1)
+        count *= max(1, -(-(stop - first) // max(1, piece)))
+    return count > most
 
 
 def _layout(

@@ -46,6 +46,8 @@ def steps(shape: Sequence[int], itemsize: int, nbytes: int = DEFAULT_BYTES) -> t
     return _equal(shape, [along, *(1 for _ in shape[1:plane]), *shape[plane:]])
 
 
+#: Bytes of a chunk before codecs above which it is not proposed: a map may be larger.
+MOST = 1 << 26
 #: The layouts that are compared with the one that there is, by name.
 PROPOSALS: dict[str, Callable[[Sequence[int], int], tuple[int, ...]]] = {
     "balanced": balanced,
@@ -57,7 +59,8 @@ def proposals(shape: Sequence[int], itemsize: int) -> dict[str, tuple[int, ...]]
     """Return chunk shapes for an array, by the name of what they are good for."""
     if len(shape) < 2 or not all(shape):
         return {}
-    return {name: propose(shape, itemsize) for name, propose in PROPOSALS.items()}
+    found = {name: propose(shape, itemsize) for name, propose in PROPOSALS.items()}
+    return {name: chunks for name, chunks in found.items() if math.prod(chunks) * itemsize <= MOST}
 
 
 def _cut(lengths: Sequence[int], room: int) -> list[int]:

@@ -78,6 +78,7 @@ class SimulatedTransport(Transport):
     """
 
     def __init__(self, content: Content, network: Network) -> None:
+        # (there is no filesystem to make the like of, which `Transport.__init__` is about)
         self.content = content
         self.network = network
         self.ranges = content.ranges

@@ -25,6 +25,8 @@ MOST_CHUNKS = 1 << 20
 SAMPLE = 16
 #: Variables of a remote tree whose chunks are sampled: the largest.
 _SAMPLED = 16
+#: The largest number of a chunk that is asked for: rounding must not make it more than int64 has.
+_MOST_NUMBER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,8 @@ def _in_tree(store: KeyStore, facts: list[Facts]) -> Iterable[Facts]:
 
 def _sample(facts: Facts) -> list[str]:
     """Return the keys of some chunks, evenly spread."""
-    numbers = np.unique(np.linspace(0, max(0, facts.count - 1), SAMPLE).astype(np.int64))
+    last = min(max(0, facts.count - 1), _MOST_NUMBER)
+    numbers = np.unique(np.linspace(0, last, SAMPLE).astype(np.int64))
     locating = facts.array.locate(numbers if facts.count else numbers[:0])
     try:
         locating.send(None)
