@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nczarr_fsspec.changes.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.changes.recovery import read
@@ -60,14 +60,13 @@ class Claim:
             if place.store.create(claim.key, claim._document((), ())):
                 AT_WORK.add(claim.name)
                 return claim
-            other = _present(place)
+            other = holder(place)
             if other is None:
                 continue
-            owner = Owner.parse(other.get("owner"))
-            if not owner.has_left(str(other.get("name"))):
+            if not other.has_ended:
                 raise ConflictError(
                     place.url,
-                    f"is being written by {owner}; if that process has ended, call "
+                    f"is being written by {other.owner}; if that process has ended, call "
                     "nczarr_xarray.recover",
                 )
             settle(place, referred)
@@ -94,6 +93,22 @@ class Claim:
 def claim_key(place: MasterPlace) -> str:
     """Return the key of the object that tells other writers."""
     return f"{place.stem}/.{place.file.name}.writing"
+
+
+class Holder(NamedTuple):
+    """What has the present claim on an aggregation."""
+
+    owner: Owner
+    has_ended: bool
+
+
+def holder(place: MasterPlace) -> Holder | None:
+    """Return what has the present claim; None if there is none."""
+    claim = _present(place)
+    if claim is None:
+        return None
+    owner = Owner.parse(claim.get("owner"))
+    return Holder(owner, owner.has_left(str(claim.get("name"))))
 
 
 def settle(place: MasterPlace, referred: Referred) -> bool:

@@ -19,6 +19,7 @@ from nczarr_fsspec.changes.owner import Owner, parse_json
 from nczarr_fsspec.changes.recovery import read
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_xarray.export.cfa.claim import claim_key, holder
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.finding import error, note, warning
 from nczarr_xarray.tools.validate.subject import Subject
@@ -95,6 +96,22 @@ def siblings(subject: Subject) -> Iterator[Finding]:
             yield warning("leftover-sibling", partial, text, _FIX)
         else:
             yield note("writer", partial, f"a writer may be at work ({owner})", _WAIT)
+
+
+def claims(subject: Subject) -> Iterator[Finding]:
+    """Find the claim of a writer of an aggregation beside its fragments."""
+    if subject.master is None:
+        return
+    try:
+        found = holder(subject.master)
+    except StoreError:  # some servers refuse what is not there
+        return
+    if found is not None and found.has_ended:
+        text = f"an export of fragments that was cut off ({found.owner})"
+        yield warning("leftover-claim", claim_key(subject.master), text, _FIX)
+    elif found is not None:
+        text = f"a writer may be at work ({found.owner})"
+        yield note("writer", claim_key(subject.master), text, _WAIT)
 
 
 def temporaries(subject: Subject) -> Iterator[Finding]:

@@ -44,6 +44,7 @@ CHECKS: tuple[Check, ...] = (
     Check(changes.locks),
     Check(changes.staged),
     Check(changes.siblings),
+    Check(changes.claims),
     Check(changes.temporaries),
     Check(metadata.groups),
     Check(metadata.dimensions),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
+from nczarr_xarray.model import FragmentArray
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.finding import note, warning
 from nczarr_xarray.tools.validate.subject import Subject
@@ -39,9 +40,13 @@ def obstacles(subject: Subject) -> Iterator[Finding]:
     if generation is None or subject.opened is None:
         return
     make = warning if generation == "G2A" else note  # old releases cannot do all that they wrote
-    broken = tuple(f"{variable.path}: " for variable in subject.variables if variable.error)
+    others = tuple(  # which are findings of their own, or scalars as they are stored
+        f"{variable.path}: "
+        for variable in subject.variables
+        if variable.error is not None or isinstance(variable.array, FragmentArray)
+    )
     for line in problems(subject.opened.hierarchy.root, Profile(generation)):
-        if not line.startswith(broken):
+        if not line.startswith(others):
             path, _, text = line.partition(": ")
             yield make("netcdf-c", path, text, "'nczarr copy' writes another form")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN
 from nczarr_xarray.formats.nczarr.jsontext import JSON
+from nczarr_xarray.model import FragmentArray
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.finding import note, warning
 from nczarr_xarray.tools.validate.subject import Subject
@@ -88,6 +89,8 @@ def array_dimensions(subject: Subject) -> Iterator[Finding]:
         names = values.get("_ARRAY_DIMENSIONS") if isinstance(values, dict) else None
         own = [dim.name for dim in variable.dimensions]
         if names is None or variable.error is not None or names == own:
+            continue
+        if isinstance(variable.array, FragmentArray):  # stored as a scalar
             continue
         if own or names != ["_scalar_"]:
             text = f"_ARRAY_DIMENSIONS are {names}, the dimensions {own}"

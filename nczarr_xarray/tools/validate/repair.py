@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from nczarr_fsspec.changes.create import remove_leftovers
 from nczarr_fsspec.changes.locks import Lock
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.export.cfa.claim import holder, settle
+from nczarr_xarray.export.cfa.existing_master import referred_keys
+from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.tools.finding import Finding
 
+Options: TypeAlias = Mapping[str, Any] | None
 
-def _remove_leftovers(place: WriteTarget) -> None:
+
+def _remove_leftovers(target: Any, storage_options: Options) -> None:
+    """Do what the next writer does: finish or remove what dead ones left."""
+    place = WriteTarget(find_destination(target, storage_options))
     if place.destination.path is not None:
         remove_leftovers(os.path.realpath(place.destination.path))
     if place.store is not None:
@@ -24,8 +32,17 @@ def _remove_leftovers(place: WriteTarget) -> None:
         Lock.acquire(place.store, {}).release()
 
 
-def _consolidate(place: WriteTarget) -> None:
+def _give_up_claim(target: Any, storage_options: Options) -> None:
+    """Remove the claim of a dead writer of an aggregation, and fragments that nothing refers to."""
+    place = MasterPlace.find(target, storage_options)
+    found = holder(place)
+    if found is not None and found.has_ended:
+        settle(place, partial(referred_keys, place))
+
+
+def _consolidate(target: Any, storage_options: Options) -> None:
     """Write ``.zmetadata`` anew, of the documents as they are."""
+    place = WriteTarget(find_destination(target, storage_options))
     change = place.edit()
     with on_error(change.abort):
         existing = Existing.open(place)
@@ -36,11 +53,12 @@ def _consolidate(place: WriteTarget) -> None:
 
 
 #: What puts findings right, by their code.
-_REPAIRS: dict[str, Callable[[WriteTarget], None]] = {
+_REPAIRS: dict[str, Callable[[Any, Options], None]] = {
     "leftover-journal": _remove_leftovers,
     "leftover-lock": _remove_leftovers,
     "leftover-staged": _remove_leftovers,
     "leftover-sibling": _remove_leftovers,
+    "leftover-claim": _give_up_claim,
     "consolidated-damaged": _consolidate,
     "consolidated-stale": _consolidate,
 }
@@ -51,9 +69,7 @@ def fixable(finding: Finding) -> bool:
     return finding.code in _REPAIRS
 
 
-def repair(
-    target: Any, findings: Iterable[Finding], storage_options: Mapping[str, Any] | None = None
-) -> None:
+def repair(target: Any, findings: Iterable[Finding], storage_options: Options = None) -> None:
     """Put right those of the findings that are `fixable`.
 
     A valid change of a dead writer is carried out, what else dead writers left is removed, and
@@ -72,8 +88,5 @@ def repair(
         If the store cannot be changed.
     """
     wanted = {finding.code for finding in findings}
-    repairs = dict.fromkeys(_REPAIRS[code] for code in _REPAIRS if code in wanted)
-    if repairs:
-        place = WriteTarget(find_destination(target, storage_options))
-        for put_right in repairs:
-            put_right(place)
+    for put_right in dict.fromkeys(_REPAIRS[code] for code in _REPAIRS if code in wanted):
+        put_right(target, storage_options)

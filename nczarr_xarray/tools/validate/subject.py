@@ -20,6 +20,7 @@ from nczarr_fsspec.keystore import KeyStore
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
@@ -41,12 +42,15 @@ class Subject:
         The dataset; None if it could not be opened, and `failure` says why.
     place
         Where it could be written; None if nothing can be there, or it is one file.
+    master
+        Where its fragments could be, if it is an aggregation; None if nothing can be beside it.
     """
 
     url: str
     opened: Opened | None
     failure: NCZarrError | None
     place: WriteTarget | None
+    master: MasterPlace | None
 
     @classmethod
     def open(
@@ -76,9 +80,12 @@ class Subject:
         if opened is None or isinstance(opened.store, KeyStore):
             with suppress(NCZarrError, ImportError):
                 place = WriteTarget(find_destination(target, storage_options))
+        master = None
+        with suppress(NCZarrError, ImportError):
+            master = MasterPlace.find(target, storage_options)
         found = opened.store if opened is not None else place
         url = found.url if found is not None else getattr(failure, "object", "/")
-        return cls(url, opened, failure, place)
+        return cls(url, opened, failure, place, master)
 
     def close(self) -> None:
         """Release the stores."""

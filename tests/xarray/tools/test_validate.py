@@ -114,7 +114,7 @@ def zlib_tree() -> Objects:
 
 #: Those that are provoked by the tests below.
 OTHERS = {
-    *("leftover-sibling", "leftover-temporary", "not-listed", "chunk-unreadable"),
+    *("leftover-sibling", "leftover-claim", "leftover-temporary", "not-listed", "chunk-unreadable"),
     *("extent", "index", "unsupported", "fragment-missing", "fragment-misfit", "fragment-denied"),
 }
 
@@ -361,6 +361,28 @@ def test_fragment_that_must_not_be_opened(master: Path) -> None:
     aggregate([str(master.parent / "0.nc")], str(other), dim="t")
     assert "fragment-denied" in codes(other, allow=[])
     assert "fragment-denied" not in codes(other)
+
+
+@pytest.mark.parametrize("suffix", ["nca", "nczarr"])
+def test_export_of_fragments_that_was_cut_off(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"m.{suffix}"
+    data = xr.Dataset({"v": ("t", np.arange(400.0))}, {"t": np.arange(400)})
+    data.nczarr.to_cfa(str(path), max_object_size=1000)
+    kept = sorted((tmp_path / "m").iterdir())
+    other = tmp_path / "m" / "m.v.9.nc"
+    other.write_bytes(b"of the export that was cut off")
+    mine = tmp_path / "m" / "mine.nc"
+    mine.write_bytes(b"of the user")
+    claim = tmp_path / "m" / f".m.{suffix}.writing"
+    told = {"name": "x", "new": ["m/m.v.9.nc", "m/mine.nc", kept[0].name], "old": []}
+    claim.write_text(json.dumps({**told, "owner": replace(DEAD, host="elsewhere").document}))
+    assert "leftover-claim" not in codes(path)
+    claim.write_text(json.dumps({**told, "owner": DEAD.document}))
+    found = validate(path)
+    assert "leftover-claim" in {f.code for f in found}
+    repair(path, found)
+    assert sorted((tmp_path / "m").iterdir()) == sorted([*kept, mine])
+    assert without(validate(path)) == []
 
 
 # -- putting right -----------------------------------------------------------------
