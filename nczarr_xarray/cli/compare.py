@@ -25,6 +25,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Compare structure, attributes with their types, and values to the last bit. "
         "Formats, chunks, codecs, byte order and the order of variables are no differences. The "
         "exit status is 0 if the datasets are equal, 1 if they differ, 2 if that is not known.",
+        epilog="example: nczarr compare run.nc s3://bucket/run.nczarr --var tas --sample 20",
     )
     parser.add_argument("a", metavar="A", help="a path or URL")
     parser.add_argument("b", metavar="B", nargs="?", help="a path or URL")

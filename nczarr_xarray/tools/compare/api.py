@@ -72,9 +72,10 @@ def compare(
     NCZarrError
         If a dataset cannot be opened, or an option has no meaning.
     """
-    allowed, sample, only = Tolerance.of(tolerance), checked_sample(sample), paths_of(variables)
+    allowed, sample = Tolerance.of(tolerance), checked_sample(sample)
     with ExitStack() as stack:
         sides = [opened(target, stack) for target in (a, b)]
+        only = paths_of(variables, *sides)
         failed = [path for side in sides for path in unreadable(side)]
         outlines = [Outline.of(side, only, storage=encoding).without(failed) for side in sides]
         tally = Tally(differences(*outlines))

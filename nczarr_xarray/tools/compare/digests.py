@@ -96,10 +96,11 @@ def check(
     NCZarrError
         If the dataset or the file cannot be read, or an option has no meaning.
     """
-    sample, only = checked_sample(sample), paths_of(variables)
+    sample = checked_sample(sample)
     manifest = Manifest.load(path)
     with ExitStack() as stack:
         side = opened(target, stack)
+        only = paths_of(variables, side, manifest.variables)
         stated = manifest.outline.of_variables(only).without(unreadable(side))
         outlines = Outline.of(side, only), stated
         tally = Tally(differences(*outlines), "blocks")

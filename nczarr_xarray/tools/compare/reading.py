@@ -116,9 +116,33 @@ def opened(target: Any, stack: ExitStack) -> Opened:
     return replace(stack.enter_context(open_hierarchy(target)), exact=True)
 
 
-def paths_of(variables: Collection[str] | None) -> frozenset[str] | None:
-    """Return paths of variables, which may have been given without the first slash."""
-    return None if variables is None else frozenset(f"/{v.lstrip('/')}" for v in variables)
+def paths_of(
+    variables: Collection[str] | None, *known: Collection[str] | Opened
+) -> frozenset[str] | None:
+    """Return paths of variables, which may have been given without the first slash.
+
+    Parameters
+    ----------
+    known
+        The paths that there are, or datasets whose variables they are those of.
+
+    Raises
+    ------
+    URLError
+        If a variable is nowhere: else a comparison of nothing would say that all is equal.
+    """
+    if variables is None:
+        return None
+    there = {path for one in known for path in (_paths(one) if isinstance(one, Opened) else one)}
+    wanted = frozenset(f"/{name.lstrip('/')}" for name in variables)
+    for path in sorted(wanted - there):
+        raise URLError(path, "no such variable; the path of its group stands before its name")
+    return wanted
+
+
+def _paths(side: Opened) -> set[str]:
+    groups = side.hierarchy.root.walk()
+    return {variable.path for group in groups for variable in group.variables.values()}
 
 
 def checked_sample(sample: int | None) -> int | None:

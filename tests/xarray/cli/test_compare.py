@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_xarray import compare, open_hierarchy, to_nczarr
+from nczarr_xarray import URLError, compare, open_hierarchy, to_nczarr, trace
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.tools.compare import check, write_digests
 from tests.support.httpserver import Server
 
 DATASET = xr.Dataset(
@@ -121,14 +122,19 @@ def test_a_chunk_that_cannot_be_read_is_trouble(
 
 
 def test_remote_datasets_are_compared_by_requests_that_go_out_together(tmp_path: Path) -> None:
-    local = written(tmp_path / "a")
+    local = str(tmp_path / "a")
+    to_nczarr(xr.Dataset({f"v{i}": ("x", np.arange(9.0) + i) for i in range(60)}), local)
     files = {
         f"/a/{path.relative_to(local).as_posix()}": path.read_bytes()
         for path in Path(local).rglob("*")
         if path.is_file()
     }
-    with Server(files) as server:
-        assert compare(f"{server.url}/a#mode=nczarr", local).equal
+    with Server(files) as server, open_hierarchy(f"{server.url}/a#mode=nczarr") as remote:
+        with trace() as found:
+            assert compare(remote, local).equal
+        chunks = [record for record in found.records if "/v" in record.url]
+        assert len(chunks) == 60
+        assert found.summary.rounds < len(chunks) / 4
 
 
 def test_open_datasets_are_left_open(tmp_path: Path) -> None:
@@ -136,6 +142,16 @@ def test_open_datasets_are_left_open(tmp_path: Path) -> None:
         assert compare(a, a).equal
         assert compare(a, written(tmp_path / "b")).equal
         assert a.read(a.hierarchy.root.variables["name"]) == "héllo"
+
+
+def test_variables_that_are_nowhere_are_refused(tmp_path: Path) -> None:
+    a, digests = written(tmp_path / "a"), tmp_path / "digests.json"
+    write_digests(a, digests)
+    for wanted in (["w"], ["/v", "/g/v"], "name"):
+        with pytest.raises(URLError, match="no such variable"):
+            compare(a, a, variables=wanted)
+        with pytest.raises(URLError, match="no such variable"):
+            check(a, digests, variables=wanted)
 
 
 # -- verified copies -------------------------------------------------------------------------------
