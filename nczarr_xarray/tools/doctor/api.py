@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import Any
 
 from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.keystore import LocalStore
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.formats.nczarr.consolidated import KEY
 from nczarr_xarray.tools.doctor.cmip7 import cmip7_failures
 from nczarr_xarray.tools.doctor.diagnosis import Case, diagnose
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.predict import predict, predict_opening
 from nczarr_xarray.tools.doctor.report import Report
 from nczarr_xarray.tools.doctor.survey import Facts, Survey, survey
+from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.validate.consolidated import consolidated
+from nczarr_xarray.tools.validate.subject import Subject
 
 _DEFAULT = Network()
 
@@ -56,13 +62,28 @@ def doctor(
     with open_hierarchy(
         target, storage_options=storage_options, replace=replace, allow=allow
     ) as opened:
-        return examine(opened, network, variable)
+        stale = tuple(_stale(opened, target, storage_options))
+        return examine(opened, network, variable, stale)
 
 
-def examine(opened: Opened, network: Network, variable: str | None = None) -> Report:
-    """Do what `doctor` does, of an open dataset."""
+def examine(
+    opened: Opened,
+    network: Network,
+    variable: str | None = None,
+    stale: tuple[Finding, ...] = (),
+) -> Report:
+    """Do what `doctor` does, of an open dataset.
+
+    Parameters
+    ----------
+    network, variable
+        See there.
+    stale
+        What is known to be wrong with consolidated metadata.
+    """
     hierarchy, found = opened.hierarchy, survey(opened)
-    opening, consolidated = predict_opening(opened, found, network)
+    opening, is_consolidated = predict_opening(opened, found, network)
+    case = Case(hierarchy, found, opening, consolidated=is_consolidated, stale=stale)
     facts = _chosen(opened, found, variable)
     is_netcdf4 = hierarchy.generation == "hdf5"
     return Report(
@@ -72,11 +93,21 @@ def examine(opened: Opened, network: Network, variable: str | None = None) -> Re
         variables=len(found.facts) + len(found.others),
         network=network,
         opening=opening,
-        findings=diagnose(Case(hierarchy, found, opening, consolidated=consolidated)),
+        findings=diagnose(case),
         variable="" if facts is None else facts.path,
         predictions=() if facts is None else tuple(predict(opened, found, facts, network)),
         cmip7=cmip7_failures(found, hierarchy.root) if is_netcdf4 else None,
     )
+
+
+def _stale(
+    opened: Opened, target: Any, storage_options: Mapping[str, Any] | None
+) -> Iterator[Finding]:
+    """Find out whether consolidated metadata are stale, where all documents are at hand."""
+    store = opened.store
+    if isinstance(store, LocalStore) and store.get(KEY) is not None:
+        with closing(Subject.open(target, storage_options)) as subject:
+            yield from consolidated(subject)
 
 
 def _chosen(opened: Opened, found: Survey, variable: str | None) -> Facts | None:

@@ -44,12 +44,15 @@ class Case:
         What it takes to open it.
     consolidated
         Whether consolidated metadata are used for that over a network.
+    stale
+        What is wrong with them, where that was looked at.
     """
 
     hierarchy: Hierarchy
     survey: Survey
     opening: Cost
     consolidated: bool
+    stale: tuple[Finding, ...] = ()
 
 
 def _chunked(case: Case) -> Iterator[Facts]:
@@ -245,6 +248,10 @@ def _consolidated(case: Case) -> Iterator[Finding]:
             )
 
 
+def _stale(case: Case) -> Iterator[Finding]:
+    yield from case.stale
+
+
 #: All of them: a function for each kind, or for kinds that exclude each other.
 CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _unreadable,
@@ -260,6 +267,7 @@ CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _lost_space,
     _codecs,
     _consolidated,
+    _stale,
 )
 
 _ORDER = ("error", "warning", "note")

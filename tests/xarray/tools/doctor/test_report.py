@@ -106,6 +106,16 @@ def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "error    unreadable  /time: cannot be read" in capsys.readouterr().out
 
 
+def test_stale_consolidated_metadata(tmp_path: Path) -> None:
+    write(tmp_path / "x.nc", (50, 128, 256), (512,), zlib=True)
+    tree = tmp_path / "x.nczarr"
+    assert main(["copy", f"{tmp_path}/x.nc", str(tree), "--consolidated"]) == 0
+    assert not codes(tree)
+    attributes = tree / "v" / ".zattrs"
+    attributes.write_text(json.dumps({**json.loads(attributes.read_text()), "units": "K"}))
+    assert codes(tree) == {("consolidated-stale", ".zmetadata")}
+
+
 class TestCMIP7:
     """The verdicts are those of ``check_cmip7_packing`` 1.1.1 for the same files."""
 
