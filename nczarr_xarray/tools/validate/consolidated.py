@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr import spellings
@@ -27,15 +28,36 @@ def consolidated(subject: Subject) -> Iterator[Finding]:
         text = f"{error.reason}: readers that trust it fail"
         yield warning("consolidated-damaged", KEY, text, _ADVICE)
         return
+    only = sorted(_only_copies(subject, known))
+    if only:
+        text = f"has {len(only)} documents that are nowhere else: {_some(only)}"
+        yield warning("consolidated-only", KEY, text, "write these documents under their own keys")
+        return
     own = _documents(subject)
     there = {key: document for key, document in subject.documents.items() if key != KEY}
     stale = [key for key, document in own.items() if not same(document, known.get(key))]
     # what no group lists may be repeated as well, as it is
     stale += [key for key in known.keys() - own.keys() if not same(known[key], there.get(key))]
     if stale:
-        names = ", ".join(sorted(stale)[:_SHOWN]) + (", ..." if len(stale) > _SHOWN else "")
-        text = f"is stale: {len(stale)} documents differ, among them {names}"
+        text = f"is stale: {len(stale)} documents differ: {_some(sorted(stale))}"
         yield warning("consolidated-stale", KEY, text, _ADVICE)
+
+
+def _only_copies(subject: Subject, known: Iterable[str]) -> Iterator[str]:
+    """Yield documents that are missing or damaged themselves, though their node is there."""
+    keys = subject.keys or ()
+    broken = {variable.path.strip("/") for variable in subject.variables if variable.error}
+    for key in known:
+        path = key.rpartition("/")[0]
+        start = f"{path}/" if path else ""
+        at = bisect_left(keys, start)
+        is_there = at < len(keys) and keys[at].startswith(start)
+        if key not in subject.documents and (is_there or path in broken):
+            yield key
+
+
+def _some(keys: list[str]) -> str:
+    return ", ".join(keys[:_SHOWN]) + (", ..." if len(keys) > _SHOWN else "")
 
 
 def _documents(subject: Subject) -> dict[str, JSON]:

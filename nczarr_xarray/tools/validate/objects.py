@@ -27,7 +27,9 @@ def listing(subject: Subject) -> Iterator[Finding]:
 def foreign(subject: Subject) -> Iterator[Finding]:
     """Find objects that belong to no dataset: of other programs, or chunks without an array."""
     keys = subject.keys or ()
-    others = sorted(set(keys).difference(dataset_keys(keys)))
+    # documents may be in consolidated metadata only, or missing: their chunks are not foreign
+    arrays = (f"{variable.path.strip('/')}/.zarray" for variable in subject.variables)
+    others = sorted(set(keys).difference(dataset_keys([*keys, *arrays])))
     folders: dict[str, list[str]] = defaultdict(list)
     for key in others:
         folders[key.rpartition("/")[0]].append(key)

@@ -11,6 +11,7 @@ from typing import Any
 from nczarr_fsspec.changes.journal import JOURNAL, PRIVATE
 from nczarr_fsspec.changes.owned import METADATA, is_chunk_of
 from nczarr_fsspec.errors import (
+    DatasetNotFoundError,
     FormatError,
     IncompleteExportError,
     NCZarrError,
@@ -66,9 +67,7 @@ class Subject:
         opened: Opened | None = None
         failure: NCZarrError | None = None
         try:
-            opened = open_hierarchy(
-                target, storage_options=storage_options, consolidated=False, **options
-            )
+            opened = _open(target, storage_options=storage_options, **options)
         except FormatError as error:
             failure = error
         except StoreError as error:
@@ -199,3 +198,11 @@ class Subject:
             if path and is_chunk_of(key, path):
                 found[path].append(key)
         return found
+
+
+def _open(target: Any, **options: Any) -> Opened:
+    """Open by the documents themselves; by consolidated metadata where there are no others."""
+    try:
+        return open_hierarchy(target, consolidated=False, **options)
+    except DatasetNotFoundError:
+        return open_hierarchy(target, **options)

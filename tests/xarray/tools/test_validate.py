@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -95,6 +96,7 @@ TREES: dict[str, Callable[[], Objects]] = {
     "dialect": lambda: {**NCZARR, "x/.zarray": NCZARR["x/.zarray"].replace(b"9.96921e+36", b"NaN")},
     "consolidated-damaged": lambda: {**CONSOLIDATED, ".zmetadata": b"[]"},
     "consolidated-stale": lambda: {**CONSOLIDATED, "x/.zarray": CONSOLIDATED["t/.zarray"]},
+    "consolidated-only": lambda: {**CONSOLIDATED, "x/.zarray": b"{"},
     "foreign": lambda: {**NCZARR, "t/.zattrs.~1~": b"{}"},
     "unlisted": lambda: {**NCZARR, "more/.zarray": NCZARR["x/.zarray"]},
     "chunk-missing": lambda: dict(NCZARR),
@@ -137,7 +139,7 @@ ABORTED = {"quantize-nczarr+file-4.9.0", "quantize-zarr+file-4.9.2"}
 def test_what_netcdf_c_wrote_is_sound(path: Path) -> None:
     found = without(validate(path, data=True))
     if path.stem in ABORTED:  # netCDF-C crashed: chunks without an array
-        assert {finding.code for finding in found} >= {"foreign"}
+        assert {finding.code for finding in found} & {"foreign", "metadata"}
     else:
         assert found == []
 
@@ -390,7 +392,7 @@ def test_export_of_fragments_that_was_cut_off(tmp_path: Path, suffix: str) -> No
 
 @pytest.mark.parametrize(
     "code",
-    [code for code in TREES if code.startswith(("leftover", "consolidated"))],
+    [code for code in TREES if code.startswith(("leftover", "consolidated-s", "consolidated-d"))],
 )
 def test_fix_puts_it_right_once(code: str, tmp_path: Path) -> None:
     path = written(TREES[code](), tmp_path / "x.nczarr")
@@ -417,6 +419,34 @@ def test_valid_change_of_a_dead_writer_is_carried_out(tmp_path: Path) -> None:
     path = written(journal(DEAD), tmp_path / "x.nczarr")
     repair(path, validate(path))
     assert (path / "x" / "0").read_bytes() == NCZARR["x/0"][::-1]
+
+
+@pytest.mark.parametrize("gone", [("x/.zarray",), ("x/.zarray", "x/.zattrs", "x/0"), (".zattrs",)])
+def test_only_copy_of_a_document_is_kept(gone: tuple[str, ...], tmp_path: Path) -> None:
+    objects = {key: data for key, data in CONSOLIDATED.items() if key not in gone}
+    path = written(objects, tmp_path / "x.nczarr")
+    found = validate(path)
+    assert "consolidated-only" in {f.code for f in found}
+    repair(path, found)
+    assert (path / ".zmetadata").read_bytes() == CONSOLIDATED[".zmetadata"]
+
+
+def test_array_that_was_removed_makes_metadata_stale(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    table = xr.Dataset({"v": ("x", np.arange(3)), "w": ("x", np.arange(3))})
+    table.to_zarr(path, zarr_format=2, consolidated=True)
+    shutil.rmtree(path / "w")
+    found = validate(path)
+    assert "consolidated-stale" in {f.code for f in found}
+    repair(path, found)
+    assert without(validate(path)) == []
+    assert list(xr.open_zarr(path, consolidated=True)) == ["v"]
+
+
+def test_dataset_of_consolidated_metadata_and_chunks() -> None:
+    names = (".zgroup", ".zattrs", ".zarray")
+    objects = {k: data for k, data in CONSOLIDATED.items() if k.rpartition("/")[2] not in names}
+    assert {f.code for f in validate(objects, data=True) if counts(f)} == {"consolidated-only"}
 
 
 def test_writer_at_work_is_left_alone(tmp_path: Path) -> None:
