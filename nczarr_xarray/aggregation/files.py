@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, NCZarrError
-from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation.summary import Description, describe
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.implied_fill import with_fills
 from nczarr_xarray.dataset.open import open_begun, open_with
-from nczarr_xarray.dataset.opened import Opened, gather_caught
+from nczarr_xarray.dataset.opened import gather_caught
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.alike import movable
 from nczarr_xarray.formats.hdf5.alike import (
@@ -128,14 +127,9 @@ class RemoteFiles:
             if found is None:
                 return None
             hierarchy, description, variables = found
-            if len(source.head) == source.size and all(map(movable, variables)):
-                here = DataFile(MemoryBytes(source.head, source.url))  # no need to wait
-                values = Opened(here, hierarchy).read_many((v, None) for v in variables)
-            else:
-                file = DataFile(source)
-                values = await gather_caught(
-                    [VariableReader(file, v).read_remote() for v in variables]
-                )
+            file = DataFile(source)
+            readers = [VariableReader(file, variable) for variable in variables]
+            values = await gather_caught([reader.read_remote() for reader in readers])
             return Read(hierarchy, description, _checked(target, description, values))
         finally:
             source.close()

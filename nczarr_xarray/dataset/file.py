@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
+from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.memory import memory, store
 from nczarr_fsspec.ranges.reader import RangeReader, Receive
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
@@ -184,6 +185,13 @@ class DataFile:
         there = [extent for extent in extents if isinstance(extent, Extent)]
         found = iter(await ranges.read_metadata(there, around=around) if there else [])
         return [next(found) if isinstance(extent, Extent) else extent for extent in extents]
+
+
+def at_hand(source: ByteSource) -> DataFile | None:
+    """Return a remote file as one in memory, if all of it came with the first answer."""
+    if not isinstance(source, RemoteBytes) or not 0 < source.size == len(source.head):
+        return None
+    return DataFile(MemoryBytes(source.head, source.url, source.validator))
 
 
 def _parsed_by(options: OpenOptions) -> tuple[object, ...]:

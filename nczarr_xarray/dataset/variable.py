@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -21,11 +23,13 @@ from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel, in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
-from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.file import DataFile, at_hand
 from nczarr_xarray.formats.nczarr.consolidated import same
 from nczarr_xarray.formats.nczarr.jsontext import loads
 from nczarr_xarray.model import Selections, Variable
 
+#: Bytes of an array, decoded, that an event loop may read from memory itself.
+_MOST_AT_HAND = 1 << 20
 #: An index of all positions along a dimension.
 _ALL = slice(None)
 
@@ -165,6 +169,10 @@ class VariableReader:
         own = array is not None and (array.reads_itself or need_libhdf5(array.codecs))
         if own and self._reader is None:  # not on an event loop
             await in_pool(self.prepare)
+        if not (own or remember):
+            here = self._at_hand()
+            if here is not None:
+                return here.read(key, points=points)
         reader = self.prepare()
         key = self._full(key)
         if not isinstance(reader, ChunkReader):
@@ -200,6 +208,21 @@ class VariableReader:
             raise FormatError(self.path, "is read by another library, or of other datasets")
         plan = self._plan(self._padded(self._full(key), points=False).key, points=False)
         await gather_or_cancel(reader.fetch_remote(plan), self._compare())
+
+    def _at_hand(self) -> VariableReader | None:
+        """Return what reads the same from memory; None if it is not there, or much."""
+        file, array = self.store, self.array
+        if not isinstance(file, DataFile) or array is None:
+            return None
+        if array.conversion is not None and array.conversion.needs_libhdf5:
+            return None  # not on an event loop
+        elements = max(math.prod(array.shape), math.prod(array.chunk_shape))
+        here = at_hand(file.source) if elements * array.dtype.itemsize <= _MOST_AT_HAND else None
+        if here is None:
+            return None
+        other = copy(self)
+        other.store = here
+        return other
 
     def _explain(self, error: NCZarrError) -> None:
         """Say of an error if it may come of a change of the dataset since it was opened."""
