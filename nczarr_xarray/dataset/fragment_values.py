@@ -71,6 +71,12 @@ class Reading:
     axes: tuple[int | None, ...]
     steps: tuple[Sequence[int] | None, ...]
 
+    @property
+    def is_square(self) -> bool:
+        """Whether lengths do not tell in which order the dimensions are."""
+        long = [length for length in self.wanted if length != 1]
+        return len(set(long)) < len(long)
+
     def check(self) -> None:
         """Raise an error if values of the fragment cannot become those of the aggregation.
 
@@ -189,7 +195,8 @@ def reading_of(array: FragmentArray, number: int, variable: Variable) -> Reading
     Raises
     ------
     FormatError
-        If the fragment has another shape than its part of the aggregation.
+        If the fragment has another shape than its part of the aggregation, or its dimensions in
+        another order.
     """
     mapping = array.fragments.mappings.get(number, _AS_IT_IS)
     wanted = tuple(stop - start for start, stop in array.fragments.extent(number))
@@ -219,6 +226,8 @@ def reading_of(array: FragmentArray, number: int, variable: Variable) -> Reading
     axes = _axes(mapping, lengths, wanted)
     if axes is None:
         raise wrong()
+    if mapping.axes is None:
+        _check_order(array, variable, lengths, axes)
     return Reading(array, variable, mapping, wanted, axes, tuple(steps))
 
 
@@ -238,6 +247,29 @@ def _axes(
         return None
     long = iter([axis for axis, length in enumerate(wanted) if length != 1])
     return tuple(None if length == 1 else next(long) for length in lengths)
+
+
+def _check_order(
+    array: FragmentArray, variable: Variable, lengths: list[int], axes: tuple[int | None, ...]
+) -> None:
+    """Raise if a fragment has the dimensions of the aggregation by name, in another order.
+
+    Names that are others do not matter: which dimension is which follows from the order.
+    """
+    if not array.dimensions:
+        return
+    pairs = [
+        (dimension.name, array.dimensions[axis], length)
+        for dimension, axis, length in zip(variable.dimensions, axes, lengths, strict=True)
+        if axis is not None
+    ]
+    own, wanted = [one for one, *_ in pairs], [other for _, other, _ in pairs]
+    if sorted(own) == sorted(wanted) and any(a != b and n != 1 for a, b, n in pairs):
+        raise FormatError(
+            variable.path,
+            f"has the dimensions {', '.join(own)}, and the aggregation {', '.join(wanted)}: only "
+            "pdimensions of CFA-0.4 can say that they are in another order; transpose the fragment",
+        )
 
 
 def _missing(data: np.ndarray, variable: Variable) -> np.ndarray | None:

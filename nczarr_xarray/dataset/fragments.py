@@ -343,6 +343,9 @@ class FragmentReader:
             try:
                 _, reading = self._open(number, place)
                 reading.check()
+                if reading.is_square:  # the names tell, which reads of HDF5 do without
+                    whole = self._datasets.open(place, entire=True)
+                    reading_of(self._array, number, whole.variable)
             except NCZarrError as own:
                 error = own
             else:

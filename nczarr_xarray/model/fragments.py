@@ -158,6 +158,8 @@ class FragmentArray(Array):
         What opens fragments; set when the aggregation is opened.
     dialect
         The version of the convention by which it was spelled.
+    dimensions
+        Names of the dimensions; () if they are not known, and those of fragments are not looked at.
     """
 
     dtype: np.dtype
@@ -170,6 +172,7 @@ class FragmentArray(Array):
     warning: str = ""
     opener: FragmentOpener | None = None
     dialect: str = ""
+    dimensions: tuple[str, ...] = ()
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:

@@ -103,6 +103,7 @@ def array_of(
         packing=packing,
         read_as=read_as(variable),
         warning=warning and f"{warning}; these data are missing",
+        dimensions=tuple(dimension.name for dimension in dimensions),
     )
 
 
