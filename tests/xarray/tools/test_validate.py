@@ -8,7 +8,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import nczarr_xarray.tools.validate.data
 from nczarr_fsspec.changes.create import partial_path
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, STAGED, WRITERS, Incomplete, Journal
 from nczarr_fsspec.changes.owner import AT_WORK, Owner
-from nczarr_xarray import DatasetNotFoundError, NCZarrError, aggregate, validate
+from nczarr_xarray import DatasetNotFoundError, NCZarrError, aggregate, to_nczarr, validate
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate import counts, fixable, repair
 from tests.support.damage import mutate
@@ -200,12 +202,23 @@ def test_nothing_is_no_dataset(tmp_path: Path) -> None:
         validate(tmp_path / "nothing")
 
 
-def test_finding_is_plain() -> None:
-    found = validate(TREES["unlisted"]())
-    (one,) = without(found)
-    assert asdict(one)["path"] == "more"
-    with pytest.raises(AttributeError):
-        one.code = "other"  # type: ignore[misc]  # that it fails is the point
+def test_chunks_that_are_decoded_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    read_many = Opened.read_many
+
+    def counted(self: Opened, wanted: Any) -> Any:
+        found = read_many(self, wanted)
+        sizes.append(sum(values.nbytes for values in found if isinstance(values, np.ndarray)))
+        return found
+
+    monkeypatch.setattr(Opened, "read_many", counted)
+    monkeypatch.setattr(nczarr_xarray.tools.validate.data, "_BATCH_BYTES", 1000)
+    values = xr.Dataset({"v": (("y", "x"), np.ones((50, 60)))})
+    target: Objects = {}
+    to_nczarr(values, target, encoding={"v": {"chunks": (5, 6)}})
+    assert without(validate(target, data=True)) == []
+    assert sum(sizes) == 50 * 60 * 8
+    assert max(sizes) < 1000 + 5 * 6 * 8
 
 
 @pytest.mark.parametrize("seed", slow_but(range(600), *range(40)))
