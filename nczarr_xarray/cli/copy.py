@@ -51,7 +51,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action="store_true",
         help="make unlimited dimensions fixed ones, which every release and format has",
     )
-    parser.add_argument(
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument(
+        "--optimize",
+        action="store_true",
+        help="choose chunks that suit maps and series alike, as `nczarr doctor` proposes",
+    )
+    shape.add_argument(
         "--chunks",
         type=_chunks,
         metavar="DIM=N,...",
@@ -133,7 +139,7 @@ def _to_nczarr(args: argparse.Namespace, progress: Any) -> None:
         consolidated=args.consolidated,
         storage_options=dict(args.target_options) or None,
     )
-    layout = CopyLayout(args.chunks, args.compress)
+    layout = CopyLayout(args.chunks, args.compress, balanced=args.optimize)
     try:
         opened = open_hierarchy(args.source, **opening(args, args.source_options))
     except (URLError, FormatError):
@@ -169,10 +175,11 @@ def _to_netcdf(args: argparse.Namespace, progress: Any) -> None:
     from nczarr_xarray.export.netcdf_file import write_netcdf
 
     zarr = args.consolidated or args.portable or args.compat != "4.9.3"
-    if args.chunks or args.compress or zarr:
+    if args.chunks or args.optimize or args.compress or zarr:
         raise UsageError(
             args.target,
-            "--chunks, --compress, --consolidated, --portable and --compat are for NCZarr and Zarr",
+            "--chunks, --optimize, --compress, --consolidated, --portable and --compat are for "
+            "NCZarr and Zarr",
         )
     with open_hierarchy(args.source, **opening(args, args.source_options)) as opened:
         source = with_fixed_dimensions(opened) if args.fixed else opened
@@ -185,11 +192,11 @@ def _to_cfa(args: argparse.Namespace) -> None:
     from nczarr_xarray.export.cfa.to_cfa import to_cfa
 
     zarr = args.consolidated or args.portable or args.compat != "4.9.3"
-    if args.chunks or args.compress or zarr or args.fixed:
+    if args.chunks or args.optimize or args.compress or zarr or args.fixed:
         raise UsageError(
             args.target,
-            "--chunks, --compress, --consolidated, --portable, --fixed and --compat are for NCZarr "
-            "and Zarr",
+            "--chunks, --optimize, --compress, --consolidated, --portable, --fixed and --compat "
+            "are for NCZarr and Zarr",
         )
     source = opening(args, args.source_options)
     with xr.open_dataset(args.source, engine="nczarr", decode_cf=False, **source) as dataset:

@@ -49,6 +49,53 @@ def default_chunk_shape(
     )
 
 
+def plane_of(rank: int) -> int:
+    """Return the first dimension of a map: the last two are one, or the last of two."""
+    return max(1, rank - 2)
+
+
+def balanced_chunk_shape(
+    shape: Sequence[int], itemsize: int, nbytes: int = DEFAULT_BYTES
+) -> tuple[int, ...]:
+    """Return chunk lengths of which a map takes about as many chunks as a series.
+
+    Parameters
+    ----------
+    shape
+        Of the array; its first dimension is that of a series, its last two that of a map.
+    itemsize
+        Bytes of an element.
+    nbytes
+        Of a chunk before codecs, at most.
+    """
+    room = max(1, nbytes // max(1, itemsize))
+    shape = [max(1, length) for length in shape]
+    if len(shape) < 2:
+        return equal_lengths(shape, [min(length, room) for length in shape])
+    plane = plane_of(len(shape))
+    parts = max(1.0, shape[0] * math.prod(shape[plane:]) / room)
+    along = min(shape[0], max(1, round(shape[0] / math.sqrt(parts))))
+    chunks = [along, *(1 for _ in shape[1:plane]), *_share(shape[plane:], room // along)]
+    # what a whole plane and all steps leave goes to the dimensions between them
+    left = room // math.prod(chunks)
+    for axis in reversed(range(1, plane)):
+        chunks[axis] = max(1, min(shape[axis], left))
+        left //= chunks[axis]
+    return equal_lengths(shape, chunks)
+
+
+def equal_lengths(shape: Sequence[int], chunks: Sequence[int]) -> tuple[int, ...]:
+    """Make chunks about equally long, instead of a short last one."""
+    counts = (-(-length // chunk) for length, chunk in zip(shape, chunks, strict=True))
+    return tuple(-(-length // count) for length, count in zip(shape, counts, strict=True))
+
+
+def _share(lengths: Sequence[int], room: int) -> list[int]:
+    """Return the same share of each of some lengths, so that `room` elements hold the product."""
+    share = min(1.0, (room / math.prod(lengths)) ** (1 / len(lengths)))
+    return [max(1, int(length * share)) for length in lengths]
+
+
 def uniform_chunks(blocks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     """Return dask's block lengths as a chunk grid; None if the blocks form no grid.
 

@@ -14,6 +14,7 @@ from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.chunk_shapes import balanced_chunk_shape
 from nczarr_xarray.export.codecs import kept_codecs
 from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
 from nczarr_xarray.export.lacking import Lacking
@@ -49,10 +50,21 @@ class CopyLayout:
         Chunk lengths by name of a dimension.
     codecs
         In the order of encoding; ``elementsize`` of shuffle is filled in.
+    balanced
+        Whether all variables get the chunks of `balanced_chunk_shape`, instead of `chunks`.
     """
 
     chunks: Mapping[str, int] | None = None
     codecs: tuple[CodecConfig, ...] | None = None
+    balanced: bool = False
+
+    def chunk_shape(
+        self, names: Iterable[str], shape: tuple[int, ...], itemsize: int
+    ) -> tuple[int, ...] | None:
+        """Return the chunk lengths of a variable; None for those of the source."""
+        if self.balanced:
+            return balanced_chunk_shape(shape, itemsize)
+        return None if self.chunks is None else _chunk_shape(names, shape, self.chunks)
 
 
 def plan_copy(
@@ -244,11 +256,11 @@ def _as_stored(dataset: xr.Dataset, layout: CopyLayout) -> xr.Dataset:
             dataset[name] = stored
         elif getattr(encoding.get("dtype"), "byteorder", "=") == ">":
             encoding["endian"] = "big"
-        if layout.chunks is not None:
+        names = map(str, variable.dims)
+        chunks = layout.chunk_shape(names, variable.shape, variable.dtype.itemsize)
+        if chunks is not None:
             encoding.pop("contiguous", None)
-            encoding["chunksizes"] = _chunk_shape(
-                map(str, variable.dims), variable.shape, layout.chunks
-            )
+            encoding["chunksizes"] = chunks
         if layout.codecs is not None:
             _set_codecs(encoding, layout.codecs, variable.dtype)
     return dataset
@@ -285,8 +297,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     if layout.codecs is not None:
         codecs = _for_dtype(layout.codecs, dtype)
     names = [d.name for d in variable.dimensions]
-    if layout.chunks is not None:
-        chunks = _chunk_shape(names, variable.shape, layout.chunks)
+    chunks = layout.chunk_shape(names, variable.shape, dtype.itemsize) or chunks
     if profile.generation != "G2A":
         # all older releases, and some readers of Zarr, refuse chunks longer than the variable
         chunks = tuple(min(c, max(1, n)) for c, n in zip(chunks, variable.shape, strict=True))

@@ -27,7 +27,7 @@ _MATTERS = 1 << 20
 #: Documents of metadata from which on one for all pays.
 _DOCUMENTS = 8
 
-_RECHUNK = "copy it with other chunks: nczarr copy --chunks (the table below compares some)"
+_RECHUNK = "copy it with other chunks: nczarr copy --optimize, or --chunks (see the table of reads)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def _coordinates(case: Case) -> Iterator[Finding]:
                 facts.path,
                 f"is a coordinate in {facts.count:,} chunks, all of which are read to open the "
                 "dataset",
-                f"make it one chunk: nczarr copy --chunks {variable.name}={variable.shape[0]}",
+                "make it one chunk: nczarr copy --optimize",
             )
 
 

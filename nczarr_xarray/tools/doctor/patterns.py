@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from nczarr_xarray.export.chunk_shapes import plane_of
+
 Key: TypeAlias = tuple[int | slice, ...]
 
 _ALL = slice(None)
-
-
-def plane_of(rank: int) -> int:
-    """Return the first dimension of a map: the last two are one, or the last of two."""
-    return max(1, rank - 2)
 
 
 def _map(shape: Sequence[int]) -> Key:

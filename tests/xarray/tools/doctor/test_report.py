@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xarray import open_dataset
+from xarray.testing import assert_identical
 
 import nczarr_xarray
 from nczarr_xarray.cli.main import main
@@ -104,6 +106,16 @@ def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.nczarr" / "time" / ".zarray").write_text("{}")
     assert main(["doctor", f"{tmp_path}/x.nczarr"]) == 1
     assert "error    unreadable  /time: cannot be read" in capsys.readouterr().out
+
+
+def test_what_it_proposes_is_what_copy_makes(tmp_path: Path) -> None:
+    source = write(tmp_path / "x.nc", (1, 16, 32), (10,), noise=True, zlib=True, complevel=1)
+    assert main(["copy", str(source), f"{tmp_path}/y", "--optimize"]) == 0
+    before, after = nczarr_xarray.doctor(source), nczarr_xarray.doctor(tmp_path / "y")
+    assert after.predictions[0].chunks == before.predictions[1].chunks
+    assert not after.findings
+    with open_dataset(source) as one, open_dataset(tmp_path / "y", engine="nczarr") as other:
+        assert_identical(one.load(), other.load())
 
 
 def test_stale_consolidated_metadata(tmp_path: Path) -> None:
