@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.changes.journal import base_of
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.referenced_files import Finder, Referenced
@@ -25,7 +28,9 @@ from nczarr_xarray.model import ChunkedArray, Fragments, Hierarchy, Variable, gr
 #: Files that are open at a time.
 _THREADS = 32
 #: Chunks of an array, at most: each one is looked up.
-_MOST_CHUNKS = 1 << 24
+_MOST_CHUNKS = 1 << 23
+#: References that are looked up together.
+_BATCH = 1 << 12
 #: Bytes of a variable that no file has, at most: the aggregation holds it.
 _MOST_HELD = 1 << 26
 
@@ -117,8 +122,17 @@ def _references(
         raise ExportError(
             variable.path, f"has {math.prod(grid)} chunks, of which {_MOST_CHUNKS} can be looked up"
         )
-    found = keys.find_many(map(array.chunk_name, np.ndindex(*grid)))
-    return ArrayReferences.of(keys.url, array, found)
+    return ArrayReferences.of(
+        keys.url, array, _found(keys, map(array.chunk_name, np.ndindex(*grid)))
+    )
+
+
+def _found(
+    keys: LocalReferences | RemoteReferences, names: Iterator[str]
+) -> Iterator[bytes | Part | None]:
+    """Yield what the references say of keys; objects are made for some at a time."""
+    while batch := [*islice(names, _BATCH)]:
+        yield from keys.find_many(batch)
 
 
 def _table(variable: Variable, placements: Placements) -> Fragments:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -44,11 +44,11 @@ class ArrayReferences:
 
     @classmethod
     def of(
-        cls, url: str, array: ChunkedArray, found: Sequence[bytes | Part | None]
+        cls, url: str, array: ChunkedArray, found: Iterable[bytes | Part | None]
     ) -> ArrayReferences:
         """Return the columns of what was found for each chunk."""
         numbers: dict[str, int] = {}
-        rows = np.zeros((len(found), 3), np.int64)
+        rows = np.zeros((math.prod(grid_of(array.shape, array.chunk_shape)), 3), np.int64)
         for at, one in enumerate(found):
             if isinstance(one, Part):
                 code = numbers.setdefault(one.address, len(numbers))
