@@ -62,3 +62,30 @@ def test_convert_refs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["convert-refs", old, new, "--overwrite", *move]) == 0
     with xr.open_dataset(new, engine="nczarr", decode_times=False) as ds:
         assert np.array_equal(ds.tas.values, field([0, 1]))
+
+
+def test_groups_that_an_aggregation_cannot_hold_are_a_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = xr.Dataset({"v": ("x", np.arange(5))})
+    tree = xr.DataTree.from_dict({"/": whole, "/g/h": whole})
+    tree.nczarr.to_nczarr(tmp_path / "tree.nczarr")
+    whole.nczarr.to_nczarr(tmp_path / "plain.nczarr")
+    for name, status in ("tree", 1), ("plain", 0):
+        target = str(tmp_path / f"{name}.nca")
+        assert main(["copy", str(tmp_path / f"{name}.nczarr"), target]) == status
+        lost = f"{target}: an aggregation has no groups: /g, /g/h are left out"
+        assert (lost in capsys.readouterr().err) == (status == 1)
+        with xr.open_dataset(target, engine="nczarr") as found:
+            np.testing.assert_array_equal(found["v"], whole["v"])
+
+
+def test_what_has_no_fill_value_gets_none(tmp_path: Path) -> None:
+    values = np.arange(600, dtype="f4").reshape(6, 100)
+    whole = xr.Dataset({"v": (("t", "x"), values)}, {"t": np.arange(6.0)})
+    whole.to_netcdf(tmp_path / "whole.nc", encoding={n: {"_FillValue": None} for n in ("v", "t")})
+    target = str(tmp_path / "parts.nca")
+    command = ["copy", str(tmp_path / "whole.nc"), target, "--max-object-size", "800"]
+    assert main(command) == 0
+    with xr.open_dataset(target, engine="nczarr", decode_cf=False) as found:
+        assert "_FillValue" not in {*found["v"].attrs, *found["t"].attrs}
