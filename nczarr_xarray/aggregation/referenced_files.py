@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.addresses import AddressPolicy
-from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_xarray.aggregation.combine import Packing
 from nczarr_xarray.aggregation.summary import text
 from nczarr_xarray.aggregation.whole_variables import ArrayReferences, Placed, WholeVariable, place
@@ -126,16 +126,21 @@ class Finder:
         references, left = wanted.references, wanted.numbers
         while len(left):
             first = int(left[0])
+            error = references.error(
+                first,
+                f"{references.shown(first)}, and no variable there has such a chunk, of the shape "
+                f"{list(references.array.chunk_shape)}",
+            )
+            placed = None
             for one in _candidates(file, wanted):
-                placed = place(references, first, one.whole)
+                try:
+                    placed = place(references, first, one.whole)
+                except ExportError as own:  # its dimensions may be others of the array
+                    error = own
                 if placed is not None:
                     break
-            else:
-                raise references.error(
-                    first,
-                    f"{references.shown(first)}, and no variable there has such a chunk, of the "
-                    f"shape {list(references.array.chunk_shape)}",
-                )
+            if placed is None:
+                raise error
             packing = _packing(wanted, one, first, file.store.url)
             self._compare(wanted, one, placed, file)
             yield Found(wanted.variable.path, placed, packing)

@@ -158,6 +158,24 @@ def test_a_new_dimension_and_two_variables_of_one_file(tmp_path: Path) -> None:
         assert np.array_equal(ds["all"].values, np.stack([NOISE, NOISE]))
 
 
+def test_a_new_dimension_whatever_the_others_are_called(tmp_path: Path) -> None:
+    array = {"shape": [2, 2, 500], "chunks": [1, 1, 500]}
+    made: dict[str, Any] = {}
+    for n in range(2):
+        values = np.arange(1000.0).reshape(2, 500) + n
+        path = write(tmp_path / f"{n}.nc", {"v": (("a", "b"), values, {"chunksizes": (1, 500)})})
+        refs = references(path)["refs"]
+        for at in range(2):
+            made[f"v/{n}.{at}.0"] = refs[f"v/{at}.0"]
+    made[".zgroup"] = refs[".zgroup"]
+    made["v/.zarray"] = json.dumps(json.loads(refs["v/.zarray"]) | array)
+    made["v/.zattrs"] = json.dumps({"_ARRAY_DIMENSIONS": ["run", "time", "x"]})
+    (tmp_path / "new.json").write_text(json.dumps(made))
+    convert_references(tmp_path / "new.json", tmp_path / "new.nca")
+    with xr.open_dataset(tmp_path / "new.nca", engine="nczarr") as ds:
+        assert ds.v[1, 1].values.tolist() == [*range(501, 1001)]
+
+
 def test_chunks_that_were_never_written(tmp_path: Path) -> None:
     for n in range(2):
         with netCDF4.Dataset(tmp_path / f"{n}.nc", "w") as file:
