@@ -53,16 +53,18 @@ class ChunkStack:
     ----------
     array
         One of them, of a file, and without a conversion.
+    chunk_shape
+        How it is divided.
     masks
         As of `ChunkTable`, for all chunks of an array.
     """
 
-    def __init__(self, array: Array, masks: np.ndarray) -> None:
-        self._chunks = math.prod(grid_of(array.shape, array.chunk_shape))
+    def __init__(self, array: Array, chunk_shape: tuple[int, ...], masks: np.ndarray) -> None:
+        self._chunks = math.prod(grid_of(array.shape, chunk_shape))
         self._masks = masks
-        shape, chunk_shape = (_MOST, *array.shape), (1, *array.chunk_shape)
+        shape, chunks = (_MOST, *array.shape), (1, *chunk_shape)
         self._grid = Grid(
-            _StackArray(array.path, shape, chunk_shape, array.dtype, array.fill, array.codecs)
+            _StackArray(array.path, shape, chunks, array.dtype, array.fill, array.codecs)
         )
 
     def nbytes(self, key: tuple[Any, ...], *, points: bool) -> int:

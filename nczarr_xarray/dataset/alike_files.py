@@ -59,7 +59,8 @@ class AlikeFiles:
         places = None if array is None else file.parse(read_alike_chunks(array))
         if pattern is None or array is None or places is None:
             return False
-        self.stack = AlikeStack(name, pattern, ChunkStack(array, places.masks), places)
+        stack = ChunkStack(array, places.shape, places.masks)
+        self.stack = AlikeStack(name, pattern, stack, places)
         return True
 
     async def learn_remote(self, name: str, found: Opening) -> None:
