@@ -10,6 +10,8 @@ from functools import partial
 from typing import Any
 
 from nczarr_fsspec.descriptors import OPEN_FLAGS, read_at
+from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_xarray.chunks.sources import Stored
 from nczarr_xarray.chunks.stack import ChunkStack, Stacked
 from nczarr_xarray.dataset.file import DataFile
@@ -36,7 +38,7 @@ class AlikeFiles:
     Attributes
     ----------
     stack
-        Reads the local ones; None if there is nothing to be gained.
+        Reads small data of the local ones, many files at a time; None if that takes a parser.
     """
 
     def __init__(self) -> None:
@@ -49,12 +51,27 @@ class AlikeFiles:
         known, pattern = self._known
         return pattern if name == known else None
 
+    def open(self, path: str, name: str) -> Opening | None:
+        """Open a variable of a local file, which stays open; None if it has another pattern."""
+        pattern = self.pattern(name)
+        if pattern is None:
+            return None
+        try:
+            source = LocalFileBytes(path)
+        except NCZarrError:
+            return None
+        if pattern.fits(source.head[: pattern.stop], source.size):
+            return alike(DataFile(source), pattern)
+        source.close()
+        return None
+
     def learn(self, name: str, found: Opening) -> bool:
-        """Learn the pattern of a local file that has been opened; False if it has none."""
+        """Learn the pattern of a local file that has been opened; tell whether to use the stack."""
         file, reading = found.reader.store, self._reading(name, found)
         if reading is None or not isinstance(file, DataFile):
             return False
         pattern = file.parse(reading)
+        self._known = name, pattern
         array = None if pattern is None else pattern.variable.array
         places = None if array is None else file.parse(read_alike_chunks(array))
         if pattern is None or array is None or places is None:

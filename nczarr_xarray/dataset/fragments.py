@@ -245,11 +245,15 @@ class FragmentReader:
                 parts = read_alike(self._array, stack, result, parts, self._path, points=points)
             left = iter(parts)
             for part in left:
-                if self._path(part) is None:
+                path, place = self._path(part), self._place(part)
+                if path is None:
                     others.append(part)
                     continue
+                opened = self._alike.open(path, place.name)
+                if opened is not None:
+                    self._datasets.keep(place, opened)
                 self._read_part(result, part, points=points)
-                if self._leave(self._place(part), several=several):
+                if self._leave(place, several=several):
                     break
             parts = list(left)
         return others
@@ -293,7 +297,7 @@ class FragmentReader:
         opened = self._datasets.known(place)
         if opened is None:
             return False
-        learned = several and self._alike.learn(place.name, opened)
+        learned = several and not opened.alike and self._alike.learn(place.name, opened)
         opened.reader.store.close()  # what is read again opens it again
         return learned
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import nczarr_xarray
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError
+from nczarr_xarray.dataset import alike_fragments
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.open_options import OpenOptions
@@ -71,6 +72,15 @@ def test_all_at_once(tmp_path: Path, stored: str) -> None:
     tas = reader(master_of(tmp_path, lambda _: stored))
     np.testing.assert_array_equal(tas.read(), EXPECTED, strict=True)
     np.testing.assert_array_equal(tas.read(), EXPECTED, strict=True)  # now the pattern is known
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_fragments_that_are_too_large_for_a_run(
+    tmp_path: Path, stored: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alike_fragments, "_RUN_BYTES", 1)
+    tas = reader(master_of(tmp_path, lambda _: stored))
+    np.testing.assert_array_equal(tas.read(), EXPECTED, strict=True)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
