@@ -63,10 +63,9 @@ def _chunked(case: Case) -> Iterator[Facts]:
 
 
 def _unreadable(case: Case) -> Iterator[Finding]:
-    for variable in case.survey.others:
-        if variable.error is not None:
-            text = f"cannot be read: {variable.error.reason}"
-            yield Finding("error", "unreadable", variable.path, text, "see `nczarr info`")
+    for path, error in case.survey.errors.items():
+        text = f"cannot be read: {error.reason}"
+        yield Finding("error", "unreadable", path, text, "see `nczarr info`")
 
 
 def _others(case: Case) -> Iterator[Finding]:

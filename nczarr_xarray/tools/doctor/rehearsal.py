@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
+from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.ranges.reader import RangeReader, Receive
 from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.file import DataFile
@@ -72,7 +74,7 @@ class Rehearsal:
         try:
             self.opened = self._open_file(url) if file else self._open_tree(url)
             touched = _touched(self.opened.hierarchy.root)
-            self._fetch([(variable, None) for variable in touched])
+            self._fetch([_quietly(self._read(variable, None)) for variable in touched])
         except BaseException:
             self.transport.close()
             raise
@@ -92,7 +94,7 @@ class Rehearsal:
         transport.steps.clear()
         if isinstance(self.opened.store, _RehearsedFile):
             self.opened.store.opened = True
-        self._fetch([(variable, key)])
+        self._fetch([self._read(variable, key)])
         return self._cost(before)
 
     def _open_file(self, url: str) -> Opened:
@@ -105,9 +107,11 @@ class Rehearsal:
     def _open_tree(self, url: str) -> Opened:
         return open_keys(SimulatedStore(self.transport, url))
 
-    def _fetch(self, wanted: Sequence[tuple[Variable, Key | None]]) -> None:
+    def _read(self, variable: Variable, key: Key | None) -> Coroutine[Any, Any, None]:
+        return VariableReader(self.opened.store, variable).fetch_remote(key)
+
+    def _fetch(self, reads: Sequence[Coroutine[Any, Any, None]]) -> None:
         store = self.opened.store
-        reads = [VariableReader(store, variable).fetch_remote(key) for variable, key in wanted]
         if isinstance(store, SimulatedStore):
             store.run(gather_or_cancel(*reads))
         else:  # which tells the rounds itself
@@ -145,11 +149,19 @@ class _RehearsedFile(DataFile):
     async def read_data(self, starts: np.ndarray, stops: np.ndarray, receive: Receive) -> None:
         content = self._transport.content
         content.blank = self.opened
-        await self._transport.step(super().read_data(starts, stops, receive))
-        content.blank = False
+        try:
+            await self._transport.step(super().read_data(starts, stops, receive))
+        finally:
+            content.blank = False
 
     async def _read_round(self, ranges: RangeReader, reads: Sequence[Read], around: bool) -> Any:
         return await self._transport.step(super()._read_round(ranges, reads, around))
+
+
+async def _quietly(read: Coroutine[Any, Any, None]) -> None:
+    """Await what may fail: a coordinate that cannot be read keeps no dataset from opening."""
+    with suppress(NCZarrError):
+        await read
 
 
 def _touched(group: Group) -> list[Variable]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -125,12 +125,15 @@ class Survey:
         Of the file in bytes; None for a tree.
     index
         Where the parts of chunk indexes were read in the file.
+    errors
+        Why variables cannot be read, by path.
     """
 
     facts: tuple[Facts, ...]
     others: tuple[Variable, ...]
     size: int | None = None
     index: tuple[int, ...] = ()
+    errors: Mapping[str, NCZarrError] = field(default_factory=dict)
 
     def of(self, path: str) -> Facts | None:
         """Return the facts of the variable at a path."""
@@ -168,8 +171,20 @@ def survey(opened: Opened) -> Survey:
     known = {one.path for one in facts}
     others = tuple(v for v in variables if v.path not in known)
     if isinstance(opened.store, DataFile):
-        return _of_file(RecordedFile(opened.store), facts, others)
-    return Survey(tuple(_in_tree(opened.store, facts)), others)
+        found = _of_file(RecordedFile(opened.store), facts, others)
+    else:
+        found = Survey(tuple(_in_tree(opened.store, facts)), others)
+    errors = {v.path: v.error for v in others if v.error is not None}
+    return replace(found, errors=errors | dict(_unreadable(opened, facts)))
+
+
+def _unreadable(opened: Opened, facts: list[Facts]) -> Iterable[tuple[str, NCZarrError]]:
+    """Yield variables whose codecs, say, cannot be undone."""
+    for one in facts:
+        try:
+            opened.reader(one.variable).prepare()
+        except NCZarrError as error:
+            yield one.path, error
 
 
 def _of_file(file: RecordedFile, facts: list[Facts], others: tuple[Variable, ...]) -> Survey:

@@ -118,6 +118,18 @@ def test_what_it_proposes_is_what_copy_makes(tmp_path: Path) -> None:
         assert_identical(one.load(), other.load())
 
 
+def test_what_cannot_be_read_stops_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "x.nc", (50, 128, 256), (512,), zlib=True)
+    assert main(["copy", f"{tmp_path}/x.nc", f"{tmp_path}/y"]) == 0
+    for name in ("v", "time"):
+        document = tmp_path / "y" / name / ".zarray"
+        zarray = json.loads(document.read_text())
+        document.write_text(json.dumps({**zarray, "compressor": {"id": "strange"}}))
+    report = nczarr_xarray.doctor(tmp_path / "y")
+    assert {f.path for f in report.findings if f.code == "unreadable"} == {"/time", "/v"}
+    assert set(report.predictions[0].costs.values()) == {None}
+
+
 def test_stale_consolidated_metadata(tmp_path: Path) -> None:
     write(tmp_path / "x.nc", (50, 128, 256), (512,), zlib=True)
     tree = tmp_path / "x.nczarr"
