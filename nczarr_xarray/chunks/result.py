@@ -17,6 +17,12 @@ def fill_element(array: Array) -> Any:
     return "" if array.dtype.kind == "O" else np.zeros((), dtype=array.dtype)[()]
 
 
+def same_fill(one: Array, other: Array) -> bool:
+    """Tell whether elements that are not stored read as the same bits, in arrays of one dtype."""
+    first, second = (np.array([fill_element(array)], one.dtype) for array in (one, other))
+    return first.tobytes() == second.tobytes()
+
+
 def allocate(array: Array, shape: tuple[int, ...]) -> np.ndarray:
     """Return room for elements of an array.
 

@@ -65,7 +65,8 @@ class HDF5Filter:
         The settings of the codec from the filter's parameters; `IndexError` or `ValueError`
         if it cannot have these.
     decodes
-        Whether the codec with these settings undoes the filter. If not, libhdf5 does.
+        Whether the codec with these settings undoes the filter: then a chunk has the same bytes
+        in Zarr, and can be moved there as it is stored. If not, libhdf5 undoes it.
     """
 
     number: int

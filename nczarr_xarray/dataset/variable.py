@@ -111,7 +111,7 @@ class VariableReader:
         try:
             return self._read(key, points)
         except (FormatError, StoreError) as error:
-            self._explain(error)
+            self.explain(error)
             raise
 
     def _read(self, key: tuple[Index, ...] | None, points: bool) -> np.ndarray:
@@ -151,7 +151,7 @@ class VariableReader:
             try:
                 return await asyncio.wrap_future(future)
             except (FormatError, StoreError) as error:
-                await asyncio.to_thread(self._explain, error)
+                await asyncio.to_thread(self.explain, error)
                 raise
         return await asyncio.to_thread(self.read, key, points=points)
 
@@ -186,7 +186,7 @@ class VariableReader:
         if self._expected is None:
             data = await reading
         else:
-            data, _ = await gather_or_cancel(reading, self._compare())
+            data, _ = await gather_or_cancel(reading, self.compare())
         conversion = array.conversion if array is not None else None
         if conversion is not None and isinstance(store, DataFile):
             if conversion.needs_libhdf5:
@@ -207,7 +207,7 @@ class VariableReader:
         if not isinstance(reader, ChunkReader):
             raise FormatError(self.path, "is read by another library, or of other datasets")
         plan = self._plan(self._padded(self._full(key), points=False).key, points=False)
-        await gather_or_cancel(reader.fetch_remote(plan), self._compare())
+        await gather_or_cancel(reader.fetch_remote(plan), self.compare())
 
     def _at_hand(self) -> VariableReader | None:
         """Return what reads the same from memory; None if it is not there, or much."""
@@ -224,7 +224,7 @@ class VariableReader:
         other.store = here
         return other
 
-    def _explain(self, error: NCZarrError) -> None:
+    def explain(self, error: NCZarrError) -> None:
         """Say of an error if it may come of a change of the dataset since it was opened."""
         if error is self.error or self._mark is None or not isinstance(self.store, KeyStore):
             return
@@ -247,7 +247,7 @@ class VariableReader:
         chunks = [max(1, length) for length in self.array.chunk_shape]
         return plan(key, self.array.shape, chunks)
 
-    async def _compare(self) -> None:
+    async def compare(self) -> None:
         """Refuse data whose ``.zarray`` is not what ``.zmetadata`` said it was."""
         expected = self._expected
         if expected is None:

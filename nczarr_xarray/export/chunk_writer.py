@@ -6,19 +6,14 @@ import itertools
 import math
 import os
 import sys
-import threading
-import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 import numpy as np
 
 from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.processors import processors
 from nczarr_fsspec.writable import WritableStore
@@ -26,6 +21,7 @@ from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.export.dataset import Rounding
+from nczarr_xarray.export.gate import Gated
 from nczarr_xarray.model import ChunkedArray
 
 #: Bytes of chunks that are being sent to a remote store at a time.
@@ -105,48 +101,6 @@ def spans(low: int, high: int, chunk: int, size: int) -> list[Span]:
     return found
 
 
-class Gate:
-    """Shared by all copies of one writer in one process: counts those inside, and can be shut.
-
-    Attributes
-    ----------
-    lock
-        Held while a chunk is changed that several blocks share.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self._changed = threading.Condition()
-        self._inside = 0
-        self._shut = False
-
-    @classmethod
-    def called(cls, name: str) -> Gate:
-        """Return the gate of the writers of this name."""
-        with _NAMING:  # a fork has gates of its own: its parent's threads do not exist there
-            return _GATES.setdefault((os.getpid(), name), cls())
-
-    def __enter__(self) -> None:
-        with self._changed:
-            if self._shut:
-                raise StoreError("export", "was given up")
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._inside -= 1
-            self._changed.notify_all()
-
-    def shut(self) -> None:
-        """Admit no further write, and wait until all writes have ended."""
-        with self._changed:
-            self._shut = True
-            self._changed.wait_for(lambda: not self._inside)
-
-
-_GATES: WeakValueDictionary[tuple[int, str], Gate] = WeakValueDictionary()
-_NAMING = ProcessLock()
-
 Position = tuple[Span, ...]
 
 
@@ -163,27 +117,6 @@ class Run(NamedTuple):
 
     before: Position
     last: list[Position]
-
-
-class Gated:
-    """A writer of blocks whose copies, in one process, pass one gate. Picklable."""
-
-    def __init__(self) -> None:
-        self._name = uuid.uuid4().hex
-        self._gate = Gate.called(self._name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_gate"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _gate=Gate.called(state["_name"]))
-
-    def __dask_tokenize__(self) -> tuple[str, str]:
-        return type(self).__name__, self._name
-
-    def shut(self) -> None:
-        """Write nothing more in this process; return when the last write has ended."""
-        self._gate.shut()
 
 
 class ChunkWriter(Gated):
@@ -304,44 +237,28 @@ class ChunkWriter(Gated):
                 strict=True,
             )
         ]
-        threads = min(self._threads(threads), math.prod(map(len, axes)))
-        runs = self._runs(axes, threads)
-        lock = threading.Lock()
-        failed = threading.Event()
+        threads = min(self.threads(threads), math.prod(map(len, axes)))
 
-        def take() -> Run | None:
-            with lock:
-                return None if failed.is_set() else next(runs, None)
+        def finished(run: Run) -> None:
+            if done is not None:
+                done(len(run.last))
 
-        def loop() -> int:
-            put = 0
-            try:
-                # not for remote stores: many more requests wait than chunks are being encoded
-                with self.encoder.scratch if self._at_once else nullcontext():
-                    while (run := take()) is not None:
-                        with self._gate:
-                            put += self._write_run(run, values)
-                        if done is not None:
-                            with lock:
-                                done(len(run.last))
-            except BaseException:
-                failed.set()
-                raise
-            return put
-
-        if threads < 2:
-            return loop()
-        with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr-export") as pool:
-            others = [pool.submit(loop) for _ in range(threads - 1)]
-            put = loop()
-        return put + sum(other.result() for other in others)
+        return self.each(
+            self._runs(axes, threads),
+            lambda run: self._write_run(run, values),
+            threads=threads,
+            done=finished,
+            # not for remote stores: many more requests wait than chunks are being encoded
+            within=self.encoder.scratch if self._at_once else nullcontext(),
+        )
 
     @property
     def _at_once(self) -> bool:
         """Whether the store answers at once, so that there are no more threads than processors."""
         return self.store.parallel == 1
 
-    def _threads(self, wanted: int | None) -> int:
+    def threads(self, wanted: int | None = None) -> int:
+        """Return how many threads are worth having (`wanted`: see `write`)."""
         if self._at_once:
             return processors() if wanted is None else wanted
         in_flight = max(2, IN_FLIGHT_BYTES // max(1, self.encoder.nbytes))

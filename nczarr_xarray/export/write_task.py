@@ -25,6 +25,7 @@ from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Item
+from nczarr_xarray.export.moving import Mover, stored_alike
 from nczarr_xarray.export.parallel import Written, compute, optimized, write_blocks
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.stored_source import StoredSource
@@ -163,6 +164,10 @@ class WriteTask:
         for item, writer in eager:
             progress.expect(chunk_count(writer, item.source.shape))
         for item, writer in eager:
+            mover = _mover(item, writer)
+            if mover is not None:
+                mover.run(progress.advance)
+                continue
             for first, values in _pieces(item, writer):
                 writer.write(values, first, done=progress.advance)
 
@@ -182,6 +187,15 @@ class WriteTask:
                 counted = not writer.shared and writer.store.url == here
                 found.append((writer.array.path, write_blocks(data, writer, counted=counted)))
         return found
+
+
+def _mover(item: Item, writer: ChunkWriter) -> Mover | None:
+    """Return what moves the chunks of an item as they are stored; None if they have to be made."""
+    source = item.source
+    if not isinstance(source, StoredSource) or source.reader.array is None:
+        return None
+    alike = stored_alike(source.reader.array, writer.array)
+    return Mover(item.variable, source, writer) if alike else None
 
 
 def _pieces(item: Item, writer: ChunkWriter) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:

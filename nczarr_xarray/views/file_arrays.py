@@ -11,7 +11,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.encoder import Encoder
-from nczarr_xarray.chunks.result import fill_element
+from nczarr_xarray.chunks.result import same_fill
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.model import (
     Array,
@@ -199,7 +199,7 @@ def _view_of_chunks(variable: Variable, array: Array) -> ArrayView:
     chunks = tuple(max(1, length) for length in array.chunk_shape)
     shown = _shown(variable, dtype, chunks, codecs)
     index = _FileIndex(array, variable.shape, decoded=not shared, left_out=left_out)
-    hides_fill = array.conversion is not None or not _reads_as(shown, array)
+    hides_fill = array.conversion is not None or not same_fill(shown, array)
     return ArrayView(variable, shown, index, hides_fill=hides_fill)
 
 
@@ -227,7 +227,7 @@ def _in_runs(
         plain = plain and (chunk == 1 or stride == inner)
         inner *= chunk
     index = _StridesIndex(array, strides, chunks, plain=plain)
-    return ArrayView(variable, shown, index, hides_fill=not _reads_as(shown, array))
+    return ArrayView(variable, shown, index, hides_fill=not same_fill(shown, array))
 
 
 def _view_of_values(variable: Variable, array: Array) -> ArrayView:
@@ -309,14 +309,6 @@ def _mask(variable: Variable, dtype: np.dtype) -> Any:
         fill = value.astype(dtype.newbyteorder("="))
     same = np.array_equal(fill, value, equal_nan=True)
     return fill[0] if same else None
-
-
-def _reads_as(shown: ChunkedArray, array: Array) -> bool:
-    """Tell whether missing chunks of `array` read as those of `shown` do."""
-    dtype = shown.dtype
-    stored = np.array([fill_element(array)], dtype)
-    told = np.zeros(1, dtype) if shown.fill is None else np.array([shown.fill], dtype)
-    return stored.tobytes() == told.tobytes()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from nczarr_xarray.export.cfa.content import Content, Member, write_file, write_
 from nczarr_xarray.export.cfa.master_place import FragmentFormat
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, as_held
 from nczarr_xarray.export.cfa.split import Edges
-from nczarr_xarray.export.chunk_writer import Gated
+from nczarr_xarray.export.gate import Gated
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
 
 #: Attributes that name other variables of which a fragment should hold its part.

@@ -301,8 +301,11 @@ def test_no_more_is_read_at_a_time_than_a_slab(
 
     monkeypatch.setattr(source_module, "SLAB_BYTES", slab)
     monkeypatch.setattr(StoredSource, "read", counted)
-    copy(cube, tmp_path / target)
-    assert sum(sizes) == 100 * 64 * 4 + 64 * 8 + 2
+    # (what is compressed in another way is not moved as it is stored)
+    options = () if target.endswith(".nc") else ("--compress", "zlib:5")
+    copy(cube, tmp_path / target, *options)
+    scalar = 2 if target.endswith(".nc") else 0
+    assert sum(sizes) == 100 * 64 * 4 + 64 * 8 + scalar
     assert max(sizes) <= slab
     engine = "netcdf4" if target.endswith(".nc") else "nczarr"
     with (
@@ -343,7 +346,8 @@ def test_damaged_source_leaves_nothing(
 ) -> None:
     (cube / "v" / "3.3").write_bytes(b"damage")
     for target in ("y", "y.zip", "y.nc"):
-        assert "v/3.3" in failed(capsys, cube, tmp_path / target)
+        options = () if target.endswith(".nc") else ("--compress", "none")
+        assert "v/3.3" in failed(capsys, cube, tmp_path / target, *options)
     assert os.listdir(tmp_path) == ["cube"]
 
 

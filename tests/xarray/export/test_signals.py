@@ -24,12 +24,13 @@ from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.netcdf_file import _write_variable
 from nczarr_xarray.export import netcdf_file
 from nczarr_xarray.export.chunk_writer import ChunkWriter
+from nczarr_xarray.export.moving import Mover
 
 def wait(*args, **options):
     print("writing", flush=True)
     signal.pause()
 
-ChunkWriter.write = netcdf_file._write_variable = wait
+ChunkWriter.write = Mover.run = netcdf_file._write_variable = wait
 exec(sys.argv[1])
 """
 

@@ -1,0 +1,88 @@
+"""The chunks of a variable as they are stored, not decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_xarray.chunks.grid import Grid
+from nczarr_xarray.chunks.sources import LocalFile, LocalKeys, Stored, source_of
+from nczarr_xarray.chunks.threads import gather_or_cancel
+from nczarr_xarray.dataset.variable import VariableReader, loop_of
+from nczarr_xarray.model import ChunkTable
+
+
+class StoredChunks:
+    """Brings the stored bytes of chunks. Safe in threads; every method blocks.
+
+    Parameters
+    ----------
+    reader
+        Of a variable whose array is a grid of chunks.
+
+    Attributes
+    ----------
+    is_local : bool
+        Whether the chunks are at hand.
+    """
+
+    def __init__(self, reader: VariableReader) -> None:
+        reader.prepare()
+        assert reader.array is not None
+        self._reader = reader
+        self._array = reader.array
+        self._grid = Grid(reader.array)
+        self._source = source_of(reader.store)
+        self._loop = loop_of(reader.store)
+        self.is_local = self._loop is None
+
+    def locate(self, ids: np.ndarray) -> ChunkTable:
+        """Find chunks (see `Array.locate`).
+
+        Raises
+        ------
+        NCZarrError
+            If their index cannot be read, or one is stated to have more bytes than it can have.
+        """
+        source, locating = self._source, self._array.locate(ids)
+        if isinstance(source, (LocalKeys, LocalFile)):
+            table = source.locate(locating)
+        else:
+            assert self._loop is not None
+            table = self._loop.run(source.locate(locating))
+        self._grid.check_sizes(ids, table.size)
+        return table
+
+    def fetch(self, table: ChunkTable) -> Sequence[Stored]:
+        """Fetch the chunks of a table, which exist as far as it says; None for a missing key.
+
+        Raises
+        ------
+        NCZarrError
+            Naming the object that cannot be read.
+        """
+        source = self._source
+        try:
+            if isinstance(source, (LocalKeys, LocalFile)):
+                return source.fetch(table, self._grid.decoder.most)
+            assert self._loop is not None
+            return self._loop.run(self._fetch_remote(table))
+        except (FormatError, StoreError) as error:
+            self._reader.explain(error)
+            raise
+
+    async def _fetch_remote(self, table: ChunkTable) -> Sequence[Stored]:
+        source, decoder = self._source, self._grid.decoder
+        assert not isinstance(source, (LocalKeys, LocalFile))
+        found: list[Stored] = [None] * len(table.start)
+
+        async def receive(numbers: Any, data: list[Any]) -> None:
+            for number, stored in zip(numbers, data, strict=True):
+                found[number] = stored
+
+        fetching = source.fetch(table, decoder.most, decoder.nbytes, receive)
+        await gather_or_cancel(fetching, self._reader.compare())
+        return found

@@ -1,0 +1,136 @@
+"""The gate of writers: how the threads of one process write together, and how they are stopped."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.forks import ProcessLock
+
+T = TypeVar("T")
+
+
+class Gate:
+    """Shared by all copies of one writer in one process: counts those inside, and can be shut.
+
+    Attributes
+    ----------
+    lock
+        Held while a chunk is changed that several blocks share.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._shut = False
+
+    @classmethod
+    def called(cls, name: str) -> Gate:
+        """Return the gate of the writers of this name."""
+        with _NAMING:  # a fork has gates of its own: its parent's threads do not exist there
+            return _GATES.setdefault((os.getpid(), name), cls())
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._shut:
+                raise StoreError("export", "was given up")
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
+
+    def shut(self) -> None:
+        """Admit no further write, and wait until all writes have ended."""
+        with self._changed:
+            self._shut = True
+            self._changed.wait_for(lambda: not self._inside)
+
+
+_GATES: WeakValueDictionary[tuple[int, str], Gate] = WeakValueDictionary()
+_NAMING = ProcessLock()
+
+
+class Gated:
+    """A writer of blocks whose copies, in one process, pass one gate. Picklable."""
+
+    def __init__(self) -> None:
+        self._name = uuid.uuid4().hex
+        self._gate = Gate.called(self._name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_gate"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _gate=Gate.called(state["_name"]))
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return type(self).__name__, self._name
+
+    def shut(self) -> None:
+        """Write nothing more in this process; return when the last write has ended."""
+        self._gate.shut()
+
+    def each(
+        self,
+        items: Iterator[T],
+        work: Callable[[T], int],
+        *,
+        threads: int,
+        done: Callable[[T], None],
+        within: AbstractContextManager[None],
+    ) -> int:
+        """Do some work on each item, in several threads; no item is begun after an error.
+
+        Parameters
+        ----------
+        work
+            Called inside of the gate; returns how many objects it has put.
+        threads
+            Number of threads, this one included.
+        done
+            Called with an item whose work has ended, by one thread at a time.
+        within
+            A context in which each thread works.
+
+        Returns
+        -------
+        int
+            How many objects were put.
+        """
+        lock = threading.Lock()
+        failed = threading.Event()
+
+        def take() -> T | None:
+            with lock:
+                return None if failed.is_set() else next(items, None)
+
+        def loop() -> int:
+            put = 0
+            try:
+                with within:
+                    while (item := take()) is not None:
+                        with self._gate:
+                            put += work(item)
+                        with lock:
+                            done(item)
+            except BaseException:
+                failed.set()
+                raise
+            return put
+
+        if threads < 2:
+            return loop()
+        with ThreadPoolExecutor(threads - 1, thread_name_prefix="nczarr-export") as pool:
+            others = [pool.submit(loop) for _ in range(threads - 1)]
+            put = loop()
+        return put + sum(other.result() for other in others)

@@ -1,0 +1,156 @@
+"""Moving chunks: stored bytes go from array to array as they are, where both decode them alike.
+
+That is so if the grids, the elements and the codecs are the same. Whether a filter of HDF5 has the
+same bytes in Zarr, the table of codecs says: it has a codec of Zarr then, in place of one of HDF5
+(`HDF5Filter.decodes`). Chunks for which it is not so are decoded and encoded, one by one:
+
+- those that were stored without some of the filters,
+- those that do not exist, where the arrays differ in what these read as,
+- those that an unlimited dimension ends in. What a chunk holds behind the end can be anything, and
+  becomes visible when the dimension grows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import numpy as np
+
+from nczarr_xarray.chunks.result import same_fill
+from nczarr_xarray.chunks.sources import at_once
+from nczarr_xarray.codecs.shuffle import element_size
+from nczarr_xarray.dataset.stored_chunks import StoredChunks
+from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES, ChunkWriter
+from nczarr_xarray.export.stored_source import StoredSource
+from nczarr_xarray.model import Array, ChunkedArray, CodecConfig, Variable, grid_of
+
+#: Bytes of chunks, when decoded, that a thread moves at a time.
+BATCH_BYTES = 1 << 22
+#: Chunks that are located together.
+WINDOW = 1 << 16
+
+
+def stored_alike(one: Array, other: ChunkedArray) -> bool:
+    """Tell whether the bytes of a chunk mean the same elements in two arrays.
+
+    Text is never said to be alike: formats differ in its length, padding and encoding.
+    """
+    if one.reads_itself or one.strides is not None or one.conversion is not None:
+        return False
+    if one.dtype.kind in "SUO" and one.dtype.itemsize > 1:
+        return False
+    grids = ((a.shape, a.chunk_shape, a.dtype, a.order) for a in (one, other))
+    return next(grids) == next(grids) and _pipeline(one) == _pipeline(other)
+
+
+def _pipeline(array: Array) -> list[CodecConfig]:
+    """Return the codecs with what their settings leave out."""
+    return [
+        {**config, "elementsize": element_size(config, array)}
+        if config["id"] == "shuffle"
+        else dict(config)
+        for config in array.codecs
+    ]
+
+
+class Mover:
+    """Moves the chunks of a variable into an array that is `stored_alike`.
+
+    Parameters
+    ----------
+    variable
+        The new variable.
+    source
+        The old one's data.
+    writer
+        Writer of the new array.
+    """
+
+    def __init__(self, variable: Variable, source: StoredSource, writer: ChunkWriter) -> None:
+        self._source = source
+        self._stored = StoredChunks(source.reader)
+        self._writer = writer
+        array = writer.array
+        self._grid = grid_of(array.shape, array.chunk_shape)
+        self._nbytes = max(1, writer.encoder.nbytes)
+        lengths = zip(variable.dimensions, array.shape, array.chunk_shape, strict=True)
+        self._growing = [
+            axis
+            for axis, (dim, size, chunk) in enumerate(lengths)
+            if dim.unlimited and size % chunk
+        ]
+        old = source.reader.array
+        assert old is not None
+        # what does not exist reads as the same then, and need not be written
+        self._skips_missing = writer.skip_fill and same_fill(old, array)
+
+    def run(self, done: Callable[[int], None]) -> None:
+        """Move all chunks; `done` is called with the number of those that were done."""
+        count = math.prod(self._grid)
+        for first in range(0, count, WINDOW):
+            self._move(np.arange(first, min(first + WINDOW, count), dtype=np.int64), done)
+
+    def _move(self, ids: np.ndarray, done: Callable[[int], None]) -> None:
+        stored, writer = self._stored, self._writer
+        table = stored.locate(ids)
+        there = table.start >= 0
+        moved = there & (table.mask == 0) & ~self._at_growing_end(ids)
+        anew = ~moved & (there | (not self._skips_missing))
+        keys = at_once(writer.array.locate(ids)).source
+        assert keys is not None
+
+        def move(batch: slice) -> int:
+            rows = np.arange(batch.start, batch.stop)
+            left = rows[anew[batch]].tolist()
+            rows = rows[moved[batch]]
+            found = stored.fetch(table.of(rows)) if len(rows) else ()
+            put = 0
+            for row, data in zip(rows.tolist(), found, strict=True):
+                if data is not None:
+                    writer.store.put(keys[row], data)
+                    put += 1
+                elif not self._skips_missing:
+                    left.append(row)
+            return put + sum(self._write_anew(int(ids[row])) for row in left)
+
+        size = max(1, BATCH_BYTES // self._nbytes)
+        batches = (slice(at, min(at + size, len(ids))) for at in range(0, len(ids), size))
+        writer.each(
+            batches,
+            move,
+            threads=min(self._threads(), -(-len(ids) // size)),
+            done=lambda batch: done(batch.stop - batch.start),
+            within=nullcontext(),
+        )
+
+    def _threads(self) -> int:
+        if self._stored.is_local:
+            return self._writer.threads()
+        # they wait most of the time
+        return max(2, IN_FLIGHT_BYTES // max(BATCH_BYTES, self._nbytes))
+
+    def _position(self, ids: np.ndarray) -> tuple[np.ndarray, ...]:
+        return np.unravel_index(ids, self._grid) if self._grid else ()
+
+    def _at_growing_end(self, ids: np.ndarray) -> np.ndarray:
+        """Return which chunks an unlimited dimension ends in."""
+        ends = np.zeros(len(ids), dtype=bool)
+        position = self._position(ids) if self._growing else ()
+        for axis in self._growing:
+            ends |= position[axis] == self._grid[axis] - 1
+        return ends
+
+    def _write_anew(self, number: int) -> int:
+        """Decode a chunk and encode it again; return the number of chunks put."""
+        array = self._writer.array
+        (position,) = zip(*self._position(np.array([number])), strict=True) if self._grid else ((),)
+        first = tuple(
+            int(at) * chunk for at, chunk in zip(position, array.chunk_shape, strict=True)
+        )
+        part = tuple(
+            slice(start, min(start + chunk, size))
+            for start, chunk, size in zip(first, array.chunk_shape, array.shape, strict=True)
+        )
+        return self._writer.write(self._source.read(part), first, threads=1)
