@@ -14,8 +14,8 @@ from nczarr_xarray.dataset.fragment_parts import Part
 from nczarr_xarray.dataset.fragment_values import Request, reading_of
 from nczarr_xarray.model import FragmentArray, FragmentMapping
 
-#: Decoded bytes of chunks that are read at a time. Of a fragment that has more of them, to parse
-#: the metadata is a small part.
+#: Decoded bytes of chunks that are read at a time. Of a fragment that has more of them, opening the
+#: file is a small part.
 _RUN_BYTES = 1 << 20
 #: Fragments that are read at a time.
 _RUN = 256
