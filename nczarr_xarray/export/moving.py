@@ -115,12 +115,15 @@ class Mover:
                     left.append(row)
             return put + sum(self._write_anew(int(ids[row])) for row in left)
 
-        size = max(1, BATCH_BYTES // self._nbytes)
+        threads, size = self._threads(), BATCH_BYTES // self._nbytes
+        if stored.is_local:  # far away, what is asked for together takes fewer requests
+            size = min(size, -(-len(ids) // threads))
+        size = max(1, size)
         batches = (slice(at, min(at + size, len(ids))) for at in range(0, len(ids), size))
         writer.each(
             batches,
             move,
-            threads=min(self._threads(), -(-len(ids) // size)),
+            threads=min(threads, -(-len(ids) // size)),
             done=lambda batch: done(batch.stop - batch.start),
             within=nullcontext(),
         )
