@@ -66,9 +66,8 @@ def test_zarr_is_compared_by_what_it_states(tmp_path: Path) -> None:
         group = file.createGroup("g")
         group.createVariable("v", "f4", ("time",))[:] = [1, 2]
         group.setncatts({"number": np.int8(5), "ratio": np.float32(0.1)})
-    xr.open_datatree(tmp_path / "x.nc", decode_cf=False).to_zarr(
-        tmp_path / "y.zarr", zarr_format=2, consolidated=False
-    )
+    with xr.open_datatree(tmp_path / "x.nc", decode_cf=False) as tree:
+        tree.to_zarr(tmp_path / "y.zarr", zarr_format=2, consolidated=False)
     found = compare(tmp_path / "x.nc", tmp_path / "y.zarr")
     assert found.notes
     assert json.loads(json.dumps(found.as_json()))["notes"] == list(found.notes)
