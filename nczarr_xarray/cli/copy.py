@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Collection
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -191,7 +191,6 @@ def _to_cfa(args: argparse.Namespace) -> None:
     import xarray as xr
 
     from nczarr_fsspec.errors import LossWarning
-    from nczarr_xarray.dataset.open import open_hierarchy
     from nczarr_xarray.export.cfa.to_cfa import to_cfa
 
     zarr = args.consolidated or args.portable or args.compat != "4.9.3"
@@ -201,13 +200,15 @@ def _to_cfa(args: argparse.Namespace) -> None:
             "--chunks, --optimize, --compress, --consolidated, --portable, --fixed and --compat "
             "are for NCZarr and Zarr",
         )
-    source = opening(args, args.source_options)
-    with open_hierarchy(args.source, **source) as opened:
-        below = ", ".join(group.path for group in opened.hierarchy.root.walk() if group.path != "/")
-    if below:
-        reason = f"an aggregation has no groups: {below} are left out"
-        warnings.warn(f"{args.target}: {reason}", LossWarning, stacklevel=2)
-    with xr.open_dataset(args.source, engine="nczarr", decode_cf=False, **source) as dataset:
+    with ExitStack() as stack:
+        source = opening(args, args.source_options)
+        groups = xr.open_groups(args.source, engine="nczarr", decode_cf=False, **source)
+        for group in groups.values():
+            stack.callback(group.close)
+        dataset = groups.pop("/")
+        if groups:
+            reason = f"an aggregation has no groups: {', '.join(groups)} are left out"
+            warnings.warn(f"{args.target}: {reason}", LossWarning, stacklevel=2)
         for variable in dataset.variables.values():
             if "_FillValue" not in variable.attrs:
                 variable.encoding["_FillValue"] = None  # xarray gives numbers one of its own
