@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeVar
 
+from nczarr_fsspec.printable import printable
 from nczarr_fsspec.transport import recording
 from nczarr_fsspec.transport.recording import CAUSE, SEEN, Kind, Record, Recorder, Seen, Try
 from nczarr_fsspec.transport.request import END, Answer, Request
@@ -22,13 +23,8 @@ def masked(url: str) -> str:
 
     Messages keep those values that have harmless names (`redact`); a trace is given to others.
     """
-    path, mark, _ = _line(redact(url)).partition("?")
+    path, mark, _ = printable(redact(url)).partition("?")
     return f"{path}{mark}{'***' if mark else ''}"
-
-
-def _line(text: str) -> str:
-    """Return a text as one line without control characters, which names of files may have."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 @dataclass(slots=True)
@@ -63,7 +59,7 @@ class Watch:
         try:
             yield seen
         except BaseException as problem:
-            error = _line(redact(str(problem))) or type(problem).__name__
+            error = printable(redact(str(problem))) or type(problem).__name__
             raise
         finally:
             SEEN.reset(token)

@@ -8,9 +8,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.printable import printable
 from nczarr_xarray.cli.dump import select
 from nczarr_xarray.cli.target import add_addresses, add_option, opening
-from nczarr_xarray.cli.text import UsageError, printable, report
+from nczarr_xarray.cli.text import UsageError, report
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened

@@ -9,10 +9,10 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from nczarr_fsspec.printable import printable
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.cli.cdl_values import zarr_type
 from nczarr_xarray.cli.fragments import rows, summary
-from nczarr_xarray.cli.text import printable
 from nczarr_xarray.model import (
     CodecConfig,
     Dimension,

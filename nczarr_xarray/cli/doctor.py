@@ -6,9 +6,9 @@ import argparse
 import json
 import re
 
+from nczarr_fsspec.printable import printable
 from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.cli.target import add_arguments, opening
-from nczarr_xarray.cli.text import printable
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 

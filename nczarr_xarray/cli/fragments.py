@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nczarr_xarray.cli.text import printable
+from nczarr_fsspec.printable import printable
 from nczarr_xarray.dataset.fragments import FragmentReader
 from nczarr_xarray.model import FragmentArray, Variable
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 
 from nczarr_fsspec.errors import ExportError, NCZarrWarning, URLError
+from nczarr_fsspec.printable import printable
 
 
 class UsageError(URLError):
@@ -19,11 +20,6 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     """Return the end of a message about a name that is not among `names`."""
     close = get_close_matches(name, list(names), n=1)
     return f"; did you mean {close[0]}?" if close else ""
-
-
-def printable(text: str) -> str:
-    """Return `text` as one line without control characters."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def report(error: Exception) -> None:

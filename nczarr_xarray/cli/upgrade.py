@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from nczarr_fsspec.printable import printable
 from nczarr_xarray.cli.target import add_option
-from nczarr_xarray.cli.text import printable
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

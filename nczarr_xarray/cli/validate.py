@@ -10,8 +10,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.printable import printable
 from nczarr_xarray.cli.target import add_arguments, opening
-from nczarr_xarray.cli.text import printable, report
+from nczarr_xarray.cli.text import report
 
 if TYPE_CHECKING:
     from nczarr_xarray.tools.finding import Finding
