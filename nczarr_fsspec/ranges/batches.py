@@ -10,6 +10,7 @@ import numpy as np
 from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_fsspec.ranges.reader import RangeReader
 from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
+from nczarr_fsspec.transport.request import END
 
 
 class _Wanted(NamedTuple):
@@ -72,6 +73,9 @@ class Batches:
             try:
                 await self._read(wanted)
             except NCZarrError as error:
+                if self.file.size == END and len(wanted) > 1:
+                    await self._fetch_first(wanted)
+                    continue
                 # a part that is beyond the end must not take the others with it
                 outside = [one for one in wanted if one.stop > self.file.size]
                 again = self.file.size != size or outside
@@ -83,6 +87,26 @@ class Batches:
                 for one in wanted:
                     if not one.future.done():
                         one.future.set_exception(error)
+
+    async def _fetch_first(self, wanted: list[_Wanted]) -> None:
+        """Fetch the part that starts first, after a request failed while the size was unknown.
+
+        The failed part may be beyond the end, and the answer that tells the size still under
+        way.  Parts start nowhere before the first: if that one fails too, all others do.
+        """
+        first = min(
+            (one for one in wanted if not one.future.done()),
+            key=lambda one: one.start,
+            default=None,
+        )
+        if first is None:
+            return
+        await self._fetch([first])
+        error = None if first.future.cancelled() else first.future.exception()
+        if self.file.size == END and isinstance(error, NCZarrError):
+            for one in wanted:
+                if not one.future.done():
+                    one.future.set_exception(_copy(error))
 
     async def _read(self, wanted: list[_Wanted]) -> None:
         async def receive(numbers: Any, parts: list[memoryview]) -> None:

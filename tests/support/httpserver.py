@@ -73,7 +73,7 @@ class Server:
         Entity tag of all files; ``If-None-Match`` is answered by it.
     """
 
-    files: dict[str, bytes]
+    files: dict[str, bytes] = field(repr=False)  # hypothesis warns of long ones
     unavailable_every: int = 0
     unavailable_status: int = 503
     retry_after: str | None = None
@@ -87,7 +87,7 @@ class Server:
     redirect: str | None = None
     etag: str | None = None
     relent: bool = True
-    requests: list[Request] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list, repr=False)
     connections: int = 0
 
     def __enter__(self) -> Self:

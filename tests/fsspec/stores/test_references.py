@@ -7,8 +7,10 @@ import gc
 import json
 import pickle
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,7 @@ from nczarr_fsspec.references import are_references, open_references
 from nczarr_fsspec.stores import referencefiles
 from nczarr_fsspec.stores.referenceformat import MAX_GENERATED, JSONReferences, Part
 from nczarr_fsspec.stores.referencetemplates import Templates
-from tests.support.httpserver import Server
+from tests.support.httpserver import Request, Server
 
 DATA = bytes(range(256)) * 64
 
@@ -536,6 +538,36 @@ def test_all_kinds_of_references_at_once(
             assert isinstance(answer, StoreError)
             assert key in str(answer)
     store.close()
+
+
+def test_a_part_beyond_the_end_fails_alone_though_the_size_is_not_known_yet() -> None:
+    """The refusal comes before the answer that tells the size."""
+    asked_again = threading.Event()
+
+    class Held(Server):
+        def _answer(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
+            if request.range == "bytes=0-0":
+                if [one.range for one in self.requests].count("bytes=0-0") == 1:
+                    asked_again.wait(timeout=5)
+                asked_again.set()
+            super()._answer(handler, request, number)
+
+    with Held({"/data": DATA}) as server:
+        store = remote(server, {"in": ["data", 0, 1], "out": ["data", len(DATA), 1]})
+        inside, outside = store.get_many(["in", "out"])
+        assert inside == DATA[:1]
+        assert isinstance(outside, StoreError)
+        assert "beyond the end" in str(outside)
+        store.close()
+
+
+def test_parts_of_a_file_that_may_not_be_read_fail_together() -> None:
+    with Server({"/data": DATA}, password="me:secret") as server:
+        store = remote(server, {f"v/{i}": ["data", 4000 * i, 1] for i in range(4)})
+        found = store.get_many([f"v/{i}" for i in range(4)])
+        assert [type(error) for error in found] == [AccessDeniedError] * 4
+        assert len(server.requests) <= 5  # one more than the parts, since the size is not known
+        store.close()
 
 
 def test_threads_share_a_store_and_its_requests() -> None:
