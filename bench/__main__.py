@@ -20,9 +20,9 @@ import harness
 from harness import Options
 
 #: Rows of the usual kind, which harness.py turns into tables and pictures.
-ROWS = ("read", "opening", "small", "objects", "parallel", "aggregations")
+ROWS = ("read", "hdf5", "opening", "small", "objects", "parallel", "aggregations")
 #: Modules that have these for themselves.
-OWN = ("memory", "scaling", "decoding", "flame")
+OWN = ("cold", "memory", "scaling", "decoding", "flame")
 SCRIPTS = ("export", "remote")
 
 

@@ -1,7 +1,7 @@
 """Predictions of ``nczarr doctor`` against reads from a range server, in real time.
 
 Run from the root of the repository: ``python -m bench.doctor FOLDER [FILE...]``; the files are
-those of ``bench/remote_files.py``. Decoding, and the server, which shares the machine, take
+those of ``bench/remote_files.py``. The server, which shares the machine, takes
 processor time that a prediction does not count: the slower network is the better test of it.
 """
 

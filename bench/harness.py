@@ -31,6 +31,7 @@ PACKAGES = (
     "obstore",
     "numcodecs",
     "netCDF4",
+    "hidefix",
     "deflate",
     "numpy",
     "dask",
@@ -48,6 +49,7 @@ COLOURS = {
     "zarr, zarrs": "#d73027",
     "netcdf4": "#a6bddb",
     "tensorstore": "#3690c0",
+    "hidefix": "#8c510a",
 }
 
 

@@ -120,6 +120,53 @@ def virtualizarr_classic(url: str) -> AbstractContextManager[Data]:
     return _virtualizarr(url, NetCDF3Parser())
 
 
+def async_hdf5(url: str) -> xr.Dataset:
+    """async-hdf5 (Rust) on obstore, below zarr-python."""
+    import zarr
+
+    zarr.config.set({"async.concurrency": IN_FLIGHT})
+    path = urlsplit(url).path.lstrip("/")
+    options: dict[str, Any] = {"store": _object_store(url)}
+    return xr.open_dataset(path, engine="async_hdf5", cache=False, **options)
+
+
+@contextlib.contextmanager
+def h5coro_threads(url: str) -> Iterator[Data]:
+    """h5coro alone: selections of variables, with its threads."""
+    from h5coro import h5coro, webdriver
+
+    file = h5coro.H5Coro(url, webdriver.HTTPDriver)
+    found = file.list("/", w_attr=True)[0]  # every engine of xarray has read the attributes, too
+    views: dict[str, Any] = {
+        name: _H5CoroView(file, name, tuple(what["__metadata__"]["dims"]))
+        for name, what in found.items()
+        if "__metadata__" in what
+    }
+    yield views
+    file.close()
+
+
+class _H5CoroView:
+    """A variable of h5coro's, with the selections that are asked for here."""
+
+    def __init__(self, file: Any, name: str, shape: tuple[int, ...]) -> None:
+        self._file, self._name, self.shape = file, name, shape
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        given = key if isinstance(key, tuple) else (key,)
+        every = (*given, *[slice(None)] * (len(self.shape) - len(given)))
+        bounds = [
+            index.indices(length)[:2] if isinstance(index, slice) else (index, index + 1)
+            for index, length in zip(every, self.shape, strict=True)
+        ]
+        asked = [{"dataset": self._name, "hyperslice": bounds}]
+        values = self._file.readDatasets(asked)[self._name].reshape([b - a for a, b in bounds])
+        return values[tuple(slice(None) if isinstance(i, slice) else 0 for i in every)]
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        return self[:]
+
+
 def kerchunk_hdf5(url: str) -> xr.Dataset:
     """kerchunk: references scanned over 4 MiB blocks, then zarr-python."""
     from kerchunk.hdf import SingleHdf5ToZarr
@@ -159,6 +206,8 @@ HDF5: dict[str, Reader] = {
     "pyfive, parallel index": pyfive_parallel,
     "VirtualiZarr": virtualizarr_blocks,
     "VirtualiZarr eager": virtualizarr_eager,
+    "async-hdf5": async_hdf5,
+    "h5coro": h5coro_threads,
     "kerchunk": kerchunk_hdf5,
     "netCDF-C": netcdf_c,
     "whole file (no package)": whole_hdf5,

@@ -1,0 +1,116 @@
+"""Local netCDF-4 files: opening a dataset and reading a selection, against other readers of HDF5.
+
+Every file has the same float32 field, about 64 MB at scale 1, and another chunk size or codec. A
+program opens the file in each turn. The limit is not in these rows: `bench/read.py` has it.
+
+Peers: hidefix (Rust), netCDF-C and h5netcdf, all as engines of xarray. hidefix 0.12 has no strides.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import xarray as xr
+from data import field as field_of
+from harness import OURS, Goal, Options, Row, Work, measure
+
+ENGINES = {OURS: "nczarr", "hidefix": "hidefix", "netcdf4": "netcdf4", "h5netcdf": "h5netcdf"}
+#: Chunks from which on ours is to lead by more: below, the time is that of Python's.
+LARGE = 100_000
+ALL = slice(None)
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One file: its chunks (None is contiguous), and how they are compressed."""
+
+    name: str
+    chunks: tuple[int, int, int] | None
+    options: dict[str, Any] = field(default_factory=dict)
+    every: bool = True  # work, or reading everything and a box only
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        large = self.chunks is None or 4 * int(np.prod(self.chunks)) >= LARGE
+        peers = (("hidefix", 1.2), ("netcdf4", 1.5)) if large else (("hidefix", 1), ("netcdf4", 1))
+        return tuple(Goal(name, at_least) for name, at_least in peers)
+
+
+ZLIB: dict[str, Any] = {"compression": "zlib", "complevel": 4}
+SHUFFLED = ZLIB | {"shuffle": True}
+KINDS = (
+    Kind("16 kB", (1, 64, 64), SHUFFLED),
+    Kind("100 kB", (4, 80, 80), SHUFFLED),
+    Kind("1 MB", (4, 256, 256), SHUFFLED),
+    Kind("4 MB", (20, 200, 256), SHUFFLED),
+    Kind("contiguous", None),
+    Kind("100 kB, no shuffle", (4, 80, 80), ZLIB | {"shuffle": False}, every=False),
+    Kind("100 kB, fletcher32", (4, 80, 80), SHUFFLED | {"fletcher32": True}, every=False),
+    Kind("100 kB, zstd", (4, 80, 80), {"compression": "zstd", "shuffle": True}, every=False),
+)
+
+
+def run(options: Options) -> dict[str, Row]:
+    rows = {}
+    shape = (max(20, round(100 * options.scale)), 400, 400)
+    values = field_of(shape)
+    for kind in KINDS:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "x.nc"
+            write(path, kind, values)
+            for name, read in works(shape).items():
+                title = f"{name}, {kind.name}"
+                if not options.wants(title) or not (kind.every or name in ("everything", "a box")):
+                    continue
+                programs: dict[str, Any] = {
+                    program: partial(opened, path, engine, read)
+                    for program, engine in ENGINES.items()
+                    if (name, program) != ("every 7th", "hidefix")
+                }
+                rows[title] = measure(Work(title, programs, kind.goals), options.repeat)
+    return rows
+
+
+def works(shape: tuple[int, int, int]) -> dict[str, Callable[[xr.Dataset], np.ndarray]]:
+    """What is read, by name."""
+    generator = np.random.default_rng(1)
+    points = {
+        name: xr.DataArray(generator.integers(0, length, 1000), dims="point")
+        for name, length in zip("tyx", shape, strict=True)
+    }
+    step = shape[0] // 2
+    return {
+        "open": lambda ds: np.array(ds.v.shape),
+        "everything": partial(part, (ALL, ALL, ALL)),
+        "a point": partial(part, (ALL, 123, 234)),
+        "a step": partial(part, (step, ALL, ALL)),
+        "a box": partial(part, (slice(3, 17), slice(100, 180), slice(200, 280))),
+        "every 7th": partial(part, (slice(None, None, 7),) * 3),
+        "1,000 points": lambda ds: np.asarray(ds.v.isel(points).values),
+    }
+
+
+def part(key: Key, ds: xr.Dataset) -> np.ndarray:
+    return np.asarray(ds.v[key].values)
+
+
+def opened(path: Path, engine: str, read: Callable[[xr.Dataset], np.ndarray]) -> np.ndarray:
+    with xr.open_dataset(path, engine=engine, cache=False, chunks=None) as ds:
+        return read(ds)
+
+
+def write(path: Path, kind: Kind, values: np.ndarray) -> None:
+    with netCDF4.Dataset(path, "w") as ds:
+        for name, length in zip("tyx", values.shape, strict=True):
+            ds.createDimension(name, length)
+        chunks = kind.chunks and tuple(map(min, kind.chunks, values.shape))
+        ds.createVariable("v", "f4", tuple("tyx"), chunksizes=chunks, **kind.options)[:] = values
