@@ -3,10 +3,12 @@
 
     python3 ci/run.py demo              install the package, run `nczarr demo`
     python3 ci/run.py test [ARGUMENT]   install for development, run the quick tests
+    python3 ci/run.py oldest [ARGUMENT] the quick tests with the oldest releases that are supported
     python3 ci/run.py check             linters, docs and all tests, as continuous integration
 
 The quick tests are those without the marks slow and servers, and hypothesis tries fewer examples;
-`test -m ""` runs the others, too.
+`test -m ""` runs the others, too. The oldest releases are the lower bounds in pyproject.toml; they
+have an environment of their own, `.venv-oldest`.
 
 With the environment variable CI set, the Debian packages that tests use are
 installed first (as root), and whatever a test needs must be there.
@@ -16,11 +18,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import time
+import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +36,8 @@ DEBIAN = {
     "nginx": "nginx-light",
     "7z": "p7zip-full",
     "udunits2": "udunits-bin",
+    "zsh": "zsh",
+    "fish": "fish",
 }
 
 LINT = {
@@ -43,6 +50,8 @@ LINT = {
 }
 # Every worker begins with a part of the files, and takes tests of another when it has done.
 PYTEST = ("-m", "pytest", "--numprocesses", "auto", "--dist", "worksteal")
+#: Extras of users: `oldest` installs the lower bounds of what they require.
+EXTRAS = ("cfa", "dask", "demo", "icechunk", "parquet", "remote", "s3")
 QUICK = ("-m", "not slow and not servers", "--hypothesis-profile", "quick")
 #: Seconds for all tests. If a worker dies, in a C library, the others were seen to wait for ever.
 LONGEST = 3000
@@ -53,26 +62,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=("demo", "test", "check"))
+    parser.add_argument("task", choices=("demo", "test", "oldest", "check"))
     parser.add_argument("--python", default=sys.executable, help="make the environment from this")
-    parser.add_argument(
-        "--venv", type=Path, default=ROOT / ".venv", help="where it is (%(default)s)"
-    )
+    parser.add_argument("--venv", type=Path, help="where it is (.venv, or .venv-oldest)")
     args, rest = parser.parse_known_args()
     if rest and args.task == "check":
         parser.error(f"check takes no {rest}")
 
-    python = environment(args.venv, args.python)
+    standard = ROOT / (".venv-oldest" if args.task == "oldest" else ".venv")
+    python = environment(args.venv or standard, args.python)
     if args.task == "demo":
         install(python, "demo")
         return call(python, "-m", "nczarr_xarray", "demo", *rest)
     if IN_CI:
         install_debian()
-    install_for_development(python)
+    if args.task != "oldest":
+        install_for_development(python)
+    elif not install(python, "test", pins=lower_bounds()):
+        sys.exit("The oldest releases could not be installed together.")
     failed = []
     if args.task == "check":
         failed = [name for name, command in LINT.items() if call(python, *command)]
-    chosen = QUICK if args.task == "test" else ()
+    chosen = () if args.task == "check" else QUICK
     status = call(python, *PYTEST, *chosen, *rest, longest=LONGEST)
     if failed:
         print(f"failed: {', '.join(failed)}")
@@ -87,17 +98,29 @@ def environment(path: Path, base: str) -> Path:
     return python
 
 
-def install(python: Path, *extras: str) -> bool:
-    """Install the package in place, with `extras`; True if that went well."""
+def install(python: Path, *extras: str, pins: Sequence[str] = ()) -> bool:
+    """Install the package in place, with `extras` and releases; True if that went well."""
     return not call(
         python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-        "--editable", f".[{','.join(extras)}]",
+        "--editable", f".[{','.join(extras)}]", *pins,
     )  # fmt: skip
+
+
+def lower_bounds() -> list[str]:
+    """Return the oldest releases of what users install, as pip has them: ``numpy==2.2``.
+
+    h5py is not among them. Tests write files with it that only a new HDF5 can write.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(one for name in EXTRAS for one in extras[name])]
+    bounds = (re.match(r"([\w-]+)(?:\[\w+\])?>=([\w.]+)", one) for one in wanted)
+    return sorted({f"{bound[1]}=={bound[2]}" for bound in bounds if bound})
 
 
 def install_for_development(python: Path) -> None:
     """Install all that tests, linters and docs use, or end the program."""
-    wanted = ("test", "lint", "docs")
+    wanted = ("test", "peers", "lint", "docs")
     if install(python, *wanted, "deflate64"):
         return
     if IN_CI or not install(python, *wanted):

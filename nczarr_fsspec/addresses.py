@@ -32,6 +32,7 @@ from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
 from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import (
+    ADDRESSED_OPTION,
     MAX_METADATA_OPTION,
     REDIRECTS_OPTION,
     TIMEOUT_OPTION,
@@ -202,6 +203,13 @@ class AddressPolicy:
             raise AccessDeniedError(shown, refused)
         return place.text
 
+    @property
+    def allows_local(self) -> bool:
+        """Whether an address may name any file of this machine, and names it as it stands."""
+        everywhere = Place("file")
+        files = self._allowed is None or any(e.place == everywhere for e in self._allowed)
+        return files and not self._replace
+
     def options(self, target: str) -> dict[str, Any]:
         """Return the storage options with which to open what `resolve` has returned.
 
@@ -209,7 +217,7 @@ class AddressPolicy:
         """
         place = place_of(target, self._aliases)
         options = self._given(place)
-        web = place.stem.startswith("http") and not place.bucket and not place.chain
+        web = _is_web(place)
         if web and self._allowed is not None and not self._trusting:
             origins = {entry.origin for entry in self._allowed} - {""}
             if place.scheme == "http" and ":" not in place.service:
@@ -229,7 +237,9 @@ class AddressPolicy:
         if self._is_own(place):
             return dict(own)
         limits = {name: own[name] for name in _LIMITS if name in own}
-        # a service that the address names, and not the caller, gets no keys
+        # what the address names, and not the caller, gets nothing that is for all hosts
+        if _is_web(place):
+            return {**limits, ADDRESSED_OPTION: True}
         return {**limits, "anon": True} if place.names_service else limits
 
     def _is_own(self, place: Place) -> bool:
@@ -258,6 +268,11 @@ class AddressPolicy:
             f"is {kind}, and the dataset may name {where}; if this is to be read, open the "
             f"dataset with allow=[{place.suggestion!r}]"
         )
+
+
+def _is_web(place: Place) -> bool:
+    """Tell whether a place is at a server of plain HTTP."""
+    return place.stem.startswith("http") and not place.bucket and not place.chain
 
 
 def _allowed(

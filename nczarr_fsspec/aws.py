@@ -10,7 +10,6 @@ its name. (On a cluster every worker needs the same profiles or environment.)
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -20,8 +19,10 @@ from typing import Any
 from fsspec.config import conf as fsspec_config
 
 from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.httprc import http_options
 from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.rc import Entry, load_rc, lookup
+from nczarr_fsspec.transport.policy import CREDENTIALS_OPTION
 from nczarr_fsspec.url import NetCDFURL
 
 S3_EXTRA = "S3 needs the package s3fs: pip install 'nczarr-xarray[s3]'"
@@ -59,15 +60,15 @@ def storage_options(
     """Return the keyword arguments with which ``fsspec.core.url_to_fs`` opens the base of `url`.
 
     What is `given` always wins. An S3 URL gets besides: credentials (`choose_profile`,
-    `credentials`), region (`choose_region`) and endpoint. An HTTP URL with user and password gets
-    the header for them. In a chain these go where fsspec looks for them, under the protocol of
-    the last link. fsspec's own configuration (``FSSPEC_S3_KEY`` and so on) counts as given,
-    except that an endpoint spelled in the URL is stronger.
+    `credentials`), region (`choose_region`) and endpoint. An HTTP URL gets the header for its user
+    and password, and what rc files say (`http_options`). In a chain these go where fsspec looks
+    for them, under the protocol of the last link. fsspec's own configuration (``FSSPEC_S3_KEY``
+    and so on) counts as given, except that an endpoint spelled in the URL is stronger.
 
     Parameters
     ----------
     url
-        A parsed URL; one that is neither S3 nor has a password gets back what was given.
+        A parsed URL; one that is neither S3 nor HTTP gets back what was given.
     given
         Storage options of the caller.
     keys
@@ -81,12 +82,13 @@ def storage_options(
         If `url` is in S3 and s3fs is not installed.
     """
     options = dict(given or {})
-    if url.bucket is None and not url.userinfo:
+    if url.bucket is None and url.target_protocol not in ("http", "https"):
         return options
-    add = partial(_add_s3, keys=keys or {}) if url.bucket is not None else _add_password
+    add = partial(_add_s3, keys=keys or {}) if url.bucket is not None else http_options
     if url.base.startswith(f"{url.target_protocol}://"):
         return add(url, options)
-    return options | {url.target_protocol: add(url, options.get(url.target_protocol) or {})}
+    below = add(url, options.get(url.target_protocol) or {})
+    return options | ({url.target_protocol: below} if below else {})
 
 
 def choose_profile(
@@ -181,6 +183,12 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -
     entries, env, profiles = load_rc(), os.environ, _read_profiles()
 
     added: dict[str, Any] = {}
+    source = known.pop(CREDENTIALS_OPTION, None)
+    if source is not None:
+        from nczarr_fsspec.transport.s3session import session_of
+
+        given = {name: value for name, value in given.items() if name != CREDENTIALS_OPTION}
+        known["session"] = given["session"] = session_of(source)
     name = known.get("profile")
     if keys and _GIVEN_CREDENTIALS.isdisjoint(given) and "aws_access_key_id" not in given_client:
         added = dict(keys)
@@ -201,15 +209,6 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -
     # botocore keeps 10 connections unless told, and would queue what is sent at once
     config.setdefault("max_pool_connections", RemoteStore.concurrency)
     return {**added, **given, "client_kwargs": client, "config_kwargs": config}
-
-
-def _add_password(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Pass basic authentication as a header, which aiohttp drops on a redirect to another host."""
-    if "auth" in given:
-        return dict(given)
-    token = base64.b64encode(url.userinfo.encode(errors="surrogateescape")).decode()
-    headers = {"Authorization": f"Basic {token}", **(given.get("headers") or {})}
-    return {**given, "headers": headers}
 
 
 def _read_profiles() -> Profiles:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, TooLargeError, URLError
 from nczarr_fsspec.filesystem_place import innermost, open_filesystem
 from nczarr_fsspec.ranges.open import open_source, split_options
 from nczarr_fsspec.resolve import split_local_options
@@ -135,6 +135,21 @@ class FilePlace:
     target: str
     folder: str
     mode: frozenset[str] = _NO_MODE
+
+    def exists(self) -> bool:
+        """Tell whether there is an object, or, on this machine, a directory.
+
+        Raises
+        ------
+        StoreError
+            If that cannot be found out.
+        """
+        (found,) = self.store.reader().get_many([self.name], 1)
+        if isinstance(found, StoreError) and not isinstance(found, TooLargeError):
+            if not self.store.keys_below(self.name):
+                raise found
+            return True  # a directory can be an error
+        return found is not None
 
 
 def open_file_place(target: object, storage_options: Mapping[str, Any] | None = None) -> FilePlace:

@@ -50,6 +50,10 @@ class URLError(NCZarrError, ValueError):
     """A target, a fragment or an option that cannot be understood."""
 
 
+class UsageError(URLError):
+    """An argument of a command that only the dataset shows to be wrong: the exit status is 2."""
+
+
 class StoreError(NCZarrError, OSError):
     """The bytes could not be read: network, permission, damaged archive."""
 

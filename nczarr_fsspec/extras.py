@@ -16,8 +16,8 @@ _REMOTE = "'nczarr-xarray[remote]'"
 _INSTALL = {
     **dict.fromkeys(("http", "https"), _REMOTE),
     **dict.fromkeys(("s3", "s3a", "gs3"), _S3),
-    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
-    **dict.fromkeys(("abfs", "abfss", "az", "adl"), "adlfs"),
+    **dict.fromkeys(("gs", "gcs"), "'nczarr-xarray[gcs]'"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "'nczarr-xarray[azure]'"),
 }
 
 

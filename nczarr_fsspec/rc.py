@@ -15,11 +15,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from nczarr_fsspec.url import NetCDFURL
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
+
+#: ``host[:port]`` and a path
+Place: TypeAlias = tuple[str, str]
 
 _NAMES = (".ncrc", ".daprc", ".dodsrc")
 _LINE = re.compile(r"(?:\[(?P<url>[^\]]*)\])?\s*(?P<key>[^=\[\s][^=]*)=(?P<value>.*)")
@@ -55,7 +59,7 @@ def parse_rc(text: str, name: str = "rc file") -> list[Entry]:
         match = _LINE.fullmatch(line)
         place = _PLACE.fullmatch(match["url"].strip()) if match and match["url"] else None
         if match is None or (match["url"] and place is None):
-            logger.warning("%s, line %d: is not key=value or [url]key=value", name, number)
+            _log.warning("%s, line %d: is not key=value or [url]key=value", name, number)
             continue
         host = place["host"].lower() if place else ""
         path = place["path"].rstrip("/") if place else ""
@@ -84,30 +88,44 @@ def load_rc(env: Mapping[str, str] | None = None) -> list[Entry]:
             entries += parse_rc(path.read_text("utf-8", errors="replace"), str(path))
         except FileNotFoundError:
             if named:
-                logger.warning("%s, named by NCRCENV_RC, does not exist", path)
+                _log.warning("%s, named by NCRCENV_RC, does not exist", path)
         except OSError as error:
-            logger.warning("%s cannot be read: %s", path, error.strerror)
+            _log.warning("%s cannot be read: %s", path, error.strerror)
     return entries
 
 
 def lookup(entries: Sequence[Entry], key: str, url: NetCDFURL) -> str | None:
     """Return the value of `key` for `url`: the last entry of the longest ``[url]`` that matches."""
-    places = list(_places(url))
+    return find(entries, key, list(_places(url)))
+
+
+def find(
+    entries: Sequence[Entry], key: str, places: Sequence[Place], *, everywhere: bool = True
+) -> str | None:
+    """Return the value of `key` as `lookup` does, by the spellings of a place.
+
+    Parameters
+    ----------
+    everywhere
+        Whether entries without ``[url]`` count.
+    """
     best: tuple[tuple[bool, int], str] | None = None
     for entry in entries:
-        if entry.key == key and (not entry.host or any(_covers(entry, place) for place in places)):
+        if entry.key != key:
+            continue
+        if any(_covers(entry, place) for place in places) if entry.host else everywhere:
             rank = (bool(entry.host), len(entry.path))
             if best is None or rank >= best[0]:
                 best = rank, entry.value
     return best[1] if best else None
 
 
-def _covers(entry: Entry, place: tuple[str, str]) -> bool:
+def _covers(entry: Entry, place: Place) -> bool:
     host, path = place
     return entry.host == host.lower() and f"{path}/".startswith(f"{entry.path}/")
 
 
-def _places(url: NetCDFURL) -> Iterator[tuple[str, str]]:
+def _places(url: NetCDFURL) -> Iterator[Place]:
     """Yield ``(host[:port], path)`` of `url`; for S3, in all its spellings."""
     if url.bucket is None:
         if url.target_protocol in ("http", "https"):

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.filesystem_place import open_unasked
-from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.ranges.open import open_local
-from nczarr_fsspec.ranges.source import ByteSource, RemoteBytes
+from nczarr_fsspec.ranges.source import RemoteBytes
 from nczarr_fsspec.stores.referencefiles import File
-from nczarr_fsspec.stores.referencefolder import METADATA, is_folder_of_references
-from nczarr_fsspec.stores.referenceformat import begins_like_references, is_references
 from nczarr_fsspec.stores.references import LocalReferences, Origin, RemoteReferences
 from nczarr_fsspec.url import is_url
 
-#: A folder behind a network that may be one of references in Parquet.
-_FOLDER_NAME = re.compile(r"\.(parq|parquet)/?\Z", re.IGNORECASE)
 #: Addresses, and files of addresses, that are looked at to find out where most files are.
 _MOST_LOOKED_AT = 64
 
@@ -77,19 +70,3 @@ def open_references(origin: Origin, policy: AddressPolicy) -> KeyStore:
     if any(map(opener.is_remote, islice(here.addresses(), _MOST_LOOKED_AT))):
         return here.as_remote()
     return here
-
-
-def are_references(data: ByteSource | KeyStore | Mapping[Any, Any]) -> bool:
-    """Tell from what is there whether it is a set of references, as far as that costs little.
-
-    A folder behind a network has to be called ``.parq`` or ``.parquet``: else every tree would
-    have to be asked first.
-    """
-    if isinstance(data, ByteSource):
-        return begins_like_references(bytes(data.head))
-    if isinstance(data, Mapping):
-        return is_references(data)
-    if not isinstance(data, LocalStore) and not _FOLDER_NAME.search(data.url):
-        return False
-    (metadata,) = data.get_many([METADATA])
-    return is_folder_of_references(metadata)

@@ -1,7 +1,7 @@
 """NCZarr and Zarr for xarray: ``engine="nczarr"`` to open, ``ds.nczarr.to_nczarr`` to export.
 
-Importing this package imports xarray, whose objects get their ``.nczarr``, and nothing else that is
-heavy; each name is loaded when it is first used.
+Importing this package imports nothing that is heavy; each name is loaded when it is first used.
+xarray's objects get their ``.nczarr`` when both are imported, in whatever order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nczarr_xarray._version import __version__ as __version__
-from nczarr_xarray.accessor import register_accessors
+from nczarr_xarray.afterwards import when_imported
 
 if TYPE_CHECKING:
     from nczarr_fsspec.errors import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from nczarr_xarray.tools.validate import validate
     from nczarr_xarray.tools.versions import show_versions
     from nczarr_xarray.views.store import open_store
+    from nczarr_xarray.views.virtualizarr import NCZarrParser
 
 _MODULES = {
     "nczarr_fsspec.errors": [
@@ -71,6 +72,7 @@ _MODULES = {
     "nczarr_xarray.tools.versions": ["show_versions"],
     "nczarr_xarray.tools.doctor.api": ["doctor"],
     "nczarr_xarray.views.store": ["open_store"],
+    "nczarr_xarray.views.virtualizarr": ["NCZarrParser"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -83,6 +85,7 @@ __all__ = [
     "IncompleteExportError",
     "LossWarning",
     "NCZarrError",
+    "NCZarrParser",
     "NCZarrWarning",
     "Opened",
     "StoreError",
@@ -115,4 +118,10 @@ def __dir__() -> list[str]:
     return sorted([*__all__, "__version__"])
 
 
-register_accessors()
+def _register_accessors() -> None:
+    from nczarr_xarray.accessor import register_accessors
+
+    register_accessors()
+
+
+when_imported("xarray", _register_accessors)

@@ -29,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # xarray's marks, on the tests that tests/xarray/backend/test_xarray_suite.py takes from it
     for mark in ("flaky", "network", "skip_if_param", "skip_with_dask_array"):
         config.addinivalue_line("markers", f"{mark}: see xarray's own tests")
+    config.addinivalue_line("markers", "gpu: of zarr.testing, whose older releases do not say so")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

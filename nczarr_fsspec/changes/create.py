@@ -19,8 +19,9 @@ from nczarr_fsspec.changes.edit import Edit
 from nczarr_fsspec.changes.journal import COVER, HELD, INCOMPLETE, PRIVATE, ROOT, STAGED, Incomplete
 from nczarr_fsspec.changes.locks import Lock
 from nczarr_fsspec.changes.owned import dataset_keys, removable
-from nczarr_fsspec.changes.owner import AT_WORK, Owner
+from nczarr_fsspec.changes.resumption import DONE, PLAN, Resumption
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
+from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
@@ -64,6 +65,9 @@ class Change(Protocol):
     def abort(self) -> None:
         """Remove the staged objects."""
 
+    def suspend(self) -> None:
+        """Keep the staged objects for a `Resumption`, if this kind of change has any."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewTree:
@@ -85,11 +89,15 @@ class NewTree:
     old: Edit | None = None
 
     @classmethod
-    def begin(cls, path: str, *, follow_symlinks: bool = False) -> NewTree:
-        """Make the directory in which the tree is built.
+    def begin(
+        cls, path: str, resumption: Resumption | None = None, *, follow_symlinks: bool = False
+    ) -> NewTree:
+        """Make the directory in which the tree is built, or take one over.
 
         Parameters
         ----------
+        resumption
+            The work, which another process may have begun.
         follow_symlinks
             Whether symbolic links may lead out of a dataset that is replaced.
 
@@ -103,7 +111,8 @@ class NewTree:
         partial = partial_path(path)
         tree = cls(path, partial)
         try:
-            os.makedirs(partial)
+            if resumption is None or not _take_over(path, partial, resumption):
+                os.makedirs(partial)
         except OSError as error:
             raise StoreError(partial, f"cannot be made: {error.strerror}") from error
         with on_error(tree.abort):
@@ -159,6 +168,11 @@ class NewTree:
             self.old.abort()
         remove_partial(self.partial)
 
+    def suspend(self) -> None:
+        if self.old is not None:
+            self.old.abort()
+        AT_WORK.discard(os.path.basename(self.partial))
+
 
 @dataclass(frozen=True, slots=True)
 class NewArchive:
@@ -175,9 +189,14 @@ class NewArchive:
     pack: Callable[[str, frozenset[str]], None]
 
     @classmethod
-    def begin(cls, beside: str, pack: Callable[[str, frozenset[str]], None]) -> NewArchive:
+    def begin(
+        cls,
+        beside: str,
+        pack: Callable[[str, frozenset[str]], None],
+        resumption: Resumption | None = None,
+    ) -> NewArchive:
         """Make the directory of the tree, beside the path of the archive (see `NewTree.begin`)."""
-        return cls(NewTree.begin(beside).partial, pack)
+        return cls(NewTree.begin(beside, resumption).partial, pack)
 
     @property
     def staged(self) -> WritableStore:
@@ -195,6 +214,9 @@ class NewArchive:
     def abort(self) -> None:
         remove_partial(self.partial)
 
+    def suspend(self) -> None:
+        AT_WORK.discard(os.path.basename(self.partial))
+
 
 @dataclass(frozen=True, slots=True)
 class NewObjects:
@@ -203,8 +225,8 @@ class NewObjects:
     lock: Lock
 
     @classmethod
-    def begin(cls, store: WritableStore) -> NewObjects:
-        """Put the mark, and remove what an unfinished export has left.
+    def begin(cls, store: WritableStore, resumption: Resumption | None = None) -> NewObjects:
+        """Put the mark, and remove what an unfinished export has left, unless it is continued.
 
         Raises
         ------
@@ -217,7 +239,9 @@ class NewObjects:
         with on_error(lock.release):
             left = store.keys_below("")
             store.put(INCOMPLETE, Incomplete(Owner.here()).dump())
-            _clear(store, [key for key in left if key != ROOT])
+            if resumption is None or not resumption.continues(store):
+                _clear(store, [key for key in left if key != ROOT])
+                store.delete([PLAN, *(key for key in left if key.startswith(f"{DONE}/"))])
             store.put(ROOT, COVER)
         return cls(lock)
 
@@ -233,7 +257,7 @@ class NewObjects:
     ) -> None:
         assert pending is None, "readers that do not know the mark would find fill values"
         self.lock.check()
-        self.staged.delete([INCOMPLETE])
+        self.staged.delete([*removed, INCOMPLETE])
         self.lock.release()
 
     def abort(self) -> None:
@@ -243,25 +267,22 @@ class NewObjects:
             store.delete([INCOMPLETE])
         self.lock.release()
 
+    def suspend(self) -> None:
+        self.lock.release()
+
 
 def _clear(store: WritableStore, keys: Iterable[str]) -> None:
     """Remove those of `keys` that belong to a dataset and are not private."""
     store.delete([key for key in dataset_keys(keys) if not key.startswith(f"{PRIVATE}/")])
 
 
-_PARTIAL = re.compile(
-    r"(?P<host>.*)-(?P<system>[0-9a-f]*)-(?P<pid>[0-9]+)-(?P<started>[a-z0-9]*)"
-    r"-(?P<unique>[0-9a-f]{8})\.partial",
-    re.DOTALL,
-)
+_PARTIAL = re.compile(r"(?P<mark>.*)-(?P<unique>[0-9a-f]{8})\.partial", re.DOTALL)
 
 
 def partial_path(path: str) -> str:
     """Return a name beside `path` for its replacement; the name tells which process made it."""
     parent, name = os.path.split(path)
-    owner = Owner.here()
-    unique = f"{owner.host}-{owner.system}-{owner.pid}-{owner.started}-{uuid.uuid4().hex[:8]}"
-    partial = f".{name[:80]}.{unique}.partial"
+    partial = f".{name[:80]}.{Owner.here().mark}-{uuid.uuid4().hex[:8]}.partial"
     AT_WORK.add(partial)
     return os.path.join(parent, partial)
 
@@ -274,11 +295,21 @@ def leftovers(path: str) -> list[tuple[str, Owner]]:
     with suppress(OSError):
         for other in os.listdir(parent):
             match = _PARTIAL.fullmatch(other[len(start) :]) if other.startswith(start) else None
-            if match is not None:
-                host, system, pid, started, _ = match.groups()
-                owner = Owner(host, system, int(pid), started, "")
+            owner = None if match is None else Owner.of_mark(match["mark"])
+            if owner is not None:
                 found.append((os.path.join(parent, other), owner))
     return found
+
+
+def _take_over(path: str, ours: str, resumption: Resumption) -> bool:
+    """Make the directory that a dead writer has left ours, if it did the same work."""
+    for other, owner in leftovers(path):
+        left = owner.has_left(os.path.basename(other)) and os.path.isdir(other)
+        if left and resumption.continues(DirectoryWriter(other, atomic=False)):
+            with suppress(OSError):  # another process may take it over, too
+                os.rename(other, ours)
+                return True
+    return False
 
 
 def _keep_out(path: str, ours: str) -> None:

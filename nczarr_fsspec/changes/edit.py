@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE, STAGED, Incomplete, Journal
 from nczarr_fsspec.changes.locks import Boxes, Lock
-from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.changes.recovery import at_work, carry_out, finish_journal, read_journal, settle
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.writable import WritableStore
 
 
@@ -97,3 +97,7 @@ class Edit:
     def abort(self) -> None:
         """Remove the staged objects and the lock; do nothing if the change is valid already."""
         self.lock.release()
+
+    def suspend(self) -> None:
+        """Do as `abort`: the next writer would remove them."""
+        self.abort()

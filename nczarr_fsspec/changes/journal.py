@@ -29,9 +29,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
-from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.errors import IncompleteExportError, StoreError
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
+from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.stores.names import child_names
 
 PRIVATE = ".nczarr_export"

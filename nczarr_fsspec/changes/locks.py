@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nczarr_fsspec.changes.journal import STAGED, WRITERS
-from nczarr_fsspec.changes.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.changes.recovery import finish_journal, forget, read
 from nczarr_fsspec.errors import ConflictError, StoreError
+from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
 

@@ -22,9 +22,9 @@ from nczarr_fsspec.changes.journal import (
     Journal,
 )
 from nczarr_fsspec.changes.owned import is_chunk_of
-from nczarr_fsspec.changes.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.writable import WritableStore
 
 #: Other objects that show that there is a dataset: of zarr-python, of netCDF-C 4.8.0, of Zarr 3.

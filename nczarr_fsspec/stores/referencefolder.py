@@ -15,9 +15,8 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.stores.referenceformat import Found, Part, References, Row, part
+from nczarr_fsspec.stores.referencesigns import METADATA
 
-#: The object of a folder that says what it is.
-METADATA = ".zmetadata"
 #: Bytes of one file of references at most, as it is and unpacked.
 MAX_FILE = 1 << 26
 _MAX_UNPACKED = 1 << 30
@@ -252,11 +251,6 @@ class FolderReferences(References):
             array, slash, name = key.rpartition("/")
             if slash and name == ".zarray":
                 yield f"{array}/refs.0.parq"
-
-
-def is_folder_of_references(metadata: object) -> bool:
-    """Tell from ``.zmetadata`` whether a tree is a folder of references."""
-    return isinstance(metadata, bytes) and b'"record_size"' in metadata
 
 
 def _one_array(column: Any) -> Any:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
+from nczarr_fsspec.stores.referencesigns import is_version_0
 from nczarr_fsspec.stores.referencetemplates import MAX_TEXT, Templates
 
 #: Bytes of a file of JSON at most: a million references take about a hundred million.
@@ -26,8 +27,6 @@ _MAX_GENERATED_TEXT = 1 << 28
 #: No file is as long as this.
 _BEYOND = 1 << 63
 _BASE64 = "base64:"
-#: keys of documents at the root; one of them is in every dataset
-_ROOT_DOCUMENTS = frozenset({".zgroup", ".zarray", ".zattrs", ".zmetadata", "zarr.json"})
 
 
 class Part(NamedTuple):
@@ -222,23 +221,6 @@ def part(address: object, offset: object = 0, size: object = None) -> Part:
     if type(size) is not int or not 0 <= size < _BEYOND - offset:
         raise ValueError(size)
     return Part(address, offset, offset + size)
-
-
-def begins_like_references(head: bytes) -> bool:
-    """Tell whether a file that begins so can be references as JSON, and is none of our formats."""
-    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    return start[:1] == b"{" and start[1:].lstrip()[:1] == b'"'
-
-
-def is_version_0(document: Mapping[Any, Any]) -> bool:
-    """Tell whether a mapping has a root document of Zarr as text."""
-    root = _ROOT_DOCUMENTS.intersection(document)
-    return bool(root) and all(isinstance(document[key], (str, Mapping)) for key in root)
-
-
-def is_references(document: Mapping[Any, Any]) -> bool:
-    """Tell whether a mapping that a caller has is a set of references, not of bytes."""
-    return isinstance(document.get("refs"), Mapping) or is_version_0(document)
 
 
 def _inline(text: str, shown: str) -> bytes:

@@ -35,8 +35,9 @@ from nczarr_fsspec.stores.referencefiles import (
     read_part,
     within,
 )
-from nczarr_fsspec.stores.referencefolder import MAX_FILE, METADATA, FolderReferences, Rows
+from nczarr_fsspec.stores.referencefolder import MAX_FILE, FolderReferences, Rows
 from nczarr_fsspec.stores.referenceformat import JSONReferences, Part, References, Row
+from nczarr_fsspec.stores.referencesigns import METADATA
 
 T = TypeVar("T")
 

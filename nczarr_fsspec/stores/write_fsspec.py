@@ -6,7 +6,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Protocols of which an object appears, or is replaced, as a whole.
+_OBJECT_STORES = frozenset(
+    {"s3", "s3a", "gs3", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"}
+)
 _EXISTS = frozenset({"PreconditionFailed", "412"})
 #: answers of S3 that another request in flight has caused
 _CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
@@ -46,7 +50,8 @@ class FsspecWriter(WritableStore):
     Object stores and ``memory`` replace an object at once and never hold a
     part of one: S3 drops an upload that is cut off, and s3fs aborts one in
     several parts (from 100 MiB on). Protocols for files, such as SFTP, write
-    in place.
+    in place, but for whole files (`put_file`): these get a name of their own
+    first, and are then renamed.
 
     `create` is atomic among all clients of an S3 service that knows
     conditional requests (AWS, Google, Azure, MinIO, SeaweedFS 4), in this
@@ -157,7 +162,18 @@ class FsspecWriter(WritableStore):
 
     async def _put_file(self, local: str, nbytes: int, path: str) -> None:
         with self._naming(path, "written", "put", nbytes):
-            await self._call("put_file", local, path)
+            if not _OBJECT_STORES.isdisjoint(_protocols(self._fs)):
+                await self._call("put_file", local, path)
+                return
+            folder, slash, _ = path.rpartition("/")
+            new = f"{folder}{slash}.nczarr-tmp-{os.urandom(8).hex()}"
+            try:
+                await self._call_making_folder(new, "put_file", local, new)
+                await self._call("mv", new, path)
+            except BaseException:
+                with suppress(Exception):
+                    await self._call("rm_file", new)
+                raise
 
     async def _create(self, data: bytes, path: str) -> bool:
         if await self._read(path, 1) is not None:  # a service may ignore conditions
@@ -253,6 +269,10 @@ class FsspecWriter(WritableStore):
             except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
                 reason = f"cannot be {what}: {_explained(self._fs, error)}"
                 raise StoreError(shown, reason) from None
+
+
+def _protocols(fs: AbstractFileSystem) -> tuple[str, ...]:
+    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
 def _bytes(data: Buffer) -> bytes:

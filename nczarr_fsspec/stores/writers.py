@@ -9,10 +9,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import check_key
+from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.inside import Inside
 from nczarr_fsspec.stores.mapping import MappingStore
@@ -27,9 +29,9 @@ _OVER = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
 #: Of a tree that is being made nothing is a link, unless another program put it there.
 _OVER |= getattr(os, "O_NOFOLLOW", 0)
 
-#: Names of files that are not complete; no key begins like this.
+#: Names of files that are not complete tell which process writes them; no key is like this.
 _TEMPORARY = ".nczarr-tmp-"
-_IS_TEMPORARY = re.compile(re.escape(_TEMPORARY) + "[0-9a-f]{16}").fullmatch
+_IS_TEMPORARY = re.compile(re.escape(_TEMPORARY) + "(?P<mark>.*)-[0-9a-f]{16}", re.DOTALL).fullmatch
 
 #: No key can be where these are answered.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
@@ -144,14 +146,16 @@ class DirectoryWriter(WritableStore):
         self._prune(folders)
 
     def keys_below(self, prefix: str) -> list[str]:
-        return self._files(prefix, temporary=False)
+        return sorted(name for name in self._files(prefix) if _writer_of(name) is None)
 
-    def temporary_keys(self) -> list[str]:
-        """Return the names of files that are being written, or whose writer was killed."""
-        return self._files("", temporary=True)
+    def temporaries(self) -> Iterator[tuple[str, Owner]]:
+        """Yield the names of files that are not complete, each with the process that writes it."""
+        for name in sorted(self._files("")):
+            owner = _writer_of(name)
+            if owner is not None:
+                yield name, owner
 
-    def _files(self, prefix: str, *, temporary: bool) -> list[str]:
-        found: list[str] = []
+    def _files(self, prefix: str) -> Iterator[str]:
         linked: set[str] = set()  # a link may lead into what it is in
         todo = [f"{check_key(prefix)}/" if prefix else ""]
         self._inside.check(prefix)
@@ -164,8 +168,7 @@ class DirectoryWriter(WritableStore):
                         # a link that leads out is an object, which can be removed
                         outside = entry.is_symlink() and not self._inside.holds(entry.path)
                         if outside or not entry.is_dir():
-                            if bool(_IS_TEMPORARY(entry.name)) is temporary:
-                                found.append(above + entry.name)
+                            yield above + entry.name
                             continue
                         if entry.is_symlink():
                             real = os.path.realpath(entry.path)
@@ -176,7 +179,6 @@ class DirectoryWriter(WritableStore):
             except (OSError, UnicodeEncodeError) as error:
                 if isinstance(error, OSError) and error.errno not in _MISSING:
                     raise _failure(path, "listed", error) from error
-        return sorted(found)
 
     def child(self, prefix: str) -> DirectoryWriter:
         # what is put aside is not read yet, and a writer that dies leaves no temporary files
@@ -210,7 +212,19 @@ def _complete(path: str, data: Buffer) -> Iterator[str]:
 
 def _beside(path: str) -> str:
     """Return the path of a file that is not complete, in the folder of another."""
-    return f"{os.path.dirname(path)}/{_TEMPORARY}{os.urandom(8).hex()}"
+    return f"{os.path.dirname(path)}/{_TEMPORARY}{_mark(os.getpid())}-{os.urandom(8).hex()}"
+
+
+@cache
+def _mark(pid: int) -> str:  # noqa: ARG001 - a fork is another process
+    """Return the mark of this process."""
+    return Owner.here().mark
+
+
+def _writer_of(key: str) -> Owner | None:
+    """Return the process that writes a file that is not complete; None if its name is a key."""
+    match = _IS_TEMPORARY(key.rpartition("/")[2])
+    return None if match is None else Owner.of_mark(match["mark"])
 
 
 def _write(path: str, flags: int, data: Buffer) -> None:

@@ -22,8 +22,24 @@ from nczarr_fsspec.url import redact
 ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
 #: what other people's filesystems raise when a connection goes
 BROKEN = (ConnectionError, TimeoutError, EOFError)
-_SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas", re.IGNORECASE)
-
+_SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas|connection", re.IGNORECASE)
+#: what to say where access is denied, by protocol
+_LOGINS = {
+    "s3": (
+        "; choose credentials (AWS_PROFILE, #aws.profile=NAME or storage_options), or for "
+        'public data none: storage_options={"anon": True}; where readers pay, '
+        '{"requester_pays": True}'
+    ),
+    "gs": (
+        "; log in (gcloud auth application-default login) or give storage_options={"
+        '"token": …}, for public data {"token": "anon"}; where readers pay, '
+        '{"requester_pays": True}'
+    ),
+    "abfs": (
+        '; give storage_options={"account_name": …} with "credential", "account_key" or '
+        '"sas_token", for public data with "anon": True'
+    ),
+}
 
 # ---- kinds
 
@@ -107,8 +123,25 @@ def wants_credentials(fs: AbstractFileSystem, error: Exception) -> bool:
 
 
 def _is_denied(error: Exception) -> bool:
-    """Tell whether access is denied; what s3fs makes of a bare 401 does not say so."""
-    return isinstance(error, PermissionError) or s3_code(error) == "401"
+    """Tell whether access is denied; S3, Google and Azure each say so in ways of their own."""
+    if isinstance(error, PermissionError) or status_of(error) in ("401", "403"):
+        return True
+    return str(error).startswith("Forbidden: ")
+
+
+def status_of(error: Exception) -> str:
+    """Return the status or error code of the answer that led to `error`; empty if unknown."""
+    code = s3_code(error)
+    for name in ("status_code", "code"):
+        code = code or str(getattr(error, name, None) or "")
+    return code
+
+
+def how_to_log_in(fs: AbstractFileSystem) -> str:
+    """Return what messages say of credentials for `fs`; empty for other kinds."""
+    protocols = (fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol
+    kind = "s3" if is_s3(fs) else next((name for name in protocols if name in _LOGINS), "")
+    return _LOGINS.get(kind, "")
 
 
 def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
@@ -116,12 +149,10 @@ def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
     if isinstance(error, StoreError):
         raise error
     reason = f"cannot be read: {without_secrets(fs, error)}"
-    if wants_credentials(fs, error):
-        reason += (
-            "; choose credentials (AWS_PROFILE, #aws.profile=NAME or storage_options), or for "
-            'public data none: storage_options={"anon": True}'
-        )
-    kind = AccessDeniedError if _is_denied(error) else StoreError
+    denied = _is_denied(error)
+    if denied or wants_credentials(fs, error):
+        reason += how_to_log_in(fs)
+    kind = AccessDeniedError if denied else StoreError
     raise kind(describe(fs, path), reason) from None
 
 
@@ -139,10 +170,7 @@ def s3_code(error: Exception) -> str:
 
 def is_beyond(error: Exception) -> bool:
     """Tell whether a range begins behind the end, in S3's words, Google's or Azure's."""
-    if s3_code(error) in ("InvalidRange", "416"):
-        return True
-    status = getattr(error, "status_code", None) or getattr(error, "code", None)
-    return status in (416, "416")
+    return status_of(error) in ("InvalidRange", "416")
 
 
 @asynccontextmanager

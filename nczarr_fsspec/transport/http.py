@@ -11,11 +11,8 @@ S3.
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import aiohttp
@@ -25,29 +22,21 @@ from yarl import URL
 from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
 from nczarr_fsspec.transport.base import Transport
-from nczarr_fsspec.transport.policy import (
-    REDIRECTS_OPTION,
-    TIMEOUT_OPTION,
-    Clock,
-    Timeout,
-    TransientError,
-)
+from nczarr_fsspec.transport.habits import Habits
+from nczarr_fsspec.transport.policy import TIMEOUT_OPTION, Clock, Timeout, TransientError
 from nczarr_fsspec.transport.redirects import refusal
 from nczarr_fsspec.transport.request import Answer, Extent, Request, range_text
-from nczarr_fsspec.transport.sessions import connecting, connections, gate, stranger, translated
+from nczarr_fsspec.transport.sessions import gate, translated
 from nczarr_fsspec.transport.shared import SharedFilesystem
 from nczarr_fsspec.transport.throttle import Throttle
 from nczarr_fsspec.url import redact
 
 #: extents that one request names: 4 KiB of header at most, which servers take
 RANGES = 100
+#: how many signed URLs a request tries before it asks for one of its own
+WAYS = 3
 #: already legal in a URL, so that what is percent-encoded stays as it is
 _LEGAL = "%/:?#[]@!$&'()*+,;=-._~"
-#: options of a request that are meant for the host that the user named; ``ssl`` may hold a
-#: client's certificate, or turn verification off. Proxies are the way to all hosts.
-_PRIVATE = ("auth", "cookies", "server_hostname", "ssl")
-#: for each filesystem what its requests have in common; sessions may be those of several
-_habits: weakref.WeakKeyDictionary[SharedFilesystem, _Habits] = weakref.WeakKeyDictionary()
 
 
 class HTTPTransport(Transport):
@@ -102,21 +91,27 @@ class HTTPTransport(Transport):
         return await super().fetch(request._replace(tail=0, extents=end, version=version))
 
     async def _attempt(self, request: Request, left: float) -> Answer | None:
-        route = request.route
-        via = None if route is None else route.target
-        if route is None or via is None:
+        route, now = request.route, asyncio.get_running_loop().time
+        if route is None or route.target is None:
             return await self._exchange(request, left, None)
-        try:
-            answer = await self._exchange(request, left, via)
-            if answer is not None:
-                return answer
-        except TransientError:
-            route.leave(via)
-            raise
-        except StoreError:
-            pass
-        route.leave(via)  # where a redirect led may be good for a while only
-        return await self._exchange(request, left, None)
+        end = now() + left
+        for _ in range(WAYS):
+            via = route.target
+            if via is None:
+                break
+            try:
+                answer = await self._exchange(request, end - now(), via)
+                if answer is not None:
+                    return answer
+            except TransientError:
+                route.leave(via)
+                raise
+            except StoreError:
+                pass
+            route.leave(via)  # where a redirect led may be good for a while only
+            await route.told()
+        with route.asking():
+            return await self._exchange(request, end - now(), None)
 
     async def _exchange(self, request: Request, left: float, via: str | None) -> Answer | None:
         path, route = request.path, request.route
@@ -138,46 +133,6 @@ class HTTPTransport(Transport):
         return answer
 
 
-@dataclass(frozen=True, slots=True)
-class _Habits:
-    """What all requests of a filesystem have in common.
-
-    Attributes
-    ----------
-    given : dict
-        Headers of the user, who may change them.
-    options, public : dict
-        Further arguments of a request to the origin that the user named, and to others.
-    params : dict
-        Added to the query.
-    hops : int
-        How many redirects are followed.
-    origins : tuple of str or None
-        Where to; see `nczarr_fsspec.transport.redirects`.
-    """
-
-    given: Mapping[str, str]
-    options: dict[str, Any]
-    public: dict[str, Any]
-    params: Any
-    hops: int
-    origins: tuple[str, ...] | None
-
-    @classmethod
-    def of(cls, fs: AbstractFileSystem, timeout: Timeout) -> _Habits:
-        options: dict[str, Any] = dict(fs.kwargs)
-        given = options.pop("headers", None) or {}
-        params = options.pop("params", None)
-        follow = options.pop("allow_redirects", True)
-        hops = int(options.pop("max_redirects", 10)) if follow else 0
-        options.pop(TIMEOUT_OPTION, None)
-        origins = options.pop(REDIRECTS_OPTION, None)
-        options["timeout"] = connecting(timeout)
-        options["allow_redirects"] = options["auto_decompress"] = False
-        public = {name: value for name, value in options.items() if name not in _PRIVATE}
-        return cls(given, options, public, params, hops, origins)
-
-
 @asynccontextmanager
 async def get(
     shared: SharedFilesystem,
@@ -191,7 +146,7 @@ async def get(
     What the user gave (headers, credentials, cookies, of each request and of the session,
     and the TLS context of each request) goes to the origin of `url` only. aiohttp sends all
     but three headers on to wherever a redirect leads, also the ``auth`` and ``cookies`` of a
-    session. netrc knows its hosts.
+    session. Logins, netrc and the cookies of servers know their hosts.
 
     Parameters
     ----------
@@ -206,26 +161,21 @@ async def get(
     via
         Where `url` is known to lead: it is asked instead.
     """
-    session = await shared.fs.set_session()
-    habits = _habits.get(shared)
-    if habits is None:
-        habits = _habits[shared] = _Habits.of(shared.fs, shared.timeout)
-        shared.cap(connections(session))
-    given, hops = habits.given, habits.hops
+    habits = await Habits.of(shared)
+    hops, renewals = habits.hops, 1
     first = _legal(url)
     if habits.params:
         first = first.extend_query(habits.params)
     target = first if via is None else _legal(via)
     headers = {"Accept-Encoding": "identity", **headers}
-    async with gate(session), Clock(shared.timeout, left) as clock:
+    async with gate(habits.session), Clock(shared.timeout, left) as clock:
         while True:
-            if target is first or target.origin() == first.origin():
-                if first.raw_user is not None and target.raw_user is None:
-                    target = target.with_user(first.user).with_password(first.password)
-                request = session.get(target, headers={**headers, **given}, **habits.options)
-            else:
-                request = stranger(session, given).get(target, headers=headers, **habits.public)
+            request, said = await habits.ask(headers, first, target)
             async with request as response:
+                habits.cookies.learn(response)
+                if renewals and await habits.renewed(response, said):
+                    renewals -= 1
+                    continue
                 location = response.headers.get("Location")
                 if response.status not in REDIRECTS or location is None or hops == 0:
                     clock.body(response.status)

@@ -7,10 +7,8 @@ tries again by it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from types import TracebackType
@@ -30,17 +28,17 @@ LONGEST_WAIT = 60.0
 TOO_LONG = ATTEMPTS // 2
 #: seconds for which a body may come more slowly than `Timeout.rate`
 WINDOW = 30.0
-#: seconds between warnings that requests are tried again
-_BETWEEN_WARNINGS = 5.0
 
 #: storage options that are ours
 TIMEOUT_OPTION = "timeout"
 #: the storage option that names the origins, ``https://host:port``, that redirects may lead to
 #: besides that of the URL itself; ``https://`` is those of all hosts that are not private
 REDIRECTS_OPTION = "redirects"
+#: the storage option that says that a dataset has named the URL, and not the caller
+ADDRESSED_OPTION = "addressed"
+#: the storage option that has a function which returns keys for S3
+CREDENTIALS_OPTION = "credentials"
 MAX_METADATA_OPTION = "max_metadata"
-
-_log = logging.getLogger("nczarr_fsspec.requests")
 
 
 def most_connections() -> int:
@@ -231,26 +229,3 @@ class Clock:
 
 def _or_none(when: float) -> float | None:
     return None if when == math.inf else when
-
-
-class _Warnings:
-    """Tells that requests are tried again, every few seconds only: there may be hundreds."""
-
-    def __init__(self) -> None:
-        self._last = -math.inf
-        self._untold = 0
-
-    def tell(self, shown: str, reason: str, wait: float) -> None:
-        now = time.monotonic()
-        level = logging.DEBUG
-        others = ""
-        if now - self._last >= _BETWEEN_WARNINGS:
-            others = f" (and {self._untold} other requests since the last message)"
-            others = others if self._untold else ""
-            level, self._last, self._untold = logging.WARNING, now, 0
-        else:
-            self._untold += 1
-        _log.log(level, "%s: %s; trying again in %.1f s%s", shown, reason, wait, others)
-
-
-warnings = _Warnings()

@@ -2,18 +2,27 @@
 
 `Transport` makes them where every request passes. Without a recorder that costs one look at
 `recorders` for a request, and one at a context variable for a try.
+
+Processes that are started meanwhile, such as the workers of dask, write their records to files in a
+folder which the environment names (`recorded_elsewhere`).
 """
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
+#: Names the folder where processes that are started write their records.
+_FOLDER = "NCZARR_TRACE_FOLDER"
 #: answers that say there is no such file
 MISSING = frozenset({404, 410})
 
@@ -96,7 +105,7 @@ Recorder: TypeAlias = Callable[[Record], None]
 #: what gets every record of this process, from any thread
 recorders: tuple[Recorder, ...] = ()
 _changing = threading.Lock()
-#: the clock of all records
+#: the clock of all records, which the processes of a machine share
 now: Callable[[], float] = time.monotonic
 
 
@@ -111,6 +120,12 @@ def recorded(recorder: Recorder) -> Iterator[None]:
     finally:
         with _changing:
             recorders = tuple(one for one in recorders if one is not recorder)
+
+
+def tell(record: Record, to: tuple[Recorder, ...] | None = None) -> None:
+    """Give a record to recorders, by default to those that there are now."""
+    for recorder in recorders if to is None else to:
+        recorder(record)
 
 
 @dataclass(slots=True)
@@ -143,3 +158,57 @@ def caused_by(what: str) -> Iterator[None]:
         yield
     finally:
         CAUSE.reset(token)
+
+
+@contextmanager
+def recorded_elsewhere() -> Iterator[Callable[[], Iterator[str]]]:
+    """Let processes that are started meanwhile on this machine record their requests.
+
+    Yields
+    ------
+    Called, it yields their records so far, each as JSON.
+    """
+    before = os.environ.get(_FOLDER)
+    with tempfile.TemporaryDirectory(prefix="nczarr-trace-", ignore_cleanup_errors=True) as folder:
+        os.environ[_FOLDER] = folder
+        try:
+            yield lambda: _lines(Path(folder))
+        finally:
+            if before is None:
+                os.environ.pop(_FOLDER, None)
+            else:
+                os.environ[_FOLDER] = before
+
+
+def _lines(folder: Path) -> Iterator[str]:
+    for path in sorted(folder.iterdir()):
+        # the last line of a process that was killed may not be whole
+        whole, _, _ = path.read_text(encoding="ascii").rpartition("\n")
+        yield from whole.splitlines()
+
+
+def _append(record: Record) -> None:
+    """Write a record to the file that this process has in the folder."""
+    folder = os.environ.get(_FOLDER)
+    if folder is None:
+        return
+    line = f"{json.dumps(asdict(record))}\n".encode("ascii")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with suppress(OSError):  # the trace may be over: then there is no folder
+        descriptor = os.open(f"{folder}/{os.getpid()}", flags, 0o600)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+
+def _begin() -> None:
+    """Record what another process traces, if this one was started, or forked, meanwhile."""
+    global recorders, _changing  # noqa: PLW0603 - a fork has none of its parent's
+    recorders = (_append,) if _FOLDER in os.environ else ()
+    _changing = threading.Lock()
+
+
+_begin()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from nczarr_fsspec.errors import StoreError
@@ -54,6 +55,7 @@ class Route:
         self.whole: bytes | None = None
         self._keeping: asyncio.Future[bytes] | None = None
         self._bodies = 0  # that are being read
+        self._asking: asyncio.Future[None] | None = None
 
     async def keep(
         self,
@@ -108,18 +110,41 @@ class Route:
             self.latency = min(self.latency or waited, waited)
         else:  # it took another request to be told where to go
             self.target = target
+            self._tell(self._asking)
 
     def leave(self, target: str) -> None:
         """Ask no longer where a redirect led."""
         if self.target == target:
             self.target = None
 
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Ask where the file is, for all requests that want to know."""
+        asking = self._asking = asyncio.get_running_loop().create_future()
+        try:
+            yield
+        finally:
+            self._tell(asking)
+
+    async def told(self) -> None:
+        """Wait for the request that asks where the file is, if there is one."""
+        asking = self._asking
+        # after a fork, the one under way belongs to a loop that does not run here
+        if asking is not None and asking.get_loop() is asyncio.get_running_loop():
+            await asyncio.shield(asking)
+
+    def _tell(self, asking: asyncio.Future[None] | None) -> None:
+        if asking is not None and not asking.done():
+            asking.set_result(None)
+        if self._asking is asking:
+            self._asking = None
+
     def forget(self) -> None:
         """Let go of the file."""
         self.whole = None
 
     def __getstate__(self) -> dict[str, Any]:
-        volatile = ("whole", "_keeping", "_bodies")
+        volatile = ("whole", "_keeping", "_bodies", "_asking")
         return {name: value for name, value in self.__dict__.items() if name not in volatile}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

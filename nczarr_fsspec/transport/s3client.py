@@ -33,10 +33,15 @@ def share_descriptions(fs: AbstractFileSystem) -> None:
         return
     try:
         session = AioSession(**fs.kwargs)
-        session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+        use_shared_descriptions(session)
     except Exception:  # noqa: BLE001 - of what the user gave; s3fs says so when it is used
         return
     fs.session = session
+
+
+def use_shared_descriptions(session: Any) -> None:
+    """Have a session of botocore read descriptions of services as all others do."""
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
 
 
 def send_once(fs: AbstractFileSystem, timeout: Timeout) -> None:

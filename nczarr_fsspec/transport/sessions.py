@@ -66,6 +66,7 @@ def stranger(session: aiohttp.ClientSession, given: Mapping[str, str]) -> aiohtt
             connector_owner=False,
             headers={name: value for name, value in agents[::-1] if name.lower() == "user-agent"},
             timeout=session.timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),  # `Cookies` has those of all hosts
             trust_env=session.trust_env,
         )
         _strangers[session] = found

@@ -122,22 +122,31 @@ class SharedFilesystem:
         if self.users:
             return
         self._throttles = {}
-        if is_async(self.fs) and self.pid == os.getpid() and self.loop.is_running():
-            closing = asyncio.run_coroutine_threadsafe(self._disconnect(), self.loop)
-            try:
-                inside = asyncio.get_running_loop() is self.loop
-            except RuntimeError:
-                inside = False
-            if not inside:
-                with suppress(TimeoutError):
-                    closing.result(timeout=10)
+        if not (is_async(self.fs) and self.pid == os.getpid() and self.loop.is_running()):
+            return
+        try:
+            inside = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            inside = False
+        # inside, at once: what is opened next is to have a new session
+        disconnecting = _close_all(self._taken()) if inside else self._disconnect()
+        closing = asyncio.run_coroutine_threadsafe(disconnecting, self.loop)
+        if not inside:
+            with suppress(TimeoutError):
+                closing.result(timeout=10)
 
     async def _disconnect(self) -> None:
-        for name in ("_session", "_s3"):  # fsspec's http and gcsfs; s3fs. They reconnect when used
+        await _close_all(self._taken())
+
+    def _taken(self) -> list[Any]:
+        """Take the connections away, if they are not used; the filesystem makes new ones."""
+        taken = []
+        for name in ("_session", "_s3"):  # fsspec's http and gcsfs; s3fs
             session = getattr(self.fs, name, None)
             if session is not None and not self.users:
                 setattr(self.fs, name, None)
-                await _close(session)
+                taken.append(session)
+        return taken
 
 
 #: what a forked child must keep although it cannot use it, see `_keep_inherited`
@@ -161,14 +170,20 @@ if hasattr(os, "register_at_fork"):
 atexit.register(_close_at_exit)
 
 
-def _close_later(pid: int, loop: asyncio.AbstractEventLoop, session: Any) -> None:
+def _close_later(pid: int, loop: asyncio.AbstractEventLoop, session: Any, *_: Any) -> None:
     """Close the connections of a filesystem to which nothing refers any more.
 
     fsspec waits for its loop here. But the garbage collector calls this in any thread, between
-    any two steps, also while the loop waits for a lock of that thread.
+    any two steps, also while the loop waits for a lock of that thread. gcsfs says besides whether
+    it is asynchronous.
     """
     if os.getpid() == pid and loop.is_running():
         asyncio.run_coroutine_threadsafe(_close(session), loop)
+
+
+async def _close_all(sessions: list[Any]) -> None:
+    for session in sessions:
+        await _close(session)
 
 
 async def _close(session: Any) -> None:

@@ -6,7 +6,10 @@ Fewer once it says that it is too much.
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import random
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias, TypeVar
 
@@ -21,6 +24,10 @@ Attempt: TypeAlias = Callable[[float], Awaitable[T]]
 
 #: answers after which one more request is allowed again
 RECOVERY = 16
+#: seconds between messages at level INFO that requests are tried again
+_BETWEEN_MESSAGES = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 class Throttle:
@@ -100,7 +107,7 @@ class Throttle:
                 raise StoreError(shown, self._last_words) from None
             began = clock()
             try:
-                return await self._try(attempt, self.timeout.whole - spent)
+                return await self._try(attempt, self.timeout.whole - spent, shown)
             except TransientError as error:
                 if error.busy and answers != self._answers:
                     error.cost = 0
@@ -119,7 +126,7 @@ class Throttle:
                     self._lost += 1
                     self._last_words, self._lost_at = reason, self._answers
                 raise StoreError(shown, reason) from None
-            _policy.warnings.tell(shown, reason, pause)
+            _retries.tell(shown, reason, pause)
             await asyncio.sleep(pause)
             wait = min(2 * wait, _policy.FIRST_WAIT * 2**_policy.ATTEMPTS)  # some do not count
 
@@ -131,7 +138,7 @@ class Throttle:
             places.take_now(1)  # `retried` gives it back
             raise
 
-    async def _try(self, attempt: Attempt[T], left: float) -> T:
+    async def _try(self, attempt: Attempt[T], left: float, shown: str) -> T:
         cuts = self._cuts
         try:
             result = await attempt(left)
@@ -141,6 +148,7 @@ class Throttle:
                 if 2 * self._refused > self._good:  # now and then one is no sign of too many
                     self._cuts += 1
                     self._change(max(1, self.limit // 2))
+                    _log.info("%s: %s; %d requests at a time from now on", shown, error, self.limit)
             raise
         self._answers += 1
         self._good += 1
@@ -152,3 +160,26 @@ class Throttle:
         self.limit, self._good, self._refused = limit, 0, 0
         if self._loop is not None:
             self._places.limit = limit
+
+
+class _Retries:
+    """Tells that requests are tried again, every few seconds only: there may be hundreds."""
+
+    def __init__(self) -> None:
+        self._last = -math.inf
+        self._untold = 0
+
+    def tell(self, shown: str, reason: str, wait: float) -> None:
+        now = time.monotonic()
+        level = logging.DEBUG
+        others = ""
+        if now - self._last >= _BETWEEN_MESSAGES:
+            others = f" (and {self._untold} other requests since the last message)"
+            others = others if self._untold else ""
+            level, self._last, self._untold = logging.INFO, now, 0
+        else:
+            self._untold += 1
+        _log.log(level, "%s: %s; trying again in %.1f s%s", shown, reason, wait, others)
+
+
+_retries = _Retries()

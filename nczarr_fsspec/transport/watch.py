@@ -88,8 +88,7 @@ class Watch:
             request.tail,
             CAUSE.get(),
         )
-        for recorder in self.told:
-            recorder(record)
+        recording.tell(record, self.told)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.open_options import OpenOptions
+
+if TYPE_CHECKING:
+    from fsspec.callbacks import Callback
 
 Gaps = Literal["allow", "raise"]
 
@@ -49,6 +52,7 @@ def aggregate(
     overwrite: bool = False,
     relative: bool | None = None,
     output_options: Mapping[str, Any] | None = None,
+    callback: Callback | None = None,
 ) -> None:
     """Write an aggregation of files: a master that holds the coordinates, and says where data are.
 
@@ -74,6 +78,8 @@ def aggregate(
         For fsspec, of the files.
     progress
         Show a progress bar.
+    callback
+        A callback of fsspec that is told of the progress (`fsspec.callbacks`).
     cfa_version
         ``"1.13"`` (default): the aggregation variables of CF-1.13. ``"0.6.2"``: CFA-0.6.2.
         ``"0.4"``: CFA-0.4. With `append`, what is there stays.
@@ -135,7 +141,7 @@ def aggregate(
         ),
         gaps == "allow",
     )
-    with Progress("aggregate", shown=bool(progress)) as shown:
+    with Progress("aggregate", shown=bool(progress), unit=" files", callback=callback) as shown:
         addresses = [
             file if refs else writer.address_of(file, version, relative=relative) for file in files
         ]

@@ -14,17 +14,14 @@ from nczarr_fsspec.ranges.source import Known
 from nczarr_xarray.aggregation.summary import Description, describe
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.implied_fill import with_fills
-from nczarr_xarray.dataset.open import open_begun, open_with
+from nczarr_xarray.dataset.open import open_with
+from nczarr_xarray.dataset.open_fragments import open_begun
 from nczarr_xarray.dataset.opened import gather_caught
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.alike import movable
-from nczarr_xarray.formats.hdf5.alike import (
-    HierarchyPattern,
-    moved,
-    read_hierarchy_pattern,
-)
-from nczarr_xarray.formats.hdf5.superblock import SIGNATURE
+from nczarr_xarray.formats.alike import HierarchyPattern, movable, moved
+from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import read_pattern
 from nczarr_xarray.model import Hierarchy, Variable
 
 #: Files whose pattern is read, at most: of files of many kinds there is nothing to be gained.
@@ -149,10 +146,9 @@ class RemoteFiles:
             return None
         hierarchy, wanted = opened.hierarchy, self._wanted
         description = describe(target, hierarchy, wanted.names, wanted.scalars)
-        hdf5 = source.head[: len(SIGNATURE)] == SIGNATURE
-        if hdf5 and self._patterns < _MOST_PATTERNS and all(map(movable, description.wanted)):
+        if self._patterns < _MOST_PATTERNS and all(map(movable, description.wanted)):
             self._patterns += 1
-            reading = read_hierarchy_pattern(source.url, source.size)
+            reading = read_pattern(Source(source.url, source), wanted.options)
             pattern = await opened.file.parse_remote(reading)
             self._kind = self._kind if pattern is None else _Kind(pattern, description)
         return _Found(hierarchy, description, description.wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,13 +13,11 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.cfa.master import unpacked
 from nczarr_xarray.formats.cfa.dialect import Owner
 from nczarr_xarray.formats.cfa.table import packing_of
-from nczarr_xarray.model import Attribute, Group, Hierarchy, Variable, described
+from nczarr_xarray.formats.needed import LOCATING, named, with_needed
+from nczarr_xarray.model import Attribute, Hierarchy, Variable, described
 
 #: Bytes of a coordinate variable in one file, up to which it is read of every file.
 SMALL_BYTES = 1 << 16
-
-#: Attributes that name variables which tell where data are.
-_NAMING = ("coordinates", "bounds", "climatology", "grid_mapping", "formula_terms")
 
 
 class Piece(NamedTuple):
@@ -160,16 +158,16 @@ def describe(
         if is_index(v) or (not v.dimensions and path.strip("/") in scalars)
     }
     parents: dict[str, Variable] = {}
-    named: dict[str, set[str]] = {}
+    names_of: dict[str, set[str]] = {}
     for path, (group, variable) in variables.items():
-        named[path] = set()
-        for attribute, other in _named(variable, group, root):
-            named[path].add(other.path)
+        names_of[path] = set()
+        for attribute, other in named(Owner(variable, group, root), LOCATING):
+            names_of[path].add(other.path)
             coordinates.add(other.path)
             if attribute in ("bounds", "climatology"):
                 parents.setdefault(other.path, variable)
     if names:
-        wanted = _wanted(target, variables, names, named)
+        wanted = _wanted(target, {path: v for path, (_, v) in variables.items()}, names, names_of)
         variables = {path: found for path, found in variables.items() if path in wanted}
     pieces, small = [], []
     dimensions: dict[str, int] = {}
@@ -229,39 +227,19 @@ def _units(variable: Variable) -> tuple[str | None, str | None]:
     return units, "standard" if calendar == "gregorian" else calendar
 
 
-def _named(variable: Variable, group: Group, root: Group) -> Iterator[tuple[str, Variable]]:
-    """Yield the variables that attributes of one name, each with the attribute."""
-    owner = Owner(variable, group, root)
-    for attribute in _NAMING:
-        words = text(variable.attributes.get(attribute))
-        for word in words.split() if words is not None else ():
-            other = owner.sibling(word.rstrip(":"))
-            if other is not None:
-                yield attribute, other
-
-
 def _wanted(
     target: str,
-    variables: dict[str, tuple[Group, Variable]],
+    variables: dict[str, Variable],
     names: frozenset[str],
-    named: dict[str, set[str]],
+    names_of: dict[str, set[str]],
 ) -> set[str]:
     """Return the paths of variables that are wanted, and of what these need."""
-    pending = [f"/{name.strip('/')}" for name in sorted(names)]
-    for path in pending:
+    paths = [f"/{name.strip('/')}" for name in sorted(names)]
+    for path in paths:
         if path not in variables:
             known = ", ".join(name.strip("/") for name in variables)
             raise ExportError(target, f"has no variable {path.strip('/')!r}; there are {known}")
-    found: set[str] = set()
-    while pending:
-        path = pending.pop()
-        if path in found:
-            continue
-        found.add(path)
-        _, variable = variables[path]
-        pending += named[path]
-        pending += (d.path for d in variable.dimensions if d.path in variables)
-    return found
+    return with_needed(paths, variables, names_of)
 
 
 def _check(target: str, variable: Variable) -> None:

@@ -26,6 +26,7 @@ from nczarr_xarray.export.cfa.master import (
     unpacked,
 )
 from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.classic_types import classic_values, classic_variable
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import NC_DTYPES, Attribute, ChunkedArray, Dimension, Variable
@@ -111,12 +112,28 @@ class MasterWriter:
                 members += aggregation(variable if keeps else unpacked(variable), table, dialect)
         attributes = conventions(found.hierarchy.root.attributes, dialect)
         self._check_names(members)
+        if self.kind == "netCDF3":
+            members = [self._classic(member) for member in members]
         content = Content(attributes, members, list(dimensions.values()), group_attributes(found))
         referred = partial(referred_keys, self.place)
         claim = Claim.begin(self.place, referred)
         task = CfaTask(self.place, self.kind, claim, referred, [], content, replaces)
-        with Progress("aggregate", shown=False) as progress:
+        with Progress("aggregate", shown=False, unit=" files") as progress:
             task.run(progress)
+
+    def _classic(self, member: Member) -> Member:
+        """Return what a classic master holds of a variable; raise if it cannot."""
+        variable, values = member.variable, member.values
+        if variable.nc_type == "string":
+            reason = f"{variable.path} is text, which classic netCDF lacks: write format='CFA4'"
+            raise ExportError(self.place.url, reason)
+        try:
+            stored = classic_variable(variable)
+        except ValueError as error:
+            raise ExportError(self.place.url, f"{variable.path}: {error}") from None
+        assert isinstance(stored.array, ChunkedArray)
+        stored = replace(stored, array=replace(stored.array, dtype=stored.dtype))
+        return Member(stored, None if values is None else classic_values(values, variable, stored))
 
     def _check_names(self, members: list[Member]) -> None:
         """Raise if a variable of a table has the name of another variable."""

@@ -83,11 +83,11 @@ def open_groups(
     raise StoreError(opened.store.url, always_changing(ATTEMPTS))
 
 
-def open_group(opened: Opened, group: Group) -> xr.Dataset:
-    """Return one group of an open dataset, decoded."""
+def open_group(opened: Opened, group: Group, **decoding: Any) -> xr.Dataset:
+    """Return one group of an open dataset; `decoding` as for `xarray.open_dataset`."""
     store = NCZarrDataStore(opened, group, None, set())
     _load_what_opening_touches(opened, [store])
-    return store.open_dataset()
+    return store.open_dataset(**decoding)
 
 
 def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
@@ -269,6 +269,9 @@ class NCZarrDataStore(AbstractDataStore):
         elif data.dtype.kind == "O" and variable.nc_type == "string":
             # in bare objects, xarray would look for dates
             data = LazilyIndexedArray(data.astype(VLEN_STRING))
+        elif data.dtype.kind != "O":
+            # of a bare array, xarray asks whether it is dask's, and imports dask.array for that
+            data = LazilyIndexedArray(data)
         attributes = shown_attributes(variable)
         fill = implied_fill(variable, self.opened.hierarchy, asked=self.fill_value_as_mask)
         if "_FillValue" not in attributes and fill is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xarray.backends.common import BackendEntrypoint
@@ -17,15 +18,6 @@ if TYPE_CHECKING:
 
     from nczarr_fsspec.addresses import Allow
 
-_DECODING = (
-    "mask_and_scale",
-    "decode_times",
-    "concat_characters",
-    "decode_coords",
-    "drop_variables",
-    "use_cftime",
-    "decode_timedelta",
-)
 _OPENING = (
     "group",
     "storage_options",
@@ -41,47 +33,11 @@ _OPENING = (
 class NCZarrBackendEntrypoint(BackendEntrypoint):
     """Open NCZarr of every netCDF-C release, Zarr v2 and v3, classic and HDF5 files.
 
-    Parameters of `open_dataset`, `open_datatree` and `open_groups` besides
-    xarray's own:
-
-    group : str, optional
-        Path of the group to open.
-    storage_options : dict, optional
-        Options of the fsspec filesystem. Of local trees there is one, ``follow_symlinks``:
-        whether symbolic links may lead out of the tree (default: they are refused).
-    consolidated : bool, optional
-        True: the dataset must have ``.zmetadata``, which is trusted. False: it
-        is not looked at. None (default): it is used for remote stores if it
-        agrees with the root objects, and each variable's own metadata is
-        compared with it when the variable is first read.
-    use_zarr_fill_value_as_mask : bool, optional
-        Whether ``fill_value`` of pure Zarr stands for ``_FillValue``. None
-        (default): if netCDF-C did not write the dataset and it is neither zarr's
-        default (0, empty) nor, for integers that are not packed, netCDF's. It
-        never does in NCZarr.
-    anonymous_dimension_prefix : str
-        Unnamed dimensions of Zarr v2 are called this plus their length. The
-        default is that of netCDF-C 4.9.3 and later; earlier releases used
-        ``_zdim_`` (4.9.0-4.9.2), ``.zdim_`` (4.8.1) and ``.zdim`` (4.8.0).
-    index_cache : path, optional
-        Folder in which the metadata of remote classic and HDF5 files are kept, so
-        that other processes open them with one conditional request. (This process
-        remembers them by itself.)
-    replace : dict, optional
-        Of an aggregation or of references: what the addresses of its fragments begin with, and
-        what they begin with instead, ``{"/old/folder": "https://server/new"}``.
-    allow : list, dict or bool, optional
-        Of an aggregation or of references: what the addresses of fragments may begin with,
-        besides those that it may name anyway (see ``docs/aggregations.md``); a dict has the
-        storage options for each, True allows everything.
+    The options of `open_dataset` are those of `open_datatree` and `open_groups`, too.
     """
 
-    description = "Open NCZarr of every netCDF-C release, and Zarr, in Xarray"
-    open_dataset_parameters: ClassVar[tuple[str, ...] | None] = (
-        "filename_or_obj",
-        *_DECODING,
-        *_OPENING,
-    )
+    description = "Open NCZarr, Zarr, netCDF and HDF5, on disk or remote, in Xarray"
+    url = "https://docs.unidata.ucar.edu/nug/current/nczarr_head.html"
     supports_groups: ClassVar[bool] = True
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
@@ -112,7 +68,45 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         replace: Mapping[str, str] | None = None,
         allow: Allow = None,
     ) -> Dataset:
-        """Open one group as a Dataset (see the class)."""
+        """Open one group as a Dataset.
+
+        Parameters that are missing below are those of `xarray.open_dataset`, with the same meaning.
+
+        Parameters
+        ----------
+        filename_or_obj : path, URL, file object, mapping or Store
+            What to open.
+        group : str, optional
+            Path of the group to open.
+        storage_options : dict, optional
+            Options of the fsspec filesystem. Of local trees there is one, ``follow_symlinks``:
+            whether symbolic links may lead out of the tree (default: they are refused).
+        consolidated : bool, optional
+            True: the dataset must have ``.zmetadata``, which is trusted. False: it
+            is not looked at. None (default): it is used for remote stores if it
+            agrees with the root objects, and each variable's own metadata is
+            compared with it when the variable is first read.
+        use_zarr_fill_value_as_mask : bool, optional
+            Whether ``fill_value`` of pure Zarr stands for ``_FillValue``. None
+            (default): if netCDF-C did not write the dataset and it is neither zarr's
+            default (0, empty) nor, for integers that are not packed, netCDF's. It
+            never does in NCZarr.
+        anonymous_dimension_prefix : str
+            Unnamed dimensions of Zarr v2 are called this plus their length. The
+            default is that of netCDF-C 4.9.3 and later; earlier releases used
+            ``_zdim_`` (4.9.0-4.9.2), ``.zdim_`` (4.8.1) and ``.zdim`` (4.8.0).
+        index_cache : path, optional
+            Folder in which the metadata of remote classic and HDF5 files are kept, so
+            that other processes open them with one conditional request. (This process
+            remembers them by itself.)
+        replace : dict, optional
+            Of an aggregation or of references: what the addresses of its fragments begin with, and
+            what they begin with instead, ``{"/old/folder": "https://server/new"}``.
+        allow : list, dict or bool, optional
+            Of an aggregation or of references: what the addresses of fragments may begin with,
+            besides those that it may name anyway (see ``docs/aggregations.md``); a dict has the
+            storage options for each, True allows everything.
+        """
         (dataset,) = _open(
             filename_or_obj,
             tree=False,
@@ -134,6 +128,10 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         ).values()
         return dataset
 
+    open_dataset_parameters: ClassVar[tuple[str, ...] | None] = tuple(
+        signature(open_dataset).parameters
+    )[1:]
+
     def open_groups_as_dict(self, filename_or_obj: Any, **options: Any) -> dict[str, Dataset]:
         """Open a group and every group below it, by path (options as `open_dataset`)."""
         return _open(filename_or_obj, tree=True, **options)
@@ -151,7 +149,17 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         return as_tree(self.open_groups_as_dict(filename_or_obj, **options))
 
 
+# so that help and completion show the options, which are passed on as they are
+for _method in (NCZarrBackendEntrypoint.open_groups_as_dict, NCZarrBackendEntrypoint.open_datatree):
+    _method.__signature__ = signature(_method).replace(  # type: ignore[union-attr]
+        parameters=[*signature(NCZarrBackendEntrypoint.open_dataset).parameters.values()]
+    )
+
+
 def _open(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
+    from nczarr_fsspec.preload import preload
+
+    preload(target)
     from nczarr_xarray.backend.data_store import open_groups
     from nczarr_xarray.formats.open_options import OpenOptions
 

@@ -19,10 +19,11 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
 from nczarr_xarray.chunks.decoder import Decoder
+from nczarr_xarray.chunks.part import ChunkPart, is_sparse, strides_of
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.scatter import Scatter
-from nczarr_xarray.chunks.sources import LocalSource
+from nczarr_xarray.chunks.sources import LocalSource, Stored
 from nczarr_xarray.chunks.threads import chunks_at_a_time
 from nczarr_xarray.model import Array, ChunkTable, grid_of
 
@@ -80,6 +81,34 @@ class Grid:
         """Whether chunks are read to where they belong in the result, where that can be."""
         return self.decoder.is_plain and not self.decoder.in_rows
 
+    @property
+    def _has_parts(self) -> bool:
+        """Whether parts of chunks can be read: chunks that are not small, of plain elements."""
+        plain = not self.array.codecs and self.array.dtype.kind != "O"
+        return plain and not self.decoder.in_rows and self.nbytes < 1 << 62  # what numpy can say
+
+    def parts(
+        self, plan: Plan, window: Window, table: ChunkTable, *, local: bool
+    ) -> tuple[ChunkTable, list[ChunkPart] | None]:
+        """Return where the bytes are that a selection wants, and what is wanted of these.
+
+        The second is None if chunks are read whole.
+        """
+        array, itemsize = self.array, self.array.dtype.itemsize
+        known = table.size >= 0  # (of an object it is not)
+        if (
+            not self._has_parts
+            or not is_sparse(plan, array.chunk_shape, local=local)
+            or (table.size[known & (table.start >= 0)] != self.nbytes).any()
+        ):
+            return table, None
+        strides = strides_of(array.chunk_shape, array.order, itemsize, plan.axes)
+        tasks = itertools.chain.from_iterable(segment.tasks() for segment in window.segments)
+        parts = [ChunkPart.of(task, strides, itemsize) for task in tasks]
+        bounds = np.array([part[:2] for part in parts], np.int64)
+        start = np.where(table.start < 0, -1, table.start + bounds[:, 0])
+        return table._replace(start=start, size=bounds[:, 1] - bounds[:, 0]), parts
+
     def decoder_of(self, mask: int) -> tuple[Decoder, Scatter]:
         """Return what undoes the codecs of a chunk that was stored without those of `mask`."""
         if mask not in self._decoders:
@@ -87,12 +116,12 @@ class Grid:
             self._decoders[mask] = decoder, Scatter(decoder)
         return self._decoders[mask]
 
-    def begin(self, plan: Plan, _: object, *, remember: bool, local: bool) -> GridRead:
-        """Begin to read what `plan` selects."""
+    def begin(self, plan: Plan, source: object, *, remember: bool, local: bool) -> GridRead:
+        """Begin to read what `plan` selects; of a source that brings parts of chunks, if any."""
         # what is not compressed is in memory anyway, in the system's cache
         remember = remember and not (local and self.decoder.is_plain)
         known = self.known.for_read(plan, self.nbytes, self.array.dtype) if remember else None
-        return GridRead(self, plan, known, local=local)
+        return GridRead(self, plan, known, local=local, whole=source is None)
 
     def windows(self, plan: Plan, *, local: bool) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of the chunks of a selection, and before each what has to be located."""
@@ -147,7 +176,7 @@ class Grid:
         self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable, size: int
     ) -> tuple[ChunkTable, int, int]:
         """Return which chunks of a window there are, and bytes that one may have and becomes."""
-        table = self.located(wanted, window, table)
+        table, _ = self.parts(plan, window, self.located(wanted, window, table), local=False)
         return table.of(table.start >= 0), self.decoder.most, self.nbytes
 
     def whole(self, source: LocalSource) -> np.ndarray | None:
@@ -221,13 +250,18 @@ class GridRead:
         Chunks that are remembered, if any are to be.
     local
         Whether chunks are at hand.
+    whole
+        Whether the source brings whole chunks only.
     """
 
-    def __init__(self, grid: Grid, plan: Plan, known: Chunks | None, *, local: bool) -> None:
+    def __init__(
+        self, grid: Grid, plan: Plan, known: Chunks | None, *, local: bool, whole: bool
+    ) -> None:
         self.grid = grid
         self.plan = plan
         self.known = known
         self.local = local
+        self.whole = whole
         self.result = allocate(grid.array, plan.shape)
         self.fill = fill_element(grid.array)
 
@@ -237,7 +271,10 @@ class GridRead:
 
     def pieces(self, wanted: np.ndarray, window: Any, table: ChunkTable) -> GridPieces:
         """Return the chunks of a window, located."""
-        return GridPieces(self, window, self.grid.located(wanted, window, table))
+        table, parts = self.grid.located(wanted, window, table), None
+        if not self.whole:
+            table, parts = self.grid.parts(self.plan, window, table, local=self.local)
+        return GridPieces(self, window, table, parts)
 
 
 class GridPieces:
@@ -255,8 +292,13 @@ class GridPieces:
         Bytes that a chunk becomes, and that it may have as stored.
     """
 
-    def __init__(self, read: GridRead, window: Window, table: ChunkTable) -> None:
+    def __init__(
+        self, read: GridRead, window: Window, table: ChunkTable, parts: list[ChunkPart] | None
+    ) -> None:
         self._read = read
+        #: what of each chunk is read; None if they are read whole, and then remembered
+        self._wanted = parts
+        self._known = read.known if parts is None else None
         self._window = window
         self.table = table
         self.groups = len(window.segments)
@@ -278,20 +320,20 @@ class GridPieces:
     def take(self, source: LocalSource, groups: Sequence[int]) -> None:
         """Fetch, decode and scatter consecutive segments."""
         read, grid, first, ids = self._read, self._read.grid, self._window.first, self._window.ids
-        if len(ids) == 1:
+        if len(ids) == 1 and self._wanted is None:
             task, axes = self._window.segments[0].first, read.plan.axes
-            grid.take(source, self.table, int(ids[0]), task, axes, read.result, read.known)
+            grid.take(source, self.table, int(ids[0]), task, axes, read.result, self._known)
             return
         rows = np.arange(first[groups[0]], first[groups[-1] + 1])
         table = self.table.of(slice(first[groups[0]], first[groups[-1] + 1]))
         left = self._missing(rows, table)
         versions: Sequence[Any] = ()
-        if read.known is not None:
+        if self._known is not None:
             if len(left) < len(rows):
                 table = self.table.of(left)
             versions = source.versions(ids[left].tolist(), table)  # before they are read
             left, versions = self._scatter_known(left, versions)
-        if grid.is_direct:
+        if grid.is_direct and self._wanted is None:
             left = np.array([row for row in left.tolist() if not self._direct(source, row)], int)
         if len(left):
             table = table if len(left) == len(table.start) else self.table.of(left)
@@ -305,7 +347,7 @@ class GridPieces:
         The rows that are left.
         """
         left = self._missing(np.arange(len(self._window.ids)), self.table)
-        if self._read.known is not None:
+        if self._known is not None:
             left, _ = self._scatter_known(left, self._window.ids[left].tolist())
         return left
 
@@ -323,6 +365,10 @@ class GridPieces:
             there = [i for i, stored in enumerate(data) if stored is not None]
             rows, data = rows[there], [data[i] for i in there]
             versions = versions and [versions[i] for i in there]
+        if self._wanted is not None:
+            for row, stored in zip(rows.tolist(), data, strict=True):
+                self._scatter_part(row, self._wanted[row], stored)
+            return
         mask = self._mask
         if mask is None and len(rows) > 1:
             for i in range(len(rows)):
@@ -336,9 +382,15 @@ class GridPieces:
         for part in (slice(at, at + step) for at in range(0, len(rows), step)):
             own = rows[part]
             chunks = decoder.decode(data[part], partial(self._name, own))
-            if read.known is not None and not mask:
-                read.known.put(versions[part] or ids[own].tolist(), chunks, self.nbytes)
+            if self._known is not None and not mask:
+                self._known.put(versions[part] or ids[own].tolist(), chunks, self.nbytes)
             self._scatter(scatter, own, chunks)
+
+    def _scatter_part(self, row: int, part: ChunkPart, stored: Stored) -> None:
+        if memoryview(stored).nbytes != part.stop - part.start:  # type: ignore[arg-type]
+            name = self._read.grid.name(self._window.ids[row])
+            raise FormatError(name, f"has no byte {part.stop - 1} of {self.nbytes}: truncated?")
+        part.scatter(stored, self._read.grid.array.dtype, self._read.result)
 
     def _name(self, rows: np.ndarray, i: int) -> str:
         return self._read.grid.name(self._window.ids[rows[i]])
@@ -393,8 +445,8 @@ class GridPieces:
         self, rows: np.ndarray, versions: Sequence[Any]
     ) -> tuple[np.ndarray, Sequence[Any]]:
         """Scatter what is remembered; the other rows, and what they are to be remembered as."""
-        assert self._read.known is not None
-        found = self._read.known.get(versions)
+        assert self._known is not None
+        found = self._known.get(versions)
         hits = [i for i, chunk in enumerate(found) if chunk is not None]
         if not hits:
             return rows, versions

@@ -91,7 +91,7 @@ class LocalKeys:
 
     def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
         get = self._store.get
-        return [get(key, ALL, most) for key in _keys(table)]
+        return [get(key, part, most) for key, part in _keys_and_parts(table)]
 
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
         assert table.source is not None
@@ -112,7 +112,7 @@ class RemoteKeys:
         return at_once(locating)
 
     async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
-        store, gate, keys = self._store, self._store.gate(), _keys(table)
+        store, gate, keys = self._store, self._store.gate(), _keys_and_parts(table)
         numbers, coming = iter(range(len(keys))), len(keys)
         # small chunks are handed over several together: each by itself costs more than it has
         several = max(1, INLINE_BYTES // 8 // max(1, nbytes))
@@ -122,7 +122,7 @@ class RemoteKeys:
             nonlocal coming
             for number in numbers:
                 async with gate:
-                    data = await store.get(keys[number], most=most)
+                    data = await store.get(*keys[number], most)
                 arrived.append((number, data))
                 coming -= 1
                 if len(arrived) >= several or not coming:
@@ -225,6 +225,14 @@ def _keys(table: ChunkTable) -> list[str]:
     assert table.source is not None
     keys: list[str] = table.source.tolist()
     return keys
+
+
+def _keys_and_parts(table: ChunkTable) -> list[tuple[str, slice]]:
+    keys = _keys(table)
+    if table.size.max(initial=-1) < 0:
+        return [(key, ALL) for key in keys]
+    bounds = zip(table.start.tolist(), (table.start + table.size).tolist(), strict=True)
+    return [(key, slice(start, stop)) for key, (start, stop) in zip(keys, bounds, strict=True)]
 
 
 def _inline(table: ChunkTable, starts: list[int], stops: list[int]) -> list[Stored]:

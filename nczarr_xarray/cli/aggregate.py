@@ -6,17 +6,16 @@ import argparse
 import sys
 
 from nczarr_fsspec.errors import DatasetExistsError
+from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_option
 
 #: Versions of the CFA conventions that are written.
 VERSIONS = ("0.4", "0.6.2", "1.13")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the ``aggregate`` command to the parsers of ``nczarr``."""
-    parser = subparsers.add_parser(
-        "aggregate",
-        help="make one dataset of many files: a master that says which file has what",
+def add_parser(new: NewParser) -> None:
+    """Make the parser of ``nczarr aggregate``."""
+    parser = new(
         description="Write a master that holds the coordinates of all files, and says which of "
         "them has which part of the data. Only metadata and coordinates are read; the order of "
         "the files follows from the coordinates.",

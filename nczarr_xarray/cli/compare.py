@@ -7,22 +7,21 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.errors import NCZarrError, UsageError
 from nczarr_fsspec.printable import printable
+from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.dump import select
 from nczarr_xarray.cli.target import add_addresses, add_option, opening
-from nczarr_xarray.cli.text import UsageError, report
+from nczarr_xarray.cli.text import report
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened
     from nczarr_xarray.tools.compare import Comparison
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the ``compare`` command to the parsers of ``nczarr``."""
-    parser = subparsers.add_parser(
-        "compare",
-        help="say what differs between two datasets, in whatever formats they are",
+def add_parser(new: NewParser) -> None:
+    """Make the parser of ``nczarr compare``."""
+    parser = new(
         description="Compare structure, attributes with their types, and values to the last bit. "
         "Formats, chunks, codecs, byte order and the order of variables are no differences. The "
         "exit status is 0 if the datasets are equal, 1 if they differ, 2 if that is not known.",

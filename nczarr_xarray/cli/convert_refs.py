@@ -6,14 +6,13 @@ import argparse
 
 from nczarr_fsspec.errors import DatasetExistsError
 from nczarr_xarray.cli.aggregate import VERSIONS, in_terms_of_options
+from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_addresses, add_option, opening
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the ``convert-refs`` command to the parsers of ``nczarr``."""
-    parser = subparsers.add_parser(
-        "convert-refs",
-        help="write an aggregation in another version of CFA, from or as kerchunk references",
+def add_parser(new: NewParser) -> None:
+    """Make the parser of ``nczarr convert-refs``."""
+    parser = new(
         description="Write the table of fragments of a master in another version of the CFA "
         "conventions, as kerchunk references (.json, .parq) or virtual references of Icechunk "
         "(.icechunk); or write kerchunk references as a master. "

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nczarr_xarray.cli.commands import NewParser
+
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -16,12 +18,13 @@ DATASET = Path(__file__).parent.parent / "demo_data" / "ocean_climate.nczarr"
 #: Months of data that a place needs for a yearly mean.
 MONTHS_NEEDED = 6
 
+#: First and last year whose months are the usual ones, from which anomalies are counted.
+BASE_PERIOD = ("1981", "2010")
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the ``demo`` command to the parsers of ``nczarr``."""
-    parser = subparsers.add_parser(
-        "demo",
-        help="open a small climate dataset, compute a mean, export it, draw two pictures",
+
+def add_parser(new: NewParser) -> None:
+    """Make the parser of ``nczarr demo``."""
+    parser = new(
         description="Open the NCZarr dataset that ships with this package, print it, compute a "
         "mean with dask, write it to year.nczarr, and draw map.png and series.png.",
     )
@@ -96,14 +99,17 @@ def draw_map(year: xr.Dataset, relief: xr.Dataset, path: Path) -> None:
         The PNG to write.
     """
     import numpy as np
+    from matplotlib import colormaps
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5.2), dpi=120, layout="constrained")
     axes: Any = figure.add_subplot()
     axes.set_facecolor("#e8ecef")
     levels = np.arange(-2, 31, 2)
+    # without the darkest red, on which nobody sees the arrows
+    shades = colormaps["YlOrRd"](np.linspace(0, 0.75, len(levels) + 1))
     colours = axes.contourf(
-        year["lon"], year["lat"], year["sst"], levels=levels, cmap="Spectral_r", extend="both"
+        year["lon"], year["lat"], year["sst"], levels=levels, colors=shades, extend="both"
     )
     wind = year.coarsen(lat=3, lon=4, boundary="trim").mean()
     wind = wind.where(abs(wind["lat"]) < 60)
@@ -125,9 +131,7 @@ def draw_map(year: xr.Dataset, relief: xr.Dataset, path: Path) -> None:
     axes.set_yticks(range(-60, 61, 30), labels=["60°S", "30°S", "0°", "30°N", "60°N"])
     axes.set_title("Sea surface temperature and wind, mean of the year 1946–1989", loc="left")
     axes.quiverkey(arrows, 0.86, 1.04, 10, "10 m/s", labelpos="E")
-    figure.colorbar(
-        colours, ax=axes, label="temperature (°C)", ticks=levels[1::2], shrink=0.82, pad=0.01
-    )
+    figure.colorbar(colours, ax=axes, label="SST (°C)", ticks=levels[1::2], shrink=0.82, pad=0.01)
     figure.supxlabel(
         "COADS ship reports (NOAA); pale grey: too few of them. Relief: ETOPO5 (NOAA).",
         fontsize="small", color="#555555",
@@ -136,7 +140,7 @@ def draw_map(year: xr.Dataset, relief: xr.Dataset, path: Path) -> None:
 
 
 def draw_series(sst: xr.DataArray, co2: xr.DataArray, path: Path) -> None:
-    """Draw El Niño as departures from the usual month, and carbon dioxide below.
+    """Draw El Niño as anomaly of the temperature, and carbon dioxide below.
 
     Parameters
     ----------
@@ -149,8 +153,8 @@ def draw_series(sst: xr.DataArray, co2: xr.DataArray, path: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    usual = sst.groupby("time.month")
-    anomaly = (usual - usual.mean()).rolling(time=3, center=True).mean()
+    usual = sst.sel(time=slice(*BASE_PERIOD)).groupby("time.month").mean()
+    anomaly = (sst.groupby("time.month") - usual).rolling(time=3, center=True).mean()
     smooth = co2.rolling(time=53, center=True, min_periods=40).mean()
 
     figure = Figure(figsize=(11, 5.6), dpi=120, layout="constrained")
@@ -167,10 +171,11 @@ def draw_series(sst: xr.DataArray, co2: xr.DataArray, path: Path) -> None:
             textcoords="offset points", ha="center", fontsize="small",
         )  # fmt: skip
     above.set_title(
-        "El Niño: sea surface off Peru (Niño 1+2), departure from the usual (3-month mean)",
+        f"El Niño: anomaly of the sea surface temperature off Peru (Niño 1+2) from its mean of "
+        f"{'–'.join(BASE_PERIOD)}, 3-month mean",
         loc="left",
     )
-    above.set_ylabel("temperature (°C)")
+    above.set_ylabel("SST anomaly (°C)")
 
     below.plot(co2["time"], co2, color="#9aa5ad", linewidth=0.8, label="weekly")
     below.plot(smooth["time"], smooth, color="#1f2d36", linewidth=1.8, label="yearly mean")

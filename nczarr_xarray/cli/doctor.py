@@ -8,16 +8,15 @@ import re
 
 from nczarr_fsspec.printable import printable
 from nczarr_fsspec.sizes import parse_size
+from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, opening
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the ``doctor`` command to the parsers of ``nczarr``."""
-    parser = subparsers.add_parser(
-        "doctor",
-        help="say what is slow about the layout of a dataset, and predict what reads take",
+def add_parser(new: NewParser) -> None:
+    """Make the parser of ``nczarr doctor``."""
+    parser = new(
         description="Examine the layout of a dataset by its metadata, and predict requests, bytes "
         "and seconds of typical reads over a network, for this layout and for others.",
     )
@@ -28,16 +27,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--latency",
         type=_seconds,
-        default=0.05,
         metavar="TIME",
         help="of the network, e.g. 20ms or 0.1s (default: 50ms)",
     )
     parser.add_argument(
         "--bandwidth",
         type=_bytes,
-        default=125_000_000,
         metavar="SIZE",
         help="of the network, bytes a second, e.g. 10MB (default: 125MB)",
+    )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="measure what of latency and bandwidth is not given, by reading some MB of TARGET",
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page as well")
@@ -53,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
         variable=args.var,
         latency=args.latency,
         bandwidth=args.bandwidth,
+        measure=args.measure,
         **opening(args, args.options),
     )
     if args.html:

@@ -8,19 +8,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nczarr_fsspec.errors import UsageError
+from nczarr_fsspec.printable import did_you_mean
+from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, open_target
-from nczarr_xarray.cli.text import UsageError, did_you_mean, report
+from nczarr_xarray.cli.text import report
 
 if TYPE_CHECKING:
     from nczarr_xarray.model import Group
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the ``dump`` command to the parsers of ``nczarr``."""
-    parser = subparsers.add_parser(
-        "dump",
+def add_parser(new: NewParser) -> None:
+    """Make the parser of ``nczarr dump``."""
+    parser = new(
         add_help=False,  # -h is the header, as in ncdump
-        help="print a dataset as CDL, as ncdump does",
         description="Print a dataset as CDL, the text that ncdump prints of a netCDF-4 file.",
     )
     parser.add_argument("--help", action="help", help="show this help and exit")

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from nczarr_fsspec.printable import printable
-from nczarr_xarray.dataset.fragments import FragmentReader
 from nczarr_xarray.model import FragmentArray, Variable
 
 
@@ -43,6 +42,8 @@ def rows(array: FragmentArray) -> Iterator[str]:
 
 def faults(variable: Variable) -> Iterator[str]:
     """Yield a line for each fragment of a variable that cannot be read."""
+    from nczarr_xarray.dataset.fragments import FragmentReader
+
     array = variable.array
     assert isinstance(array, FragmentArray)
     reader = array.selections(None)

@@ -8,6 +8,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, open_target
 
 if TYPE_CHECKING:
@@ -27,11 +28,9 @@ _STORES = {
 }
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the ``info`` command to the parsers of ``nczarr``."""
-    parser = subparsers.add_parser(
-        "info",
-        help="say what a dataset is: format, dimensions, variables, chunks, codecs, sizes",
+def add_parser(new: NewParser) -> None:
+    """Make the parser of ``nczarr info``."""
+    parser = new(
         description="Say what a dataset is: its format and who wrote it, its groups, dimensions "
         "and variables with their chunks, codecs and sizes. No data are read.",
     )
@@ -51,13 +50,13 @@ def run(args: argparse.Namespace) -> int:
     """Print the description; return 1 if a variable, or a fragment, cannot be read."""
     from nczarr_xarray.cli.describe import Style, describe
     from nczarr_xarray.cli.fragments import faults
-    from nczarr_xarray.formats.cfa.decode import aggregated
+    from nczarr_xarray.formats.cfa.variables import aggregated
 
     with open_target(args) as opened:
         style = Style(
             # one line per variable for a file or a pipe
             width=shutil.get_terminal_size((1000, 24)).columns,
-            colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ,
+            colour=_coloured(),
         )
         hierarchy = opened.hierarchy
         kind = store_kind(opened.store)
@@ -70,6 +69,12 @@ def run(args: argparse.Namespace) -> int:
                 found += 1
     errors = [v for group in hierarchy.root.walk() for v in group.variables.values() if v.error]
     return 1 if errors or found else 0
+
+
+def _coloured() -> bool:
+    """Whether standard output shows colours, and the user wants them (no-color.org)."""
+    dumb = os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not dumb and not os.environ.get("NO_COLOR")
 
 
 def store_kind(store: KeyStore | DataFile) -> str:

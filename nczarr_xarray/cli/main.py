@@ -11,48 +11,21 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from nczarr_fsspec.errors import LossWarning, NCZarrError
+from nczarr_fsspec.errors import LossWarning, NCZarrError, UsageError
 from nczarr_xarray._version import __version__
-from nczarr_xarray.cli import (
-    aggregate,
-    compare,
-    convert_refs,
-    copy,
-    demo,
-    doctor,
-    dump,
-    info,
-    refs,
-    trace,
-    upgrade,
-    validate,
-)
-from nczarr_xarray.cli.text import UsageError, report, reported_warnings
+from nczarr_xarray.cli.commands import add_commands
+from nczarr_xarray.cli.text import report, reported_warnings
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line; the command to call is in ``run``."""
+def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of a command line; the command to call is in ``run``."""
     parser = argparse.ArgumentParser(
         prog="nczarr",
         description="Look at NCZarr and Zarr datasets, wherever they are, and copy them.",
     )
     parser.add_argument("--version", action="version", version=f"nczarr {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (
-        info,
-        dump,
-        copy,
-        compare,
-        doctor,
-        aggregate,
-        refs,
-        convert_refs,
-        validate,
-        trace,
-        upgrade,
-        demo,
-    ):
-        command.add_parser(subparsers)
+    # no option in front of the command has a value
+    add_commands(parser, next((word for word in argv if not word.startswith("-")), None))
     return parser
 
 
@@ -102,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _keep_standard_streams()
     try:
         with reported_warnings() as warned:
-            status = _run(argv)
+            status = _run(sys.argv[1:] if argv is None else argv)
         lost = any(isinstance(warning, LossWarning) for warning in warned)
     except UsageError as error:
         report(error)
@@ -124,13 +97,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status or int(lost)
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str]) -> int:
     """Parse the arguments and run the command; flush stdout before returning."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # CDL is UTF-8; bytes that are not UTF-8 are written as they were read
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
-        args = build_parser().parse_args(argv)
+        args = build_parser(argv).parse_args(argv)
     except SystemExit:  # after --help, too
         sys.stdout.flush()
         raise

@@ -10,15 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from nczarr_fsspec.changes.create import partial_path
+from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments
 from nczarr_xarray.cli.text import report
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the ``refs`` command to the parsers of ``nczarr``."""
-    parser = subparsers.add_parser(
-        "refs",
-        help="write kerchunk references to the chunks of a classic or HDF5 file",
+def add_parser(new: NewParser) -> None:
+    """Make the parser of ``nczarr refs``."""
+    parser = new(
         description="Write references to the chunks of a classic or HDF5 file as JSON, by which "
         "kerchunk, fsspec and their users read it as Zarr.",
     )

@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from nczarr_fsspec.preload import preload
+
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened
 
@@ -80,6 +82,7 @@ def open_target(args: argparse.Namespace) -> Opened:
     NCZarrError
         If it cannot be opened.
     """
+    preload(args.target)
     from nczarr_xarray.dataset.open import open_hierarchy
 
     return open_hierarchy(args.target, **opening(args, args.options))

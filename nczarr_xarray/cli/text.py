@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 
-from nczarr_fsspec.errors import ExportError, NCZarrWarning, URLError
+from nczarr_fsspec.errors import ExportError, NCZarrWarning
 from nczarr_fsspec.printable import printable
-
-
-class UsageError(URLError):
-    """An argument that only the dataset shows to be wrong: the exit status is 2."""
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return the end of a message about a name that is not among `names`."""
-    close = get_close_matches(name, list(names), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def report(error: Exception) -> None:

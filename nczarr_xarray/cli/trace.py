@@ -11,8 +11,9 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from nczarr_fsspec.errors import UsageError
+from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_option
-from nczarr_xarray.cli.text import UsageError
 
 if TYPE_CHECKING:
     from nczarr_xarray.tools.trace.trace import Trace
@@ -22,11 +23,9 @@ _NCZARR = re.compile(r"(.*[\\/])?nczarr(\.exe)?")
 _FORMS = ("html", "svg", "json")
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the ``trace`` command to the parsers of ``nczarr``."""
-    parser = subparsers.add_parser(
-        "trace",
-        help="record the requests of a command or script, to see why it is slow",
+def add_parser(new: NewParser) -> None:
+    """Make the parser of ``nczarr trace``."""
+    parser = new(
         usage="nczarr trace [--html FILE] [--svg FILE] [--json FILE] -- COMMAND ...\n"
         "       nczarr trace [--html FILE] [--svg FILE] [--json FILE] --replay TRACE URL\n"
         "       nczarr trace --compare A B",

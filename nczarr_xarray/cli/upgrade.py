@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 
 from nczarr_fsspec.printable import printable
+from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_option
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the ``upgrade`` command to the parsers of ``nczarr``."""
-    parser = subparsers.add_parser(
-        "upgrade",
-        help="write the metadata of a dataset anew, for another release of netCDF-C",
+def add_parser(new: NewParser) -> None:
+    """Make the parser of ``nczarr upgrade``."""
+    parser = new(
         description="Write the metadata of NCZarr or pure Zarr 2 anew, in place and in one step, "
         "so that a release of netCDF-C can read the dataset. Chunks stay as they are.",
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.printable import printable
+from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, opening
 from nczarr_xarray.cli.text import report
 
@@ -18,11 +19,9 @@ if TYPE_CHECKING:
     from nczarr_xarray.tools.finding import Finding
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the ``validate`` command to the parsers of ``nczarr``."""
-    parser = subparsers.add_parser(
-        "validate",
-        help="check a dataset: metadata, chunks, leftovers of writers, foreign objects",
+def add_parser(new: NewParser) -> None:
+    """Make the parser of ``nczarr validate``."""
+    parser = new(
         description="Check whether a dataset is sound. The exit status is 0 if it is, 1 if there "
         "are findings (other than notes), 2 if it cannot be looked at.",
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from nczarr_xarray.cli.compare import show
+from nczarr_xarray.cli.selection import selection
 from nczarr_xarray.cli.target import opening
-from nczarr_xarray.cli.text import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,23 +23,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def refuse(args: argparse.Namespace) -> None:
-    """Raise `UsageError` if a source that only other libraries read is to be compared."""
-    if args.verify or args.digests:
-        reason = "is not read by this package, as --verify and --digests need"
-        raise UsageError(args.source, reason)
+def is_asked_for(args: argparse.Namespace) -> bool:
+    """Tell whether the source must be one that this package reads, so that it can be compared."""
+    return bool(args.verify or args.digests)
 
 
 def verify(args: argparse.Namespace) -> int:
     """Do what was asked for after copying; return 1 if source and copy differ."""
-    if not (args.verify or args.digests):
+    if not is_asked_for(args):
         return 0
     from nczarr_xarray.dataset.open import open_hierarchy
-    from nczarr_xarray.export.copy import with_fixed_dimensions
     from nczarr_xarray.tools.compare import compare, write_digests
 
     with open_hierarchy(args.source, **opening(args, args.source_options)) as opened:
-        source = with_fixed_dimensions(opened) if args.fixed else opened
+        source = selection(args).of(opened)
         if args.digests:
             write_digests(source, args.digests)
         if not args.verify:

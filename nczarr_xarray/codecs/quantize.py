@@ -37,7 +37,9 @@ def check_quantization(dtype: np.dtype, mode: str, digits: int) -> None:
         raise FormatError("significant_digits", reason)
 
 
-def quantize(values: np.ndarray, mode: str, digits: int, fill: Any = None) -> np.ndarray:
+def quantize(
+    values: np.ndarray, mode: str, digits: int, fill: Any = None, odd: np.ndarray | None = None
+) -> np.ndarray:
     """Round floating-point values as ``nc_def_var_quantize`` does.
 
     Zeros, NaN and the fill value stay as they are. Infinities do not: BitGroom turns every other
@@ -46,8 +48,7 @@ def quantize(values: np.ndarray, mode: str, digits: int, fill: Any = None) -> np
     Parameters
     ----------
     values
-        float32 or float64, any shape. BitGroom rounds elements with an even position (in C order)
-        towards zero and the others away from it: pass what would be one call of ``nc_put_vara``.
+        float32 or float64, any shape.
     mode
         ``"BitGroom"``, ``"GranularBitRound"`` or ``"BitRound"``.
     digits
@@ -55,6 +56,10 @@ def quantize(values: np.ndarray, mode: str, digits: int, fill: Any = None) -> np
         for BitRound significant bits (1 to 23, 1 to 52).
     fill
         The variable's fill value; None stands for netCDF's default.
+    odd
+        Which elements have an odd position, where BitGroom rounds away from zero; at the others
+        it rounds towards zero. By default `values` are taken to be what one call of
+        ``nc_put_vara`` gets, and positions count from their first element, in C order.
 
     Returns
     -------
@@ -75,8 +80,8 @@ def quantize(values: np.ndarray, mode: str, digits: int, fill: Any = None) -> np
     bits = flat.view(f"u{dtype.itemsize}")
     if mode == "BitGroom":
         tail = _tail(bits.dtype, explicit - math.ceil(digits * _BITS_PER_DIGIT) - 1)
-        rounded = bits & ~tail
-        rounded[1::2] = bits[1::2] | tail
+        away = np.arange(bits.size) % 2 == 1 if odd is None else odd.reshape(-1)
+        rounded = np.where(away, bits | tail, bits & ~tail)
     else:
         dropped = explicit - (digits if mode == "BitRound" else _granular_bits(flat, digits))
         tail = _tail(bits.dtype, dropped)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import platform
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,14 +31,18 @@ _FLAGS = 0x1 | 0x10 | 1 << 5
 #: more than this blosc does not do at a time
 _MOST = (1 << 31) - (1 << 16)
 
-_blosc: Callable[[Buffer, Buffer], Any] | None = None
-if platform.machine().lower() in {"x86_64", "amd64"}:
+
+@cache
+def _blosc() -> Callable[[Buffer, Buffer], Any] | None:
+    """Return what decompresses blosc's frames; imported with the first chunk that needs it."""
+    if platform.machine().lower() not in {"x86_64", "amd64"}:
+        return None
     try:
         from numcodecs import blosc
-
-        _blosc = blosc.decompress
     except ImportError:  # numcodecs can be built without
-        pass
+        return None
+    decompress: Callable[[Buffer, Buffer], Any] = blosc.decompress
+    return decompress
 
 
 def element_size(config: CodecConfig, array: Array) -> int:
@@ -128,20 +133,21 @@ def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray) -> No
     length = len(chunks[0])
     rest = length % size
     fits = 1 < size < 256 and 0 < plain.nbytes <= _MOST
-    if _blosc is None or not fits or (rest and len(chunks) > 1):
+    decompress = _blosc() if fits else None
+    if decompress is None or (rest and len(chunks) > 1):
         for i, chunk in enumerate(chunks):
             _by_planes(chunk, size, plain[i * length : (i + 1) * length])
         return
     total = plain.nbytes
     head = _FRAME.pack(2, 1, _FLAGS, size, total, total, total + 24, 20, total)
     if len(chunks) == 1:
-        _blosc(b"".join((head, chunks[0])), plain)
+        decompress(b"".join((head, chunks[0])), plain)
         return
     # one block for all: blosc would start threads for several
     views = [memoryview(chunk) for chunk in chunks]
     width = length // size
     planes = [view[at : at + width] for at in range(0, length, width) for view in views]
-    _blosc(b"".join((head, *planes)), plain)
+    decompress(b"".join((head, *planes)), plain)
 
 
 def _by_planes(chunk: Buffer, size: int, plain: np.ndarray) -> None:

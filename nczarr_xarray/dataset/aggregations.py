@@ -12,7 +12,8 @@ from nczarr_xarray.dataset.fragment_opener import Opener, Opening
 from nczarr_xarray.dataset.fragments import FragmentDatasets
 from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.formats.cfa.decode import Aggregation, aggregated, decode, find
+from nczarr_xarray.formats.cfa.decode import Aggregation, decode, find
+from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FragmentArray, Hierarchy
 

@@ -17,10 +17,11 @@ from nczarr_xarray.chunks.stack import ChunkStack, Stacked
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.formats.alike import MetadataPattern
+from nczarr_xarray.formats.alike import MetadataPattern, moved
 from nczarr_xarray.formats.alike_chunks import AlikeChunks, read_alike_chunks
-from nczarr_xarray.formats.classic import alike as classic
-from nczarr_xarray.formats.hdf5 import alike as hdf5
+from nczarr_xarray.formats.format import Source
+from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.registry import read_pattern
 from nczarr_xarray.formats.rounds import Parsing
 from nczarr_xarray.model import FileChunks, FileStrides
 
@@ -28,12 +29,15 @@ from nczarr_xarray.model import FileChunks, FileStrides
 _TOGETHER = 1 << 16
 #: Files whose pattern is learned, at most: in a folder of many kinds there is nothing to be gained.
 _MOST_PATTERNS = 8
-#: What reads the pattern of a file, by its first bytes.
-_READ_PATTERN = {b"\x89HD": hdf5.read_pattern, b"CDF": classic.read_pattern}
 
 
 class AlikeFiles:
     """The files that have the pattern of one that was opened before. Safe in threads.
+
+    Parameters
+    ----------
+    entire
+        As of `nczarr_xarray.dataset.fragment_opener.Opener.open`.
 
     Attributes
     ----------
@@ -41,7 +45,8 @@ class AlikeFiles:
         Reads small data of the local ones, many files at a time; None if that takes a parser.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, entire: bool) -> None:
+        self._entire = entire
         self.stack: AlikeStack | None = None
         self._known: tuple[str, MetadataPattern | None] = "", None
         self._learned = 0
@@ -94,9 +99,7 @@ class AlikeFiles:
         if not isinstance(array, (FileChunks, FileStrides)):
             return None
         self._learned += 1
-        group, _, short = name.strip("/").rpartition("/")
-        read_pattern = _READ_PATTERN.get(bytes(file.source.head[:3]))
-        return read_pattern and read_pattern(file.url, file.source.size, group, short)
+        return read_variable_pattern(file, name, entire=self._entire)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +182,25 @@ class AlikeStack:
         return data
 
 
+async def read_variable_pattern(
+    file: DataFile, name: str, *, entire: bool = False
+) -> MetadataPattern | None:
+    """Read the pattern of one variable of a file; None if it has to be parsed for each.
+
+    Parameters
+    ----------
+    name
+        Path of the variable.
+    entire
+        Whether to read all of the group, which shows the names of the variable's dimensions.
+    """
+    group, _, short = name.strip("/").rpartition("/")
+    options = OpenOptions(group=group, tree=False, only=None if entire else short)
+    found = await read_pattern(Source(file.url, file.source), options)
+    return None if found is None else found.of_variable(group, short)
+
+
 def alike(file: DataFile, pattern: MetadataPattern) -> Opening:
     """Open the variable of a file that has a pattern."""
-    variable = hdf5.moved(pattern.variable, file.url, file.source.size)
+    variable = moved(pattern.variable, file.url, file.source.size)
     return Opening(VariableReader(file, variable), variable, alike=True)

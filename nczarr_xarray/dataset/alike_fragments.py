@@ -11,7 +11,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.chunks.threads import share
 from nczarr_xarray.dataset.alike_files import AlikeStack
 from nczarr_xarray.dataset.fragment_parts import Part
-from nczarr_xarray.dataset.fragment_values import Request, reading_of
+from nczarr_xarray.dataset.fragment_values import Request, as_it_is, reading_of
 from nczarr_xarray.model import FragmentArray, FragmentMapping
 
 #: Decoded bytes of chunks that are read at a time. Of a fragment that has more of them, opening the
@@ -116,6 +116,35 @@ def _equal(one: Any, other: Any) -> bool:
     return one is other or (isinstance(one, slice) and isinstance(other, slice) and one == other)
 
 
+def _axis(parts: Sequence[Part]) -> int | None:
+    """Return along which dimension of the result parts follow each other; None if they do not."""
+    targets = [part.target for part in parts]
+    if any(np.ndarray in map(type, target) for target in targets):
+        return None
+    first, last = targets[0], targets[-1]
+    changing = [axis for axis, index in enumerate(first) if index != last[axis]]
+    if len(changing) != 1:
+        return None
+    axis = changing[0]
+    before, after = first[:axis], first[axis + 1 :]
+    stop = first[axis].start
+    for target in targets:
+        along = target[axis]
+        if along.start != stop or target[:axis] != before or target[axis + 1 :] != after:
+            return None
+        stop = along.stop
+    return axis
+
+
+def _join(result: np.ndarray, parts: Sequence[Part], axis: int, values: np.ndarray) -> None:
+    """Put parts of one shape, which follow each other along a dimension, into the result."""
+    target = list(parts[0].target)
+    target[axis] = slice(target[axis].start, parts[-1].target[axis].stop)
+    out = result[tuple(target)]
+    out = out.reshape(*out.shape[:axis], len(parts), -1, *out.shape[axis + 1 :])  # a view
+    out[...] = np.moveaxis(values, 0, axis)
+
+
 def _read_run(
     stack: AlikeStack, result: np.ndarray, run: _Run, path: Callable[[Part], str | None]
 ) -> list[Part]:
@@ -127,6 +156,10 @@ def _read_run(
         values = request.values(data)
     except NCZarrError:
         return parts  # in which one it is shows when each is read by itself
+    axis = _axis(parts) if len(members) == len(parts) and request.arranged is as_it_is else None
+    if axis is not None:
+        _join(result, parts, axis, values)
+        return []
     for member, own in zip(members, values, strict=True):
         result[parts[member].target] = request.arranged(own)
     there = set(members)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
+from nczarr_fsspec.keystore import KeyStore, OnLoop
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.memory import memory, store
 from nczarr_fsspec.ranges.reader import RangeReader, Receive
@@ -192,6 +193,12 @@ def at_hand(source: ByteSource) -> DataFile | None:
     if not isinstance(source, RemoteBytes) or not 0 < source.size == len(source.head):
         return None
     return DataFile(MemoryBytes(source.head, source.url, source.validator))
+
+
+def loop_of(store: KeyStore | DataFile) -> OnLoop | None:
+    """Return what has the event loop on which `store` is read, if one does."""
+    source = store.source if isinstance(store, DataFile) else store
+    return source if isinstance(source, OnLoop) else None
 
 
 def _parsed_by(options: OpenOptions) -> tuple[object, ...]:

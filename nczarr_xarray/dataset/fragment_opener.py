@@ -74,7 +74,7 @@ class Opener(Protocol):
             How many aggregations the dataset is in.
         entire
             Whether to read all metadata of its group; without, the variable may be shorter than
-            its unlimited dimension.
+            its unlimited dimension, and the names of its dimensions need not be known.
 
         Raises
         ------
@@ -83,6 +83,12 @@ class Opener(Protocol):
         """
 
     def find(
-        self, target: str, storage_options: Mapping[str, Any] | None, path: str
+        self, target: str, storage_options: Mapping[str, Any] | None, path: str, *, entire: bool
     ) -> RemoteFile | None:
-        """Find a variable in a remote file; None if the target is of another kind."""
+        """Find a variable in a remote file; None if the target is of another kind.
+
+        Parameters
+        ----------
+        path, entire
+            As of `open`.
+        """

@@ -77,6 +77,6 @@ class FragmentGrid:
         key = task.source
         if axes is not None:
             key = tuple(key[axes.index(axis)] for axis in range(len(key)))
-        if not all(isinstance(index, slice) for index in key):
+        if np.ndarray in map(type, key):
             key = tuple(i if isinstance(i, slice) else i.reshape(-1) for i in key)
         return Part(number, tuple(shape), key, task.target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +49,11 @@ class Request(NamedTuple):
         return self.values(self.arranged(data))
 
 
+def as_it_is(data: np.ndarray) -> np.ndarray:
+    """Return what was read of a fragment whose dimensions are in the order of the aggregation."""
+    return data
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a fragment is read.
@@ -71,12 +77,6 @@ class Reading:
     axes: tuple[int | None, ...]
     steps: tuple[Sequence[int] | None, ...]
 
-    @property
-    def is_square(self) -> bool:
-        """Whether lengths do not tell in which order the dimensions are."""
-        long = [length for length in self.wanted if length != 1]
-        return len(set(long)) < len(long)
-
     def check(self) -> None:
         """Raise an error if values of the fragment cannot become those of the aggregation.
 
@@ -91,7 +91,7 @@ class Reading:
         """Return what to read for `key`, in terms of the aggregation, relative to the fragment."""
         ndim = len(self.array.shape)
         if self.axes == tuple(range(ndim)) and all(steps is None for steps in self.steps):
-            return Request(key, points, self._values, lambda data: data)
+            return Request(key, points, self._values, as_it_is)
         if not points:
             own = tuple(map(self._index, self.axes, self.steps, [key] * len(self.axes)))
             return Request(own, False, self._values, self._arranged)
@@ -187,6 +187,18 @@ def _holds(cast: np.ndarray, data: np.ndarray) -> np.ndarray:
     else:  # numbers of one sign come back as themselves after they have become those of the other
         held = (cast.astype(data.dtype) == data) & ((cast < 0) == (data < 0))
     return held
+
+
+def needs_names(array: FragmentArray) -> bool:
+    """Tell whether only names show in which order a fragment has its dimensions.
+
+    Lengths show it unless two dimensions of an aggregation have fragments of the same length.
+    """
+    if not array.dimensions:
+        return False
+    bounds = zip(array.fragments.starts, array.fragments.stops, strict=True)
+    lengths = [set((stops - starts).tolist()) - {1} for starts, stops in bounds]
+    return any(not one.isdisjoint(other) for one, other in itertools.combinations(lengths, 2))
 
 
 def reading_of(array: FragmentArray, number: int, variable: Variable) -> Reading:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 from collections import OrderedDict
@@ -20,13 +21,15 @@ from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.alike_fragments import read_alike
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
-from nczarr_xarray.dataset.fragment_values import Reading, reading_of
+from nczarr_xarray.dataset.fragment_values import Reading, needs_names, reading_of
 from nczarr_xarray.dataset.remote_parts import RemoteParts
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import FragmentArray, FragmentPlace
 
 #: Fragments whose metadata are remembered, for one aggregation.
 _REMEMBERED = 2048
+#: A name in a folder that means nothing but itself.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+\-]*")
 #: Threads that read other fragments behind a network, such as trees.
 _THREADS = 32
 #: So many local fragments are opened one by one, as if each were of its own kind.
@@ -61,9 +64,11 @@ class FragmentDatasets:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, str], Opening] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, bool], Opening] = OrderedDict()
         #: by address: what to open
         self._targets: dict[str, str] = {}
+        #: by address of a folder: its path, if all in it may be opened
+        self._folders: dict[str, str] = {}
 
     def selections(self, array: FragmentArray) -> FragmentReader:
         """Return what reads selections of an aggregation."""
@@ -82,7 +87,7 @@ class FragmentDatasets:
         NCZarrError
             If it cannot be opened, or must not be.
         """
-        found = None if entire else self.known(place)
+        found = self.known(place, entire=entire)
         if found is None:
             if not place.address:
                 found = self._own(place.name)
@@ -90,27 +95,34 @@ class FragmentDatasets:
                 where, depth = self._resolved(place), self._depth + 1
                 options = self.policy.options(where)
                 found = self._other.open(where, options, place.name, depth=depth, entire=entire)
-            self.keep(place, found)
+            self.keep(place, found, entire=entire)
         return found
 
-    def known(self, place: FragmentPlace) -> Opening | None:
-        """Return what was opened before."""
-        key = place.address, place.name
+    def known(self, place: FragmentPlace, *, entire: bool) -> Opening | None:
+        """Return what was opened before; what was opened entirely serves both."""
         with self._lock:
-            found = self._known.get(key)
-            if found is not None:
-                self._known.move_to_end(key)
-        return found
+            for kind in (True,) if entire else (True, False):
+                key = place.address, place.name, kind
+                found = self._known.get(key)
+                if found is not None:
+                    self._known.move_to_end(key)
+                    return found
+        return None
 
-    def keep(self, place: FragmentPlace, found: Opening) -> None:
+    def keep(self, place: FragmentPlace, found: Opening, *, entire: bool) -> None:
         """Remember what was opened."""
         with self._lock:
-            self._known[place.address, place.name] = found
+            self._known[place.address, place.name, entire] = found
             while len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
 
-    def find(self, place: FragmentPlace) -> RemoteFile | None:
+    def find(self, place: FragmentPlace, *, entire: bool) -> RemoteFile | None:
         """Find a fragment that is in a remote file; None for all others.
+
+        Parameters
+        ----------
+        entire
+            See `Opener.open`.
 
         Raises
         ------
@@ -122,7 +134,7 @@ class FragmentDatasets:
         where = self._resolved(place)
         if not is_url(where):
             return None
-        return self._other.find(where, self.policy.options(where), place.name)
+        return self._other.find(where, self.policy.options(where), place.name, entire=entire)
 
     def is_remote(self, place: FragmentPlace) -> bool:
         """Tell whether waiting for a fragment is dear; False for one that must not be opened."""
@@ -140,6 +152,11 @@ class FragmentDatasets:
         return where if where and not is_url(where) else None
 
     def _resolved(self, place: FragmentPlace) -> str:
+        start = place.address.rfind("/") + 1
+        folder, name = place.address[:start], place.address[start:]
+        is_plain = _PLAIN_NAME.fullmatch(name) is not None
+        if is_plain and folder in self._folders:
+            return self._folders[folder] + name
         found = self._targets.get(place.address)
         if found is not None:
             return found
@@ -148,13 +165,17 @@ class FragmentDatasets:
                 place.address, f"is in {_DEEPEST} aggregations, each in the next one: a circle?"
             )
         found = self.policy.resolve(place.address)
+        as_it_stands = is_plain and "%" not in folder and "#" not in folder and not is_url(found)
+        if as_it_stands and found.endswith(f"/{name}") and self.policy.allows_local:
+            self._folders[folder] = found.removesuffix(name)
+            return found
         if len(self._targets) >= _REMEMBERED:
             self._targets.clear()
         self._targets[place.address] = found
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        volatile = ("_lock", "_known", "_targets")
+        volatile = ("_lock", "_known", "_targets", "_folders")
         return {name: value for name, value in self.__dict__.items() if name not in volatile}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -180,7 +201,9 @@ class FragmentReader:
         self._datasets = datasets
         self._fragments = array.fragments
         self._warned = not array.warning
-        self._alike = AlikeFiles()
+        #: names of dimensions cost reads of HDF5, and are mostly not needed
+        self._entire = needs_names(array)
+        self._alike = AlikeFiles(entire=self._entire)
         self._grid = FragmentGrid(array)
 
     def read(self, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
@@ -202,16 +225,16 @@ class FragmentReader:
         plan = (plan_points if points else plan_outer)(key, array.shape, self._grid.edges)
         result = np.empty(plan.shape, dtype=array.dtype.newbyteorder("="))
         parts: list[Part] = []
-        for target, part in self._grid.parts(plan):
-            if part is None:
-                result[target] = array.fill
-                self._warn()
-            elif array.fragments.values is not None:
-                result[target] = array.fragments.values[part.number]
-            else:
-                parts.append(part)
         far: list[Part] = []
-        with collection_paused():  # each fragment that is opened leaves objects that stay
+        with collection_paused():  # parts are objects that stay, and so is each opened fragment
+            for target, part in self._grid.parts(plan):
+                if part is None:
+                    result[target] = array.fill
+                    self._warn()
+                elif array.fragments.values is not None:
+                    result[target] = array.fragments.values[part.number]
+                else:
+                    parts.append(part)
             others = self._read_local(result, parts, points=points)
             for part in self._read_files(result, others, points=points):
                 if self._datasets.is_remote(self._place(part)):
@@ -251,7 +274,7 @@ class FragmentReader:
                     continue
                 opened = self._alike.open(path, place.name)
                 if opened is not None:
-                    self._datasets.keep(place, opened)
+                    self._datasets.keep(place, opened, entire=self._entire)
                 self._read_part(result, part, points=points)
                 if self._leave(place, several=several):
                     break
@@ -264,7 +287,8 @@ class FragmentReader:
             for part in parts:
                 place = self._place(part)
                 try:
-                    found = self._datasets.known(place) or self._datasets.find(place)
+                    known = self._datasets.known(place, entire=self._entire)
+                    found = known or self._datasets.find(place, entire=self._entire)
                 except NCZarrError:
                     found = None  # there may be other places
                 remote.add(part, found)
@@ -283,7 +307,7 @@ class FragmentReader:
                 if not opened.alike:
                     await self._alike.learn_remote(place.name, opened)
                 found = opened
-                self._datasets.keep(place, found)
+                self._datasets.keep(place, found, entire=self._entire)
             reading = reading_of(self._array, part.number, found.variable)
             request = reading.request(part.key, points=points)
             data = await found.reader.read_remote(request.key, points=request.points)
@@ -294,7 +318,7 @@ class FragmentReader:
 
     def _leave(self, place: FragmentPlace, *, several: bool) -> bool:
         """Close a file of this machine; tell whether it was learned to read others like it."""
-        opened = self._datasets.known(place)
+        opened = self._datasets.known(place, entire=self._entire)
         if opened is None:
             return False
         learned = several and not opened.alike and self._alike.learn(place.name, opened)
@@ -323,10 +347,12 @@ class FragmentReader:
 
     def _open(self, number: int, place: FragmentPlace) -> tuple[Opening, Reading]:
         """Open a fragment, and find out how it is read."""
-        found = self._datasets.open(place)
+        found = self._datasets.open(place, entire=self._entire)
         try:
             return found, reading_of(self._array, number, found.variable)
         except FormatError:
+            if self._entire:
+                raise
             found = self._datasets.open(place, entire=True)
             return found, reading_of(self._array, number, found.variable)
 
@@ -347,9 +373,6 @@ class FragmentReader:
             try:
                 _, reading = self._open(number, place)
                 reading.check()
-                if reading.is_square:  # the names tell, which reads of HDF5 do without
-                    whole = self._datasets.open(place, entire=True)
-                    reading_of(self._array, number, whole.variable)
             except NCZarrError as own:
                 error = own
             else:

@@ -6,12 +6,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,27 +22,16 @@ from nczarr_fsspec.errors import (
     NCZarrError,
     StoreError,
 )
-from nczarr_fsspec.filesystem_place import find_remote_file
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.ranges.source import ByteSource, Known
-from nczarr_fsspec.stores.mapping import MappingStore
-from nczarr_fsspec.target_names import ZIP
-from nczarr_xarray.dataset.aggregations import with_aggregations
-from nczarr_xarray.dataset.alike_files import alike
+from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.fragment_opener import Opening
-from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.references import as_references
 from nczarr_xarray.dataset.targets import open_target
-from nczarr_xarray.formats.alike import MetadataPattern
-from nczarr_xarray.formats.cfa.decode import find
+from nczarr_xarray.formats.cfa.variables import marked
 from nczarr_xarray.formats.format import Source
-from nczarr_xarray.formats.nczarr.nodes import Answer
+from nczarr_xarray.formats.objects import Answer
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
-from nczarr_xarray.formats.opendap import is_dap
-from nczarr_xarray.formats.opendap import read_hierarchy as read_dap
 from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import Hierarchy
 
@@ -84,7 +70,7 @@ def open_hierarchy(
         looked at. None: it is used if it saves round trips and agrees with
         the root objects, and each variable is checked when it is read.
     anonymous_prefix
-        See `nczarr_xarray.formats.nczarr.Naming`.
+        See `nczarr_xarray.formats.nczarr.build.Naming`.
     index_cache
         Folder in which the metadata of a remote classic or HDF5 file are kept for
         other processes when it is closed; made if it is not there.
@@ -145,6 +131,23 @@ def open_either(
     NCZarrError
         If there is neither, or what `of_tree` or `of_file` raise.
     """
+    try:
+        return _open_either(target, options, of_tree, of_file)
+    except (StoreError, FormatError) as error:
+        from nczarr_fsspec.thredds import hint as hint_about
+
+        hint = hint_about(target)
+        if not hint:
+            raise
+        raise type(error)(error.object, f"{error.reason}; {hint}") from error.__cause__
+
+
+def _open_either(
+    target: Any,
+    options: OpenOptions,
+    of_tree: Callable[[KeyStore, frozenset[str]], T],
+    of_file: Callable[[ByteSource], T],
+) -> T:
     if (keys := as_references(target, target, options)) is not None:  # what kerchunk returned
         return of_tree(keys, frozenset())
     found = open_target(target, options.storage_options, options.folder)
@@ -200,7 +203,7 @@ def open_file(
     file = DataFile(source, options.folder)
     with closed_on_error(source):
         opened = Opened(file, file.hierarchy(options))
-        return with_aggregations(opened, options, file.hierarchy, Fragments(), master)
+        return _with_aggregations(opened, options, file.hierarchy, master)
 
 
 def open_keys(
@@ -237,7 +240,7 @@ def open_keys(
                 _hold_back(hierarchy, reading.state)
                 opened = Opened(reading.state.store, hierarchy, reading=reading)
                 read = partial(_read_tree, reading, mode)
-                return with_aggregations(opened, options, read, Fragments(), master)
+                return _with_aggregations(opened, options, read, master)
             before = reading
         raise StoreError(store.url, always_changing(ATTEMPTS))
 
@@ -275,110 +278,16 @@ def _hold_back(hierarchy: Hierarchy, state: State) -> None:
             variable.error = variable.error or error
 
 
-class Fragments:
-    """Opens variables of datasets, as `nczarr_xarray.dataset.fragment_opener.Opener` says."""
+def _with_aggregations(
+    opened: Opened,
+    options: OpenOptions,
+    read: Callable[[OpenOptions], Hierarchy],
+    master: str | os.PathLike[str] | None,
+) -> Opened:
+    """Return an open dataset with the data of fragments; most datasets have none."""
+    if next(marked(opened.hierarchy), None) is None:
+        return opened
+    from nczarr_xarray.dataset.aggregations import with_aggregations
+    from nczarr_xarray.dataset.open_fragments import Fragments
 
-    def open(
-        self,
-        target: str,
-        storage_options: Mapping[str, Any] | None,
-        path: str,
-        *,
-        depth: int,
-        entire: bool,
-    ) -> Opening:
-        if is_dap(target):
-            return _variable_of(_open_dap(target), path)
-        options = dataclasses.replace(_options_for(path, storage_options), depth=depth)
-        if entire:
-            options = dataclasses.replace(options, only=None)
-        try:
-            opened = open_with(target, options)
-        except NCZarrError:
-            if not _answers_dap(target, storage_options):
-                raise
-            opened = _open_dap(target)
-        with opened:  # what is read opens it again
-            return _variable_of(opened, path)
-
-    def find(
-        self, target: str, storage_options: Mapping[str, Any] | None, path: str
-    ) -> RemoteVariable | None:
-        found = None if is_dap(target) else find_remote_file(target, storage_options)
-        return None if found is None else RemoteVariable(*found, _options_for(path, None), path)
-
-
-async def open_begun(source: RemoteFileBytes, options: OpenOptions) -> Opened | None:
-    """Open a remote file whose first bytes are there (`RemoteFileBytes.begin`), on its loop.
-
-    Returns
-    -------
-    None if it is of a kind that `open_with` opens: an archive, an aggregation, the page that a
-    server makes of a directory.
-
-    Raises
-    ------
-    NCZarrError
-        As `open_with`.
-    """
-    if bytes(source.head[:4]) in ZIP or source.head.lstrip().startswith(b"<"):
-        return None
-    file = DataFile(source)
-    opened = Opened(file, await file.hierarchy_remote(options))
-    return None if find(opened.hierarchy) else opened
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteVariable:
-    """A variable of a remote file, as `nczarr_xarray.dataset.fragment_opener.RemoteFile` says."""
-
-    source: RemoteFileBytes
-    known: Known | None
-    options: OpenOptions
-    path: str
-
-    async def open(self, pattern: Callable[[], MetadataPattern | None]) -> Opening | None:
-        source = self.source
-        await source.begin(self.known)
-        like = pattern()
-        if like is not None and like.fits(bytes(source.head[: like.stop]), source.size):
-            return alike(DataFile(source), like)
-        opened = await open_begun(source, self.options)
-        return None if opened is None else _variable_of(opened, self.path)
-
-
-def _answers_dap(target: str, storage_options: Mapping[str, Any] | None) -> bool:
-    """Ask a server of HTTP whether it describes a dataset as those of OPeNDAP do."""
-    if not target.startswith(("http://", "https://")) or "#" in target:
-        return False
-    try:
-        found = open_target(f"{target}.dds#mode=bytes", storage_options).data
-    except NCZarrError:
-        return False
-    with closing(found):
-        return isinstance(found, ByteSource) and bytes(found.head).startswith(b"Dataset")
-
-
-def _open_dap(url: str) -> Opened:
-    """Open a dataset of an OPeNDAP server, whose variables read themselves."""
-    return Opened(MappingStore({}), read_dap(url))
-
-
-def _options_for(path: str, storage_options: Mapping[str, Any] | None) -> OpenOptions:
-    """Return how to open what has one variable."""
-    group, _, name = path.strip("/").rpartition("/")
-    only = None if name.startswith("#") else name
-    return OpenOptions(group=group or None, tree=False, storage_options=storage_options, only=only)
-
-
-def _variable_of(opened: Opened, path: str) -> Opening:
-    """Return the variable at a path; `FormatError` if there is none."""
-    group, _, name = path.strip("/").rpartition("/")
-    holder = opened.hierarchy.root.find(group)
-    variables = {} if holder is None else holder.variables
-    variable = variables.get(name)
-    if variable is None and name[:1] == "#" and name[1:].isdecimal():  # its number
-        variable = next(itertools.islice(variables.values(), int(name[1:]), None), None)
-    if variable is None:
-        raise FormatError(opened.store.url, f"has no variable {path!r}")
-    return Opening(opened.reader(variable), with_fill(variable, opened.hierarchy))
+    return with_aggregations(opened, options, read, Fragments(open_with), master)

@@ -6,17 +6,19 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.changes.moment import Reading
+from nczarr_fsspec.changes.moment import Reading, look
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_xarray.chunks.pieces import Index
-from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.variable import VariableReader, loop_of
+from nczarr_xarray.dataset.file import DataFile, loop_of
 from nczarr_xarray.model import Hierarchy, Variable
+
+if TYPE_CHECKING:
+    from nczarr_xarray.chunks.pieces import Index
+    from nczarr_xarray.dataset.variable import VariableReader
 
 T = TypeVar("T")
 
@@ -58,8 +60,18 @@ class Opened:
         """Tell whether it is all as it was when it was opened (see `Reading.holds`)."""
         return self.reading is None or self.reading.holds()
 
+    def state(self) -> str:
+        """Tell the state of the dataset, as far as that can be told without reading data."""
+        store = self.store
+        if isinstance(store, DataFile):
+            return f"{store.source.size} {store.source.validator}"
+        return repr(store.contents() if store.steady else look(store))
+
     def reader(self, variable: Variable) -> VariableReader:
         """Return a reader of one variable (cheap; it may outlive this object)."""
+        # whoever looks at metadata only does without the engine
+        from nczarr_xarray.dataset.variable import VariableReader
+
         mark = None if self.reading is None else self.reading.mark
         unchecked = self.hierarchy.unchecked
         return VariableReader(self.store, variable, unchecked, mark, exact=self.exact)

@@ -9,9 +9,9 @@ from typing import Any, Self
 
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_xarray.chunks.threads import gather_or_cancel
+from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_parts import Part
-from nczarr_xarray.dataset.variable import loop_of
 
 #: Remote fragments that are opened and read at a time.
 _AT_A_TIME = 256

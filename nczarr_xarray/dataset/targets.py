@@ -1,4 +1,4 @@
-"""What a user may name, to be read or to be written."""
+"""What a user may name, to be read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nczarr_fsspec.destination import Destination, open_destination
 from nczarr_fsspec.resolve import Resolved, resolve
 
 
@@ -33,23 +32,3 @@ def open_target(
 
             return Resolved(adopt(target))
     return resolve(target, storage_options, index_cache)
-
-
-def find_destination(target: Any, storage_options: Mapping[str, Any] | None = None) -> Destination:
-    """Find out where to write.
-
-    Parameters
-    ----------
-    target
-        Whatever `nczarr_fsspec.destination.open_destination` takes, or a zarr-python Store.
-    storage_options
-        For fsspec.
-    """
-    if "zarr" in sys.modules:  # else there can be no Store
-        from zarr.abc.store import Store
-
-        if isinstance(target, Store):
-            from nczarr_xarray.zarr._adopted import adopt_for_writing
-
-            target = adopt_for_writing(target)
-    return open_destination(target, storage_options)

@@ -15,7 +15,7 @@ import numpy as np
 
 from nczarr_fsspec.changes.moment import Mark, look
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
-from nczarr_fsspec.keystore import KeyStore, OnLoop, RemoteStore
+from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.transport.recording import caused_by
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.padding import PaddedSelection, padded_selection
@@ -23,9 +23,8 @@ from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel, in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
-from nczarr_xarray.dataset.file import DataFile, at_hand
-from nczarr_xarray.formats.nczarr.consolidated import same
-from nczarr_xarray.formats.nczarr.jsontext import loads
+from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
+from nczarr_xarray.formats.nczarr.jsontext import loads, same
 from nczarr_xarray.model import Selections, Variable
 
 #: Bytes of an array, decoded, that an event loop may read from memory itself.
@@ -75,6 +74,12 @@ class VariableReader:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None}
+
+    def exactly(self) -> VariableReader:
+        """Return the reader whose text keeps bytes that are not UTF-8."""
+        other = copy(self)
+        vars(other).update(exact=True, array=self.array and self.array.exact(), _reader=None)
+        return other
 
     def prepare(self) -> ChunkReader | Selections:
         """Find out whether the variable can be read, as far as its metadata tell.
@@ -283,9 +288,3 @@ def _in_sequence() -> bool:
     The threads of dask (and of anything else) share the work: what one has read, none reads again.
     """
     return threading.current_thread() is threading.main_thread()
-
-
-def loop_of(store: KeyStore | DataFile) -> OnLoop | None:
-    """Return what has the event loop on which `store` is read, if one does."""
-    source = store.source if isinstance(store, DataFile) else store
-    return source if isinstance(source, OnLoop) else None

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend._compat import dataarray_to_dataset
 from nczarr_xarray.export.dataset import Options
-from nczarr_xarray.export.new import plan_new
+from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values
+from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.update import RegionLike
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, settle
 from nczarr_xarray.export.write_request import Mode, WriteRequest
 from nczarr_xarray.export.write_task import WriteTask
+
+if TYPE_CHECKING:
+    from fsspec.callbacks import Callback
 
 Exportable: TypeAlias = "xr.Dataset | xr.DataArray | xr.DataTree"
 
@@ -36,6 +40,7 @@ def to_nczarr(
     compute: bool = True,
     *,
     append_dim: Hashable | None = None,
+    create: bool = False,
     region: RegionLike | None = None,
     consolidated: bool = False,
     safe_chunks: bool = True,
@@ -46,6 +51,7 @@ def to_nczarr(
     storage_options: Mapping[str, Any] | None = None,
     write_inherited_coords: bool = False,
     progress: bool | None = None,
+    callback: Callback | None = None,
 ) -> Any:
     """Write a dataset, an array or a tree as NCZarr, or as pure Zarr 2.
 
@@ -82,6 +88,9 @@ def to_nczarr(
         are kept out.
     append_dim
         Append along this dimension.
+    create
+        With `append_dim`: write a new dataset, or group, where there is none. What `encoding` and
+        `unlimited_dims` say is for that.
     region
         The part that `obj` replaces: slices by dimension, ``"auto"`` to find it
         by the labels of one dimension or of all.
@@ -106,6 +115,8 @@ def to_nczarr(
         For a tree: write inherited coordinates in every group.
     progress
         Show a progress bar.
+    callback
+        A callback of fsspec that is told of the progress (`fsspec.callbacks`).
 
     Returns
     -------
@@ -128,6 +139,7 @@ def to_nczarr(
         mode=mode,
         compute=compute,
         append_dim=append_dim,
+        create=create,
         region=region,
         consolidated=consolidated,
         safe_chunks=safe_chunks,
@@ -146,7 +158,7 @@ def to_nczarr(
         unlimited_dims,
         write_inherited_coords=write_inherited_coords,
     )
-    with Progress("export", shown=bool(progress)) as shown:
+    with Progress("export", shown=bool(progress), callback=callback) as shown:
         return task.run(shown) if compute else task.start(shown)
 
 
@@ -193,8 +205,18 @@ def plan_groups(
     """
     write_target, profile, options = settle(target, options)
     how = _mode(options, write_target.url)
+    for dataset in groups.values():
+        refuse_other_chunks(write_target.url, dataset)
     request = WriteRequest(write_target, profile, groups, path, asked, options)
     if options.append_dim is not None:
+        if options.create and not holds_group(request):
+            _, dataset = request.one_group()  # to more than one, nothing could be appended
+            if options.append_dim not in dataset.dims:
+                name = options.append_dim
+                raise ExportError(
+                    request.url, f"append_dim is {name!r}: there is no such dimension"
+                )
+            return plan_new(request, "w-")
         return plan_append(request, options.append_dim)
     if options.region is not None or how == "r+":
         return plan_values(request, {} if options.region is None else options.region)
@@ -206,6 +228,8 @@ def _mode(options: WriteOptions, url: str) -> Mode:
     default = "a" if appends else ("r+" if replaces else "w-")
     allowed = {"a": ("a",), "r+": ("r+", "a"), "w-": ("w-", "w", "a", "r+")}[default]
     mode = options.mode or default
+    if options.create and not appends:
+        raise ExportError(url, "create=True goes with append_dim")
     if appends and replaces:
         raise ExportError(url, "append_dim and region exclude each other")
     if mode not in allowed:

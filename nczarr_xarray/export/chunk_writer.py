@@ -20,8 +20,8 @@ from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer
+from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.dataset import Rounding
-from nczarr_xarray.export.gate import Gated
 from nczarr_xarray.model import ChunkedArray
 
 #: Bytes of chunks that are being sent to a remote store at a time.
@@ -119,7 +119,7 @@ class Run(NamedTuple):
     last: list[Position]
 
 
-class ChunkWriter(Gated):
+class ChunkWriter(ArrayWriter):
     """Writes blocks of one array. Picklable; blocks that share no chunk may be written in parallel.
 
     Parameters
@@ -152,7 +152,7 @@ class ChunkWriter(Gated):
         shared: bool = False,
     ) -> None:
         super().__init__()
-        self.array = array
+        self.array: ChunkedArray = array
         self.store = store
         self.start = start or (0,) * len(array.shape)
         self.old = old

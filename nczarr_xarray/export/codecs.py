@@ -17,7 +17,7 @@ from nczarr_xarray.formats.nczarr.profiles import Profile
 from nczarr_xarray.formats.nczarr.values import shuffle_size
 from nczarr_xarray.model import ChunkedArray, CodecConfig
 
-_log = logging.getLogger("nczarr_xarray.export")
+_log = logging.getLogger(__name__)
 
 #: How Zarr 3 calls blosc's 0, 1 and 2.
 _BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.codecs.registry import encoding_keys
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.chunk_shapes import balanced_chunk_shape
 from nczarr_xarray.export.codecs import kept_codecs
+from nczarr_xarray.export.copy_layout import AS_IN_SOURCE, CopyLayout, codecs_for
 from nczarr_xarray.export.dataset import Contents, Exporter, Item, Options
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.new import plan_contents
@@ -33,45 +34,19 @@ from nczarr_xarray.model import ChunkedArray, CodecConfig, Dimension, Group, Var
 if TYPE_CHECKING:
     import xarray as xr
 
-#: Options of `open_groups` to decode nothing; it ignores ``decode_cf=False`` (xarray 2026.9).
-_AS_STORED: Mapping[str, Any] = dict.fromkeys(
+#: Options of xarray to decode nothing; `open_groups` ignores ``decode_cf=False`` (2026.9).
+AS_STORED: Mapping[str, Any] = dict.fromkeys(
     ("mask_and_scale", "decode_times", "decode_timedelta", "concat_characters", "decode_coords"),
     False,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CopyLayout:
-    """The storage of a copy's variables; None keeps that of the source.
-
-    Parameters
-    ----------
-    chunks
-        Chunk lengths by name of a dimension.
-    codecs
-        In the order of encoding; ``elementsize`` of shuffle is filled in.
-    balanced
-        Whether all variables get the chunks of `balanced_chunk_shape`, instead of `chunks`.
-    """
-
-    chunks: Mapping[str, int] | None = None
-    codecs: tuple[CodecConfig, ...] | None = None
-    balanced: bool = False
-
-    def chunk_shape(
-        self, names: Iterable[str], shape: tuple[int, ...], itemsize: int
-    ) -> tuple[int, ...] | None:
-        """Return the chunk lengths of a variable; None for those of the source."""
-        if self.balanced:
-            return balanced_chunk_shape(shape, itemsize)
-        return None if self.chunks is None else _chunk_shape(names, shape, self.chunks)
 
 
 def plan_copy(
     opened: Opened,
     target: Any,
     options: WriteOptions = AS_IT_IS,
-    layout: CopyLayout = CopyLayout(),
+    layout: CopyLayout = AS_IN_SOURCE,
+    resumption: Resumption | None = None,
 ) -> WriteTask:
     """Plan the copy of an open dataset: every dimension, attribute and value stays as it is.
 
@@ -85,6 +60,8 @@ def plan_copy(
         As for `to_nczarr`; the mode is ``"w-"`` or ``"w"``.
     layout
         The differences between the copy and the source.
+    resumption
+        The copy, if it can be continued.
 
     Raises
     ------
@@ -99,6 +76,31 @@ def plan_copy(
     write_target, profile, options = settle(target, options)
     opened = replace(opened, exact=True)
     lacking = Lacking(netcdf4=False)
+    contents, found = contents_of(opened, lacking, lambda v: _item(opened, v, profile, layout))
+    for item in contents.items:
+        note_text(item.variable, profile)  # (of `lacking`, so not the source's)
+    found += problems(contents.root, profile)
+    refuse(write_target.url, found)
+    task = plan_contents(contents, write_target, profile, options, resumption)
+    with task.or_nothing():
+        lacking.tell(write_target.url)
+    return task
+
+
+def contents_of(
+    opened: Opened, lacking: Lacking, item_of: Callable[[Variable], Item]
+) -> tuple[Contents, list[str]]:
+    """Return what a copy of an open dataset holds, and what cannot be read.
+
+    Parameters
+    ----------
+    opened
+        The source.
+    lacking
+        Collects what the copy has in another form.
+    item_of
+        Decides how a variable is stored in the copy.
+    """
     lacking.note_hidden(opened.hierarchy)
     contents = Contents()
     found: list[str] = []
@@ -110,42 +112,17 @@ def plan_copy(
             if variable.error is not None:
                 found.append(f"{variable.path}: cannot be read ({variable.error})")
                 continue
-            item = _item(opened, variable, profile, layout)
+            item = item_of(variable)
             item = item._replace(variable=lacking.variable(item.variable))
-            note_text(item.variable, profile)  # (of `lacking`, so not the source's)
             copied.variables[variable.name] = item.variable
             contents.items.append(item)
-    found += problems(contents.root, profile)
-    if found:
-        raise ExportError(write_target.url, "cannot hold this dataset; nothing was written", found)
-    task = plan_contents(contents, write_target, profile, options)
-    with task.or_nothing():
-        lacking.tell(write_target.url)
-    return task
+    return contents, found
 
 
-def with_fixed_dimensions(opened: Opened) -> Opened:
-    """Return the dataset with every unlimited dimension fixed at its present length."""
-
-    def fixed(group: Group) -> Group:
-        return replace(
-            group,
-            dimensions={n: replace(d, unlimited=False) for n, d in group.dimensions.items()},
-            variables={
-                name: replace(
-                    variable,
-                    dimensions=tuple(replace(d, unlimited=False) for d in variable.dimensions),
-                )
-                for name, variable in group.variables.items()
-            },
-            groups={},
-        )
-
-    contents = Contents(fixed(opened.hierarchy.root))
-    for group in opened.hierarchy.root.walk():
-        for name, child in group.groups.items():
-            contents.group(group.path).groups[name] = fixed(child)
-    return replace(opened, hierarchy=replace(opened.hierarchy, root=contents.root))
+def refuse(url: str, problems: list[str]) -> None:
+    """Raise `ExportError` if there are problems."""
+    if problems:
+        raise ExportError(url, "cannot hold this dataset; nothing was written", problems)
 
 
 @contextmanager
@@ -166,9 +143,9 @@ def open_other(source: Any) -> Iterator[dict[str, xr.Dataset]]:
     with ExitStack() as opened:
         try:
             try:
-                groups = xr.open_groups(source, **_AS_STORED)
+                groups = xr.open_groups(source, **AS_STORED)
             except ValueError:  # an engine without groups
-                groups = {"/": xr.open_dataset(source, **_AS_STORED)}
+                groups = {"/": xr.open_dataset(source, **AS_STORED)}
         except (ValueError, OSError) as error:
             raise FormatError(
                 str(source),
@@ -179,7 +156,7 @@ def open_other(source: Any) -> Iterator[dict[str, xr.Dataset]]:
             opened.callback(dataset.close)
         for path in groups:
             group: dict[str, Any] = {} if path == "/" else {"group": path}
-            dataset = xr.open_dataset(source, chunks=chunks, **_AS_STORED, **group)
+            dataset = xr.open_dataset(source, chunks=chunks, **AS_STORED, **group)
             groups[path] = opened.enter_context(dataset)
         yield groups
 
@@ -189,7 +166,7 @@ def plan_import(
     groups: Mapping[str, xr.Dataset],
     target: Any,
     options: WriteOptions = AS_IT_IS,
-    layout: CopyLayout = CopyLayout(),
+    layout: CopyLayout = AS_IN_SOURCE,
     *,
     fixed: bool = False,
 ) -> WriteTask:
@@ -269,7 +246,7 @@ def _as_stored(dataset: xr.Dataset, layout: CopyLayout) -> xr.Dataset:
 def _set_codecs(encoding: dict[str, Any], codecs: tuple[CodecConfig, ...], dtype: np.dtype) -> None:
     for key in encoding_keys():
         encoding.pop(key, None)
-    encoding["filters"] = _for_dtype(codecs, np.dtype("S8") if dtype.kind == "O" else dtype)
+    encoding["filters"] = codecs_for(codecs, np.dtype("S8") if dtype.kind == "O" else dtype)
     encoding["compressor"] = None
 
 
@@ -293,9 +270,9 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     pure = profile.generation == "v2" and opened.hierarchy.generation.startswith("G")
     if pure or isinstance(opened.store, DataFile):
         # netCDF's default fill value is not always one of Zarr, see `fill_element`
-        fill = fill_element(variable.nc_type, _fill_value(variable), dtype, profile)
+        fill = fill_element(variable.nc_type, fill_value(variable), dtype, profile)
     if layout.codecs is not None:
-        codecs = _for_dtype(layout.codecs, dtype)
+        codecs = codecs_for(layout.codecs, dtype)
     names = [d.name for d in variable.dimensions]
     chunks = layout.chunk_shape(names, variable.shape, dtype.itemsize) or chunks
     if profile.generation != "G2A":
@@ -325,26 +302,9 @@ def _room(variable: Variable) -> int:
     return min(int(value[0]), MAX_ITEM) if known else 0  # type: ignore[index]
 
 
-def _fill_value(variable: Variable) -> Any:
+def fill_value(variable: Variable) -> Any:
     """Return ``_FillValue``; None if the variable has none."""
     attribute = variable.attributes.get("_FillValue")
     if attribute is None or isinstance(attribute.value, str):
         return attribute and attribute.value
     return attribute.value[0] if len(attribute.value) else None
-
-
-def _chunk_shape(
-    names: Iterable[str], shape: tuple[int, ...], wanted: Mapping[str, int]
-) -> tuple[int, ...]:
-    """Return the lengths by name; a dimension without a name is taken whole."""
-    return tuple(
-        max(1, min(size, wanted.get(name, size))) for name, size in zip(names, shape, strict=True)
-    )
-
-
-def _for_dtype(codecs: tuple[CodecConfig, ...], dtype: np.dtype) -> tuple[CodecConfig, ...]:
-    size = 8 if dtype.kind == "S" and dtype.itemsize > 1 else dtype.itemsize
-    return tuple(
-        {**config, "elementsize": size} if config["id"] == "shuffle" else config
-        for config in codecs
-    )

@@ -20,7 +20,7 @@ from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
 
 _PACKING = ("dtype", "scale_factor", "add_offset")
 
-_log = logging.getLogger("nczarr_xarray.export")
+_log = logging.getLogger(__name__)
 
 
 def leave_out(

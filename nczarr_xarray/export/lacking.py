@@ -12,12 +12,15 @@ from nczarr_xarray.model import Attribute, EnumType, Hierarchy, Variable, join, 
 #: Names in one warning.
 _SHOWN = 5
 _TRAILING = "NULs at the end of text are left out"
-_FLAGS = (
+FLAGS = (
     "enums become integers with flag_values and flag_meanings (a copy to netCDF-4 makes enums of "
     "them again)"
 )
+WIDENED = "classic netCDF lacks some types: their values become others that can hold them"
+CHARACTERS = "strings become char, with a dimension for their bytes"
+UNSPECIFIED = "char has no type in the specification of Zarr 3: not every reader has zarr-python's"
 #: Changes without loss: no reader shows the difference, or it can be undone.
-_HARMLESS = frozenset({_TRAILING, _FLAGS})
+_HARMLESS = frozenset({_TRAILING, FLAGS, CHARACTERS, WIDENED, UNSPECIFIED})
 
 
 class Lacking:
@@ -62,7 +65,7 @@ class Lacking:
     def note_enum(self, variable: Variable) -> None:
         """Note that a variable is of an enum, if the written format has none."""
         if variable.enum is not None and not self.netcdf4:
-            self.note(_FLAGS, variable.path)
+            self.note(FLAGS, variable.path)
 
     def attributes(
         self, path: str, attributes: Mapping[str, Attribute], enum: EnumType | None = None

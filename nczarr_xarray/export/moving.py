@@ -28,8 +28,10 @@ from nczarr_xarray.model import Array, ChunkedArray, CodecConfig, Variable, grid
 
 #: Bytes of chunks, when decoded, that a thread moves at a time.
 BATCH_BYTES = 1 << 22
-#: Chunks that are located together.
+#: Chunks that are located together, at most.
 WINDOW = 1 << 16
+#: Bytes of these, when decoded.
+WINDOW_BYTES = 1 << 30
 
 
 def stored_alike(one: Array, other: ChunkedArray) -> bool:
@@ -56,7 +58,7 @@ def _pipeline(array: Array) -> list[CodecConfig]:
 
 
 class Mover:
-    """Moves the chunks of a variable into an array that is `stored_alike`.
+    """Moves the chunks of a variable into an array that is `stored_alike`. Picklable.
 
     Parameters
     ----------
@@ -69,6 +71,7 @@ class Mover:
     """
 
     def __init__(self, variable: Variable, source: StoredSource, writer: ChunkWriter) -> None:
+        self._variable = variable
         self._source = source
         self._stored = StoredChunks(source.reader)
         self._writer = writer
@@ -86,13 +89,27 @@ class Mover:
         # what does not exist reads as the same then, and need not be written
         self._skips_missing = writer.skip_fill and same_fill(old, array)
 
-    def run(self, done: Callable[[int], None]) -> None:
-        """Move all chunks; `done` is called with the number of those that were done."""
-        count = math.prod(self._grid)
-        for first in range(0, count, WINDOW):
-            self._move(np.arange(first, min(first + WINDOW, count), dtype=np.int64), done)
+    def __reduce__(self) -> tuple[type[Mover], tuple[Variable, StoredSource, ChunkWriter]]:
+        return type(self), (self._variable, self._source, self._writer)
 
-    def _move(self, ids: np.ndarray, done: Callable[[int], None]) -> None:
+    @property
+    def _window(self) -> int:
+        return max(1, min(WINDOW, WINDOW_BYTES // self._nbytes))
+
+    @property
+    def windows(self) -> int:
+        """How many times chunks are located and moved."""
+        return -(-math.prod(self._grid) // self._window)
+
+    def run(self, window: int, done: Callable[[int], None]) -> int:
+        """Move the chunks of a window; return how many were put.
+
+        `done` is called with the number of those that were done.
+        """
+        first, last = (self._window * number for number in (window, window + 1))
+        return self._move(np.arange(first, min(last, math.prod(self._grid)), dtype=np.int64), done)
+
+    def _move(self, ids: np.ndarray, done: Callable[[int], None]) -> int:
         stored, writer = self._stored, self._writer
         table = stored.locate(ids)
         there = table.start >= 0
@@ -120,7 +137,7 @@ class Mover:
             size = min(size, -(-len(ids) // threads))
         size = max(1, size)
         batches = (slice(at, min(at + size, len(ids))) for at in range(0, len(ids), size))
-        writer.each(
+        return writer.each(
             batches,
             move,
             threads=min(threads, -(-len(ids) // size)),

@@ -1,19 +1,19 @@
-"""Our data model as a netCDF-4 file, through the library that netCDF4-python brings."""
+"""Our data model as a netCDF file, through the library that netCDF4-python brings."""
 
 from __future__ import annotations
 
 # paths are text, as everywhere
 import math
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.changes.create import partial_path, remove_leftovers, remove_partial
-from nczarr_fsspec.errors import DatasetExistsError, FormatError, StoreError
+from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.file_target import FileTarget
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.netcdf_variables import (
     create_variable,
@@ -34,8 +34,22 @@ from nczarr_xarray.model import (
 )
 
 
-def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bool = False) -> None:
-    """Copy an open dataset to a netCDF-4 file; an old file stays until the new one is complete.
+def write_netcdf(
+    opened: Opened,
+    target: FileTarget,
+    progress: Progress,
+    *,
+    model: str = "NETCDF4",
+    lacking: Lacking | None = None,
+) -> None:
+    """Copy an open dataset to a netCDF file; an old file stays until the new one is complete.
+
+    Parameters
+    ----------
+    model
+        The format of the file, by the word of netCDF4. A classic one has to suit `opened`.
+    lacking
+        What the file holds in another form, as far as that is known already.
 
     Raises
     ------
@@ -48,19 +62,14 @@ def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bo
     StoreError
         If the file cannot be written.
     """
-    try:
-        import netCDF4
-    except ImportError:
-        raise ImportError(f"{path}: a netCDF file needs netCDF4: pip install netCDF4") from None
-    if os.path.exists(path) and not overwrite:
-        raise DatasetExistsError(path, "is there already; --overwrite replaces it")
+    need_netcdf4(target.url)
     variables = [v for g in opened.hierarchy.root.walk() for v in g.variables.values()]
     for variable in variables:
         check(variable)
     for group in opened.hierarchy.root.walk():
         check_names(group)
     opened = replace(opened, exact=True)
-    lacking = Lacking(netcdf4=True)
+    lacking = lacking or Lacking(netcdf4=True)
     lacking.note_hidden(opened.hierarchy)
     held = {
         group.path: Held(
@@ -69,22 +78,46 @@ def write_netcdf(opened: Opened, path: str, progress: Progress, *, overwrite: bo
         )
         for group in opened.hierarchy.root.walk()
     }
-    lacking.tell(path)
-    progress.expect(len(variables))
-    place = os.path.realpath(path)
-    remove_leftovers(place)
-    new = partial_path(place)
+    lacking.tell(target.url)
+    progress.expect(sum(map(_nbytes, variables)))
+    fill = partial(_fill, target.url, opened, held, model, progress)
+    target.write(fill)
+
+
+def need_netcdf4(url: str) -> None:
+    """Raise `ImportError` if netCDF4 is not installed."""
     try:
-        with netCDF4.Dataset(new, "x", format="NETCDF4") as file:
-            for group in opened.hierarchy.root.walk():
-                _write_group(file, opened, group, held[group.path], progress)
-        os.replace(new, path)
+        import netCDF4  # noqa: F401
+    except ImportError:
+        raise ImportError(f"{url}: a netCDF file needs netCDF4: pip install netCDF4") from None
+
+
+def _fill(
+    url: str,
+    opened: Opened,
+    held: Mapping[str, Held],
+    model: str,
+    progress: Progress,
+    path: str,
+) -> None:
+    """Make the file: everything is declared first, because classic files are moved for that."""
+    import netCDF4
+
+    try:
+        with netCDF4.Dataset(path, "x", format=model) as file:
+            if not model.startswith("NETCDF4"):
+                file.set_fill_off()  # all values are written
+            made = [
+                pair
+                for group in opened.hierarchy.root.walk()
+                for pair in _declare(file, opened, group, held[group.path])
+            ]
+            for variable, place in made:
+                _write_values(opened, variable, place, progress)
     except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
         if isinstance(error, StoreError):
             raise
-        raise StoreError(path, f"cannot be written: {error}") from error
-    finally:
-        remove_partial(new)
+        raise StoreError(url, f"cannot be written: {error}") from error
 
 
 def check(variable: Variable) -> None:
@@ -113,7 +146,8 @@ class Held(NamedTuple):
     variables: list[Variable]
 
 
-def _write_group(file: Any, opened: Opened, group: Group, held: Held, progress: Progress) -> None:
+def _declare(file: Any, opened: Opened, group: Group, held: Held) -> Iterator[tuple[Variable, Any]]:
+    """Make a group without values; yield its variables, and those of the file for them."""
     target = group_at(file, group.path)
     for enum in group.types.values():
         target.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))
@@ -121,15 +155,18 @@ def _write_group(file: Any, opened: Opened, group: Group, held: Held, progress: 
         target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
     write_attributes(target, held.attributes.values())
     for variable in held.variables:
-        _write_variable(file, opened, variable)
-        progress.advance()
+        yield variable, create_variable(file, variable, stored_as(opened, variable))
 
 
-def _write_variable(file: Any, opened: Opened, variable: Variable) -> None:
-    stored = stored_as(opened, variable)
-    made = create_variable(file, variable, stored)
-    source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
-    for part in source.slabs(stored.chunk_shape):
+def _nbytes(variable: Variable) -> int:
+    """Return the bytes of the values of a variable, texts taken for pointers as they are."""
+    return math.prod(variable.shape) * variable.dtype.itemsize
+
+
+def _write_values(opened: Opened, variable: Variable, made: Any, progress: Progress) -> None:
+    chunks = stored_as(opened, variable).chunk_shape
+    source = StoredSource(opened.reader(variable), variable, chunks)
+    for part in source.slabs(chunks):
         if not math.prod(p.stop - p.start for p in part):
             continue
         values = source.read(part)
@@ -139,3 +176,4 @@ def _write_variable(file: Any, opened: Opened, variable: Variable) -> None:
             # netCDF4 refuses values that are no members, as some fill values are; netCDF-C does not
             made.datatype.enum_dict |= {str(n): n for n in np.unique(values).tolist()}
         made[part or ...] = values if part else values[()]
+        progress.advance(values.nbytes)

@@ -37,9 +37,9 @@ def create_variable(file: Any, variable: Variable, stored: Stored) -> Any:
     text = variable.nc_type == "string"
     fill = variable.attributes.get("_FillValue")
     options: dict[str, Any] = {}
-    if variable.shape and not text:
+    if variable.shape and not text and file.data_model == "NETCDF4":
         options |= _filters(stored.codecs)
-    if variable.shape and not stored.contiguous:
+    if variable.shape and not stored.contiguous and file.data_model == "NETCDF4":
         options["chunksizes"] = tuple(
             c if d.unlimited or d.size == 0 else min(c, d.size)
             for c, d in zip(stored.chunk_shape, variable.dimensions, strict=True)
@@ -47,7 +47,7 @@ def create_variable(file: Any, variable: Variable, stored: Stored) -> Any:
     if fill is not None:
         value: Any = fill.value
         options["fill_value"] = value[0] if not isinstance(value, str) else bytes_of(value)
-    big = not text and stored.dtype.byteorder == ">"
+    big = not text and stored.dtype.byteorder == ">" and file.data_model == "NETCDF4"
     datatype: Any = str if text else (stored.dtype if big else stored.dtype.newbyteorder("="))
     if variable.enum is not None:
         datatype = _enum_type(file, variable.enum)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.changes.owned import dataset_keys
+from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
@@ -45,13 +47,27 @@ from nczarr_xarray.model import Attribute, Group
 WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"
 
 
+def holds_group(request: WriteRequest) -> bool:
+    """Tell whether the group that is to be written exists."""
+    existing = _complete(request)
+    if existing is None:
+        return False
+    with existing.opened:
+        return existing.group(request.path) is not None
+
+
+def _complete(request: WriteRequest) -> Existing | None:
+    """Return the dataset at the target; a new one that was never complete does not count."""
+    with suppress(IncompleteExportError):
+        return Existing.open(request.target)
+    return None
+
+
 def plan_new(request: WriteRequest, mode: Mode) -> WriteTask:
     """Plan the writing of groups: as a dataset of their own, or into an existing one."""
     existing = None
     if mode != "w" or request.path != "/":
-        # a new dataset that was never complete does not count
-        with suppress(IncompleteExportError):
-            existing = Existing.open(request.target)
+        existing = _complete(request)
     if existing is None:
         return _new_dataset(request)
     with existing.opened:
@@ -70,9 +86,19 @@ def _new_dataset(request: WriteRequest) -> WriteTask:
 
 
 def plan_contents(
-    contents: Contents, target: WriteTarget, profile: Profile, options: WriteOptions
+    contents: Contents,
+    target: WriteTarget,
+    profile: Profile,
+    options: WriteOptions,
+    resumption: Resumption | None = None,
 ) -> WriteTask:
-    """Plan the writing of a whole dataset that has been checked."""
+    """Plan the writing of a whole dataset that has been checked.
+
+    Parameters
+    ----------
+    resumption
+        The work, if it can be continued.
+    """
     root, items = contents.root, contents.items
     found = documents(root, profile, WRITER)
     if options.consolidated:
@@ -84,12 +110,14 @@ def plan_contents(
     template = None if options.compute else target.store
     if replace_old and target.holds_dataset():
         template = None
-    change, removed, foreign = target.create(replace=replace_old, template=template is not None)
+    change, removed, foreign = target.create(
+        replace=replace_old, template=template is not None, resumption=resumption
+    )
     with on_error(change.abort):
         arrays = [array_of(item).path for item in items]
         check_clashes(target.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
         flows = _flows(contents, change, skip_fill=skip_fill, but_lazy=template is not None)
-        return WriteTask(change, flows, found, removed, template=template)
+        return WriteTask(change, flows, found, removed, template=template, resumption=resumption)
 
 
 def _collect(exporter: Exporter, request: WriteRequest) -> None:
@@ -108,7 +136,7 @@ def _collect(exporter: Exporter, request: WriteRequest) -> None:
 
 def _flows(
     contents: Contents, change: Change, *, skip_fill: bool, but_lazy: bool = False
-) -> list[Flow]:
+) -> Sequence[Flow]:
     """Return items with the chunk writers of their new arrays.
 
     Parameters

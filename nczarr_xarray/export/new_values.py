@@ -93,11 +93,9 @@ def _must_exist(request: WriteRequest) -> Existing:
 
 
 def _one_group(request: WriteRequest) -> tuple[str, xr.Dataset]:
-    if len(request.groups) != 1:
-        raise ExportError(
-            request.url, "a DataTree of several groups is changed group by group (group=...)"
-        )
-    path, dataset = next(iter(request.groups.items()))
+    path, dataset = request.one_group()
+    if request.options.create:  # what is asked for is for a new dataset
+        return path, dataset
     asked = request.asked(path)
     if asked.unlimited:
         raise ExportError(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+import xarray as xr
 
+from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.progress import Progress
 
 #: The path of an array, and the number of chunks that each of its blocks put (0 if they are not
@@ -53,13 +55,40 @@ def write_blocks(data: Any, writer: BlockWriter, *, counted: bool) -> Any:
     )
 
 
-def compute(writes: list[Written], progress: Progress) -> list[Written]:
-    """Compute arrays of `write_blocks`; return the numbers of chunks that were put."""
-    progress.expect(sum(write.npartitions for _, write in writes))
-    client = _distributed_client()
+def refuse_other_chunks(url: str, dataset: xr.Dataset) -> None:
+    """Raise `ExportError` for lazy arrays that dask does not compute, such as those of cubed."""
+    for name, variable in dataset.variables.items():
+        if variable.chunks is not None and not hasattr(variable.data, "__dask_graph__"):
+            kind = type(variable.data).__module__.partition(".")[0]
+            raise ExportError(
+                url,
+                f"{name} is a lazy array of {kind}, and only those of dask are written: let its "
+                "workers write regions of a template (to_nczarr with compute=False, then region=), "
+                "or load it",
+            )
+
+
+def compute(writes: list[Written], sizes: Iterable[int], progress: Progress) -> list[Written]:
+    """Compute arrays of `write_blocks`; return the numbers of chunks that were put.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of the data of each.
+    """
+    each = {
+        write.name: nbytes // max(1, write.npartitions)
+        for (_, write), nbytes in zip(writes, sizes, strict=True)
+    }
+    progress.expect(sum(each[write.name] * write.npartitions for _, write in writes))
+
+    def done(key: Any) -> None:
+        progress.advance(each[key[0]])
+
+    client = distributed_client()
     if client is None:
-        return _compute_here(writes, progress)
-    return _compute_distributed(client, writes, progress)
+        return _compute_here(writes, done)
+    return _compute_distributed(client, writes, done)
 
 
 def optimized(writes: list[Written]) -> list[Written]:
@@ -94,8 +123,8 @@ def _write_block(
     return np.full((1,) * len(first), number if counted else 0, np.intp)
 
 
-def _compute_here(writes: list[Written], progress: Progress) -> list[Written]:
-    """Compute arrays with a scheduler of this machine."""
+def _compute_here(writes: list[Written], done: Callable[[Any], None]) -> list[Written]:
+    """Compute arrays with a scheduler of this machine; `done` gets the keys of the blocks."""
     from dask.base import compute
     from dask.callbacks import Callback
     from dask.core import flatten
@@ -106,32 +135,39 @@ def _compute_here(writes: list[Written], progress: Progress) -> list[Written]:
     def finished(key: Any, *_: Any) -> None:
         if key in waiting:
             waiting.remove(key)
-            progress.advance()
+            done(key)
 
     with Callback(posttask=finished):
         numbers = compute(*arrays)
-    progress.advance(len(waiting))  # if the scheduler knows of no callbacks
+    for key in waiting:  # if the scheduler knows of no callbacks
+        done(key)
     return [*zip(paths, numbers, strict=True)]
 
 
-def _compute_distributed(client: Any, writes: list[Written], progress: Progress) -> list[Written]:
+def _compute_distributed(
+    client: Any, writes: list[Written], done: Callable[[Any], None]
+) -> list[Written]:
     """Compute arrays on a cluster; no task of them runs after this function has ended."""
     from distributed import as_completed, futures_of
 
     paths = {array.name: path for path, array in writes}
     written: list[Written] = []
-    with _outside_of_tasks():
+    with outside_of_tasks():
         futures = futures_of(client.persist([array for _, array in writes]))
         try:
             for future in as_completed(futures):
                 written.append((paths[future.key[0]], future.result()))
-                progress.advance()
+                done(future.key)
         except BaseException:
-            client.cancel(futures)
-            # tasks that run already go on, and would write during the cleaning up
-            client.run(_forgotten, {future.key for future in futures}, on_error="ignore")
+            forget(client, futures)
             raise
     return written
+
+
+def forget(client: Any, futures: list[Any]) -> None:
+    """Cancel tasks, and return when none of them runs any more: it would write during cleaning."""
+    client.cancel(futures)
+    client.run(_forgotten, {future.key for future in futures}, on_error="ignore")
 
 
 async def _forgotten(keys: set[Any], dask_worker: Any) -> None:
@@ -141,7 +177,7 @@ async def _forgotten(keys: set[Any], dask_worker: Any) -> None:
 
 
 @contextmanager
-def _outside_of_tasks() -> Iterator[None]:
+def outside_of_tasks() -> Iterator[None]:
     """Free the place of this task on its worker, if it runs on one, while the task waits."""
     from distributed import get_worker, rejoin, secede
 
@@ -157,7 +193,7 @@ def _outside_of_tasks() -> Iterator[None]:
         rejoin()
 
 
-def _distributed_client() -> Any:
+def distributed_client() -> Any:
     """Return the client of dask.distributed if that is the scheduler in use, else None."""
     if "distributed" not in sys.modules:
         return None

@@ -1,11 +1,14 @@
-"""The progress of a long export, as a bar of tqdm."""
+"""The progress of long work: a bar of tqdm, with rate and time left, and a callback of fsspec."""
 
 from __future__ import annotations
 
 import sys
-from typing import Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from fsspec.callbacks import Callback
 
 
 class _Bar(tqdm):  # type: ignore[misc]  # which has no types
@@ -13,7 +16,7 @@ class _Bar(tqdm):  # type: ignore[misc]  # which has no types
 
 
 class Progress:
-    """A progress bar on a terminal; silent unless it is asked for.
+    """Counts steps; draws a bar, or tells a callback, if it is asked to.
 
     Parameters
     ----------
@@ -21,31 +24,56 @@ class Progress:
         The text beside the bar.
     shown
         Whether anything is drawn.
+    unit
+        What is counted; bytes by default.
     stream
         The stream to draw on; standard error by default.
+    callback
+        Is told how many units there are, and of those that are done.
 
     Attributes
     ----------
     total, done : int
-        The number of steps that are known so far, and of those that are done.
+        The number of units that are known so far, and of those that are done.
     """
 
-    def __init__(self, label: str, *, shown: bool, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        label: str,
+        *,
+        shown: bool,
+        unit: str = "B",
+        stream: TextIO | None = None,
+        callback: Callback | None = None,
+    ) -> None:
         self.total = self.done = 0
+        self._callback = callback
         stream = stream or sys.stderr
         hidden = not shown or stream is None  # a program may have no standard error
-        self._bar = _Bar(desc=label, total=0, unit=" steps", disable=hidden, file=stream)
+        self._bar = _Bar(
+            desc=label, total=0, unit=unit, unit_scale=unit == "B", disable=hidden, file=stream
+        )
 
     def expect(self, count: int) -> None:
-        """Add `count` steps to those that are to be done."""
+        """Add `count` units to those that are to be done."""
         self.total += count
         self._bar.total = self.total
         self._bar.refresh()
+        if self._callback is not None:
+            self._callback.set_size(self.total)
 
     def advance(self, count: int = 1) -> None:
-        """Count `count` steps as done."""
+        """Count `count` units as done."""
         self.done += count
         self._bar.update(count)
+        if self._callback is not None:
+            self._callback.relative_update(count)
+
+    def skip(self, count: int) -> None:
+        """Count `count` units as done before, which have no part in the rate."""
+        if not self._bar.disable:  # else it has no such number
+            self._bar.initial += count
+        self.advance(count)
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from typing import Any
 from nczarr_fsspec.changes.create import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_fsspec.errors import URLError
-from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.export.cfa.claim import settle
 from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace

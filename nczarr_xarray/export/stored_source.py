@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.export.rechunk import Rechunking, boxes, plan_rechunking
 from nczarr_xarray.export.strings import longest
-from nczarr_xarray.model import Variable
+from nczarr_xarray.model import Array, Variable
 
 #: Bytes that are read at a time.
 SLAB_BYTES = 1 << 27
@@ -39,34 +38,45 @@ class StoredSource:
         self.shape = variable.shape
         self.ndim = len(variable.shape)
         self._chunk_shape = chunk_shape
-        self._itemsize = 64 if variable.dtype.kind == "O" else variable.dtype.itemsize
+        self.itemsize = 64 if variable.dtype.kind == "O" else variable.dtype.itemsize
 
     def read(self, part: tuple[slice, ...]) -> np.ndarray:
         """Return the values of one part."""
         return np.asarray(self.reader.read(part))
 
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The chunk lengths by which the data are read well."""
+        return chunk_lengths(self.reader.array, self.ndim)
+
+    def rechunking(
+        self, chunk_shape: Sequence[int], nbytes: int | None = None, *, passes: int = 1
+    ) -> Rechunking:
+        """Plan the copy into another chunk grid, by parts of about `SLAB_BYTES` or `nbytes`."""
+        room = max(1, (nbytes or SLAB_BYTES) // self.itemsize)
+        return plan_rechunking(self.shape, self.grid, chunk_shape, room, passes=passes)
+
     def slabs(self, chunk_shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
         """Yield parts of about `SLAB_BYTES`, each of whole chunks of a grid (edges apart)."""
-        lengths = [max(1, chunk) for chunk in chunk_shape]
-        limit = max(1, SLAB_BYTES // self._itemsize)
-        # from the last dimension on, so that a part is contiguous in the source
-        for axis in reversed(range(self.ndim)):
-            others = math.prod(lengths) // lengths[axis]
-            times = limit // max(1, others * lengths[axis])
-            lengths[axis] = min(
-                max(1, self.shape[axis]) + lengths[axis] - 1, lengths[axis] * max(1, times)
-            )
-            lengths[axis] = max(
-                chunk_shape[axis], lengths[axis] // chunk_shape[axis] * chunk_shape[axis]
-            )
-        ranges = [range(0, size, n) for size, n in zip(self.shape, lengths, strict=True)]
-        for corner in itertools.product(*ranges):
-            yield tuple(
-                slice(first, min(first + n, size))
-                for first, n, size in zip(corner, lengths, self.shape, strict=True)
-            )
+        return boxes(self.shape, self.rechunking(chunk_shape).parts)
 
     def longest_text(self) -> int:
         """Return the number of bytes of the longest text in UTF-8."""
         parts = self.slabs(self._chunk_shape)
         return max((longest(self.read(part)) for part in parts), default=0)
+
+
+def chunk_lengths(array: Array | None, rank: int) -> tuple[int, ...]:
+    """Return the chunk grid by which data of a variable are read well; 1 where any part is.
+
+    Parameters
+    ----------
+    rank
+        The number of dimensions of the variable.
+    """
+    ones = (1,) * rank
+    if array is None or len(array.shape) != rank:
+        return ones
+    if array.blocks is not None:
+        return tuple(max(1, *lengths) if lengths else 1 for lengths in array.blocks)
+    return tuple(max(1, c) for c in array.chunk_shape) if array.is_chunked else ones

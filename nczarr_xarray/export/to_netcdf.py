@@ -11,7 +11,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.api import plan
-from nczarr_xarray.export.chunk_writer import ChunkWriter
+from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.export.write_task import WriteTask, lazy_data
@@ -49,7 +49,7 @@ class NetCDFTarget:
         self._autoclose = autoclose
         self._group: str | None = None
         self._task: WriteTask | None = None
-        self._chunk_writers: list[ChunkWriter] = []
+        self._chunk_writers: list[ArrayWriter] = []
 
     def get_child_store(self, group: str) -> NetCDFTarget:
         """Return a target of the same kind for a group."""

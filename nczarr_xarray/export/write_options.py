@@ -9,23 +9,28 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.export.update import RegionLike
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile
 
 _SWITCHES = (
-    "compute", "consolidated", "safe_chunks", "align_chunks", "write_empty_chunks", "portable",
+    "compute", "create", "consolidated", "safe_chunks", "align_chunks", "write_empty_chunks",
+    "portable",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How to write, apart from what and where; the parameters are those of `to_nczarr`."""
+    """How to write, apart from what and where; the parameters are those of `to_nczarr`.
+
+    `pure` says whether pure Zarr is written, or NCZarr; None leaves it to the mode words.
+    """
 
     mode: str | None = None
     compute: bool = True
     append_dim: Hashable | None = None
+    create: bool = False
     region: RegionLike | None = None
     consolidated: bool = False
     safe_chunks: bool = True
@@ -33,6 +38,7 @@ class WriteOptions:
     write_empty_chunks: bool | None = None
     compat: str = "4.9.3"
     portable: bool = False
+    pure: bool | None = None
     storage_options: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -59,7 +65,11 @@ def settle(target: Any, options: WriteOptions) -> tuple[WriteTarget, Profile, Wr
     words, url = destination.mode, destination.url
     if options.portable and "nczarr" in words and "zarr" not in words:
         raise ExportError(url, "portable=True writes pure Zarr: write #mode=zarr")
-    if options.portable:
+    if options.pure and "nczarr" in words and "zarr" not in words:
+        raise ExportError(url, "its mode is that of NCZarr, not of Zarr: write #mode=zarr")
+    if options.pure is False and "zarr" in words:
+        raise ExportError(url, "its mode is that of Zarr, not of NCZarr: write #mode=nczarr")
+    if options.portable or options.pure:
         words |= {"zarr"}
     if options.compat not in COMPAT:
         raise ExportError(url, f"compat is {options.compat!r}; it is one of {', '.join(COMPAT)}")

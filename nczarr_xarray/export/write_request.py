@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 import xarray as xr
 
+from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.chunk_shapes import aligned, shared_chunk
 from nczarr_xarray.export.dataset import Item, Options
 from nczarr_xarray.export.write_options import WriteOptions
@@ -43,6 +44,14 @@ class WriteRequest:
     def url(self) -> str:
         """How messages name the target."""
         return self.target.url
+
+    def one_group(self) -> tuple[str, xr.Dataset]:
+        """Return the path of the group and its dataset; raise if there are several."""
+        if len(self.groups) != 1:
+            raise ExportError(
+                self.url, "a DataTree of several groups is changed group by group (group=...)"
+            )
+        return next(iter(self.groups.items()))
 
 
 def array_of(item: Item) -> ChunkedArray:

@@ -23,6 +23,7 @@ from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL
 from nczarr_fsspec.changes.locks import Boxes
 from nczarr_fsspec.changes.owned import dataset_keys, is_chunk_of, removable
 from nczarr_fsspec.changes.recovery import OTHER_ROOTS, pending_in
+from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.keystore import KeyStore
@@ -77,7 +78,7 @@ class WriteTarget:
             archive.close()
 
     def create(
-        self, *, replace: bool, template: bool = False
+        self, *, replace: bool, template: bool = False, resumption: Resumption | None = None
     ) -> tuple[Change, list[str], list[str]]:
         """Begin to write a new dataset.
 
@@ -87,6 +88,8 @@ class WriteTarget:
             Whether an existing dataset may be replaced.
         template
             Whether the dataset is put into place before all its chunks are written.
+        resumption
+            The work, if it can be continued.
 
         Returns
         -------
@@ -100,7 +103,7 @@ class WriteTarget:
             If something exists that must not be replaced.
         """
         if self.destination.kind == "zip":
-            archive = self._archive(base=False)
+            archive = self._archive(base=False, resumption=resumption)
             if not replace and self.reader() is not None:
                 archive.abort()
                 raise DatasetExistsError(self.url, _exists())
@@ -117,10 +120,11 @@ class WriteTarget:
         if self.destination.kind == "directory" and path is not None and not foreign:
             path = os.path.realpath(path)
             if can_be_renamed(path):
-                return NewTree.begin(path, follow_symlinks=self.destination.follow_symlinks), [], []
+                links = self.destination.follow_symlinks
+                return NewTree.begin(path, resumption, follow_symlinks=links), [], []
         assert self.store is not None
         if not template and (abandoned or not (_ROOTS & set(owned) or foreign)):
-            return NewObjects.begin(self.store), [], foreign
+            return NewObjects.begin(self.store, resumption), [], foreign
         change = Edit.begin(self.store)
         return change, removable(dataset_keys(self.keys())), foreign
 
@@ -144,14 +148,14 @@ class WriteTarget:
             return Edit.begin(self.store, boxes)
         return self._archive(base=True)
 
-    def _archive(self, *, base: bool) -> NewArchive:
+    def _archive(self, *, base: bool, resumption: Resumption | None = None) -> NewArchive:
         old = self.reader()  # raises an error if the file there is no readable archive
         if old is not None:
             old.close()
         destination = self.destination
         pack_it = partial(_pack, destination, base=base)
         if destination.path is not None:
-            return NewArchive.begin(os.path.realpath(destination.path), pack_it)
+            return NewArchive.begin(os.path.realpath(destination.path), pack_it, resumption)
         return NewArchive(tempfile.mkdtemp(prefix="nczarr-"), pack_it)
 
 

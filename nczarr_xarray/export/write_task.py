@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -18,20 +19,28 @@ from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.changes.journal import ROOT, Incomplete
 from nczarr_fsspec.changes.moment import stamped
 from nczarr_fsspec.changes.owned import is_chunk_of
-from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.changes.recovery import settle
+from nczarr_fsspec.changes.resumption import Notes, Resumption
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.cache import CACHE
+from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Item
-from nczarr_xarray.export.moving import Mover, stored_alike
-from nczarr_xarray.export.parallel import Written, compute, optimized, write_blocks
+from nczarr_xarray.export.parallel import (
+    Written,
+    compute,
+    distributed_client,
+    optimized,
+    write_blocks,
+)
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.stored_source import StoredSource
+from nczarr_xarray.export.steps import Step, plan_step
+from nczarr_xarray.export.workers import run_parts
 
-#: A variable to write, and the chunk writer for its data.
-Flow = tuple[Item, ChunkWriter]
+#: A variable to write, and the writer of its data.
+Flow = tuple[Item, ArrayWriter]
 
 
 @dataclass(slots=True)
@@ -43,7 +52,7 @@ class WriteTask:
     change
         The change that makes the data valid at the end.
     flows
-        Each variable to write, with its chunk writer.
+        Each variable to write, with the writer of its data.
     documents
         Metadata documents by key, in the order in which they are put.
     removed
@@ -54,15 +63,24 @@ class WriteTask:
         The store for dask's arrays, if they are written after all else is in place.
     after
         A function to call at the very end.
+    memory
+        Bytes that the program may take: see `plan_step`.
+    resumption
+        The work, if it can be continued.
+    notes
+        What is done of it.
     """
 
     change: Change
-    flows: list[Flow] = field(default_factory=list)
+    flows: Sequence[Flow] = ()
     documents: Mapping[str, bytes] = field(default_factory=dict)
     removed: Iterable[str] = ()
     staged_chunks: int | None = None
     template: WritableStore | None = None
     after: Callable[[], None] | None = None
+    memory: int | None = None
+    resumption: Resumption | None = None
+    notes: Notes | None = None
 
     def finish(self, mark: Incomplete | None = None) -> None:
         """Put the metadata of groups and make all of it valid; `mark` says what is to come."""
@@ -75,6 +93,8 @@ class WriteTask:
         expected = self.staged_chunks
         if expected is not None:
             expected += len(self.documents)
+        if self.notes is not None:
+            self.notes.remove()
         self.change.commit(self.removed, expected, mark)
         CACHE.clear()  # it may hold chunks of datasets that are still open
 
@@ -91,7 +111,11 @@ class WriteTask:
             self.write_eager(progress)
             if self.template is None:
                 return self.rest()
-            lazy = [(item, writer) for item, writer in self.flows if is_lazy(item)]
+            lazy = [
+                (item, writer)
+                for item, writer in self.flows
+                if is_lazy(item) and isinstance(writer, ChunkWriter)
+            ]
             counts = {
                 writer.array.path: chunk_count(writer, writer.array.shape) for _, writer in lazy
             }
@@ -111,7 +135,7 @@ class WriteTask:
 
     def without_data(self) -> WriteTask:
         """Return a copy without the data, which is cheap to send to a worker."""
-        return replace(self, flows=[])
+        return replace(self, flows=(), notes=None)
 
     def complete(self, written: Iterable[Written] = ()) -> None:
         """Put the metadata, make everything valid, and do what follows."""
@@ -146,35 +170,78 @@ class WriteTask:
 
     @contextmanager
     def or_nothing(self) -> Iterator[None]:
-        """Remove the staged objects if anything goes wrong."""
+        """Remove the staged objects if anything goes wrong, or keep them if that is wanted."""
         try:
             yield
         except BaseException:
             # dask's threads finish the blocks that they have begun
             for _, writer in self.flows:
                 writer.shut()
-            self.change.abort()
+            if self.resumption is not None and self.resumption.wanted:
+                self.change.suspend()
+            else:
+                self.change.abort()
             raise
 
     def write_eager(self, progress: Progress) -> None:
         """Write the metadata of arrays, and the data that are in memory or in a file."""
         # first: they show which chunks belong to an export that died
         put_all(self.change.staged, documents_of_arrays(self.documents))
-        eager = [(item, writer) for item, writer in self.flows if not is_lazy(item)]
-        for item, writer in eager:
-            progress.expect(chunk_count(writer, item.source.shape))
-        for item, writer in eager:
-            mover = _mover(item, writer)
-            if mover is not None:
-                mover.run(progress.advance)
+        self.notes = Notes(self.change.staged, self.resumption)
+        steps = self.steps()
+        client = distributed_client()
+        if client is not None and all(step.can_be_sent for step in steps):
+            self._write_by_workers(client, steps, progress)
+            return
+        progress.expect(sum(step.nbytes for step in steps))
+        first = 0
+        for step in steps:
+            self._run(step, first, self.notes, progress)
+            first += step.parts
+
+    def _run(self, step: Step, first: int, notes: Notes, progress: Progress) -> None:
+        """Do the parts of a step that are not done; `first` is the number of its first one."""
+        end = progress.done + step.nbytes
+        chunk = step.nbytes // max(1, chunk_count(step.writer, step.item.source.shape))
+
+        def done(count: int) -> None:
+            progress.advance(count * chunk)
+
+        for part in range(step.parts):
+            nbytes = step.nbytes // step.parts
+            if notes.is_done(first + part):
+                progress.skip(max(0, min(nbytes, end - progress.done)))
                 continue
-            for first, values in _pieces(item, writer):
-                writer.write(values, first, done=progress.advance)
+            step.run(part, done)
+            notes.note(first + part, nbytes)
+        progress.advance(max(0, end - progress.done))
+        if step.leaves:
+            notes.put()  # before what it left is removed
+            step.clean()
+
+    def _write_by_workers(self, client: Any, steps: list[Step], progress: Progress) -> None:
+        """Have the parts of all steps done on a cluster, as its data are read from a store."""
+        progress.expect(sum(step.nbytes for step in steps))
+        parts = ((number, part) for number, step in enumerate(steps) for part in range(step.parts))
+        written: dict[str, int] = {}
+        with closing(run_parts(client, steps, parts)) as finished:
+            for number, _, put in finished:
+                step = steps[number]
+                path = step.writer.array.path
+                written[path] = written.get(path, 0) + put
+                progress.advance(step.nbytes // step.parts)
+        self.check(written.items())
+
+    def steps(self) -> list[Step]:
+        """Return the plan of all data that are not of dask."""
+        eager = (flow for flow in self.flows if not is_lazy(flow[0]))
+        return [plan_step(*flow, self.memory) for flow in eager]
 
     def write_lazy(self, progress: Progress) -> list[Written]:
         """Write dask's arrays block by block, with the scheduler in use."""
         writes = self.writes()
-        return compute(writes, progress) if writes else []
+        sizes = [_nbytes(*flow) for flow in self.flows if is_lazy(flow[0])]
+        return compute(writes, sizes, progress) if writes else []
 
     def writes(self) -> list[Written]:
         """Return dask's arrays whose blocks write one of the data each; nothing is computed yet."""
@@ -189,22 +256,9 @@ class WriteTask:
         return found
 
 
-def _mover(item: Item, writer: ChunkWriter) -> Mover | None:
-    """Return what moves the chunks of an item as they are stored; None if they have to be made."""
-    source = item.source
-    if not isinstance(source, StoredSource) or source.reader.array is None:
-        return None
-    alike = stored_alike(source.reader.array, writer.array)
-    return Mover(item.variable, source, writer) if alike else None
-
-
-def _pieces(item: Item, writer: ChunkWriter) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """Yield the parts of the data of an item, each with its position."""
-    if not isinstance(item.source, StoredSource):
-        yield (0,) * item.source.ndim, np.asarray(item.source.data)
-        return
-    for part in item.source.slabs(writer.array.chunk_shape):
-        yield tuple(p.start for p in part), item.source.read(part)
+def _nbytes(item: Item, writer: ArrayWriter) -> int:
+    """Return the bytes of the data of an item when they are stored plainly."""
+    return math.prod(item.source.shape) * writer.array.dtype.itemsize
 
 
 def lazy_data(item: Item) -> Any:
@@ -225,7 +279,7 @@ def is_lazy(item: Item) -> bool:
     return item.source.chunks is not None
 
 
-def chunk_count(writer: ChunkWriter, shape: tuple[int, ...]) -> int:
+def chunk_count(writer: ArrayWriter, shape: tuple[int, ...]) -> int:
     """Return the number of chunks that data of this shape touch."""
     if 0 in shape:
         return 0
@@ -237,8 +291,14 @@ def chunk_count(writer: ChunkWriter, shape: tuple[int, ...]) -> int:
 
 def documents_of_arrays(documents: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return those of `documents` that describe arrays."""
-    arrays = {key.rpartition("/")[0] for key in documents if key.endswith("/.zarray")}
+    arrays = {key.rpartition("/")[0] for key in documents if _is_of_array(key, documents[key])}
     return {key: data for key, data in documents.items() if key.rpartition("/")[0] in arrays}
+
+
+def _is_of_array(key: str, document: bytes) -> bool:
+    if key.endswith("/zarr.json"):
+        return bool(json.loads(document)["node_type"] == "array")
+    return key.endswith("/.zarray")
 
 
 def put_all(store: WritableStore, documents: Mapping[str, bytes]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from nczarr_fsspec.ranges.source import LocalBytes
+from nczarr_xarray.formats.alike import HierarchyPattern
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.format import Format, Source
 from nczarr_xarray.formats.open_options import OpenOptions
@@ -27,6 +28,11 @@ class Classic:
 
         return await read_hierarchy(source.url, source.size, options.path)
 
+    async def read_pattern(self, source: Source, options: OpenOptions) -> HierarchyPattern | None:
+        from nczarr_xarray.formats.classic.alike import read_pattern
+
+        return await read_pattern(source.url, source.size, options.path)
+
 
 class HDF5:
     """HDF5, netCDF-4 among it."""
@@ -45,6 +51,12 @@ class HDF5:
         path, tree, only = options.path, options.tree, options.only
         return await read_hierarchy(source.url, source.size, path, tree, extent, only)
 
+    async def read_pattern(self, source: Source, options: OpenOptions) -> HierarchyPattern | None:
+        from nczarr_xarray.formats.hdf5.alike import read_pattern
+
+        path, tree, only = options.path, options.tree, options.only
+        return await read_pattern(source.url, source.size, path, only, tree=tree)
+
 
 class Zarr:
     """NCZarr of all generations, Zarr 2 and Zarr 3, which only their documents tell apart."""
@@ -56,7 +68,9 @@ class Zarr:
         return any(name in names for name in self.marks)
 
     async def read(self, source: Source, options: OpenOptions) -> Hierarchy:
-        from nczarr_xarray.formats.nczarr import Naming, WalkOptions, build, walk, walked
+        from nczarr_xarray.formats.nczarr.build import Naming, build
+        from nczarr_xarray.formats.nczarr.nodes import WalkOptions
+        from nczarr_xarray.formats.nczarr.walk import walk, walked
 
         consolidated = options.consolidated
         required = consolidated is True  # the mode word asks for them, and does without

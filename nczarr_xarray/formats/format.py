@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_xarray.formats.alike import HierarchyPattern
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import Hierarchy
 
@@ -74,6 +75,19 @@ class Format(Protocol):
         """Read the metadata of what `options` ask for, without any I/O.
 
         The coroutine awaits bytes of a file (`nczarr_xarray.formats.rounds`) or objects of a tree
-        (`nczarr_xarray.formats.nczarr.ReadRound`). It may await `read_hierarchy` with itself as
+        (`nczarr_xarray.formats.objects.ReadRound`). It may await `read_hierarchy` with itself as
         `after`, and change what the formats behind it read. Raises `NCZarrError`.
+        """
+
+
+@runtime_checkable
+class PatternFormat(Format, Protocol):
+    """A format of single files that says which bytes it read, so that files can be alike."""
+
+    async def read_pattern(self, source: Source, options: OpenOptions) -> HierarchyPattern | None:
+        """Do as `read` does, and return with the metadata the bytes that they were read from.
+
+        Returns
+        -------
+        None if the metadata depend on other bytes, too, or were not read without errors.
         """

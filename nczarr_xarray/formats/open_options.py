@@ -25,7 +25,7 @@ class OpenOptions:
     use_zarr_fill_value_as_mask
         See `nczarr_xarray.backend.entrypoint.NCZarrBackendEntrypoint`.
     anonymous_dimension_prefix
-        See `nczarr_xarray.formats.nczarr.Naming`.
+        See `nczarr_xarray.formats.nczarr.build.Naming`.
     replace
         See `nczarr_fsspec.addresses.AddressPolicy.of`.
     allow

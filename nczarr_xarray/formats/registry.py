@@ -6,14 +6,16 @@ names an object which has what `Format` describes. `docs/extending.md` shows one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.extras import added
 from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_xarray.formats.alike import HierarchyPattern
 from nczarr_xarray.formats.builtin import FORMATS
-from nczarr_xarray.formats.format import SNIFFED, Format, Source
-from nczarr_xarray.formats.nczarr.nodes import ReadRound
+from nczarr_xarray.formats.format import SNIFFED, Format, PatternFormat, Source
+from nczarr_xarray.formats.objects import ReadRound
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import read_some
 from nczarr_xarray.model import Hierarchy
@@ -48,11 +50,7 @@ async def read_hierarchy(
     if after is not None:
         rows = rows[rows.index(after) + 1 :]
     if isinstance(source.data, ByteSource):
-        start = bytes(await read_some(0, SNIFFED, least=0))
-        for row in rows:
-            if not row.marks and row.sniff(start, ()):
-                return await row.read(source, options)
-        raise FormatError(source.url, f"is of no known format; its first bytes are {start[:8]!r}")
+        return await (await _of_file(source, rows)).read(source, options)
     *others, last = (row for row in rows if row.marks)
     if others:  # the last one asks for its objects together with what it needs besides
         marks = tuple(dict.fromkeys(mark for row in others for mark in row.marks))
@@ -63,3 +61,28 @@ async def read_hierarchy(
             if names.intersection(row.marks) and row.sniff(b"", names):
                 return await row.read(source, options)
     return await last.read(source, options)
+
+
+async def read_pattern(source: Source, options: OpenOptions) -> HierarchyPattern | None:
+    """Read the metadata of a file, and the bytes that they were read from.
+
+    Returns
+    -------
+    None if files of its format are never alike, or this one is like no other.
+
+    Raises
+    ------
+    FormatError
+        If the file is of no known format.
+    """
+    row = await _of_file(source, formats())
+    return await row.read_pattern(source, options) if isinstance(row, PatternFormat) else None
+
+
+async def _of_file(source: Source, rows: Sequence[Format]) -> Format:
+    """Return the format of a file."""
+    start = bytes(await read_some(0, SNIFFED, least=0))
+    for row in rows:
+        if not row.marks and row.sniff(start, ()):
+            return row
+    raise FormatError(source.url, f"is of no known format; its first bytes are {start[:8]!r}")

@@ -1,6 +1,7 @@
 """How the variables of a dataset were stored where they were read: ``ds.nczarr``, printed.
 
-All of it is in ``encoding``: nothing is opened and no data are read.
+Most of it is in ``encoding``. The rest is in the metadata of the dataset, if that can be opened by
+its name alone. No data are read.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.sizes import format_size
+from nczarr_xarray.tools.chunk_grid_svg import chunk_grid_svg
+from nczarr_xarray.tools.located import Located, locate
+from nczarr_xarray.tools.survey import Stored
 
-_LABELS = ("variable", "shape", "chunks", "codecs", "size")
+_LABELS = ("variable", "shape", "chunks", "codecs", "plain", "stored")
+_UNKNOWN = "source unknown: not read from a dataset, or text, whose encoding xarray drops"
 #: Compressors in netCDF's words, as far as Zarr's `compressor` does not say it.
 _COMPRESSORS = ("zlib", "zstd", "bzip2", "szip", "blosc")
-#: Lines of a drawn chunk grid at most, along each side; its longer side, in pixels.
-_LINES, _SIDE = 24, 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,8 @@ class StoredVariable:
             -(-n // max(1, chunk)) for n, chunk in zip(self.shape, self.chunks, strict=True)
         )
 
-    def cells(self) -> tuple[str, ...]:
-        """Return a row of the table."""
+    def cells(self, located: Located | None) -> tuple[str, ...]:
+        """Return a row of the table, with what the dataset itself says."""
         same = len(self.dimensions) == len(self.shape)
         names = self.dimensions if same else ("",) * len(self.shape)
         sides = (f"{name} {n:,}".strip() for name, n in zip(names, self.shape, strict=True))
@@ -86,26 +90,21 @@ class StoredVariable:
         if self.chunks:
             lengths = " × ".join(f"{length:,}" for length in self.chunks)
             chunks = f"{math.prod(self.grid):,} of {lengths}"
-        size = "?" if self.nbytes is None else format_size(self.nbytes)
-        return self.name, " × ".join(sides) or "scalar", chunks, self.codecs, size
+        path, stored = self.name, None
+        if located is not None:
+            path, stored = located.places.get(self.name, (self.name, None))
+        return (
+            self.name if path == f"/{self.name}" else path,
+            " × ".join(sides) or "scalar",
+            chunks,
+            self.codecs,
+            "?" if self.nbytes is None else format_size(self.nbytes),
+            _bytes_stored(stored) if self.source else "",
+        )
 
     def drawing(self) -> str:
-        """Draw the chunk grid of the last two dimensions as SVG; ``""`` if there are no chunks."""
-        if not self.chunks or not all(self.shape):
-            return ""
-        height, width = (1, *self.shape)[-2:]
-        rows, columns = (1, *self.grid)[-2:]
-        scale = _SIDE / max(height, width)
-        high, wide = max(8.0, height * scale), max(8.0, width * scale)
-        lines = [
-            *(f"M0 {high * at:.1f}H{wide:.1f}" for at in _borders(rows)),
-            *(f"M{wide * at:.1f} 0V{high:.1f}" for at in _borders(columns)),
-        ]
-        return (
-            f'<svg width="{wide:.0f}" height="{high:.0f}" viewBox="0 0 {wide:.1f} {high:.1f}">'
-            f'<rect width="100%" height="100%" fill="#e3edf9"/>'
-            f'<path d="{"".join(lines)}" stroke="#5b6b7b" fill="none"/></svg>'
-        )
+        """Draw the chunk grid as SVG; ``""`` if there are no chunks."""
+        return chunk_grid_svg(self.shape, self.grid) if self.chunks and all(self.shape) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +118,23 @@ class Storage:
         """Look at the encoding of all variables."""
         return cls(tuple(StoredVariable.of(name, variable) for name, variable in _variables(obj)))
 
+    @property
+    def source(self) -> str:
+        """The dataset that all variables come from which were read.
+
+        Raises
+        ------
+        URLError
+            If there is none, or more than one.
+        """
+        sources = sorted({variable.source for variable in self.variables} - {""})
+        if not sources:
+            raise URLError("xarray's object", "was not read from a stored dataset; name one")
+        if len(sources) > 1:
+            found = f"comes from {len(sources)} datasets, {sources[0]} among them; name one"
+            raise URLError("xarray's object", found)
+        return sources[0]
+
     def by_source(self) -> dict[str, list[StoredVariable]]:
         """Return the variables by the dataset that they were read from."""
         found: dict[str, list[StoredVariable]] = {}
@@ -129,10 +145,10 @@ class Storage:
     def as_text(self) -> str:
         """Return a table of the variables for each dataset."""
         lines = []
-        for source, variables in self.by_source().items():
-            table = [_LABELS, *(variable.cells() for variable in variables)]
+        for heading, rows in self._tables():
+            table = [_LABELS, *(cells for _, cells in rows)]
             widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-            lines.append(_heading(source))
+            lines.append(heading)
             for row in table:
                 cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
                 lines.append(f"  {'  '.join(cells)}".rstrip())
@@ -141,18 +157,29 @@ class Storage:
     def as_html(self) -> str:
         """Return the same tables with the chunk grids drawn."""
         parts = []
-        for source, variables in self.by_source().items():
-            head = "".join(f"<th>{label}</th>" for label in (*_LABELS, "chunk grid"))
-            rows = (
-                "".join(f"<td>{cell}</td>" for cell in (*map(escape, v.cells()), v.drawing()))
-                for v in variables
+        head = "".join(f"<th>{label}</th>" for label in (*_LABELS, "chunk grid"))
+        for heading, rows in self._tables():
+            body = "".join(
+                f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}"
+                f"<td>{variable.drawing()}</td></tr>"
+                for variable, cells in rows
             )
-            body = "".join(f"<tr>{row}</tr>" for row in rows)
             parts.append(
-                f"<p>{escape(_heading(source))}</p>"
+                f"<p>{escape(heading)}</p>"
                 f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
             )
         return "".join(parts) or "<p>no variables</p>"
+
+    def _tables(self) -> Iterator[tuple[str, list[tuple[StoredVariable, tuple[str, ...]]]]]:
+        """Yield a heading for each dataset, and its variables with their cells."""
+        for source, variables in self.by_source().items():
+            located, heading = None, _UNKNOWN
+            if source:
+                located = locate(source, [(v.name, v.shape) for v in variables])
+                heading = f"stored in {source}"
+            if located is not None:
+                heading += f": {located.format}"
+            yield heading, [(v, v.cells(located)) for v in variables]
 
 
 def _variables(obj: xr.Dataset | xr.DataArray | xr.DataTree) -> Iterator[tuple[str, xr.Variable]]:
@@ -166,10 +193,6 @@ def _variables(obj: xr.Dataset | xr.DataArray | xr.DataTree) -> Iterator[tuple[s
             own = group.to_dataset(inherit=False)
             for name, variable in own.variables.items():
                 yield f"{group.path.rstrip('/')}/{name}", variable
-
-
-def _heading(source: str) -> str:
-    return f"stored in {source}" if source else "not read from a stored dataset"
 
 
 def _itemsize(dtype: Any) -> int | None:
@@ -195,7 +218,12 @@ def _codecs(encoding: Mapping[str, Any]) -> str:
     return ", ".join(" ".join(text.split()) for text in found)
 
 
-def _borders(count: int) -> Iterator[float]:
-    """Yield where the borders of `count` chunks are between 0 and 1, or some of them."""
-    shown = min(count, _LINES)
-    yield from (number / shown for number in range(shown + 1))
+def _bytes_stored(stored: Stored | None) -> str:
+    """Return the bytes of a variable as stored; about, if not all of its chunks were looked at."""
+    if stored is None:
+        return "?"
+    return (
+        format_size(stored.nbytes)
+        if stored.count is not None
+        else f"≈ {format_size(stored.nbytes)}"
+    )

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from nczarr_fsspec.changes.moment import same_documents
 from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, FormatError, StoreError
 from nczarr_fsspec.undo import on_error
+from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.new import WRITER
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_target import WriteTarget

@@ -393,7 +393,10 @@ def test_options_are_for_the_place_of_the_master() -> None:
     allow = {"https://evil.org/": None, "https://friend.org/": {}, "https://friend.org/a/": other}
     policy = AddressPolicy.of(HTTP, allow=allow, storage_options=options)
     assert plain(policy.options(policy.resolve("f.nc"))) == options
-    assert plain(policy.options(policy.resolve("https://evil.org/f.nc"))) == {"timeout": 5}
+    assert plain(policy.options(policy.resolve("https://evil.org/f.nc"))) == {
+        "timeout": 5,
+        "addressed": True,
+    }
     assert plain(policy.options(policy.resolve("https://friend.org/f.nc"))) == {}
     assert plain(policy.options(policy.resolve("https://friend.org/a/f.nc"))) == other
     assert "hunter2" not in repr(policy)
@@ -407,7 +410,7 @@ def test_user_and_password_of_the_master_are_for_its_host() -> None:
     found = policy.resolve("f.nc")
     assert "hunter2" not in found
     assert policy.options(found)["headers"]["Authorization"].startswith("Basic ")
-    assert plain(policy.options(policy.resolve("https://evil.org/f.nc"))) == {}
+    assert plain(policy.options(policy.resolve("https://evil.org/f.nc"))) == {"addressed": True}
     assert "hunter2" not in repr(policy)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import re
+import ssl
 import sys
 import threading
 from contextlib import suppress
@@ -24,6 +25,7 @@ class Request:
     headers: dict[str, str]
     status: int = 0
     sent: int = 0
+    certificate: Any = None
 
     @property
     def path(self) -> str:
@@ -71,6 +73,8 @@ class Server:
         Answer 302 to the same path below this prefix.
     etag
         Entity tag of all files; ``If-None-Match`` is answered by it.
+    tls
+        Speak HTTPS with this; requests then have the client's certificate.
     """
 
     files: dict[str, bytes] = field(repr=False)  # hypothesis warns of long ones
@@ -87,6 +91,7 @@ class Server:
     redirect: str | None = None
     etag: str | None = None
     relent: bool = True
+    tls: ssl.SSLContext | None = None
     requests: list[Request] = field(default_factory=list, repr=False)
     connections: int = 0
 
@@ -108,6 +113,8 @@ class Server:
 
             def do_GET(self) -> None:
                 request = Request(self.path, self.headers.get("Range"), dict(self.headers))
+                if isinstance(self.connection, ssl.SSLSocket):
+                    request.certificate = self.connection.getpeercert()
                 with lock:
                     server.requests.append(request)
                     number = len(server.requests)
@@ -115,6 +122,12 @@ class Server:
 
         self._struck: set[tuple[str, str | None]] = set()
         self._http = _HTTPServer(("127.0.0.1", 0), Handler)
+        if self.tls is not None:
+            self._http.socket = self.tls.wrap_socket(
+                self._http.socket,
+                server_side=True,
+                do_handshake_on_connect=False,  # but in the thread of the connection
+            )
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
         return self
@@ -131,7 +144,8 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}"
+        scheme = "http" if self.tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self._http.server_address[1]}"
 
     @property
     def bytes_sent(self) -> int:

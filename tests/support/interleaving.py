@@ -15,8 +15,8 @@ from unittest import mock
 
 from fsspec.asyn import get_loop
 
-from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.keystore import ALL, RemoteStore
+from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.names import child_names
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter

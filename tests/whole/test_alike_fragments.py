@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,12 @@ from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError
 from nczarr_xarray.dataset import alike_fragments
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats import registry
+from nczarr_xarray.formats.builtin import FORMATS
+from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.model import FileStrides, Hierarchy
+from tests.support.examples import examples
 from tests.support.keys import outer, outer_keys, point_keys, pointwise
 
 COUNT, SHAPE = 30, (4, 5)
@@ -83,7 +89,7 @@ def test_fragments_that_are_too_large_for_a_run(
     np.testing.assert_array_equal(tas.read(), EXPECTED, strict=True)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(100))
 @given(data=st.data(), points=st.booleans(), stored=st.sampled_from(["plain", "chunks"]))
 def test_any_selection(tmp_path: Path, data: st.DataObject, points: bool, stored: str) -> None:
     folder = tmp_path / stored
@@ -100,6 +106,34 @@ def test_files_of_several_kinds(tmp_path: Path) -> None:
     kinds = list(STORED)
     tas = reader(master_of(tmp_path, lambda number: kinds[number * 7 % 11 % 5]))
     np.testing.assert_array_equal(tas.read(), EXPECTED, strict=True)
+
+
+class Swapped:
+    """A format of another package: what classic files hold, with the byte order reversed."""
+
+    name = "swapped"
+    marks: Collection[str] = ()
+
+    def sniff(self, start: bytes, names: Collection[str]) -> bool:
+        return start.startswith(b"CDF")
+
+    async def read(self, source: Source, options: OpenOptions) -> Hierarchy:
+        hierarchy = await registry.read_hierarchy(source, options, after=self)
+        tas = hierarchy.root.variables["tas"]
+        assert isinstance(tas.array, FileStrides)
+        little = tas.array.dtype.newbyteorder()
+        array = replace(tas.array, dtype=little)
+        variables = hierarchy.root.variables | {"tas": replace(tas, dtype=little, array=array)}
+        return replace(hierarchy, root=replace(hierarchy.root, variables=variables))
+
+
+def test_formats_that_do_not_say_what_they_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tas = reader(master_of(tmp_path, lambda _: "classic"))
+    rows = Swapped(), *FORMATS
+    monkeypatch.setattr(registry, "formats", lambda: rows)
+    np.testing.assert_array_equal(tas.read(), EXPECTED.byteswap(), strict=True)
 
 
 def test_other_units(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
+from fsspec.callbacks import Callback
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -144,3 +146,15 @@ def test_one_changed_bit_of_a_random_file_is_found(
     found = compare(made.path, changed)
     assert [(d.object, d.index) for d in found.differences] == [(f"variable {path}", index)]
     assert found.differing == {path: 1}
+
+
+@pytest.mark.parametrize("sample", [None, 2])
+def test_a_callback_counts_the_blocks(tmp_path: Path, sample: int | None) -> None:
+    whole = xr.Dataset({name: ("x", np.arange(60.0)) for name in "abc"})
+    for name in "xy":
+        whole.nczarr.to_nczarr(tmp_path / name, encoding={v: {"chunks": (10,)} for v in "abc"})
+    (tmp_path / "y" / "b" / "0").write_bytes(b"short")
+    callback = Callback()
+    found = compare(tmp_path / "x", tmp_path / "y", sample=sample, callback=callback)
+    assert found.status == 2
+    assert (callback.size, callback.value) == (3, 3)  # each variable is one block

@@ -17,7 +17,7 @@ import xarray as xr
 from matplotlib.image import imread
 
 from nczarr_xarray.cli import demo
-from nczarr_xarray.cli.main import main
+from nczarr_xarray.cli.main import build_parser, main
 
 ROOT = Path(__file__).parents[2]
 GROUPS = ("/", "relief", "nino12", "mauna_loa")
@@ -50,6 +50,7 @@ def test_dataset_opens_as_netcdf_c_reads_it(group: str) -> None:
         }
 
 
+@pytest.mark.slow
 def test_wheel_and_sdist_carry_the_whole_dataset(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-d", tmp_path, "-t", "wheel", "-t", "sdist"],
@@ -81,9 +82,9 @@ def hash_of(data: bytes) -> str:
 
 
 def test_demo_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    parser = argparse.ArgumentParser()
-    demo.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["demo", "--output", str(tmp_path / "new" / "directory")])
+    args = build_parser(["demo"]).parse_args(
+        ["demo", "--output", str(tmp_path / "new" / "directory")]
+    )
 
     assert args.run(args) == 0
 
@@ -122,6 +123,7 @@ def test_demo_says_what_it_misses(
     assert captured.out == ""
 
 
+@pytest.mark.slow
 def test_map_in_the_readme_is_the_demo_s(tmp_path: Path) -> None:
     assert demo.run(argparse.Namespace(output=tmp_path)) == 0
     committed, drawn = imread(ROOT / "docs/img/demo-map.png"), imread(tmp_path / "map.png")

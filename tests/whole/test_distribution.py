@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import venv
+import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -14,19 +17,43 @@ import pytest
 import nczarr_xarray
 
 ROOT = Path(nczarr_xarray.__file__).resolve().parent.parent
-#: Reads a dataset that comes with the package, with nothing but what it requires.
+#: Uses the package as it is without extras; its arguments are the program `nczarr` and a folder.
 _USE = """
-import importlib.util, pathlib
-import xarray as xr
+import importlib.util, pathlib, subprocess, sys
 import nczarr_xarray
+import xarray as xr
 
-for name in ("aiohttp", "netCDF4", "h5py", "dask"):
+for name in ("aiohttp", "dask", "h5py", "netCDF4", "pytest"):
     assert importlib.util.find_spec(name) is None, name
-folder = pathlib.Path(nczarr_xarray.__file__).parent / "demo_data"
-ds = xr.open_dataset(folder / "ocean_climate.nczarr", engine="nczarr")
-assert ds.load().sizes
+program, here = sys.argv[1:]
+demo = pathlib.Path(nczarr_xarray.__file__).parent / "demo_data" / "ocean_climate.nczarr"
+assert "site-packages" in str(demo), demo
+with xr.open_dataset(demo, engine="nczarr") as ds:
+    ds.load().nczarr.to_nczarr(f"{here}/again.nczarr")
+with xr.open_dataset(f"{here}/again.nczarr") as again:
+    xr.testing.assert_identical(ds, again)
+
+def said(*words):
+    done = subprocess.run([program, *words], check=True, stdout=subprocess.PIPE, encoding="utf-8")
+    return done.stdout
+
+assert "NCZarr, generation" in said("info", demo)
+assert said("dump", "-h", demo).startswith("netcdf ")
+assert said("validate", demo).strip().endswith("sound")
+assert "_nczarr" in said("completion", "bash")
+assert said("--version") == f"nczarr {nczarr_xarray.__version__}\\n"
 print(nczarr_xarray.__version__)
 """
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheel and the sdist of this checkout."""
+    folder = tmp_path_factory.mktemp("built")
+    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True)
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return {"wheel": wheel, "sdist": sdist}
 
 
 def test_the_citation_has_the_version_of_the_package() -> None:
@@ -34,21 +61,55 @@ def test_the_citation_has_the_version_of_the_package() -> None:
     assert f"version: {nczarr_xarray.__version__}" in lines
 
 
+def test_the_changelog_begins_with_the_version() -> None:
+    found = re.search(
+        r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert found is not None
+    assert found[1] == nczarr_xarray.__version__
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_wheel_and_sdist_are_complete(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True)
-    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
+def test_the_sdist_is_complete(built: dict[str, Path]) -> None:
+    with tarfile.open(built["sdist"]) as archive:
         tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
     assert {"nczarr_xarray", "nczarr_fsspec", "tests", "docs", "LICENSE", "README.md"} <= tops
+    assert {"ci", "bench", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md"} <= tops
 
+
+@pytest.mark.slow
+def test_the_wheel_has_the_packages_and_says_what_it_is(built: dict[str, Path]) -> None:
+    with zipfile.ZipFile(built["wheel"]) as archive:
+        names = archive.namelist()
+        (path,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(path).decode())
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"nczarr_xarray", "nczarr_fsspec", path.split("/")[0]}
+    assert {"nczarr_xarray/py.typed", "nczarr_fsspec/py.typed"} <= set(names)
+    assert metadata["Version"] == nczarr_xarray.__version__
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata.get_all("Project-URL")
+    assert str(metadata.get_payload()).startswith("# ")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_it_works_alone(kind: str, built: dict[str, Path], tmp_path: Path) -> None:
+    """In a new environment, with nothing but what it requires."""
     venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    programs = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
+    python: str | Path = programs / "python"
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([python, "-m", "pip", "install", "-q", wheel], check=True, env=clean)
+    install = [python, "-m", "pip", "install", "-q", built[kind]]
+    subprocess.run(install, check=True, env=clean)
     done = subprocess.run(
-        [python, "-c", _USE], cwd=tmp_path, env=clean, check=True, stdout=subprocess.PIPE, text=True
+        [python, "-c", _USE, programs / "nczarr", tmp_path],
+        cwd=tmp_path,
+        env=clean,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert done.stdout.strip() == nczarr_xarray.__version__

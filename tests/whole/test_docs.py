@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xarray as xr
 
+import nczarr_xarray
+from nczarr_xarray.aggregation.api import convert_references
+from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
+from nczarr_xarray.cli.commands import COMMANDS as OFFERED
 from nczarr_xarray.cli.demo import DATASET
-from nczarr_xarray.cli.main import main
+from nczarr_xarray.cli.main import build_parser, main
 from tests.support.httpserver import Server
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +34,11 @@ BLOCK = re.compile(
     r"(?P<skip><!-- not run: .+? -->\n)?^```(?P<language>\w+)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
+#: Pages whose examples take seconds.
+SLOW = {
+    f"docs/{name}.md"
+    for name in ("append", "cluster", "convert", "faq", "neighbours", "options", "tour")
+}
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
@@ -43,9 +55,13 @@ def blocks(page: str, language: str) -> list[tuple[str, str, bool]]:
     ]
 
 
+def _marks(page: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if page in SLOW else []
+
+
 COMMAND = re.compile(r"^\$ (nczarr .*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 COMMANDS = [
-    (page, command, expected)
+    pytest.param(page, command, expected, marks=_marks(page))
     for page in PAGES
     for _, text, _ in blocks(page, "console")
     for command, expected in COMMAND.findall(text)
@@ -89,7 +105,12 @@ def servers(
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(runs for _, _, runs in blocks(page, "python"))]
+    "page",
+    [
+        pytest.param(page, marks=_marks(page))
+        for page in PAGES
+        if any(runs for _, _, runs in blocks(page, "python"))
+    ],
 )
 def test_python_examples_run(page: str, directory: Path, servers: dict[str, Server]) -> None:
     def address(example: re.Match[str]) -> str:
@@ -137,5 +158,44 @@ def test_files_and_names_of_the_code_exist(page: str) -> None:
         f"{name} in {path}"
         for name, path in named
         if not re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8"))
+    ]
+    assert missing == []
+
+
+FUNCTIONS = [
+    NCZarrBackendEntrypoint.open_dataset,
+    convert_references,
+    *(f for f in map(nczarr_xarray.__getattr__, nczarr_xarray.__all__) if inspect.isfunction(f)),
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_every_option_is_on_the_page_of_options(function: Callable[..., Any]) -> None:
+    text = PAGES["docs/options.md"]
+    positional = {"self", "filename_or_obj", "options", "a", "b"}  # or stand for those of xarray
+    missing = [
+        name
+        for name in inspect.signature(function).parameters
+        if name not in positional and not re.search(rf"\b{name}=|`{name}[`=]", text)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_every_option_of_a_command_is_in_its_section_or_on_a_page_of_its_own(name: str) -> None:
+    top, *sections = re.split(r"^## ", PAGES["docs/cli.md"], flags=re.MULTILINE)
+    section = next(section for section in sections if section.startswith(f"{name}\n"))
+    links = {f"docs/{link}" for link in LINK.findall(section)}
+    text = "".join([top, section, *(PAGES[link] for link in sorted(links & PAGES.keys()))])
+    (commands,) = (
+        action
+        for action in build_parser([name])._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    missing = [
+        option
+        for action in commands.choices[name]._actions
+        for option in action.option_strings
+        if option not in ("-h", "--help") and not re.search(rf"(?<![\w-]){option}(?![\w-])", text)
     ]
     assert missing == []

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 PACKAGES = "aiohttp yarl s3fs gcsfs adlfs paramiko "
 PACKAGES += "dask dask.base dask.array dask.delayed distributed"
 PROGRAM = """
@@ -43,14 +45,16 @@ CASES = {
     'read("s3://b/x.zarr")': "pip install 'nczarr-xarray[s3]'",
     'read("gs3://b/x.zarr")': "pip install 'nczarr-xarray[s3]'",
     'write("s3://b/x")': "pip install 'nczarr-xarray[s3]'",
-    'read("gs://b/x.zarr")': "pip install gcsfs",
-    'write("gs://b/x")': "pip install gcsfs",
-    'read("abfs://b/x.zarr")': "pip install adlfs",
+    'read("gs://b/x.zarr")': "pip install 'nczarr-xarray[gcs]'",
+    'write("gs://b/x")': "pip install 'nczarr-xarray[gcs]'",
+    'read("abfs://b/x.zarr")': "pip install 'nczarr-xarray[azure]'",
+    'read("az://b/x.nc#mode=bytes")': "pip install 'nczarr-xarray[azure]'",
     'read("sftp://h/x.zarr")': '"paramiko" to be installed',  # fsspec's word
     "write({}, compute=False)": "compute=False needs dask: pip install 'nczarr-xarray[dask]'",
 }
 
 
+@pytest.mark.slow
 def test_what_to_install() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

@@ -105,22 +105,24 @@ class CfaTask:
     def _write_eager(self, progress: Progress) -> None:
         """Write the fragments of data that are in memory."""
         eager = [flow for flow in self.flows if _lazy_data(flow) is None]
-        progress.expect(sum(len(flow.writer.keys) for flow in eager))
+        progress.expect(sum(_nbytes(flow) for flow in eager))
         many = min(self.place.store.parallel, _AT_A_TIME)
         if many < 2:
             for flow in eager:
                 for first, values in _blocks(flow):
-                    progress.advance(flow.writer.write(values, first))
+                    flow.writer.write(values, first)
+                    progress.advance(values.nbytes)
             return
         with ThreadPoolExecutor(many, thread_name_prefix="nczarr-fragment") as pool:
-            waiting = [
-                pool.submit(flow.writer.write, values, first)
+            waiting = {
+                pool.submit(flow.writer.write, values, first): values.nbytes
                 for flow in eager
                 for first, values in _blocks(flow)
-            ]
+            }
             with on_error(lambda: [one.cancel() for one in waiting]):
-                for one in waiting:
-                    progress.advance(one.result())
+                for one, nbytes in waiting.items():
+                    one.result()
+                    progress.advance(nbytes)
 
     def _write_lazy(self, progress: Progress) -> None:
         """Write the fragments of dask's arrays, each where its block is computed."""
@@ -135,7 +137,8 @@ class CfaTask:
                 names |= {key.rpartition("/")[2] for key in flow.writer.keys}
         if not writes:
             return
-        compute(writes, progress)
+        lazy = (flow for flow in self.flows if _lazy_data(flow) is not None)
+        compute(writes, map(_nbytes, lazy), progress)
         missing = len(names - self.place.taken())
         if missing:
             raise StoreError(
@@ -180,6 +183,13 @@ def _lazy_data(flow: Flow) -> Any:
     """Return the data as dask's array; None if they are not lazy."""
     source = flow.divided.item.source
     return source.data if isinstance(source, xr.Variable) and source.chunks is not None else None
+
+
+def _nbytes(flow: Flow) -> int:
+    """Return the bytes of the data of a variable."""
+    source = flow.divided.item.source
+    assert isinstance(source, xr.Variable)
+    return int(source.nbytes)
 
 
 def _blocks(flow: Flow) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:

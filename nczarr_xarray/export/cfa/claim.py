@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nczarr_fsspec.changes.owner import AT_WORK, Owner, parse_json
 from nczarr_fsspec.changes.recovery import read
 from nczarr_fsspec.errors import ConflictError
+from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 
 #: Returns the keys of the fragments that the present master refers to; None if it cannot be read.

@@ -17,7 +17,7 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.cfa.content import Member
 from nczarr_xarray.export.cfa.master_place import SUFFIXES, FragmentFormat, MasterPlace
 from nczarr_xarray.export.stored import Stored, netcdf_text, stored_as
-from nczarr_xarray.formats.cfa.decode import aggregated
+from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import ChunkedArray, FragmentArray, Fragments, Group, Variable
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from nczarr_fsspec.destination import FilePlace, open_file_place
-from nczarr_fsspec.errors import StoreError, TooLargeError
+from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.writable import WritableStore
 
 #: What fragments are: a classic file, a netCDF-4 file, or a tree of NCZarr.
@@ -73,12 +73,7 @@ class MasterPlace:
 
     def exists(self) -> bool:
         """Tell whether there is anything where the master is written."""
-        (found,) = self.store.reader().get_many([self.file.name], 1)
-        if isinstance(found, bytes | TooLargeError):
-            return True
-        if self.is_tree or isinstance(found, StoreError):  # a directory can be an error
-            return bool(self.store.keys_below(self.file.name))
-        return False
+        return self.file.exists() or (self.is_tree and bool(self.store.keys_below(self.file.name)))
 
     def read(self) -> bytes | None:
         """Return the bytes of a master that is a file; None if there is none."""

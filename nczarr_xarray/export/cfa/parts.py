@@ -10,12 +10,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import xarray as xr
 
-from nczarr_xarray.export.cfa.classic_types import (
-    classic_attribute,
-    classic_values,
-    classic_variable,
-    dimension_problems,
-)
 from nczarr_xarray.export.cfa.content import Member
 from nczarr_xarray.export.cfa.split import (
     Edges,
@@ -23,6 +17,12 @@ from nczarr_xarray.export.cfa.split import (
     even_edges,
     regular_edges,
     split_counts,
+)
+from nczarr_xarray.export.classic_types import (
+    classic_attribute,
+    classic_values,
+    classic_variable,
+    dimension_problems,
 )
 from nczarr_xarray.export.dataset import Exporter, Item, Options
 from nczarr_xarray.formats.nczarr.emit import Profile, problems
@@ -203,6 +203,8 @@ class Divider:
                 )
             try:
                 variable = classic_variable(variable)
+                plain = replace(array, dtype=variable.dtype, codecs=(), fill=None)
+                variable = replace(variable, array=plain)
             except ValueError as error:
                 exporter.problems.append(f"{variable.path}: {error}")
         chunked = item.chunks_are_asked_for and _asks_for_chunks(options, variable.name)

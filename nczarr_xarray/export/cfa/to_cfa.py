@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import xarray as xr
 
@@ -16,8 +16,12 @@ from nczarr_xarray.export.cfa.cfa_request import CfaRequest, Mode
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, MasterPlace, Naming
 from nczarr_xarray.export.cfa.new_aggregation import plan_new
 from nczarr_xarray.export.cfa.parts import SubarrayShape
+from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.update import RegionLike
+
+if TYPE_CHECKING:
+    from fsspec.callbacks import Callback
 
 #: Bytes of the largest fragment, where neither the caller nor S3netCDF4's configuration says it.
 DEFAULT_SIZE = "50MB"
@@ -41,6 +45,8 @@ def to_cfa(
     unlimited_dims: Iterable[Hashable] | None = None,
     naming: Naming = "s3nc2",
     relative: bool | None = None,
+    create: bool = False,
+    callback: Callback | None = None,
 ) -> None:
     """Write a dataset or an array as an aggregation: a master, and fragments beside it.
 
@@ -80,6 +86,8 @@ def to_cfa(
         For fsspec.
     progress
         Show a progress bar.
+    callback
+        A callback of fsspec that is told of the progress (`fsspec.callbacks`).
     encoding
         By variable, with the names of netCDF4 or of Zarr.
     unlimited_dims
@@ -90,6 +98,9 @@ def to_cfa(
     relative
         Whether the master states addresses relative to itself, so that both can be moved
         together. By default it does, but for CFA-0.4, whose programs need absolute ones.
+    create
+        With `append_dim`: write a new aggregation where there is none. What `encoding` and
+        `unlimited_dims` say is for that.
 
     Raises
     ------
@@ -105,6 +116,15 @@ def to_cfa(
         If the store fails; the old aggregation can still be read.
     """
     place = MasterPlace.find(target, storage_options)
+    dataset = _dataset(obj, place.url)
+    refuse_other_chunks(place.url, dataset)
+    if create and append_dim not in dataset.dims:
+        reason = f"create=True goes with append_dim, a dimension of the dataset, not {append_dim!r}"
+        raise ExportError(place.url, reason)
+    if create and place.exists():
+        encoding = unlimited_dims = None
+    elif create:
+        append_dim, mode = None, None if mode == "a" else mode
     default: Mode = "w-"
     if append_dim is not None:
         default = "a"
@@ -127,8 +147,8 @@ def to_cfa(
     request.check(place.url)
     changes = append_dim is not None or region is not None
     plan = plan_update if changes else plan_new
-    task = plan(place, _dataset(obj, place.url), request)
-    with Progress("export", shown=bool(progress)) as shown:
+    task = plan(place, dataset, request)
+    with Progress("export", shown=bool(progress), callback=callback) as shown:
         task.run(shown)
 
 

@@ -13,13 +13,11 @@ from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa05 import Cfa05
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.formats.cfa.dialect import Decoded, Dialect, Owner
-from nczarr_xarray.model import FragmentArray, Group, Hierarchy, Variable
+from nczarr_xarray.formats.cfa.variables import marked
+from nczarr_xarray.model import Group, Hierarchy, Variable
 
 #: In the order in which they are tried.
 DIALECTS: tuple[Dialect, ...] = (Cfa062(), Cf113(), Cfa05(), Cfa04())
-
-#: One of these is an attribute of every aggregation variable.
-_MARKS = frozenset({"cfa_array", "cfa_group", "aggregated_data"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +48,15 @@ def find(hierarchy: Hierarchy) -> list[Aggregation]:
 
 
 def _found(hierarchy: Hierarchy) -> Iterator[Aggregation]:
-    for group in hierarchy.root.walk():
-        for variable in group.variables.values():
-            if _MARKS.isdisjoint(variable.attributes):
-                continue
-            dialect = next((row for row in DIALECTS if row.recognizes(variable)), None)
-            if dialect is None:
-                continue
-            owner = Owner(variable, group, hierarchy.root)
-            try:
-                yield Aggregation(owner, dialect, dialect.terms(owner))
-            except NCZarrError as error:
-                yield Aggregation(owner, dialect, {}, error)
+    for group, variable in marked(hierarchy):
+        dialect = next((row for row in DIALECTS if row.recognizes(variable)), None)
+        if dialect is None:
+            continue
+        owner = Owner(variable, group, hierarchy.root)
+        try:
+            yield Aggregation(owner, dialect, dialect.terms(owner))
+        except NCZarrError as error:
+            yield Aggregation(owner, dialect, {}, error)
 
 
 def decode(
@@ -160,11 +155,3 @@ def _changed(
     } - used
     dimensions = {name: d for name, d in group.dimensions.items() if d.path not in lost}
     return replace(group, variables=variables, groups=kept, dimensions=dimensions)
-
-
-def aggregated(hierarchy: Hierarchy) -> Iterator[tuple[Variable, FragmentArray]]:
-    """Yield the variables of a dataset that have aggregated data."""
-    for group in hierarchy.root.walk():
-        for variable in group.variables.values():
-            if isinstance(variable.array, FragmentArray):
-                yield variable, variable.array

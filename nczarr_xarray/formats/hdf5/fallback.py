@@ -22,7 +22,7 @@ from nczarr_xarray.codecs.libhdf5 import only_user
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import LibraryArray
 
-_log = logging.getLogger("nczarr_xarray.hdf5")
+_log = logging.getLogger(__name__)
 
 #: Soft links on the way to a dataset, at most.
 _MOST_LINKS = 16

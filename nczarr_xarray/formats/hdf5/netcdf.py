@@ -59,7 +59,7 @@ from nczarr_xarray.model import (
     join,
 )
 
-_log = logging.getLogger("nczarr_xarray.hdf5")
+_log = logging.getLogger(__name__)
 #: The prefix of a variable that has the name of a dimension but is not its coordinate.
 _NON_COORDINATE = "_nc4_non_coord_"
 _FAR_SOURCES = (

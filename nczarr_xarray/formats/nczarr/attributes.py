@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import struct
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -77,10 +79,13 @@ def decode_attributes(
         if name in HIDDEN:
             continue
         nc_type = attribute_type(types[name]) if name in types else None
-        if nc_type is None and name == "_FillValue":
+        is_fill = nc_type is None and name == "_FillValue"
+        if is_fill:
             nc_type = fill_type
         if nc_type is not None:
             try:
+                if is_fill and nc_type in ("float", "double") and type(value) is str:
+                    value = float_of(value)  # VirtualiZarr writes it so into references
                 attributes[name] = Attribute(name, nc_type, convert(value, nc_type))
                 continue
             except ValueError as error:
@@ -128,6 +133,24 @@ def as_float(element: JSON) -> float:
     if isinstance(element, str):
         return float(_FLOAT_NAMES.get(element.lower(), element))
     raise ValueError(f"{dumps(element):.80} is not a number")
+
+
+def float_of(text: str) -> Number:
+    """Return a float that xarray states as text: its name, or its bytes as a double in base64.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+    try:
+        return Number(repr(as_float(text)))
+    except ValueError:
+        pass
+    try:
+        return Number(repr(struct.unpack("<d", base64.b64decode(text, validate=True))[0]))
+    except struct.error as error:
+        raise ValueError(str(error)) from None
 
 
 def as_integer(element: JSON) -> int:

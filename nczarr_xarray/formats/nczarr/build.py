@@ -150,7 +150,7 @@ class _Builder:
             variable.dtype = self.value_dtype(variable.nc_type, array)
             variable.attributes = self.attributes(documents, path, variable.nc_type)
             if enums.MARK in variable.attributes:
-                self.restore_enum(variable)
+                enums.restore(variable, lambda path: self.groups.get(path.strip("/")))
             structure = None if self.pure else spellings.array_structure(documents, path)
             if structure is not None and self.nodes.generation != "v2":
                 variable.dimensions = self.referenced(structure, array)
@@ -165,19 +165,6 @@ class _Builder:
         except NCZarrError as error:
             variable.error = error
         return variable
-
-    def restore_enum(self, variable: Variable) -> None:
-        """Restore the enum that was stored as flags, unless its name now means another one."""
-        restored = enums.restored(variable)
-        if restored is None or restored.enum is None:
-            return
-        group = self.groups.get(restored.enum.group.strip("/"))
-        if (
-            group is None
-            or group.types.setdefault(restored.enum.name, restored.enum) != restored.enum
-        ):
-            return
-        variable.enum, variable.attributes = restored.enum, restored.attributes
 
     def defaulted(self, array: ChunkedArray, nc_type: str | None) -> ChunkedArray:
         """Return the array with a default fill, which 4.8.x used but did not write (observed)."""

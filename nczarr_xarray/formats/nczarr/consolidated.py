@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import Listing
 from nczarr_xarray.formats.nczarr import spellings
-from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
+from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, same
 
 KEY = ".zmetadata"
 
@@ -97,17 +96,3 @@ class Consolidated:
             if there != named:
                 names = ", ".join(sorted(there ^ named)[:5])
                 raise FormatError(KEY, f"is stale: it and the store differ in {names}")
-
-
-def same(one: JSON, other: JSON) -> bool:
-    """Tell whether two documents have the same content, however their numbers are spelt."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(v, other[k]) for k, v in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, Number) and isinstance(other, Number) and one != other:
-        try:
-            return Decimal(one) == Decimal(other)
-        except InvalidOperation:
-            return False
-    return bool(one == other)

@@ -9,13 +9,13 @@ variable has flags of its own, these stay, and members follow as ``name=value``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from urllib.parse import quote, unquote
 
 import numpy as np
 
-from nczarr_xarray.model import NC_DTYPES, Attribute, EnumType, Variable, bytes_of, join
+from nczarr_xarray.model import NC_DTYPES, Attribute, EnumType, Group, Variable, bytes_of, join
 
 #: For netCDF-C it is an attribute like any other.
 MARK = "_nczarr_enum"
@@ -41,6 +41,20 @@ def as_flags(variable: Variable) -> dict[str, Attribute]:
         attributes[MEANINGS] = Attribute(MEANINGS, "char", " ".join(words))
     attributes[MARK] = Attribute(MARK, "char", " ".join(marks))
     return attributes
+
+
+def restore(variable: Variable, group_at: Callable[[str], Group | None]) -> None:
+    """Restore the enum that was stored as flags, unless its name now means another one.
+
+    `group_at` returns the group at a path, if there is one.
+    """
+    found = restored(variable)
+    if found is None or found.enum is None:
+        return
+    group = group_at(found.enum.group)
+    if group is None or group.types.setdefault(found.enum.name, found.enum) != found.enum:
+        return
+    variable.enum, variable.attributes = found.enum, found.attributes
 
 
 def restored(variable: Variable) -> Variable | None:

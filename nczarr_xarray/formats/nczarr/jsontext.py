@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias
 
 from nczarr_fsspec.errors import FormatError
@@ -214,3 +215,17 @@ def _word(text: str) -> JSON:
     if lowered == "null":
         return None
     return Number(text) if _NUMBER.fullmatch(text) else text
+
+
+def same(one: JSON, other: JSON) -> bool:
+    """Tell whether two documents have the same content, however their numbers are spelt."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(v, other[k]) for k, v in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, Number) and isinstance(other, Number) and one != other:
+        try:
+            return Decimal(one) == Decimal(other)
+        except InvalidOperation:
+            return False
+    return bool(one == other)

@@ -1,37 +1,13 @@
-"""The read rounds of a walk over the metadata, their answers, and the nodes found."""
+"""What is asked of a walk over the metadata, and the nodes that it found."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.keystore import Listing, Object
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON
 from nczarr_xarray.formats.nczarr.spellings import GroupLists
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRound:
-    """A read round: objects to read and prefixes to list, all in one go."""
-
-    keys: tuple[str, ...]
-    prefixes: tuple[str, ...] = ()
-
-    def __await__(self) -> Generator[ReadRound, Answer, Answer]:
-        return (yield self)
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answers of the store in the order of the `ReadRound`: None where there is nothing.
-
-    A listing of None means that the store cannot list.
-    """
-
-    objects: Sequence[Object]
-    listings: Sequence[Listing] = ()
 
 
 @dataclass(frozen=True, slots=True)

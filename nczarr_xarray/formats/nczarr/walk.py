@@ -26,7 +26,8 @@ from nczarr_fsspec.keystore import Listing, Object, is_safe_name
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
-from nczarr_xarray.formats.nczarr.nodes import Answer, GroupNode, Nodes, ReadRound, WalkOptions
+from nczarr_xarray.formats.nczarr.nodes import GroupNode, Nodes, WalkOptions
+from nczarr_xarray.formats.objects import Answer, ReadRound
 from nczarr_xarray.formats.strangers import about_strangers
 
 #: Some programs write metadata of both versions. Then those of Zarr 3 are used, as in zarr-python,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import math
-import struct
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +17,7 @@ from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN
-from nczarr_xarray.formats.nczarr.attributes import as_float
+from nczarr_xarray.formats.nczarr.attributes import float_of
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number, dumps
 from nczarr_xarray.formats.nczarr.zarray import MAX_SIZE
 from nczarr_xarray.model import Array, CodecConfig
@@ -24,6 +26,8 @@ FILE = "zarr.json"
 #: Codecs that need another one before or behind them, which makes bytes of elements.
 _OF_ARRAYS = frozenset({"transpose"})
 _OF_BYTES = frozenset({"blosc", "crc32c", "gzip", "zstd"})
+#: The type of netCDF's char, which zarr-python warns of whenever it meets it.
+_CHAR = {"name": "null_terminated_bytes", "configuration": {"length_bytes": 1}}
 #: Zarr-python makes a list of the chunks of a selection: more would fill the memory.
 MAX_CHUNKS = 1 << 24
 #: Bytes that a chunk may have besides what codecs can make of it, and its entry in a shard's index.
@@ -139,17 +143,34 @@ def _with_bytes(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def zarr_array(store: KeyStore, path: str, metadata: dict[str, Any]) -> Any:
     """Make zarr-python's array of `metadata`."""
-    import zarr
-    from zarr.storage import StorePath
-
     from nczarr_xarray.zarr._adopted import ZarrKeyStore
     from nczarr_xarray.zarr._offered import StoreView
 
     zarr_store = store.store if isinstance(store, ZarrKeyStore) else StoreView(store)
-    array = zarr.Array(zarr.AsyncArray.from_dict(StorePath(zarr_store, path), metadata))
+    array = array_in(zarr_store, path, metadata)
     if isinstance(zarr_store, StoreView):
         zarr_store.most = _most_stored(array)
     return array
+
+
+def array_in(store: Any, path: str, metadata: dict[str, Any]) -> Any:
+    """Make zarr-python's array of `metadata`, in one of its stores."""
+    import zarr
+    from zarr.storage import StorePath
+
+    with _quiet(metadata):
+        return zarr.Array(zarr.AsyncArray.from_dict(StorePath(store, path), metadata))
+
+
+@contextmanager
+def _quiet(metadata: dict[str, Any]) -> Iterator[None]:
+    """Leave out zarr-python's warning of the type of char: who writes it is told."""
+    if metadata.get("data_type") != _CHAR:
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*does not have a Zarr V3 specification")
+        yield
 
 
 def _most_stored(array: Any) -> int:
@@ -177,9 +198,10 @@ def describe(store: KeyStore, path: str, metadata: dict[str, Any]) -> ZarrArray:
         dtype = np.dtype(object) if array.dtype.kind == "T" else np.dtype(array.dtype)
         chunks = tuple(int(n) for n in array.chunks)
         shape = tuple(int(n) for n in array.shape)
+        with _quiet(metadata):
+            stated = array.metadata.to_dict()["codecs"]
         codecs = tuple(
-            {"id": codec["name"], **(codec.get("configuration") or {})}
-            for codec in array.metadata.to_dict()["codecs"]
+            {"id": codec["name"], **(codec.get("configuration") or {})} for codec in stated
         )
     except NCZarrError:
         raise
@@ -212,13 +234,4 @@ def fill_value(value: JSON, dtype: np.dtype) -> JSON:
         return value
     if dtype.kind == "S":
         return base64.standard_b64decode(value).decode("utf-8", "replace")
-    if dtype.kind != "f":
-        return value
-    try:
-        return Number(repr(as_float(value)))
-    except ValueError:
-        pass
-    try:
-        return Number(repr(struct.unpack("<d", base64.standard_b64decode(value))[0]))
-    except struct.error as error:
-        raise ValueError(str(error)) from None
+    return float_of(value) if dtype.kind == "f" else value

@@ -19,10 +19,12 @@ import numpy as np
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, Listing, Object, is_safe_name
 from nczarr_xarray.formats.implied import ImpliedDimensions
-from nczarr_xarray.formats.nczarr import Naming, single_array
 from nczarr_xarray.formats.nczarr.attributes import decode_attributes
+from nczarr_xarray.formats.nczarr.build import Naming
+from nczarr_xarray.formats.nczarr.enums import MARK, restore
 from nczarr_xarray.formats.nczarr.jsontext import JSON, dumps, loads
 from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
+from nczarr_xarray.formats.nczarr.walk import single_array
 from nczarr_xarray.formats.strangers import about_strangers
 from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, describe, fill_value, plain
 from nczarr_xarray.model import NC_DTYPES, Attribute, Group, Hierarchy, Variable
@@ -300,6 +302,8 @@ class _Reading:
             text = array.dtype.kind in "OSU" and metadata["data_type"] != "variable_length_bytes"
             variable.nc_type = "string" if text else _NC_TYPES.get(array.dtype.newbyteorder("="))
             variable.attributes = self.attributes(document, array, variable.nc_type)
+            if MARK in variable.attributes:
+                restore(variable, self.root.find)
             self.implied.use(variable, self.dimensions(group, document, array))
             variable.array = array
         except NCZarrError as error:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.stored_source import chunk_lengths
+from nczarr_xarray.model import Variable
 from nczarr_xarray.tools.compare.blocks import READ_BYTES, Blocks, block_lengths
 from nczarr_xarray.tools.compare.reading import (
     Part,
     checked_sample,
-    chunk_lengths,
     itemsize,
     opened,
     paths_of,
@@ -31,6 +33,11 @@ from nczarr_xarray.tools.compare.structure import (
 from nczarr_xarray.tools.compare.tally import SHOWN, Tally
 from nczarr_xarray.tools.compare.values import Tolerance, differing
 
+if TYPE_CHECKING:
+    from fsspec.callbacks import Callback
+
+#: A variable of each dataset.
+Pair: TypeAlias = tuple[Variable, Variable]
 #: Bytes of a block of a sample.
 _SAMPLE_BYTES = 1 << 22
 
@@ -43,6 +50,7 @@ def compare(
     sample: int | None = None,
     tolerance: float | str = 0,
     encoding: bool = False,
+    callback: Callback | None = None,
 ) -> Comparison:
     """Compare two datasets: structure, attributes with types, and values, all to the last bit.
 
@@ -61,6 +69,8 @@ def compare(
         How much numbers may differ: ``0.01``, or ``"1%"`` of their magnitude.
     encoding
         Whether chunks, codecs and byte order are compared as well.
+    callback
+        A callback of fsspec that is told of the progress (`fsspec.callbacks`).
 
     Returns
     -------
@@ -79,19 +89,26 @@ def compare(
         failed = [path for side in sides for path in unreadable(side)]
         outlines = [Outline.of(side, only, storage=encoding).without(failed) for side in sides]
         tally = Tally(differences(*outlines))
-        parts = _parts(sides, only, sample)
-        for part, (one, other) in read_parts(sides, parts, tally):
+        divided = list(_divided(sides, only, sample))
+        progress = Progress("compare", shown=False, unit=" blocks", callback=callback)
+        counts = [blocks.count for _, blocks in divided]
+        progress.expect(sum(counts if sample is None else (min(sample, n) for n in counts)))
+        for part, (one, other) in read_parts(sides, _parts(divided, sample), tally):
+            progress.advance()
             mask = differing(one, other, allowed)
             if mask.any():
                 tally.differ(part.path, int(mask.sum()), _shown(part, mask, one, other))
+        progress.advance(progress.total - progress.done)  # of what cannot be read
         for side in sides:
             tally.finish(side, only)
         place_a, place_b = (side.store.url for side in sides)
         return tally.result(place_a, place_b, notes(*outlines))
 
 
-def _parts(sides: list[Opened], only: Collection[str] | None, sample: int | None) -> Iterator[Part]:
-    """Yield parts of the variables that both datasets have in one shape and type."""
+def _divided(
+    sides: list[Opened], only: Collection[str] | None, sample: int | None
+) -> Iterator[tuple[Pair, Blocks]]:
+    """Yield the variables that both datasets have in one shape and type, divided into blocks."""
     of_a, of_b = (readable_variables(side.hierarchy.root) for side in sides)
     most = READ_BYTES if sample is None else _SAMPLE_BYTES
     for path, variable in of_a.items():
@@ -100,11 +117,16 @@ def _parts(sides: list[Opened], only: Collection[str] | None, sample: int | None
             continue
         if other.shape != variable.shape or variable_type(other) != variable_type(variable):
             continue
-        grids = chunk_lengths(variable), chunk_lengths(other)
+        grids = [chunk_lengths(v.array, len(v.shape)) for v in (variable, other)]
         lengths = block_lengths(variable.shape, itemsize(variable), grids, most)
-        blocks = Blocks(variable.shape, lengths)
+        yield (variable, other), Blocks(variable.shape, lengths)
+
+
+def _parts(divided: Iterable[tuple[Pair, Blocks]], sample: int | None) -> Iterator[Part]:
+    """Yield the blocks of variables, or a sample of them."""
+    for pair, blocks in divided:
         for number in blocks.numbers(sample):
-            yield Part((variable, other), blocks.part(number))
+            yield Part(pair, blocks.part(number))
 
 
 def _shown(part: Part, mask: np.ndarray, a: np.ndarray, b: np.ndarray) -> list[Difference]:

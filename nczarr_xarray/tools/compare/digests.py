@@ -9,13 +9,13 @@ from typing import Any
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.stored_source import chunk_lengths
 from nczarr_xarray.model import Variable
 from nczarr_xarray.tools.compare.blocks import READ_BYTES, Blocks, block_lengths
 from nczarr_xarray.tools.compare.manifest import Digests, Manifest, digest
 from nczarr_xarray.tools.compare.reading import (
     Part,
     checked_sample,
-    chunk_lengths,
     itemsize,
     opened,
     paths_of,
@@ -124,7 +124,7 @@ def check(
 
 def _lengths(variable: Variable, unit: Sequence[int] | None = None) -> tuple[int, ...]:
     """Return the blocks of digests; blocks to read them in, if `unit` is theirs."""
-    grids = [chunk_lengths(variable)]
+    grids = [chunk_lengths(variable.array, len(variable.shape))]
     most = DIGEST_BYTES if unit is None else READ_BYTES
     return block_lengths(variable.shape, itemsize(variable), grids, most, unit)
 

@@ -59,16 +59,6 @@ def itemsize(variable: Variable) -> int:
     return max(1, size, _OBJECT_BYTES) if variable.dtype.hasobject else max(1, size)
 
 
-def chunk_lengths(variable: Variable) -> tuple[int, ...]:
-    """Return the chunk grid by which data are read well; 1 where any part is."""
-    array, ones = variable.array, (1,) * len(variable.shape)
-    if array is None or len(array.shape) != len(ones):
-        return ones
-    if array.blocks is not None:
-        return tuple(max(1, *lengths) if lengths else 1 for lengths in array.blocks)
-    return tuple(max(1, c) for c in array.chunk_shape) if array.is_chunked else ones
-
-
 def read_parts(
     sides: Sequence[Opened], parts: Iterable[Part], tally: Tally
 ) -> Iterator[tuple[Part, list[np.ndarray]]]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace as change
 from typing import Any
+
+import xarray as xr
 
 from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.errors import URLError
@@ -14,11 +17,13 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.nczarr.consolidated import KEY
 from nczarr_xarray.tools.doctor.cmip7 import cmip7_failures
 from nczarr_xarray.tools.doctor.diagnosis import Case, diagnose
+from nczarr_xarray.tools.doctor.measure import measure_network
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.predict import predict, predict_opening
 from nczarr_xarray.tools.doctor.report import Report
-from nczarr_xarray.tools.doctor.survey import Facts, Survey, survey
 from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.storage import Storage
+from nczarr_xarray.tools.survey import Facts, Survey, survey
 from nczarr_xarray.tools.validate.consolidated import consolidated
 from nczarr_xarray.tools.validate.subject import Subject
 
@@ -29,8 +34,9 @@ def doctor(
     target: Any,
     *,
     variable: str | None = None,
-    latency: float = _DEFAULT.latency,
-    bandwidth: float = _DEFAULT.bandwidth,
+    latency: float | None = None,
+    bandwidth: float | None = None,
+    measure: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     replace: Mapping[str, str] | None = None,
     allow: Allow = None,
@@ -43,45 +49,46 @@ def doctor(
     Parameters
     ----------
     target
-        Whatever `nczarr_xarray.open_hierarchy` opens.
+        Whatever `nczarr_xarray.open_hierarchy` opens; or what xarray opened from it.
     variable
         The path of the variable that reads are predicted of; by default the largest.
     latency
         Of the network, in seconds from a request to the first byte of its answer.
     bandwidth
         Bytes per second of all connections together.
+    measure
+        Whether latency and bandwidth that are not given are measured, by some requests for
+        bytes of the dataset; otherwise they are 50 ms and 125 MB/s.
     storage_options, replace, allow
         As of `nczarr_xarray.open_hierarchy`.
 
     Raises
     ------
     NCZarrError
-        If the dataset cannot be opened, or has no such variable.
+        If the dataset cannot be opened, has no such variable, or its network cannot be measured.
     """
-    network = Network(latency, bandwidth)
+    if isinstance(target, (xr.Dataset, xr.DataArray, xr.DataTree)):
+        target = Storage.of(target).source
     with open_hierarchy(
         target, storage_options=storage_options, replace=replace, allow=allow
     ) as opened:
+        found = survey(opened)
+        network = measure_network(opened, found) if measure else _DEFAULT
+        given = {"latency": latency, "bandwidth": bandwidth}
+        network = change(network, **{k: v for k, v in given.items() if v is not None})
         stale = tuple(_stale(opened, target, storage_options))
-        return examine(opened, network, variable, stale)
+        return _examine(opened, found, network, variable, stale)
 
 
-def examine(
+def _examine(
     opened: Opened,
+    found: Survey,
     network: Network,
-    variable: str | None = None,
-    stale: tuple[Finding, ...] = (),
+    variable: str | None,
+    stale: tuple[Finding, ...],
 ) -> Report:
-    """Do what `doctor` does, of an open dataset.
-
-    Parameters
-    ----------
-    network, variable
-        See there.
-    stale
-        What is known to be wrong with consolidated metadata.
-    """
-    hierarchy, found = opened.hierarchy, survey(opened)
+    """Do what `doctor` does, of an open dataset."""
+    hierarchy = opened.hierarchy
     opening, is_consolidated = predict_opening(opened, found, network)
     case = Case(hierarchy, found, opening, consolidated=is_consolidated, stale=stale)
     facts = _chosen(opened, found, variable)

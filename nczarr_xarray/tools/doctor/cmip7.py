@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterator
 
 from nczarr_xarray.model import Group
-from nczarr_xarray.tools.doctor.survey import Facts, Survey
 from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.survey import Facts, Survey
 
 #: Bytes of a chunk of the data variable before codecs, at least.
 LEAST = 4 << 20

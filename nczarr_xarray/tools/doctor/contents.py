@@ -11,7 +11,7 @@ from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.transport.request import Data, Extent
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.tools.doctor.simulated import Content
-from nczarr_xarray.tools.doctor.survey import Facts, sizes_of
+from nczarr_xarray.tools.survey import Facts, sizes_of
 
 #: Extents that a request names where the server is not known: most servers of HTTP take several.
 _RANGES = 100

@@ -9,8 +9,8 @@ from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.tools.doctor.rehearsal import Cost
-from nczarr_xarray.tools.doctor.survey import Facts, Survey
 from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.survey import Facts, Survey
 
 #: Chunks of fewer bytes before codecs cost more to ask for than to bring, ...
 SMALL = 1 << 18

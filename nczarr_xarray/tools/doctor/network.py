@@ -10,8 +10,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 import selectors
+from collections.abc import Awaitable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self.now
+
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        run = super().run_until_complete
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return run(future)
+        with ThreadPoolExecutor(1) as threads:  # this thread has a loop that runs, as in Jupyter
+            return threads.submit(run, future).result()
 
 
 class _Selector(selectors.DefaultSelector):

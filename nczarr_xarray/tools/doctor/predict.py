@@ -11,13 +11,14 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import Array
 from nczarr_xarray.tools.doctor.contents import FileContent, TreeContent
+from nczarr_xarray.tools.doctor.decoding import decoding_seconds, touched
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.patterns import Key, selections
 from nczarr_xarray.tools.doctor.propose import proposals
 from nczarr_xarray.tools.doctor.proposed import in_file, in_tree, proposed_nbytes
 from nczarr_xarray.tools.doctor.rehearsal import Cost, Rehearsal
 from nczarr_xarray.tools.doctor.simulated import Content
-from nczarr_xarray.tools.doctor.survey import Facts, Survey
+from nczarr_xarray.tools.survey import Facts, Survey
 
 #: Reads of more chunks than this, or of more rows of plain elements, are not rehearsed: that would
 #: take longer than is of use.
@@ -94,9 +95,11 @@ def cost_of(
         with _rehearsal(opened, content, network) as rehearsal:
             variable = rehearsal.variable(facts.path)
             variable.array = array or variable.array
-            return rehearsal.selection(variable, key)
+            cost = rehearsal.selection(variable, key)
     except NCZarrError:  # which reading the variable would raise, too
         return None
+    begun = cost.rounds * network.latency
+    return cost.decoded(decoding_seconds(facts, key, chunks), begun)
 
 
 def _is_too_much(facts: Facts, key: Key, chunks: tuple[int, ...] | None) -> bool:
@@ -107,11 +110,7 @@ def _is_too_much(facts: Facts, key: Key, chunks: tuple[int, ...] | None) -> bool
         pieces, most = (*(1 for _ in shape[1:]), *shape[-1:]), MOST_ROWS
     elif math.prod(pieces) * facts.itemsize > MOST_BYTES:
         return True
-    count = 1
-    for index, length, piece in zip(key, shape, pieces, strict=True):
-        first, stop, _ = index.indices(length) if isinstance(index, slice) else (0, 1, 1)
-        count *= max(1, -(-(stop - first) // max(1, piece)))
-    return count > most
+    return math.prod(len(part) for part in touched(key, shape, pieces)) > most
 
 
 def _layout(

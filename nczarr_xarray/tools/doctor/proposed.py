@@ -12,7 +12,7 @@ import numpy as np
 
 from nczarr_xarray.formats.rounds import read, together
 from nczarr_xarray.model import Array, ChunkedArray, ChunkTable, FileChunks, grid_of
-from nczarr_xarray.tools.doctor.survey import Facts
+from nczarr_xarray.tools.survey import Facts
 
 #: Entries of a node of HDF5's first kind of index, at most and as netCDF-C fills them.
 _MOST, _FILLED = 64, 46

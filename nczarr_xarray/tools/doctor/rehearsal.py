@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -42,13 +42,20 @@ class Cost:
     nbytes
         That come.
     seconds
-        Until the last byte; decoding goes on meanwhile and is not counted.
+        Until the last byte has come, and is decoded as far as `decoding` says.
+    decoding
+        Seconds that the processors of this machine take to decode what came.
     """
 
     rounds: int
     requests: int
     nbytes: int
     seconds: float
+    decoding: float = 0.0
+
+    def decoded(self, decoding: float, begun: float) -> Cost:
+        """Return the cost with the time of decoding, which begins with the first bytes."""
+        return replace(self, decoding=decoding, seconds=max(self.seconds, begun + decoding))
 
 
 class Rehearsal:
@@ -74,7 +81,11 @@ class Rehearsal:
         try:
             self.opened = self._open_file(url) if file else self._open_tree(url)
             touched = _touched(self.opened.hierarchy.root)
-            self._fetch([_quietly(self._read(variable, None)) for variable in touched])
+            reads = [_quietly(self._read(variable, None)) for variable in touched]
+            reading = self.opened.reading
+            if reads and reading is not None:  # as `Opened.read_many` does
+                reads.append(reading.watch())
+            self._fetch(reads)
         except BaseException:
             self.transport.close()
             raise

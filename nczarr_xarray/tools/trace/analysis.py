@@ -105,9 +105,9 @@ def bandwidth(records: Sequence[Record], numbers: Sequence[int]) -> float | None
     by_round: dict[int, list[Try]] = {}
     for record, number in zip(records, numbers, strict=True):
         by_round.setdefault(number, []).extend(record.tries)
-    speeds = [_speed(tries) for tries in by_round.values() if _size(tries) >= TELLING]
+    speeds = [speed(tries) for tries in by_round.values() if _size(tries) >= TELLING]
     told = [speed for speed in speeds if speed]
-    return max(told) if told else _speed([one for tries in by_round.values() for one in tries])
+    return max(told) if told else speed([one for tries in by_round.values() for one in tries])
 
 
 def pauses(record: Record) -> list[float]:
@@ -129,7 +129,7 @@ def _size(tries: Iterable[Try]) -> int:
     return sum(one.nbytes for one in tries)
 
 
-def _speed(tries: Sequence[Try]) -> float | None:
+def speed(tries: Sequence[Try]) -> float | None:
     """Return the bytes per second of bodies; None if they took no time."""
     begins = (one.begin if one.first_byte is None else one.first_byte for one in tries)
     spans = zip(begins, tries, strict=True)

@@ -45,7 +45,7 @@ def loads(text: str, shown: str) -> tuple[list[Record], float]:
         reason = f"is a trace of version {document.get('version')!r}; version {VERSION} is read"
         raise FormatError(shown, reason)
     try:
-        records = [_record(item) for item in _items(document["requests"])]
+        records = [record_of(item) for item in _items(document["requests"])]
         return records, _time(document["seconds"])
     except KeyError as error:
         raise FormatError(shown, f"is a damaged trace: it lacks {error.args[0]!r}") from None
@@ -53,7 +53,8 @@ def loads(text: str, shown: str) -> tuple[list[Record], float]:
         raise FormatError(shown, f"is a damaged trace: {error}") from None
 
 
-def _record(item: Any) -> Record:
+def record_of(item: Any) -> Record:
+    """Return a record from parsed JSON; `ValueError` or `KeyError` if it is none."""
     item = _object(item)
     tries = tuple(_try(one) for one in _items(item["tries"]))
     asked = _time(item["asked"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from typing import Any, Self
 
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.transport import recording
-from nczarr_fsspec.transport.recording import Record, recorded
+from nczarr_fsspec.transport.recording import Record, recorded, recorded_elsewhere, tell
 from nczarr_xarray.tools.trace import comparison, document, page, svg
 from nczarr_xarray.tools.trace.analysis import Summary, summarize
 from nczarr_xarray.tools.trace.replay import replay
@@ -105,8 +106,9 @@ class Trace:
 def trace() -> Iterator[Trace]:
     """Record the requests of this process that are answered meanwhile, of all its threads.
 
-    Recorded is what this package reads and writes at other places, whatever asks for it. Not
-    recorded are local files, and other processes.
+    Recorded is what this package reads and writes at other places, whatever asks for it, and what
+    processes do that are started meanwhile on this machine, such as dask's workers. Not recorded
+    are local files, and other processes.
 
     Examples
     --------
@@ -118,8 +120,15 @@ def trace() -> Iterator[Trace]:
     records: list[Record] = []
     began = recording.now()
     try:
-        with recorded(records.append):
-            yield found
+        with recorded_elsewhere() as elsewhere:
+            try:
+                with recorded(records.append):
+                    yield found
+            finally:
+                for line in elsewhere():
+                    record = document.record_of(json.loads(line))
+                    records.append(record)
+                    tell(record)  # a trace around this one
     finally:
         found.seconds = recording.now() - began
         since = (_since(record, began) for record in list(records))

@@ -15,9 +15,9 @@ from nczarr_fsspec.changes.journal import (
     Journal,
     is_state,
 )
-from nczarr_fsspec.changes.owner import Owner, parse_json
 from nczarr_fsspec.changes.recovery import read
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.owner import Owner, parse_json
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_xarray.export.cfa.claim import claim_key, holder
 from nczarr_xarray.tools.finding import Finding
@@ -117,10 +117,12 @@ def claims(subject: Subject) -> Iterator[Finding]:
 def temporaries(subject: Subject) -> Iterator[Finding]:
     """Find files in a directory tree whose writing was cut off."""
     store = subject.place.store if subject.place is not None else None
-    for key in store.temporary_keys() if isinstance(store, DirectoryWriter) else ():
-        text = "an object that is being written, or whose writer died"
-        advice = "its name does not tell which: remove it when no writer is at work"
-        yield warning("leftover-temporary", key, text, advice)
+    for key, owner in store.temporaries() if isinstance(store, DirectoryWriter) else ():
+        if owner.is_dead():
+            text = f"an object whose writer died before it was complete ({owner})"
+            yield warning("leftover-temporary", key, text, _FIX)
+        else:
+            yield note("writer", key, f"an object is being written ({owner})", _WAIT)
 
 
 def _object(subject: Subject, key: str) -> bytes | None:

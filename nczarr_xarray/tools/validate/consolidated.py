@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr import spellings
-from nczarr_xarray.formats.nczarr.consolidated import KEY, Consolidated, same
-from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
+from nczarr_xarray.formats.nczarr.consolidated import KEY, Consolidated
+from nczarr_xarray.formats.nczarr.jsontext import JSON, loads, same
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.finding import warning
 from nczarr_xarray.tools.validate.subject import Subject

@@ -10,20 +10,15 @@ import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError, StoreError, TooLargeError
 from nczarr_xarray.chunks.pieces import Index
-from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import ChunkedArray, FileChunks, FragmentArray, Variable, grid_of
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.finding import error
-from nczarr_xarray.tools.validate.objects import position
 from nczarr_xarray.tools.validate.subject import Subject
 
 #: Bytes and chunks that are decoded together, at most (one chunk may have more bytes).
 _BATCH_BYTES = 1 << 26
 _BATCH = 1 << 10
-#: Chunks of a file that are located together, and of which there may be at most.
-WINDOW = 1 << 16
-MOST_CHUNKS = 1 << 24
 
 Box = tuple[slice, ...]
 
@@ -71,14 +66,13 @@ def _boxes(subject: Subject, variable: Variable) -> Iterator[Box]:
     array = variable.array
     assert array is not None
     if isinstance(array, ChunkedArray) and subject.keys is not None:
-        for key in subject.chunk_keys[array.path]:
-            at = position(array, key)
+        for at in subject.positions(array):
             if at is not None:
                 yield _box(array.shape, array.chunk_shape, at)
     elif isinstance(array, FileChunks):
         grid = grid_of(array.shape, array.chunk_shape)
         with suppress(NCZarrError):  # `files.ends` has it
-            for ids, starts, _ in extents(subject, array):
+            for ids, starts, _ in subject.extents(array):
                 for number in ids[starts >= 0].tolist():
                     at = tuple(int(i) for i in np.unravel_index(number, grid))
                     yield _box(array.shape, array.chunk_shape, at)
@@ -87,20 +81,6 @@ def _boxes(subject: Subject, variable: Variable) -> Iterator[Box]:
         chunk_shape = array.chunk_shape if array.is_chunked else (1,) * len(variable.shape)
         source = StoredSource(subject.opened.reader(variable), variable, chunk_shape)
         yield from source.slabs(chunk_shape)
-
-
-def extents(
-    subject: Subject, array: FileChunks
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield numbers, starts and sizes of the chunks of an array in a file, some at a time."""
-    assert subject.opened is not None
-    file = subject.opened.store
-    assert isinstance(file, DataFile)
-    count = min(math.prod(grid_of(array.shape, array.chunk_shape)), MOST_CHUNKS)
-    for first in range(0, count, WINDOW):
-        ids = np.arange(first, min(first + WINDOW, count))
-        table = file.parse(array.locate(ids))
-        yield ids, table.start, table.size
 
 
 def _box(shape: tuple[int, ...], chunks: tuple[int, ...], at: tuple[int, ...]) -> Box:

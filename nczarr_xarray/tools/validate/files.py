@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -10,9 +10,8 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.model import FileChunks, FileStrides, Variable
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate.data import extents
 from nczarr_xarray.tools.validate.finding import error
-from nczarr_xarray.tools.validate.subject import Subject
+from nczarr_xarray.tools.validate.subject import Extents, Subject
 
 _ADVICE = "the file was cut off: get it again"
 
@@ -40,14 +39,14 @@ def _beyond(subject: Subject, file: DataFile, variable: Variable, size: int) -> 
     """Count the chunks of a variable beyond the end of the file, and all that are stored."""
     array = variable.array
     beyond = count = 0
+    found: Iterable[Extents] = ()
     if isinstance(array, FileStrides) and array.inline is None:
-        table = file.parse(array.locate(np.zeros(1, np.int64)))
-        found = [(table.start, table.size)]
+        first = np.zeros(1, np.int64)
+        table = file.parse(array.locate(first))
+        found = [Extents(first, table.start, table.size)]
     elif isinstance(array, FileChunks):
-        found = [(starts, sizes) for _, starts, sizes in extents(subject, array)]
-    else:
-        found = []
-    for starts, sizes in found:
+        found = subject.extents(array)
+    for _, starts, sizes in found:
         stored = starts >= 0
         count += int(np.count_nonzero(stored))
         beyond += int(np.count_nonzero(stored & (starts + sizes > size)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_xarray.dataset.fragments import FragmentReader
-from nczarr_xarray.formats.cfa.decode import aggregated
+from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.finding import error
 from nczarr_xarray.tools.validate.subject import Subject

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from nczarr_fsspec.changes.owned import dataset_keys
 from nczarr_xarray.model import ChunkedArray, grid_of
@@ -58,7 +58,7 @@ def missing(subject: Subject) -> Iterator[Finding]:
     """Count chunks that are not stored, and read as fill values."""
     for array in _arrays(subject):
         count = math.prod(grid_of(array.shape, array.chunk_shape))
-        stored = sum(position is not None for position in _positions(subject, array))
+        stored = sum(position is not None for position in subject.positions(array))
         if stored < count:
             text = f"{count - stored:,} of {count:,} chunks are not stored: they read as fill value"
             yield note("chunk-missing", array.path, text, "nothing, if they were never written")
@@ -68,30 +68,12 @@ def outside(subject: Subject) -> Iterator[Finding]:
     """Find objects that are named like chunks, but lie outside of the grid of their array."""
     for array in _arrays(subject):
         keys = subject.chunk_keys[array.path]
-        found = [k for k, at in zip(keys, _positions(subject, array), strict=True) if at is None]
+        found = [k for k, at in zip(keys, subject.positions(array), strict=True) if at is None]
         if found:
             text = f"{len(found)} chunks lie outside of the shape {list(array.shape)}, or have "
             text += f"keys of another form: {_some(found)}"
             advice = "no reader sees them; remove them, or correct shape and dimension_separator"
             yield warning("chunk-outside", array.path, text, advice)
-
-
-def position(array: ChunkedArray, key: str) -> tuple[int, ...] | None:
-    """Return where in the grid a chunk is by its key; None if the array has no such chunk."""
-    grid = grid_of(array.shape, array.chunk_shape)
-    name = key[len(array.path) + 1 :]
-    if not grid:
-        return () if name == "0" else None
-    parts = name.split(array.separator)
-    if len(parts) != len(grid) or not all(part.isdecimal() for part in parts):
-        return None
-    found = tuple(map(int, parts))
-    inside = all(at < count for at, count in zip(found, grid, strict=True))
-    return found if inside and array.chunk_name(found) == key else None
-
-
-def _positions(subject: Subject, array: ChunkedArray) -> Iterable[tuple[int, ...] | None]:
-    return (position(array, key) for key in subject.chunk_keys[array.path])
 
 
 def _arrays(subject: Subject) -> Iterator[ChunkedArray]:

@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 
 from nczarr_fsspec.changes.create import remove_leftovers
 from nczarr_fsspec.changes.locks import Lock
+from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.undo import on_error
-from nczarr_xarray.dataset.targets import find_destination
+from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.export.cfa.claim import holder, settle
 from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace
@@ -30,6 +31,13 @@ def _remove_leftovers(target: Any, storage_options: Options) -> None:
     if place.store is not None:
         # a lock on nothing: to get it, a writer removes what dead ones left, and nothing else
         Lock.acquire(place.store, {}).release()
+
+
+def _remove_temporaries(target: Any, storage_options: Options) -> None:
+    """Remove files of a directory tree that were not complete when their writer died."""
+    store = WriteTarget(find_destination(target, storage_options)).store
+    assert isinstance(store, DirectoryWriter)  # as `changes.temporaries` found
+    store.delete([key for key, owner in store.temporaries() if owner.is_dead()])
 
 
 def _give_up_claim(target: Any, storage_options: Options) -> None:
@@ -58,6 +66,7 @@ _REPAIRS: dict[str, Callable[[Any, Options], None]] = {
     "leftover-lock": _remove_leftovers,
     "leftover-staged": _remove_leftovers,
     "leftover-sibling": _remove_leftovers,
+    "leftover-temporary": _remove_temporaries,
     "leftover-claim": _give_up_claim,
     "consolidated-damaged": _consolidate,
     "consolidated-stale": _consolidate,

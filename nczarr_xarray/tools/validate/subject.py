@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from nczarr_fsspec.changes.journal import JOURNAL, PRIVATE
 from nczarr_fsspec.changes.owned import METADATA, is_chunk_of
@@ -18,17 +21,39 @@ from nczarr_fsspec.errors import (
     StoreError,
 )
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_xarray.dataset.destinations import find_destination
+from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.dataset.targets import find_destination
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
-from nczarr_xarray.model import ChunkedArray, Group, Variable
+from nczarr_xarray.model import ChunkedArray, FileChunks, Group, Variable, grid_of
 
+#: Chunks of a file that are located together, and of which there may be at most.
+_WINDOW = 1 << 16
+_MOST_CHUNKS = 1 << 24
+#: Chunks of a file of which the places are kept, for several checks ask for them.
+_REMEMBERED = 1 << 22
 #: Generations of which the documents are looked at: Zarr 2, with NCZarr's keys or without.
 ZARR2 = ("G1", "G2U", "G2L", "G2A", "v2")
+
+
+class Extents(NamedTuple):
+    """Where chunks of an array in a file are.
+
+    Attributes
+    ----------
+    ids
+        Their numbers.
+    starts, sizes
+        As of `nczarr_xarray.model.ChunkTable`.
+    """
+
+    ids: np.ndarray
+    starts: np.ndarray
+    sizes: np.ndarray
 
 
 @dataclass
@@ -52,6 +77,9 @@ class Subject:
     failure: NCZarrError | None
     place: WriteTarget | None
     master: MasterPlace | None
+    _positions: dict[str, Sequence[tuple[int, ...] | None]] = field(default_factory=dict)
+    _extents: dict[str, Sequence[Extents]] = field(default_factory=dict)
+    _room: int = _REMEMBERED
 
     @classmethod
     def open(
@@ -186,6 +214,41 @@ class Subject:
             file: self.documents[start + file] for file in files if start + file in self.documents
         }
 
+    def positions(self, array: ChunkedArray) -> Sequence[tuple[int, ...] | None]:
+        """Return where in the grid the chunks of `chunk_keys` are; None for no place in it."""
+        found = self._positions.get(array.path)
+        if found is None:
+            found = [_position(array, key) for key in self.chunk_keys[array.path]]
+            self._positions[array.path] = found
+        return found
+
+    def extents(self, array: FileChunks) -> Iterator[Extents]:
+        """Yield where the chunks of an array in a file are, some at a time.
+
+        Raises
+        ------
+        NCZarrError
+            If they cannot be found.
+        """
+        if array.path in self._extents:
+            yield from self._extents[array.path]
+            return
+        assert self.opened is not None
+        file = self.opened.store
+        assert isinstance(file, DataFile)
+        count = min(math.prod(grid_of(array.shape, array.chunk_shape)), _MOST_CHUNKS)
+        windows: list[Extents] | None = [] if count <= self._room else None
+        for first in range(0, count, _WINDOW):
+            ids = np.arange(first, min(first + _WINDOW, count))
+            table = file.parse(array.locate(ids))
+            window = Extents(ids, table.start, table.size)
+            if windows is not None:
+                windows.append(window)
+            yield window
+        if windows is not None:
+            self._room -= count
+            self._extents[array.path] = windows
+
     @cached_property
     def chunk_keys(self) -> Mapping[str, list[str]]:
         """The keys that are named like chunks of each array of Zarr 2, by its path."""
@@ -198,6 +261,20 @@ class Subject:
             if path and is_chunk_of(key, path):
                 found[path].append(key)
         return found
+
+
+def _position(array: ChunkedArray, key: str) -> tuple[int, ...] | None:
+    """Return where in the grid a chunk is by its key; None if the array has no such chunk."""
+    grid = grid_of(array.shape, array.chunk_shape)
+    name = key[len(array.path) + 1 :]
+    if not grid:
+        return () if name == "0" else None
+    parts = name.split(array.separator)
+    if len(parts) != len(grid) or not all(part.isdecimal() for part in parts):
+        return None
+    found = tuple(map(int, parts))
+    inside = all(at < count for at, count in zip(found, grid, strict=True))
+    return found if inside and array.chunk_name(found) == key else None
 
 
 def _open(target: Any, **options: Any) -> Opened:

@@ -32,9 +32,9 @@ from nczarr_fsspec.changes.journal import (
     with_changes,
 )
 from nczarr_fsspec.changes.locks import Lock
-from nczarr_fsspec.changes.owner import AT_WORK, Owner
 from nczarr_fsspec.errors import ConflictError, IncompleteExportError, StoreError
 from nczarr_fsspec.keystore import ALL, RemoteStore
+from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_xarray.dataset.open import open_keys

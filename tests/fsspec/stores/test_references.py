@@ -31,10 +31,12 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.local import LocalFileBytes
-from nczarr_fsspec.references import are_references, open_references
+from nczarr_fsspec.references import open_references
 from nczarr_fsspec.stores import referencefiles
 from nczarr_fsspec.stores.referenceformat import MAX_GENERATED, JSONReferences, Part
+from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_fsspec.stores.referencetemplates import Templates
+from tests.support.examples import examples
 from tests.support.httpserver import Request, Server
 
 DATA = bytes(range(256)) * 64
@@ -509,7 +511,7 @@ def test_requests_are_tried_again() -> None:
         min_size=1,
     )
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_all_kinds_of_references_at_once(
     several: Server, contents: dict[str, bytes | int | tuple[int, int, int]]
 ) -> None:

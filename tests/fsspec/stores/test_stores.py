@@ -50,6 +50,7 @@ from nczarr_fsspec.stores.directory import SMALL
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from nczarr_fsspec.transport import policy as _policy
 from tests.support.archives import DATASET, HOSTILE, write_zip
+from tests.support.filesystems import own_memory
 from tests.support.httpserver import Server
 from tests.support.s3server import S3Server, s3_server  # noqa: F401  # the fixture
 
@@ -444,7 +445,7 @@ class TestFilesystems:
                     raise result
 
     def test_a_memory_of_its_own(self, tmp_path: Path) -> None:
-        fs = MemoryFileSystem(global_store=False, skip_instance_cache=True)
+        fs = own_memory()
         fs.pipe_file("/d/x", b"1")
         fs.pipe_file("/d.zip", write_zip(tmp_path / "d.zip").read_bytes())
         assert open_keystore(fs.get_mapper("/d")).get_many(["x"]) == [b"1"]

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ import zarr.storage
 from fsspec import AbstractFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
-from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +37,7 @@ from nczarr_fsspec import (
     ZipStore,
 )
 from nczarr_fsspec.destination import open_destination
+from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.stores.zipwrite import pack
@@ -45,6 +46,7 @@ from nczarr_xarray.zarr._adopted import ZarrWriter
 from tests.support.archives import DATASET, HOSTILE, write_zip
 from tests.support.disks import tiny_disk
 from tests.support.examples import examples
+from tests.support.filesystems import own_memory
 from tests.support.s3server import S3Server
 
 #: SeaweedFS takes a backslash for a slash
@@ -341,7 +343,7 @@ def _actions(draw: st.DrawFn) -> list[tuple[str, Any]]:
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 def test_every_store_is_a_dict(tmp_path_factory: pytest.TempPathFactory, actions: Any) -> None:
     folder = tmp_path_factory.mktemp("model")
-    fs = MemoryFileSystem(global_store=False, skip_instance_cache=True)
+    fs = own_memory()
     stores: list[WritableStore] = [
         DirectoryWriter(folder / "d"),
         DirectoryWriter(folder / "n", atomic=False),
@@ -525,9 +527,25 @@ class TestDirectoryWriter:
 
     def test_temporaries_of_the_dead_are_no_keys(self, tmp_path: Path) -> None:
         store = DirectoryWriter(tmp_path)
-        (tmp_path / ".nczarr-tmp-0123456789abcdef").write_bytes(b"")
+        name = ".nczarr-tmp-a-host-12ab-4711-99-0123456789abcdef"
+        (tmp_path / name).write_bytes(b"")
         (tmp_path / ".nczarr-tmp-of-a-user").write_bytes(b"")
         assert store.keys_below("") == [".nczarr-tmp-of-a-user"]
+        assert list(store.temporaries()) == [(name, Owner("a-host", "12ab", 4711, "99", ""))]
+
+    def test_a_temporary_tells_its_writer(self, tmp_path: Path) -> None:
+        store = DirectoryWriter(tmp_path)
+        found: list[tuple[str, Owner]] = []
+
+        def fill(path: str) -> None:
+            Path(path).write_bytes(b"")
+            found.extend(store.temporaries())
+
+        store.put_file("v/0", fill)
+        ((name, owner),) = found
+        assert name.startswith("v/.nczarr-tmp-")
+        assert owner == replace(Owner.here(), since="")
+        assert not owner.is_dead()
 
     def test_links_are_followed_and_end(self, tmp_path: Path) -> None:
         (tmp_path / "d/v").mkdir(parents=True)

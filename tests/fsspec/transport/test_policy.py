@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, Self
@@ -16,6 +17,7 @@ from fsspec.implementations.http import HTTPFileSystem
 from nczarr_fsspec import FsspecStore, StoreError, URLError
 from nczarr_fsspec.resolve import open_data
 from nczarr_fsspec.transport import policy as _policy
+from nczarr_fsspec.transport import throttle
 from nczarr_fsspec.transport.policy import (
     ATTEMPTS,
     WINDOW,
@@ -99,13 +101,16 @@ class TestGivenUp:
         assert seconds == pytest.approx(LIMITS.whole, abs=1)
 
     def test_a_busy_server(self, read: Any, caplog: pytest.LogCaptureFixture) -> None:
-        _policy.warnings._last = -math.inf
-        with caplog.at_level(logging.WARNING, "nczarr_fsspec.requests"):
+        throttle._retries._last = -math.inf
+        with caplog.at_level(logging.INFO, "nczarr_fsspec.transport"):
             text, seconds, requests = given_up(read, busy)
         assert "HTTP status 503" in text
         assert requests == ATTEMPTS
         assert seconds <= WAITS
         assert "HTTP status 503 OK; trying again in" in caplog.text
+        assert re.search(r"HTTP status 503.*; \d+ requests at a time from now on", caplog.text)
+        # without logging configured, Python shows warnings on standard error, and these not
+        assert {record.levelno for record in caplog.records} == {logging.INFO}
 
     def test_seconds_for_the_whole(self, read: Any) -> None:
         for make in (silent, silent_body, drip, steady):

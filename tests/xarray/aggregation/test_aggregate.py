@@ -9,6 +9,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+from fsspec.callbacks import Callback
 
 import nczarr_xarray
 from nczarr_fsspec.errors import (
@@ -54,6 +55,27 @@ def test_classic_masters_of_classic_files(tmp_path: Path) -> None:
     aggregate(files, tmp_path / "m.nca", cfa_version="0.4", format="CFA3")
     assert (tmp_path / "m.nca").read_bytes()[:3] == b"CDF"
     check_field(tmp_path / "m.nca", 6)
+
+
+def test_classic_masters_have_the_types_of_classic_netcdf(tmp_path: Path) -> None:
+    files = [tmp_path / f"{first}.nc" for first in (0, 3)]
+    for first, file in zip((0, 3), files, strict=True):
+        steps = np.arange(first, first + 3)
+        xr.Dataset({"n": ("t", steps)}, {"t": steps}).to_netcdf(file)
+    master = tmp_path / "m.nca"
+    aggregate(files, master, cfa_version="0.4", format="CFA3")
+    with xr.open_dataset(master, engine="nczarr") as ds:
+        assert ds["n"].dtype == ds["t"].dtype == "int32"
+        assert ds["n"].values.tolist() == ds["t"].values.tolist() == [*range(6)]
+
+
+def test_what_a_classic_master_cannot_hold_is_named(tmp_path: Path) -> None:
+    files = [str(tmp_path / f"{name}.nc") for name in "ab"]
+    for name, file in zip("ab", files, strict=True):
+        xr.Dataset({"v": ("x", [1.0])}, {"x": [name]}).to_netcdf(file)
+    with pytest.raises(ExportError, match="/x is text, which classic netCDF lacks"):
+        aggregate(files, tmp_path / "m.nca", cfa_version="0.4", format="CFA3")
+    assert not (tmp_path / "m.nca").exists()
 
 
 def test_addresses_are_relative_to_the_folder_of_the_master(tmp_path: Path) -> None:
@@ -421,3 +443,9 @@ def test_a_thousand_files_of_one_kind_are_described_once(tmp_path: Path) -> None
     assert len({id(file.layout) for file in found.files}) == 1
     assert len({id(file.value("/x")) for file in found.files}) == 1
     assert len({id(file.value("/time")) for file in found.files}) == 2
+
+
+def test_a_callback_counts_the_files(tmp_path: Path) -> None:
+    callback = Callback()
+    aggregate(months(tmp_path), tmp_path / "m.nca", callback=callback)
+    assert (callback.size, callback.value) == (3, 3)

@@ -16,7 +16,7 @@ from nczarr_fsspec.errors import ExportError, NCZarrError
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_xarray.aggregation import files
 from nczarr_xarray.aggregation.api import aggregate
-from nczarr_xarray.dataset.open import open_begun
+from nczarr_xarray.dataset.open_fragments import open_begun
 from tests.support.httpserver import Server
 from tests.support.manyfiles import TIME, Given, field, step, write
 
@@ -53,9 +53,16 @@ def steps(folder: Path, **options: Any) -> None:
         step(folder / f"{n}.nc", [2 * n, 2 * n + 1], **options)
 
 
-@pytest.mark.parametrize("time", [TIME, CHUNKED], ids=["plain", "chunked"])
-def test_one_of_them_is_parsed(tmp_path: Path, parsed: list[str], time: dict[str, Any]) -> None:
-    steps(tmp_path, time=time)
+FORMS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "chunked": {"time": CHUNKED},
+    "classic": {"form": "NETCDF3_CLASSIC"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_one_of_them_is_parsed(tmp_path: Path, parsed: list[str], form: dict[str, Any]) -> None:
+    steps(tmp_path, **form)
     with served(tmp_path) as urls:
         aggregate(urls[::-1], tmp_path / "m.nca")
         with xr.open_dataset(tmp_path / "m.nca", engine="nczarr", decode_times=False) as ds:

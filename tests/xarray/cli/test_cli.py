@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -47,18 +48,6 @@ def test_wrong_arguments_end_with_status_2(
         main(arguments)
     assert stopped.value.code == 2
     assert "usage: nczarr" in capsys.readouterr().err
-
-
-def test_start_imports_nothing_heavy_but_xarray() -> None:
-    # xarray's objects get their `.nczarr` as soon as the package is imported
-    code = (
-        "import sys, xarray; before = set(sys.modules);"  # (pandas imports pyarrow)
-        "from nczarr_xarray.cli.main import build_parser; build_parser();"
-        "heavy = {'zarr', 'fsspec', 'dask', 'pyarrow', 'matplotlib'} & sys.modules.keys();"
-        "print(*sorted(heavy - before))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "\n"
 
 
 def test_storage_options_are_json_or_text() -> None:
@@ -126,6 +115,76 @@ def test_closed_pipe_is_quiet() -> None:
     assert process.returncode == 141
 
 
+#: Every command that prints, with {0} for a dataset and {1} for a netCDF-4 file.
+PRINTING = [
+    "--help",
+    "--version",
+    "info {0}",
+    "info --help",
+    "dump {0}",
+    "dump -h {0}",
+    "refs {1}",
+    "compare {0} {0}",
+    "compare --json {0} {1}",
+    "doctor {0}",
+    "doctor --json {0}",
+    "validate {1}",
+    "validate --json {1}",
+    "upgrade --dry-run {2}",
+    "trace -- nczarr info {0}",
+    "completion bash",
+    pytest.param("demo --output {2}", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows says it in another way")
+@pytest.mark.parametrize("arguments", PRINTING)
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly(
+    arguments: str, places: tuple[Path, ...], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As of `nczarr ... | head -0`: the pipe is closed before anything is printed."""
+    shutil.copytree(NC, tmp_path / "tree")
+    words = arguments.format(DATASET, places[3], tmp_path / "tree").split()
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", pipe)
+        assert main(words) == 141
+    said = capfd.readouterr()
+    assert said.out == ""
+    if words[0] == "trace":  # which says what it found where messages go
+        assert said.err.startswith("requests ")
+    else:
+        assert said.err == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "coloured"),
+    [
+        ({}, True),
+        ({"NO_COLOR": ""}, True),  # as no-color.org has it
+        ({"NO_COLOR": "0"}, False),
+        ({"TERM": "dumb"}, False),
+        (None, False),  # no terminal
+    ],
+)
+def test_colours_are_for_terminals(
+    settings: dict[str, str] | None, coloured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pty", reason="Windows has no such terminals")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in ({"TERM": "xterm"} | (settings or {})).items():
+        monkeypatch.setenv(name, value)
+    ours, theirs = os.pipe() if settings is None else os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as shown:
+        with os.fdopen(theirs, "w") as printed:
+            monkeypatch.setattr(sys, "stdout", printed)
+            assert main(["info", str(DATASET)]) == 0
+            text = shown.read(1 << 16)  # before the terminal is closed, which may lose it
+    assert b"types" in text
+    assert (b"\x1b[" in text) == coloured
+
+
 def test_module_runs_as_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "nczarr_xarray", "dump", "-h", str(DATASET)],
@@ -138,7 +197,7 @@ def test_module_runs_as_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_command_has_a_summary() -> None:
-    assert {"info", "dump", "demo"} <= set(build_parser().format_help().split())
+    assert {"info", "dump", "demo"} <= set(build_parser([]).format_help().split())
 
 
 # -- whatever is wrong is told in one line -----------------------------------------------

@@ -272,7 +272,8 @@ def test_progress(
 ) -> None:
     copy(cube, tmp_path / target, option)
     written = capsys.readouterr()
-    assert ("100" in written.err) is shown
+    assert ("100%" in written.err) is shown
+    assert ("B/s]" in written.err) is shown
     assert written.out == ""
 
 
@@ -354,7 +355,8 @@ def test_damaged_source_leaves_nothing(
 def test_options_that_netcdf_does_not_have(
     cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "--chunks" in failed(capsys, cube, tmp_path / "y.nc", "--consolidated", status=2)
+    message = failed(capsys, cube, tmp_path / "y.nc", "--consolidated", "--overwrite", status=2)
+    assert "--consolidated: not for netCDF-4, but for Zarr 3, Zarr 2, NCZarr" in message
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray import open_hierarchy
 from nczarr_xarray.cli.describe import (
-    GENERATIONS,
     Style,
     chunk_count,
     codec_text,
@@ -26,6 +25,7 @@ from nczarr_xarray.cli.describe import (
 )
 from nczarr_xarray.cli.info import store_kind
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.formats.generations import GENERATIONS
 from nczarr_xarray.model import (
     Attribute,
     ChunkedArray,

@@ -17,12 +17,18 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_fsspec.ranges.local import LocalFileBytes
-from nczarr_xarray.dataset.alike_files import AlikeFiles, AlikeStack, alike
+from nczarr_xarray.dataset.alike_files import (
+    AlikeFiles,
+    AlikeStack,
+    alike,
+    read_variable_pattern,
+)
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
-from nczarr_xarray.dataset.open import Fragments
+from nczarr_xarray.dataset.open import open_with
+from nczarr_xarray.dataset.open_fragments import Fragments
 from nczarr_xarray.formats.alike import MetadataPattern
-from nczarr_xarray.formats.hdf5.alike import read_pattern
+from tests.support.examples import examples
 
 ALL = (slice(None), slice(None))
 DATA = np.arange(12, dtype="f4").reshape(3, 4)
@@ -44,11 +50,11 @@ def write(path: Path, offset: float = 0.0, **options: Any) -> Path:
 
 
 def opened(path: Path, name: str = "tas") -> Opening:
-    return Fragments().open(str(path), None, name, depth=1, entire=False)
+    return Fragments(open_with).open(str(path), None, name, depth=1, entire=False)
 
 
 def learned(path: Path, name: str = "tas") -> AlikeStack:
-    files = AlikeFiles()
+    files = AlikeFiles(entire=False)
     assert files.learn(name, opened(path, name))
     assert files.stack is not None
     return files.stack
@@ -62,7 +68,7 @@ def read(stack: AlikeStack, path: Path | str, key: Any = ALL) -> np.ndarray | No
 
 def pattern_of(path: Path) -> MetadataPattern:
     file = DataFile(LocalFileBytes(path))
-    pattern = file.parse(read_pattern(str(path), file.source.size, "", "tas"))
+    pattern = file.parse(read_variable_pattern(file, "tas"))
     assert pattern is not None
     return pattern
 
@@ -162,7 +168,7 @@ def test_records_that_are_interleaved(tmp_path: Path) -> None:
     content = bytearray(paths[0].read_bytes())
     content[4:8] = b"\xff" * 4
     paths[0].write_bytes(content)
-    assert not AlikeFiles().learn("tas", opened(paths[0]))
+    assert not AlikeFiles(entire=False).learn("tas", opened(paths[0]))
 
 
 @pytest.mark.parametrize(
@@ -257,7 +263,7 @@ def test_what_is_no_such_file(tmp_path: Path) -> None:
 
 
 def test_few_patterns_are_learned(tmp_path: Path) -> None:
-    files = AlikeFiles()
+    files = AlikeFiles(entire=False)
     for number in range(12):
         path = write(tmp_path / f"{number}.nc", attributes={"units": "K" * (number + 1)})
         assert files.learn("tas", opened(path)) == (number < 8)
@@ -272,7 +278,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(400))
 @given(at=st.integers(0, 1 << 14), value=st.integers(0, 255), kind=st.sampled_from(list(KINDS)))
 def test_any_byte_that_counts(tmp_path: Path, at: int, value: int, kind: str) -> None:
     """A file that differs in one byte is read as the parser reads it, or not."""
@@ -313,7 +319,7 @@ def test_files_of_h5py(tmp_path: Path) -> None:
         for number in range(2):
             with h5py.File(tmp_path / f"{number}.h5", "w", libver=libver) as file:
                 file["v"] = DATA + number
-        files = AlikeFiles()
+        files = AlikeFiles(entire=False)
         assert files.learn("v", opened(tmp_path / "0.h5", "v")) == known
         if files.stack is not None:
             found = read(files.stack, tmp_path / "1.h5")

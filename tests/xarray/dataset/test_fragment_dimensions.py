@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.cli.main import main
+from tests.support.httpserver import Server
 from tests.support.manyfiles import write
 
 VALUES = np.arange(18.0).reshape(2, 3, 3)
@@ -43,7 +45,7 @@ ORDERS = [("t", "x", "y"), ("x", "t", "y"), ("y", "x", "t")]
 
 
 @pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
-@pytest.mark.parametrize("fragment_format", ["netCDF3", "NCZarr"])
+@pytest.mark.parametrize("fragment_format", ["netCDF3", "netCDF4", "NCZarr"])
 @pytest.mark.parametrize("names", ORDERS)
 def test_another_order_is_refused(
     tmp_path: Path, version: str, fragment_format: str, names: tuple[str, ...]
@@ -95,3 +97,39 @@ def test_dimensions_of_length_1_have_no_order(tmp_path: Path) -> None:
     write(tmp_path / "m" / "m.v.1.0.0.nc", {"v": (("y", "t", "x"), VALUES[1:, :1], {})})
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
         assert np.array_equal(ds.v, VALUES[:, :1])
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "remote"])
+@pytest.mark.parametrize("fragment_format", ["netCDF3", "netCDF4"])
+@pytest.mark.parametrize("wrong", [0, 1, 7, 11])
+def test_another_order_among_files_that_are_alike(
+    tmp_path: Path, fragment_format: Any, wrong: int, *, remote: bool
+) -> None:
+    """Files are compared byte by byte, and the names are among the bytes."""
+    values = np.arange(12 * 9.0).reshape(12, 3, 3)
+    xr.Dataset({"v": (("t", "y", "x"), values)}).nczarr.to_cfa(
+        tmp_path / "m.nca",
+        cfa_version="1.13",
+        subarray_shape={"t": 1},
+        fragment_format=fragment_format,
+    )
+    form = {"netCDF3": "NETCDF3_64BIT_OFFSET", "netCDF4": "NETCDF4"}[fragment_format]
+    for number in range(12):
+        names = ("t", "x", "y") if number == wrong else ("t", "y", "x")
+        path = tmp_path / "m" / f"m.v.{number}.0.0.nc"
+        assert path.exists()
+        write(path, {"v": (names, values[number : number + 1], {})}, form)
+    with ExitStack() as stack:
+        target = str(tmp_path / "m.nca")
+        if remote:
+            files = {
+                f"/{path.relative_to(tmp_path).as_posix()}": path.read_bytes()
+                for path in tmp_path.rglob("*.nc*")
+                if path.is_file()
+            }
+            target = stack.enter_context(Server(files, etag='"1"')).url + "/m.nca"
+        ds = stack.enter_context(xr.open_dataset(target, engine="nczarr"))
+        others = [number for number in range(12) if number != wrong]
+        assert np.array_equal(ds.v[others], values[others])
+        with pytest.raises(FormatError, match=rf"fragment \({wrong}, 0, 0\) of /v"):
+            ds.v.load()

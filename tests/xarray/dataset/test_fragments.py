@@ -57,7 +57,9 @@ class Held:
     ) -> Opening:
         return self.variable(target.removeprefix("/d/"))
 
-    def find(self, target: str, storage_options: Any, path: str) -> RemoteFile | None:
+    def find(
+        self, target: str, storage_options: Any, path: str, *, entire: bool
+    ) -> RemoteFile | None:
         raise AssertionError(f"{target} is not remote")
 
     def reader(self, array: FragmentArray) -> FragmentReader:

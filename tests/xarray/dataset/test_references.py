@@ -225,6 +225,7 @@ def test_groups(tmp_path: Path) -> None:
         opened(target, group="model/none")
 
 
+@pytest.mark.slow
 def test_dask_threads_and_processes(
     steps: tuple[dict[str, Any], xr.Dataset], tmp_path: Path
 ) -> None:

@@ -16,8 +16,8 @@ import xarray as xr
 import zarr
 
 from nczarr_xarray import FormatError, NCZarrWarning, StoreError
+from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.dataset.variable import loop_of
 from tests.support.httpserver import Server
 from tests.support.s3server import S3Server
 from tests.support.samples import CONSOLIDATED, NCZARR, vector

@@ -196,6 +196,7 @@ def test_a_lookup_reads_only_what_it_needs(folder: Path, name: str) -> None:
         assert session.rounds == 1
 
 
+@pytest.mark.slow
 def test_two_hundred_scattered_variables(tmp_path: Path) -> None:
     """Defined and written one after another: headers and attributes lie all over the file."""
     path = tmp_path / "many.nc"

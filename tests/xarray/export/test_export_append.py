@@ -419,3 +419,63 @@ def test_two_that_are_to_be_computed_later(target: Path) -> None:
     xr.testing.assert_identical(opened(target), days(0, 3))
     dask.compute(later)
     xr.testing.assert_identical(opened(target), days(0, 5))
+
+
+# -- where there is nothing yet --------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", [None, "g/h"])
+@pytest.mark.parametrize("suffix", ["", ".zip"])
+def test_the_first_part_creates_the_dataset(tmp_path: Path, suffix: str, group: str | None) -> None:
+    path = tmp_path / f"table{suffix}"
+    for first, count in ((0, 3), (3, 1), (4, 2)):
+        part = days(first, count)
+        part.nczarr.to_nczarr(
+            path, append_dim="day", create=True, group=group, encoding=ENCODING,
+            unlimited_dims=["day"],
+        )  # fmt: skip
+    with xr.open_dataset(path, engine="nczarr", group=group) as found:
+        xr.testing.assert_identical(found.load(), days(0, 6))
+        assert found["value"].encoding["chunksizes"] == (4, 2)
+        assert found.encoding["unlimited_dims"] == {"day"}
+
+
+def test_a_group_is_created_beside_others(target: Path) -> None:
+    to_nczarr(days(0, 2), target, append_dim="day", create=True, group="more")
+    to_nczarr(days(2, 2), target, append_dim="day", create=True, group="more")
+    xr.testing.assert_identical(opened(target), days(0, 3))
+    with xr.open_dataset(target, engine="nczarr", group="more") as found:
+        xr.testing.assert_identical(found.load(), days(0, 4))
+
+
+def test_without_the_option_nothing_is_created(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    with pytest.raises(DatasetNotFoundError):
+        to_nczarr(days(0, 3), path, append_dim="day")
+    with pytest.raises(ExportError, match="goes with append_dim"):
+        to_nczarr(days(0, 3), path, create=True)
+    with pytest.raises(ExportError, match="no such dimension"):
+        to_nczarr(days(0, 3), path, append_dim="month", create=True)
+    tree = xr.DataTree.from_dict({"/": days(0, 3), "/g": days(0, 3)})
+    with pytest.raises(ExportError, match="group by group"):
+        to_nczarr(tree, path, append_dim="day", create=True)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["run.nca", "run.nczarr"])
+def test_the_first_part_creates_an_aggregation(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    parts = [days(first, 3).drop_vars("place") for first in (0, 3)]
+    for part in parts:
+        part.nczarr.to_cfa(
+            path,
+            append_dim="day",
+            create=True,
+            max_object_size=24,
+            encoding={"day": {"dtype": "i4"}},
+        )
+    with xr.open_dataset(path, engine="nczarr") as found:
+        expected = xr.concat(parts, "day", data_vars="minimal", coords="minimal")
+        xr.testing.assert_equal(found.load(), expected)
+    with pytest.raises(ExportError, match="goes with append_dim"):
+        parts[0].nczarr.to_cfa(tmp_path / "other.nca", create=True)

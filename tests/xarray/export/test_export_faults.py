@@ -20,8 +20,8 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.changes.journal import PRIVATE
-from nczarr_fsspec.changes.owner import Owner
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
+from nczarr_fsspec.owner import Owner
 from nczarr_xarray import recover, to_nczarr
 from tests.support.disks import tiny_disk
 from tests.support.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample

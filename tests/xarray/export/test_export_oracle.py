@@ -19,6 +19,7 @@ import zarr
 from hypothesis import HealthCheck, given, settings
 
 from nczarr_xarray import to_nczarr
+from nczarr_xarray.backend._compat import TO_ZARR_IGNORES_COMPRESSOR
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.api import plan_groups
 from nczarr_xarray.export.copy import open_other, plan_import
@@ -193,6 +194,8 @@ def test_netcdf_reads_what_we_write(files: Callable[[str], str], tmp_path: Path,
 @pytest.mark.parametrize("name", CONTENTS)
 def test_like_to_netcdf(files: Callable[[str], str], tmp_path: Path, name: str) -> None:
     """What xarray's writer makes a netCDF-4 file of, `to_nczarr` makes the same NCZarr of."""
+    if name == "compression" and not TO_ZARR_IGNORES_COMPRESSOR:
+        pytest.skip("an older xarray writes netCDF-4 without bzip2 and zstd")
     theirs = str(tmp_path / "theirs.nc")
     with xr.open_dataset(files(name), engine="netcdf4") as dataset:
         dataset = writable(dataset)

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from nczarr_xarray import compare, to_nczarr
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.export import write_task
+from nczarr_xarray.export import steps
+from tests.support.examples import examples
 from tests.support.h5load import stored_chunks
 from tests.support.realservers import RangeServer
 
@@ -308,7 +309,7 @@ def variables(draw: st.DrawFn) -> Callable[[Path], None]:
     return write
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(write=variables(), form=st.sampled_from(["nczarr", "4.9.2", "zarr"]))
 def test_moved_or_not_it_is_the_same(write: Callable[[Path], None], form: str) -> None:
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
@@ -320,7 +321,7 @@ def test_moved_or_not_it_is_the_same(write: Callable[[Path], None], form: str) -
         for path in ("moved", "decoded"):
             (folder / path).mkdir()
         moved = copied(folder / "x.nc", folder / "moved", form)
-        patch.setattr(write_task, "stored_alike", lambda *_: False)
+        patch.setattr(steps, "stored_alike", lambda *_: False)
         copied(folder / "x.nc", folder / "decoded", form)
         found = compare(folder / "moved" / "y", folder / "decoded" / "y", encoding=True)
         assert found.equal, found

@@ -21,7 +21,6 @@ _WAITING = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may run these tests, ignores it
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.export.netcdf_file import _write_variable
 from nczarr_xarray.export import netcdf_file
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.moving import Mover
@@ -30,7 +29,7 @@ def wait(*args, **options):
     print("writing", flush=True)
     signal.pause()
 
-ChunkWriter.write = Mover.run = netcdf_file._write_variable = wait
+ChunkWriter.write = Mover.run = netcdf_file._write_values = wait
 exec(sys.argv[1])
 """
 

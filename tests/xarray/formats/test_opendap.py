@@ -10,9 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from nczarr_fsspec.errors import FormatError, StoreError
-from nczarr_xarray.dataset.open import Fragments
+from nczarr_xarray.dataset.open import open_with
+from nczarr_xarray.dataset.open_fragments import Fragments
 from nczarr_xarray.formats.opendap import is_dap
 from tests.support.dapserver import dap_server
+from tests.support.examples import examples
 from tests.support.keys import outer, outer_keys, point_keys, pointwise
 
 DATA = np.arange(24, dtype="f4").reshape(4, 2, 3)
@@ -21,7 +23,7 @@ DATA = np.arange(24, dtype="f4").reshape(4, 2, 3)
 @pytest.fixture(scope="module")
 def opened() -> Any:
     with dap_server("tas", DATA, ("time", "y", "x"), {"units": "K"}) as url:
-        yield Fragments().open(f"{url}#mode=dap2", None, "tas", depth=1, entire=False)
+        yield Fragments(open_with).open(f"{url}#mode=dap2", None, "tas", depth=1, entire=False)
 
 
 def test_metadata(opened: Any) -> None:
@@ -31,13 +33,13 @@ def test_metadata(opened: Any) -> None:
     assert variable.attributes["units"].value == "K"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(30))
 @given(key=outer_keys(DATA.shape))
 def test_orthogonal(opened: Any, key: tuple[Any, ...]) -> None:
     np.testing.assert_array_equal(opened.reader.read(key), outer(DATA, key))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(30))
 @given(key=point_keys(DATA.shape))
 def test_points(opened: Any, key: tuple[Any, ...]) -> None:
     np.testing.assert_array_equal(opened.reader.read(key, points=True), pointwise(DATA, key))
@@ -50,17 +52,17 @@ def test_pickle(opened: Any) -> None:
 
 def test_a_server_that_is_asked_what_it_is() -> None:
     with dap_server("tas", DATA, ("time", "y", "x"), {}) as url:
-        found = Fragments().open(url, None, "tas", depth=1, entire=False)
+        found = Fragments(open_with).open(url, None, "tas", depth=1, entire=False)
         np.testing.assert_array_equal(found.reader.read(), DATA)
         with pytest.raises(FormatError, match="has no variable 'pr'"):
-            Fragments().open(url, None, "pr", depth=1, entire=False)
+            Fragments(open_with).open(url, None, "pr", depth=1, entire=False)
 
 
 def test_a_server_that_is_gone() -> None:
     with pytest.raises(
         StoreError, match=r"http://127\.0\.0\.1:9/x#dap2: cannot be read by OPeNDAP"
     ):
-        Fragments().open("http://127.0.0.1:9/x#dap2", None, "tas", depth=1, entire=False)
+        Fragments(open_with).open("http://127.0.0.1:9/x#dap2", None, "tas", depth=1, entire=False)
 
 
 @pytest.mark.parametrize(

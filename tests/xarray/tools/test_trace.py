@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import os
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import distributed
 import numpy as np
 import pytest
 import xarray as xr
@@ -23,6 +29,7 @@ from nczarr_xarray.cli.demo import DATASET
 from nczarr_xarray.tools.trace.replay import send
 from nczarr_xarray.tools.trace.trace import Trace
 from tests.support.httpserver import Server
+from tests.support.marks import slow_but
 from tests.support.remotefiles import write_file
 from tests.support.s3server import S3Server
 from tests.support.traces import LASTING
@@ -220,3 +227,115 @@ def test_reads_and_writes_in_s3_are_recorded_without_credentials(s3_server: S3Se
     for found in (written, read, again):
         assert s3_server.secret_key not in found.html()
         assert s3_server.access_key not in found.json()
+
+
+# ---- other processes
+
+READ = """
+import sys
+import xarray as xr
+print(xr.open_dataset(sys.argv[1], engine="nczarr")["v2"][5].values.sum())
+"""
+
+
+def in_a_fork(url: str) -> None:
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            xr.open_dataset(url, engine="nczarr")["v2"][5].load()
+            status = 0
+        except BaseException:  # noqa: BLE001 - which must not get any further here
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def ranges(found: Trace) -> set[str]:
+    """The ranges that were asked for, as HTTP has them; a client may ask again by itself."""
+    parts = [[f"{a}-{b - 1}" for a, b in one.extents or () if b] for one in found.records]
+    return {f"bytes={','.join(part)}" for part in parts}
+
+
+def in_a_program(url: str) -> None:
+    subprocess.run([sys.executable, "-c", READ, url], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("elsewhere", slow_but([in_a_fork, in_a_program], in_a_fork))
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_processes_that_are_started_are_recorded(
+    server: Server, elsewhere: Callable[[str], None]
+) -> None:
+    url = f"{server.url}/h5.nc"
+    with nczarr_xarray.trace() as outer:
+        with nczarr_xarray.trace() as found:
+            elsewhere(url)
+        with nczarr_xarray.trace() as nothing:
+            pass
+    assert ranges(found) == {request.range for request in server.requests}
+    assert "/v2" in {record.cause for record in found.records}
+    assert 0 <= found.records[0].asked <= found.records[-1].end <= found.seconds
+    assert nothing.records == []
+    assert [r.extents for r in outer.records] == [r.extents for r in found.records]
+    assert recording.recorders == ()
+    elsewhere(url)  # nobody records, and nothing is left
+    assert not [name for name in os.environ if name.startswith("NCZARR_TRACE")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["processes", "cluster"])
+def test_workers_of_dask_are_recorded(server: Server, where: str) -> None:
+    with nczarr_xarray.trace() as found:
+        ds = xr.open_dataset(f"{server.url}/h5.nc", engine="nczarr", chunks={})
+        if where == "processes":
+            ds["v2"].compute(scheduler="processes", num_workers=2)
+        else:
+            cluster = distributed.LocalCluster(
+                n_workers=2, threads_per_worker=1, dashboard_address=":0"
+            )
+            with cluster, distributed.Client(cluster):
+                ds["v2"].compute()
+    assert ranges(found) == {request.range for request in server.requests}
+    assert "/v2" in {record.cause for record in found.records}
+
+
+def test_a_record_that_is_not_whole_is_left_out(server: Server) -> None:
+    line = '{"url": "http://h/x", "asked": 1'
+    with recording.recorded_elsewhere() as elsewhere:
+        in_a_fork(f"{server.url}/h5.nc")
+        whole = [*elsewhere()]
+        (file,) = Path(os.environ["NCZARR_TRACE_FOLDER"]).iterdir()
+        with file.open("a") as damaged:
+            damaged.write(line)
+        assert [*elsewhere()] == whole != []
+
+
+# ---- a browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no browser: apt-get install chromium")
+def test_a_browser_shows_the_page_and_refuses_nothing_of_it(server: Server, tmp_path: Path) -> None:
+    found = traced(f"{server.url}/h5.nc")
+    found.save(tmp_path / "t.html")
+    command = [
+        str(CHROMIUM),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+    ]
+    command += [f"--user-data-dir={tmp_path}/profile", "--enable-logging=stderr"]
+    shown = subprocess.run(
+        [*command, f"--screenshot={tmp_path}/t.png", "--dump-dom", f"file://{tmp_path}/t.html"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert "CONSOLE" not in shown.stderr  # where it says what the page may not do, or does wrong
+    assert shown.stdout.count("<tr") == (tmp_path / "t.html").read_text().count("<tr") > 10
+    assert "</svg>" in shown.stdout

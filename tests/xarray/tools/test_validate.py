@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ import xarray as xr
 import nczarr_xarray.tools.validate.data
 from nczarr_fsspec.changes.create import partial_path
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, STAGED, WRITERS, Incomplete, Journal
-from nczarr_fsspec.changes.owner import AT_WORK, Owner
+from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_xarray import DatasetNotFoundError, NCZarrError, aggregate, to_nczarr, validate
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.model import FileChunks
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate import counts, fixable, repair
+from nczarr_xarray.tools.validate.subject import Subject
 from tests.support.damage import mutate
 from tests.support.httpserver import Server
 from tests.support.marks import slow_but
@@ -273,12 +276,22 @@ def test_what_a_dead_writer_left_beside_it(folder: Path) -> None:
     assert "leftover-sibling" not in codes(folder)
 
 
-def test_temporary_file_stays(folder: Path) -> None:
-    (folder / "t" / f".nczarr-tmp-{CHANGE}").write_bytes(b"part")
-    found = validate(folder)
-    assert [f.path for f in found if f.code == "leftover-temporary"] == [f"t/.nczarr-tmp-{CHANGE}"]
-    repair(folder, found)
-    assert (folder / "t" / f".nczarr-tmp-{CHANGE}").exists()
+def test_temporary_files(folder: Path) -> None:
+    dead, alive, away = (
+        folder / "t" / f".nczarr-tmp-{owner.mark}-{CHANGE}"
+        for owner in (DEAD, Owner.here(), replace(DEAD, host="elsewhere"))
+    )
+    for file in (dead, alive, away):
+        file.write_bytes(b"part")
+    found = {f.path: f for f in validate(folder) if ".nczarr-tmp-" in f.path}
+    assert {path: f.code for path, f in found.items()} == {
+        f"t/{dead.name}": "leftover-temporary",
+        f"t/{alive.name}": "writer",
+        f"t/{away.name}": "writer",
+    }
+    repair(folder, found.values())
+    assert [file.exists() for file in (dead, alive, away)] == [False, True, True]
+    assert without(validate(folder)) == []
 
 
 def test_chunk_that_leads_out(folder: Path) -> None:
@@ -307,6 +320,18 @@ def hdf5(tmp_path: Path) -> Path:
 
 def test_hdf5_file_is_sound(hdf5: Path) -> None:
     assert without(validate(hdf5, data=True)) == []
+
+
+def test_chunks_are_located_once(hdf5: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Subject.open(hdf5, None)) as subject:
+        assert subject.opened is not None
+        array = subject.opened.hierarchy.root.variables["v"].array
+        assert isinstance(array, FileChunks)
+        first = list(subject.extents(array))
+        assert sum(len(window.ids) for window in first) == 40
+        with monkeypatch.context() as patched:
+            patched.setattr(subject.opened, "store", None)  # which nothing can be read of
+            assert list(subject.extents(array)) == first
 
 
 def test_hdf5_file_that_was_cut_off(hdf5: Path) -> None:

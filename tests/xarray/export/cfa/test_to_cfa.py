@@ -12,6 +12,7 @@ import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
+from fsspec.callbacks import Callback
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ from nczarr_fsspec.errors import (
 from nczarr_xarray import recover, to_cfa
 from nczarr_xarray.export.cfa.claim import Claim
 from nczarr_xarray.export.cfa.master_place import MasterPlace
+from tests.support.examples import examples
 from tests.support.marks import slow_but
 
 VERSIONS = ("0.4", "0.6.2", "1.13")
@@ -643,7 +645,7 @@ def test_nothing_to_change(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_any_series_of_changes(tmp_path_factory: Any, data: st.DataObject) -> None:
     """Whatever is appended and replaced, in whatever fragments: it is what numpy has."""
@@ -711,3 +713,10 @@ def test_each_block_is_computed_once_and_where_it_is_written(tmp_path: Path) -> 
     xr.Dataset({"v": (("t", "x"), data)}).nczarr.to_cfa(tmp_path / "m.nca", subarray_shape={"t": 4})
     assert sorted(seen) == [(number, 0) for number in range(4)]
     assert len(names(tmp_path / "m")) == 2
+
+
+def test_a_callback_counts_the_fragments(tmp_path: Path) -> None:
+    callback = Callback()
+    table = xr.Dataset({"t": (("time", "x"), np.zeros((6, 100)))})
+    table.nczarr.to_cfa(tmp_path / "m.nca", subarray_shape={"time": 2}, callback=callback)
+    assert callback.size == callback.value > 0

@@ -17,7 +17,6 @@ from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.transport.http import HTTPTransport
 from nczarr_xarray import open_hierarchy
-from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.open_options import EVERYTHING
@@ -26,7 +25,7 @@ from nczarr_xarray.tools.doctor.network import Network, VirtualLoop
 from nczarr_xarray.tools.doctor.patterns import PATTERNS
 from nczarr_xarray.tools.doctor.predict import cost_of
 from nczarr_xarray.tools.doctor.rehearsal import Cost, Rehearsal
-from nczarr_xarray.tools.doctor.survey import survey
+from nczarr_xarray.tools.survey import survey
 from tests.support.virtualhttp import Make, Reply, Session, serving
 
 SHAPE = (120, 60, 90)
@@ -54,15 +53,6 @@ def write(path: Path, **options: Any) -> Path:
         data = np.random.default_rng(0).integers(0, 1000, SHAPE).astype("f4")
         ds.createVariable("v", "f4", COORDINATES, **options)[:] = data
     return path
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("predicted")
-    for name, options in FILES.items():
-        write(folder / name, **options)
-    assert main(["copy", f"{folder}/small.nc", f"{folder}/tree.nczarr"]) == 0
-    return folder
 
 
 class Loop(VirtualLoop):

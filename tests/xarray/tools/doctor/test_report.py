@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -100,8 +101,7 @@ def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         url = f"{server.url}/x.nczarr"
         remote = nczarr_xarray.doctor(url)
         server.set()
-        with nczarr_xarray.open_hierarchy(url) as opened:
-            opened.read(opened.hierarchy.root.variables["time"])
+        open_dataset(url, engine="nczarr").close()
         assert remote.opening.requests == server.control("stats")["requests"]
     (tmp_path / "x.nczarr" / "time" / ".zarray").write_text("{}")
     assert main(["doctor", f"{tmp_path}/x.nczarr"]) == 1
@@ -128,6 +128,15 @@ def test_what_cannot_be_read_stops_nothing(tmp_path: Path) -> None:
     report = nczarr_xarray.doctor(tmp_path / "y")
     assert {f.path for f in report.findings if f.code == "unreadable"} == {"/time", "/v"}
     assert set(report.predictions[0].costs.values()) == {None}
+
+
+def test_it_works_where_an_event_loop_runs(tmp_path: Path) -> None:
+    path = write(tmp_path / "v.nc", (20, 128, 256))
+
+    async def cell() -> str:  # as Jupyter runs it
+        return str(nczarr_xarray.doctor(path))
+
+    assert asyncio.run(cell()) == str(nczarr_xarray.doctor(path))
 
 
 def test_stale_consolidated_metadata(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import time
 from dataclasses import asdict, dataclass
@@ -15,6 +16,10 @@ from typing import Any
 #: The changes of this process that are under way. Its other locks are left over from changes that
 #: failed and could not remove them.
 AT_WORK: set[str] = set()
+
+_MARK = re.compile(
+    r"(?P<host>.*)-(?P<system>[0-9a-f]*)-(?P<pid>[0-9]+)-(?P<started>[a-z0-9]*)", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,20 @@ class Owner:
         pid = found.get("pid")
         return cls(pid=pid if isinstance(pid, int) else 0, **text)
 
+    @classmethod
+    def of_mark(cls, mark: str) -> Owner | None:
+        """Return the owner with a mark; None if it is no mark."""
+        match = _MARK.fullmatch(mark)
+        if match is None:
+            return None
+        host, system, pid, started = match.groups()
+        return cls(host, system, int(pid), started, "")
+
+    @property
+    def mark(self) -> str:
+        """A part of the names of files that tells which process writes them."""
+        return f"{self.host}-{self.system}-{self.pid}-{self.started}"
+
     @property
     def document(self) -> dict[str, Any]:
         """What `parse` takes."""
@@ -84,7 +103,8 @@ class Owner:
         return work not in AT_WORK if ours else self.is_dead()
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}, writing since {self.since}"
+        since = f", writing since {self.since}" if self.since else ""
+        return f"process {self.pid} on {self.host}{since}"
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -163,9 +163,17 @@ class RecordedFile(DataFile):
         return super()._extent(read)
 
 
-def survey(opened: Opened) -> Survey:
-    """Find out how all variables of a dataset are stored."""
-    variables = [v for group in opened.hierarchy.root.walk() for v in group.variables.values()]
+def survey(opened: Opened, among: Container[str] | None = None) -> Survey:
+    """Find out how the variables of a dataset are stored.
+
+    Parameters
+    ----------
+    among
+        Paths of those that are looked at; by default all.
+    """
+    groups = opened.hierarchy.root.walk()
+    variables = [v for group in groups for v in group.variables.values()]
+    variables = [v for v in variables if among is None or v.path in among]
     own = [v for v in variables if v.error is None and v.array is not None]
     facts = [Facts(v, v.array) for v in own if v.array is not None and not v.array.reads_itself]
     known = {one.path for one in facts}
@@ -210,10 +218,10 @@ def _stored(facts: Facts, table: ChunkTable | NCZarrError | None) -> Stored | No
 
 def _in_tree(store: KeyStore, facts: list[Facts]) -> Iterable[Facts]:
     largest = sorted(facts, key=lambda one: -one.nbytes)[:_SAMPLED]
-    sampled = {one.path: _sample(one) for one in largest}
+    sampled = {one.path: keys_of(one) for one in largest}
     sizes = sizes_of(store, [key for keys in sampled.values() for key in keys])
     for one in facts:
-        own = [sizes.get(key) for key in sampled.get(one.path, ())]
+        own = [sizes[key] for key in sampled.get(one.path, ()) if key in sizes]
         there = [size for size in own if size is not None]
         if not own or len(own) < len(sampled[one.path]):
             yield one
@@ -225,7 +233,7 @@ def _in_tree(store: KeyStore, facts: list[Facts]) -> Iterable[Facts]:
         yield Facts(one.variable, one.array, Stored(count, nbytes))
 
 
-def _sample(facts: Facts) -> list[str]:
+def keys_of(facts: Facts) -> list[str]:
     """Return the keys of some chunks, evenly spread."""
     last = min(max(0, facts.count - 1), _MOST_NUMBER)
     numbers = np.unique(np.linspace(0, last, SAMPLE).astype(np.int64))

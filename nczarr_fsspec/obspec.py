@@ -1,0 +1,45 @@
+"""Object stores of obspec, such as those of obstore, as a filesystem of fsspec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsspec.asyn import AsyncFileSystem
+
+
+class ObspecFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Files of a store that has obspec's ``HeadAsync`` and ``GetRangeAsync``, to be read.
+
+    The store sends its requests itself, with its own credentials, and tries again by itself.
+
+    Parameters
+    ----------
+    store
+        The store.
+    base
+        The URL of its root, for messages.
+    identity
+        What tells this store from others; its text need not.
+    """
+
+    protocol = "obspec"
+    cachable = False
+
+    def __init__(self, store: Any, base: str, identity: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.store = store
+        self.base = base
+
+    def unstrip_protocol(self, name: str) -> str:
+        return f"{self.base.rstrip('/')}/{name.lstrip('/')}"
+
+    async def _info(self, path: str, **_: Any) -> dict[str, Any]:
+        found = await self.store.head_async(path)
+        return {"type": "file", **found}
+
+    async def _cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **_: Any
+    ) -> bytes:
+        if end is None:
+            end = (await self.store.head_async(path))["size"]
+        return bytes(await self.store.get_range_async(path, start=start or 0, end=end))

@@ -1,0 +1,101 @@
+"""Parts of chunks of plain elements: the bytes from the first wanted element to the last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nczarr_xarray.chunks.pieces import Part
+from nczarr_xarray.chunks.plan import ChunkTask, Plan
+
+#: A part of a chunk is read where at most one of so many elements is wanted: what is at hand
+#: costs little more than its bytes; to what is far away reads may come back, and a chunk that was
+#: fetched whole is remembered.
+LOCAL_SHARE, REMOTE_SHARE = 2, 16
+
+
+class ChunkPart(NamedTuple):
+    """What a task wants of a chunk of plain elements.
+
+    Attributes
+    ----------
+    start, stop
+        Bounds of the bytes, counted from the beginning of the chunk.
+    shape, strides
+        Of the block of elements from the first wanted one to the last, per dimension, as the task
+        sees them. It begins at `start`.
+    source
+        What of the block is wanted: a key of numpy.
+    target
+        Where that goes in the result.
+    """
+
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    source: tuple[Any, ...]
+    target: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, task: ChunkTask, strides: Sequence[int], itemsize: int) -> ChunkPart:
+        """Return the part that a task wants.
+
+        Parameters
+        ----------
+        task
+            It wants something.
+        strides
+            Of the chunk, in bytes, for the dimensions in the order in which the task sees them.
+        """
+        bounds = [_bounds(part) for part in task.source]
+        start = sum(low * stride for (low, _), stride in zip(bounds, strides, strict=True))
+        last = sum(high * stride for (_, high), stride in zip(bounds, strides, strict=True))
+        return cls(
+            start,
+            last + itemsize,
+            tuple(high - low + 1 for low, high in bounds),
+            tuple(strides),
+            tuple(_moved(part, low) for part, (low, _) in zip(task.source, bounds, strict=True)),
+            task.target,
+        )
+
+    def scatter(self, data: Any, dtype: np.dtype, result: np.ndarray) -> None:
+        """Put what is wanted of the bytes into `result`; their number is right."""
+        block: np.ndarray = np.ndarray(self.shape, dtype, data, strides=self.strides)
+        result[self.target] = block[self.source]
+
+
+def strides_of(
+    shape: Sequence[int], order: str, itemsize: int, axes: Sequence[int] | None
+) -> tuple[int, ...]:
+    """Return the strides of a chunk in bytes, for its dimensions in the order `axes`."""
+    count, found = 1, [0] * len(shape)
+    dimensions = range(len(shape)) if order == "F" else reversed(range(len(shape)))
+    for dimension in dimensions:
+        found[dimension] = count * itemsize
+        count *= shape[dimension]
+    return tuple(found if axes is None else (found[axis] for axis in axes))
+
+
+def is_sparse(plan: Plan, chunk_shape: Sequence[int], *, local: bool) -> bool:
+    """Tell whether parts of chunks are to be read for a selection."""
+    wanted = math.prod(plan.shape)
+    there = plan.count * math.prod(chunk_shape)
+    return 0 < wanted * (LOCAL_SHARE if local else REMOTE_SHARE) <= there
+
+
+def _bounds(part: Part) -> tuple[int, int]:
+    if isinstance(part, slice):
+        taken = range(part.start, part.stop, part.step or 1)
+        return taken[0], taken[-1]
+    return int(part.min()), int(part.max())
+
+
+def _moved(part: Part, by: int) -> Part:
+    return (
+        slice(part.start - by, part.stop - by, part.step) if isinstance(part, slice) else part - by
+    )

@@ -1,0 +1,148 @@
+"""Open the datasets that the fragments of aggregations are in."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_fsspec.filesystem_place import find_remote_file
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.ranges.source import ByteSource, Known
+from nczarr_fsspec.stores.mapping import MappingStore
+from nczarr_fsspec.target_names import ZIP
+from nczarr_xarray.dataset.alike_files import alike
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.fragment_opener import Opening
+from nczarr_xarray.dataset.implied_fill import with_fill
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.dataset.targets import open_target
+from nczarr_xarray.formats.alike import MetadataPattern
+from nczarr_xarray.formats.cfa.decode import find
+from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.formats.opendap import is_dap
+from nczarr_xarray.formats.opendap import read_hierarchy as read_dap
+
+
+@dataclass(frozen=True, slots=True)
+class Fragments:
+    """Opens variables of datasets, as `nczarr_xarray.dataset.fragment_opener.Opener` says.
+
+    Parameters
+    ----------
+    open_with
+        `nczarr_xarray.dataset.open.open_with`, which opens aggregations by this class in turn.
+    """
+
+    open_with: Callable[[Any, OpenOptions], Opened]
+
+    def open(
+        self,
+        target: str,
+        storage_options: Mapping[str, Any] | None,
+        path: str,
+        *,
+        depth: int,
+        entire: bool,
+    ) -> Opening:
+        if is_dap(target):
+            return _variable_of(_open_dap(target), path)
+        options = _options_for(path, storage_options, entire=entire)
+        options = replace(options, depth=depth)
+        try:
+            opened = self.open_with(target, options)
+        except NCZarrError:
+            if not _answers_dap(target, storage_options):
+                raise
+            opened = _open_dap(target)
+        with opened:  # what is read opens it again
+            return _variable_of(opened, path)
+
+    def find(
+        self, target: str, storage_options: Mapping[str, Any] | None, path: str, *, entire: bool
+    ) -> RemoteVariable | None:
+        found = None if is_dap(target) else find_remote_file(target, storage_options)
+        if found is None:
+            return None
+        return RemoteVariable(*found, _options_for(path, None, entire=entire), path)
+
+
+async def open_begun(source: RemoteFileBytes, options: OpenOptions) -> Opened | None:
+    """Open a remote file whose first bytes are there (`RemoteFileBytes.begin`), on its loop.
+
+    Returns
+    -------
+    None if it is of a kind that `Fragments.open_with` opens: an archive, an aggregation, the page
+    that a server makes of a directory.
+
+    Raises
+    ------
+    NCZarrError
+        As `open_with`.
+    """
+    if bytes(source.head[:4]) in ZIP or source.head.lstrip().startswith(b"<"):
+        return None
+    file = DataFile(source)
+    opened = Opened(file, await file.hierarchy_remote(options))
+    return None if find(opened.hierarchy) else opened
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteVariable:
+    """A variable of a remote file, as `nczarr_xarray.dataset.fragment_opener.RemoteFile` says."""
+
+    source: RemoteFileBytes
+    known: Known | None
+    options: OpenOptions
+    path: str
+
+    async def open(self, pattern: Callable[[], MetadataPattern | None]) -> Opening | None:
+        source = self.source
+        await source.begin(self.known)
+        like = pattern()
+        if like is not None and like.fits(bytes(source.head[: like.stop]), source.size):
+            return alike(DataFile(source), like)
+        opened = await open_begun(source, self.options)
+        return None if opened is None else _variable_of(opened, self.path)
+
+
+def _answers_dap(target: str, storage_options: Mapping[str, Any] | None) -> bool:
+    """Ask a server of HTTP whether it describes a dataset as those of OPeNDAP do."""
+    if not target.startswith(("http://", "https://")) or "#" in target:
+        return False
+    try:
+        found = open_target(f"{target}.dds#mode=bytes", storage_options).data
+    except NCZarrError:
+        return False
+    with closing(found):
+        return isinstance(found, ByteSource) and bytes(found.head).startswith(b"Dataset")
+
+
+def _open_dap(url: str) -> Opened:
+    """Open a dataset of an OPeNDAP server, whose variables read themselves."""
+    return Opened(MappingStore({}), read_dap(url))
+
+
+def _options_for(
+    path: str, storage_options: Mapping[str, Any] | None, *, entire: bool
+) -> OpenOptions:
+    """Return how to open a dataset of which one variable is wanted."""
+    group, _, name = path.strip("/").rpartition("/")
+    only = None if entire or name.startswith("#") else name
+    return OpenOptions(group=group or None, tree=False, storage_options=storage_options, only=only)
+
+
+def _variable_of(opened: Opened, path: str) -> Opening:
+    """Return the variable at a path; `FormatError` if there is none."""
+    group, _, name = path.strip("/").rpartition("/")
+    holder = opened.hierarchy.root.find(group)
+    variables = {} if holder is None else holder.variables
+    variable = variables.get(name)
+    if variable is None and name[:1] == "#" and name[1:].isdecimal():  # its number
+        variable = next(itertools.islice(variables.values(), int(name[1:]), None), None)
+    if variable is None:
+        raise FormatError(opened.store.url, f"has no variable {path!r}")
+    return Opening(opened.reader(variable), with_fill(variable, opened.hierarchy))

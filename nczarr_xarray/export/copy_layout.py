@@ -1,0 +1,60 @@
+"""How the storage of a copy differs from that of its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from nczarr_xarray.export.chunk_shapes import balanced_chunk_shape
+from nczarr_xarray.model import CodecConfig
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLayout:
+    """The storage of a copy's variables; None keeps that of the source.
+
+    Parameters
+    ----------
+    chunks
+        Chunk lengths by name of a dimension.
+    codecs
+        In the order of encoding; ``elementsize`` of shuffle is filled in.
+    balanced
+        Whether all variables get the chunks of `balanced_chunk_shape`, instead of `chunks`.
+    """
+
+    chunks: Mapping[str, int] | None = None
+    codecs: tuple[CodecConfig, ...] | None = None
+    balanced: bool = False
+
+    def chunk_shape(
+        self, names: Iterable[str], shape: tuple[int, ...], itemsize: int
+    ) -> tuple[int, ...] | None:
+        """Return the chunk lengths of a variable; None for those of the source."""
+        if self.balanced:
+            return balanced_chunk_shape(shape, itemsize)
+        return None if self.chunks is None else _chunk_shape(names, shape, self.chunks)
+
+
+#: The storage of the source.
+AS_IN_SOURCE = CopyLayout()
+
+
+def _chunk_shape(
+    names: Iterable[str], shape: tuple[int, ...], wanted: Mapping[str, int]
+) -> tuple[int, ...]:
+    """Return the lengths by name; a dimension without a name is taken whole."""
+    return tuple(
+        max(1, min(size, wanted.get(name, size))) for name, size in zip(names, shape, strict=True)
+    )
+
+
+def codecs_for(codecs: tuple[CodecConfig, ...], dtype: np.dtype) -> tuple[CodecConfig, ...]:
+    """Return codecs that were asked for, with the size of the elements of a dtype."""
+    size = 8 if dtype.kind == "S" and dtype.itemsize > 1 else dtype.itemsize
+    return tuple(
+        {**config, "elementsize": size} if config["id"] == "shuffle" else config
+        for config in codecs
+    )

@@ -1,0 +1,49 @@
+"""Aggregations as a kind of target: a master, and fragments beside it."""
+
+from __future__ import annotations
+
+import warnings
+
+import xarray as xr
+
+from nczarr_fsspec.errors import LossWarning
+from nczarr_xarray.backend.data_store import open_group
+from nczarr_xarray.export.cfa.to_cfa import to_cfa
+from nczarr_xarray.export.copy import AS_STORED
+from nczarr_xarray.export.kinds.kind import CopyRequest
+from nczarr_xarray.export.parallel import distributed_client
+
+
+def copy(request: CopyRequest) -> None:
+    """Copy to an aggregation; groups are left out, with a warning."""
+    with request.open() as source, request.cluster():
+        root, *groups = source.hierarchy.root.walk()
+        if groups:
+            names = ", ".join(group.path for group in groups)
+            reason = f"an aggregation has no groups: {names} are left out"
+            warnings.warn(f"{request.target}: {reason}", LossWarning, stacklevel=2)
+        dataset = open_group(source, root, **AS_STORED)
+        for variable in dataset.variables.values():
+            if "_FillValue" not in variable.attrs:
+                variable.encoding["_FillValue"] = None  # xarray gives numbers one of its own
+        if distributed_client() is not None:
+            dataset = _by_chunks(dataset)
+        to_cfa(
+            dataset,
+            request.target,
+            cfa_version=request.option("cfa_version", "1.13"),
+            max_object_size=request.option("max_object_size"),
+            mode=request.mode,
+            storage_options=request.target_options,
+            progress=request.shown,
+        )
+
+
+def _by_chunks(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset with arrays of dask, whose blocks the workers of a cluster read."""
+    chunked = {
+        name: variable.chunk(variable.encoding.get("preferred_chunks") or {})
+        for name, variable in dataset.variables.items()
+        if variable.ndim
+    }
+    return dataset.assign({name: chunked[name] for name in dataset.data_vars if name in chunked})

@@ -1,0 +1,189 @@
+"""What is asked of a copy, and what a kind of target says of itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from nczarr_fsspec.changes.resumption import Resumption
+from nczarr_fsspec.errors import UsageError
+from nczarr_fsspec.printable import did_you_mean
+from nczarr_fsspec.processors import processors
+from nczarr_fsspec.target_names import TREES
+from nczarr_fsspec.undo import on_error
+from nczarr_xarray._version import __version__
+from nczarr_xarray.export.progress import Progress
+
+if TYPE_CHECKING:
+    from nczarr_xarray.dataset.opened import Opened
+    from nczarr_xarray.export.copy_layout import CopyLayout
+    from nczarr_xarray.export.selection import Selection
+    from nczarr_xarray.export.write_task import WriteTask
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRequest:
+    """What is asked of a copy, whatever the kind of its target is.
+
+    Parameters
+    ----------
+    source, target
+        Paths or URLs.
+    format
+        One of the words for formats of the kind.
+    opening
+        Arguments for opening the source.
+    selection
+        What is copied of it.
+    target_options
+        Storage options of the target.
+    overwrite
+        Whether a dataset at the target is replaced.
+    shown
+        Whether a progress bar is shown.
+    only_ours
+        Whether the source must be one that this package reads itself.
+    tell
+        Takes the lines of the plan.
+    options
+        Values of those options that a kind has besides these, by name; others have no meaning for
+        it. Options that were not given are not there.
+    """
+
+    source: str
+    target: str
+    format: str
+    opening: Mapping[str, Any]
+    selection: Selection
+    shown: bool = False
+    target_options: Mapping[str, Any] | None = None
+    overwrite: bool = False
+    only_ours: bool = False
+    tell: Callable[[str], object] = str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> CopyLayout:
+        """The differences of the storage from that of the source."""
+        from nczarr_xarray.export.copy_layout import CopyLayout
+
+        balanced = bool(self.option("optimize"))
+        return CopyLayout(self.option("chunks"), self.option("compress"), balanced=balanced)
+
+    def open(self) -> Opened:
+        """Open the source, as it is to be copied.
+
+        Raises
+        ------
+        NCZarrError
+            If it cannot be opened.
+        UsageError
+            If it lacks what was named.
+        """
+        from nczarr_xarray.dataset.open import open_hierarchy
+
+        opened = open_hierarchy(self.source, **self.opening)
+        with on_error(opened.close):
+            source = self.selection.of(opened)
+            declared = (group.dimensions for group in source.hierarchy.root.walk())
+            self.check_names({name for dimensions in declared for name in dimensions})
+            return source
+
+    @property
+    def mode(self) -> Literal["w", "w-"]:
+        """The mode of writing."""
+        return "w" if self.overwrite else "w-"
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """Return the value of an option, or its default."""
+        return self.options.get(name, default)
+
+    def resumption(self, source: Opened) -> Resumption:
+        """Return what tells this copy from all others, with the state of its source."""
+        options = {name: value for name, value in self.options.items() if name != "resume"}
+        told = (__version__, self.source, source.state(), self.selection, self.format)
+        parts = (*told, sorted(options.items()), processors())
+        digest = hashlib.sha256(repr(parts).encode()).hexdigest()
+        return Resumption(digest, wanted=bool(self.option("resume")))
+
+    def run(self, task: WriteTask) -> None:
+        """Carry out what is planned; if memory is limited, tell the plan before.
+
+        Raises
+        ------
+        NCZarrError
+            If that fails, or there is too little memory.
+        """
+        task.memory = self.option("memory")
+        with task.or_nothing():
+            steps = task.steps()
+        if task.memory is not None:
+            for step in steps:
+                self.tell(str(step))
+        with self.progress() as progress:
+            task.run(progress)
+
+    def cluster(self) -> AbstractContextManager[None]:
+        """Return a context in which the workers that were asked for do the work."""
+        from nczarr_xarray.export.workers import connected
+
+        workers, scheduler = self.option("workers"), self.option("scheduler")
+        for option in ("memory", "resume"):  # (workers may go on when this process has died)
+            if self.option(option) is not None and (workers or scheduler):
+                reason = "is for one process: leave out --workers and --scheduler"
+                raise UsageError(f"--{option}", reason)
+        return connected(workers, scheduler)
+
+    def progress(self) -> Progress:
+        """Return a progress bar, a context manager."""
+        return Progress("copy", shown=self.shown)
+
+    def check_names(self, names: Collection[str]) -> None:
+        """Raise `UsageError` for lengths of dimensions that are not among `names`."""
+        for option in ("chunks", "shards"):
+            for name in self.option(option) or ():
+                if name not in names:
+                    known = f"there are {', '.join(sorted(names))}" if names else "there is none"
+                    reason = f"no dimension is called {name!r}; {known}{did_you_mean(name, names)}"
+                    raise UsageError(f"--{option}", reason)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetKind:
+    """A row of the table of kinds.
+
+    Parameters
+    ----------
+    name
+        What messages call it.
+    formats
+        Words of ``--format`` that mean it, the default first.
+    module
+        Its module, with a function ``copy(request)``; imported when it is used.
+    options
+        Options that it has besides those of all kinds, by their names in Python.
+    suffixes
+        Ends of the names of targets that mean it, unless a format is given.
+    modes
+        Mode words of URLs that mean it.
+    """
+
+    name: str
+    formats: tuple[str, ...]
+    module: str
+    options: frozenset[str]
+    suffixes: tuple[str, ...] = ()
+    modes: frozenset[str] = frozenset()
+
+    def is_meant(self, path: str, mode: Collection[str]) -> bool:
+        """Tell whether a path and the mode words of a URL mean this kind."""
+        named = not TREES.intersection(mode) and path.lower().endswith(self.suffixes)
+        return bool(self.modes.intersection(mode)) or (bool(self.suffixes) and named)
+
+    def copy(self, request: CopyRequest) -> None:
+        """Write the copy."""
+        import_module(self.module).copy(request)

@@ -1,0 +1,96 @@
+"""The table of the kinds of target. A new kind is a module beside this one, and a row here."""
+
+from __future__ import annotations
+
+from nczarr_fsspec.errors import UsageError
+from nczarr_fsspec.printable import did_you_mean
+from nczarr_fsspec.target_names import exists
+from nczarr_fsspec.url import is_url, parse_url
+from nczarr_xarray.export.kinds.kind import TargetKind
+
+_HERE = "nczarr_xarray.export.kinds"
+_PARALLEL = frozenset({"workers", "scheduler"})
+_LAYOUT = _PARALLEL | frozenset({"chunks", "optimize", "compress", "fixed", "memory", "resume"})
+
+#: In the order in which they are asked whether a name means them; the last one takes what is left.
+KINDS: tuple[TargetKind, ...] = (
+    TargetKind(
+        "an aggregation",
+        ("CFA",),
+        f"{_HERE}.cfa",
+        _PARALLEL | {"cfa_version", "max_object_size"},
+        suffixes=(".nca",),
+    ),
+    TargetKind(
+        "netCDF-4",
+        ("NETCDF4",),
+        f"{_HERE}.netcdf4",
+        frozenset({"fixed"}),
+        suffixes=(".nc", ".nc4", ".cdf", ".netcdf"),
+    ),
+    TargetKind(
+        "classic netCDF",
+        ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA"),
+        f"{_HERE}.classic",
+        frozenset({"fixed"}),
+    ),
+    TargetKind("Zarr 3", ("Zarr3",), f"{_HERE}.zarr3", _LAYOUT | {"consolidated", "shards"}),
+    TargetKind(
+        "Zarr 2",
+        ("Zarr2",),
+        f"{_HERE}.zarr2",
+        _LAYOUT | {"consolidated", "portable"},
+        modes=frozenset({"zarr"}),
+    ),
+    TargetKind(
+        "NCZarr",
+        ("NCZarr",),
+        f"{_HERE}.nczarr",
+        _LAYOUT | {"consolidated", "portable", "compat"},
+    ),
+)
+#: All words of ``--format``.
+FORMATS: tuple[str, ...] = tuple(word for kind in KINDS for word in kind.formats)
+
+
+def find_kind(target: str, wanted: str | None) -> tuple[TargetKind, str]:
+    """Return the kind of a target, and the word for its format.
+
+    Parameters
+    ----------
+    target
+        A path or URL, whose name decides if no format is wanted.
+    wanted
+        A word of `FORMATS`, whatever its case.
+
+    Raises
+    ------
+    UsageError
+        If there is no such format.
+    URLError
+        If the target is a URL that cannot be understood.
+    """
+    if wanted is not None:
+        for kind in KINDS:
+            for word in kind.formats:
+                if word.lower() == wanted.lower():
+                    return kind, word
+        reason = f"{wanted!r} is none of {', '.join(FORMATS)}{did_you_mean(wanted, FORMATS)}"
+        raise UsageError("--format", reason)
+    path, mode = target, frozenset[str]()
+    if is_url(target) and not exists(target):
+        mode = parse_url(target).mode
+        path = target.partition("#")[0].rstrip("/")
+    kind = next((kind for kind in KINDS if kind.is_meant(path, mode)), KINDS[-1])
+    return kind, kind.formats[0]
+
+
+def refuse_options(kind: TargetKind, given: frozenset[str]) -> None:
+    """Raise `UsageError` if options were given that other kinds have, but not this one."""
+    wrong = sorted(given & {name for one in KINDS for name in one.options} - kind.options)
+    if not wrong:
+        return
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)
+    others = [one.name for one in KINDS if given.intersection(wrong) <= one.options]
+    rather = f", but for {', '.join(others)}" if others else ""
+    raise UsageError(flags, f"not for {kind.name}{rather} (see --format)")

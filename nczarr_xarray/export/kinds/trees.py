@@ -1,0 +1,74 @@
+"""Copies to trees of Zarr 2: NCZarr, and pure Zarr."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
+from typing import Any
+
+from nczarr_fsspec.errors import FormatError, URLError, UsageError
+from nczarr_xarray.export.copy import open_other, plan_copy, plan_import
+from nczarr_xarray.export.kinds.kind import CopyRequest
+from nczarr_xarray.export.write_options import WriteOptions
+
+
+def copy_tree(request: CopyRequest, *, pure: bool) -> None:
+    """Copy to NCZarr, or to pure Zarr.
+
+    A file that only another of xarray's engines reads is copied, too, as that reads it.
+    """
+    layout, portable = request.layout, bool(request.option("portable"))
+    if portable and any(c["id"] not in ("shuffle", "zlib") for c in layout.codecs or ()):
+        reason = "not every reader of Zarr 2 has it (--portable): use zlib"
+        raise UsageError("--compress", reason)
+    compat = request.option("compat")
+    options = WriteOptions(
+        mode=request.mode,
+        portable=portable,
+        pure=pure,
+        consolidated=bool(request.option("consolidated")),
+        storage_options=request.target_options,
+        **({} if compat is None else {"compat": compat}),
+    )
+    try:
+        source = request.open()
+    except (URLError, FormatError):
+        if not os.path.isfile(request.source):
+            raise
+        if request.only_ours:
+            reason = "is not read by this package, as --verify and --digests need"
+            raise UsageError(request.source, reason) from None
+        for option in ("memory", "workers", "scheduler", "resume"):
+            if request.option(option) is not None:
+                reason = "needs a source that this package reads itself"
+                raise UsageError(f"--{option}", reason) from None
+        _import(request, options)
+        return
+    with source, request.cluster():
+        resumption = request.resumption(source)
+        request.run(plan_copy(source, request.target, options, layout, resumption))
+
+
+def _import(request: CopyRequest, options: WriteOptions) -> None:
+    """Copy a file that another of xarray's engines reads."""
+    # libraries of other engines were seen to crash with several threads
+    with open_other(request.source) as found, _one_thread():
+        groups = request.selection.of_groups(found)
+        request.check_names({str(d) for one in groups.values() for d in one.dims})
+        fixed = request.selection.fixed
+        task = plan_import(
+            request.source, groups, request.target, options, request.layout, fixed=fixed
+        )
+        with request.progress() as progress:
+            task.run(progress)
+
+
+def _one_thread() -> AbstractContextManager[Any]:
+    """Let dask, if it is installed, compute in this thread."""
+    if find_spec("dask") is None:
+        return nullcontext()
+    import dask.config
+
+    one: AbstractContextManager[Any] = dask.config.set(scheduler="synchronous")
+    return one

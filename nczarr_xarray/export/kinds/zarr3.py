@@ -1,0 +1,138 @@
+"""Zarr 3 as a kind of target, with names of dimensions and, if asked for, shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from nczarr_fsspec.changes.journal import ROOT
+from nczarr_fsspec.undo import on_error
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.codecs import kept_codecs
+from nczarr_xarray.export.copy import contents_of, fill_value, refuse
+from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for
+from nczarr_xarray.export.dataset import Contents, Item
+from nczarr_xarray.export.kinds.kind import CopyRequest
+from nczarr_xarray.export.lacking import UNSPECIFIED, Lacking
+from nczarr_xarray.export.storage import fill_element
+from nczarr_xarray.export.stored import netcdf_text, packed, stored_as
+from nczarr_xarray.export.stored_source import StoredSource
+from nczarr_xarray.export.write_options import WriteOptions, settle
+from nczarr_xarray.export.write_target import check_clashes
+from nczarr_xarray.export.write_task import WriteTask
+from nczarr_xarray.export.zarr3_writer import Zarr3Writer
+from nczarr_xarray.formats.nczarr.limits import problems
+from nczarr_xarray.formats.nczarr.profiles import Profile
+from nczarr_xarray.formats.zarr3 import emit
+from nczarr_xarray.formats.zarr3.array import FILE
+from nczarr_xarray.model import ChunkedArray, Variable
+
+#: Gives elements that do not exist netCDF's default, because in Zarr 3 these are no mask.
+_NETCDF = Profile("G2A")
+
+
+def copy(request: CopyRequest) -> None:
+    """Copy to Zarr 3."""
+    with request.open() as source, request.cluster():
+        request.run(plan_zarr3(source, request))
+
+
+def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
+    """Plan the copy of an open dataset, which must stay open until the task has ended.
+
+    Raises
+    ------
+    ExportError
+        If something cannot be stored in Zarr 3; it lists all of that.
+    """
+    resumption = request.resumption(opened)
+    options = WriteOptions(mode=request.mode, pure=True, storage_options=request.target_options)
+    target, _, _ = settle(request.target, options)
+    opened = replace(opened, exact=True)
+    lacking = Lacking(netcdf4=False)
+    contents, found = contents_of(opened, lacking, lambda v: _item(opened, v, request.layout))
+    found += [*problems(contents.root, emit.PURE), *emit.problems(contents.root)]
+    refuse(target.url, found)
+    for item in contents.items:
+        if item.variable.nc_type == "char":
+            lacking.note(UNSPECIFIED, item.variable.path)
+    shards = _shards(contents, request.option("shards"))
+    documents = emit.documents(contents.root, shards)
+    if request.option("consolidated"):
+        documents[FILE] = emit.consolidate(documents)
+    change, removed, foreign = target.create(replace=request.overwrite, resumption=resumption)
+    with on_error(change.abort):
+        arrays = [item.variable.path.strip("/") for item in contents.items]
+        check_clashes(
+            target.url, foreign, arrays, (g.path.strip("/") for g in contents.root.walk())
+        )
+        flows = []
+        for item, path in zip(contents.items, arrays, strict=True):
+            document = documents[f"{path}/{FILE}"]
+            dtype = item.variable.dtype
+            flows.append((item, Zarr3Writer.of_document(path, dtype, document, change.staged)))
+        lacking.tell(target.url)
+        # the mark that keeps readers of Zarr 2 out is no part of what is written here
+        return WriteTask(change, flows, documents, [*removed, ROOT], resumption=resumption)
+
+
+def _item(opened: Opened, variable: Variable, layout: CopyLayout) -> Item:
+    """Decide how a variable is stored: with its chunks and codecs as far as Zarr 3 has them."""
+    variable = netcdf_text(variable)
+    stored = stored_as(opened, variable)
+    dtype = packed(stored.dtype).newbyteorder("=")
+    codecs, text = stored.codecs, variable.nc_type == "string"
+    if text:
+        dtype = np.dtype(object)
+        codecs = ()
+    names = [dimension.name for dimension in variable.dimensions]
+    itemsize = 8 if dtype.hasobject else dtype.itemsize
+    chunks = layout.chunk_shape(names, variable.shape, itemsize) or stored.chunk_shape
+    array = ChunkedArray(
+        path=variable.path.strip("/"),
+        shape=variable.shape,
+        chunk_shape=tuple(
+            min(chunk, max(1, size)) for chunk, size in zip(chunks, variable.shape, strict=True)
+        ),
+        dtype=dtype,
+        fill=_fill(variable, dtype),
+    )
+    if layout.codecs is not None:
+        codecs = codecs_for(layout.codecs, dtype)
+    else:
+        codecs = kept_codecs(codecs, array, emit.PURE)
+        codecs = tuple(config for config in codecs if config["id"] in emit.CODECS)
+    text_codec = ({"id": "vlen-utf8"},) if text else ()
+    array = replace(array, codecs=(*text_codec, *codecs) if variable.shape else text_codec)
+    source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
+    return Item(replace(variable, array=array), source)
+
+
+def _fill(variable: Variable, dtype: np.dtype) -> object:
+    stated = fill_value(variable)
+    if dtype.hasobject:
+        return stated if isinstance(stated, str) else ""
+    if variable.nc_type is None and stated is None:
+        return np.zeros((), dtype)[()]
+    return fill_element(variable.nc_type, stated, dtype, _NETCDF)
+
+
+def _shards(contents: Contents, lengths: Mapping[str, int] | None) -> dict[str, tuple[int, ...]]:
+    """Return the shape of the shards of each variable that has a dimension.
+
+    A dimension without a length is in one shard; other lengths are rounded up to whole chunks.
+    """
+    found = {}
+    for item in contents.items if lengths else ():
+        array = item.variable.array
+        assert isinstance(array, ChunkedArray)
+        shape = []
+        for dimension, chunk in zip(item.variable.dimensions, array.chunk_shape, strict=True):
+            size = max(1, dimension.size)
+            length = min(size, (lengths or {}).get(dimension.name, size))
+            shape.append(-(-length // chunk) * chunk)
+        if shape:
+            found[item.variable.path] = tuple(shape)
+    return found

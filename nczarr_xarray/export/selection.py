@@ -1,0 +1,278 @@
+"""What is copied of a dataset: some variables, parts of dimensions, rounded values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError, UsageError
+from nczarr_xarray.codecs.quantize import check_quantization
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.dataset import Contents
+from nczarr_xarray.export.derived import DerivedArray, RoundedArray, WindowArray
+from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES
+from nczarr_xarray.formats.needed import NAMING, needed
+from nczarr_xarray.model import Attribute, Dimension, Group, Variable, join
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+class Quantization(NamedTuple):
+    """How values are rounded: the arguments of `quantize`."""
+
+    mode: str
+    digits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is copied of a dataset; by default all of it, as it is.
+
+    Parameters
+    ----------
+    variables
+        Paths of variables, which what they need comes along with; () for all.
+    slices
+        Positions by the name or path of a dimension, in ascending steps.
+    quantized
+        How variables are rounded, by path.
+    fixed
+        Whether unlimited dimensions become fixed ones.
+    """
+
+    variables: tuple[str, ...] = ()
+    slices: Mapping[str, slice] = field(default_factory=dict)
+    quantized: Mapping[str, Quantization] = field(default_factory=dict)
+    fixed: bool = False
+
+    def of(self, opened: Opened) -> Opened:
+        """Return an open dataset as it is to be copied; it shares the store of `opened`.
+
+        Raises
+        ------
+        UsageError
+            If the dataset lacks what is named here, or nothing is left of a dimension.
+        """
+        if self.variables:
+            opened = _with_variables(opened, self.variables)
+        if self.slices:
+            opened = _sliced(opened, self.slices)
+        if self.quantized:
+            opened = _quantized(opened, self.quantized)
+        return _with_fixed_dimensions(opened) if self.fixed else opened
+
+    def of_groups(self, groups: Mapping[str, xr.Dataset]) -> dict[str, xr.Dataset]:
+        """Do as `of` for datasets of `open_other`, but for `fixed`."""
+        if self.variables:
+            groups = _groups_with_variables(groups, self.variables)
+        sizes = {name: size for one in groups.values() for name, size in one.sizes.items()}
+        for name, wanted in self.slices.items():
+            _positions(Dimension(name, sizes[_known("dimension", name, map(str, sizes))]), wanted)
+        known = [join(path, str(name)) for path, one in groups.items() for name in one.variables]
+        for path in self.quantized:
+            _known("variable", path, known)
+        return {path: self._of_group(path, group) for path, group in groups.items()}
+
+    def _of_group(self, path: str, group: xr.Dataset) -> xr.Dataset:
+        group = group.isel(self.slices, missing_dims="ignore")
+        for name, variable in group.variables.items():
+            wanted = self.quantized.get(join(path, str(name)))
+            if wanted is not None:
+                _check_quantization(join(path, str(name)), variable.dtype, wanted)
+                variable.encoding["quantize_mode"] = wanted.mode
+                variable.encoding["significant_digits"] = wanted.digits
+        return group
+
+
+def _known(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return `name` if it is known.
+
+    Raises
+    ------
+    UsageError
+        If not.
+    """
+    names = sorted(known)
+    if name not in names:
+        listed = f"there are {', '.join(names)}" if names else "there is none"
+        raise UsageError(name, f"no {kind} is called so; {listed}")
+    return name
+
+
+def _rebuilt(opened: Opened, changed: Callable[[Group], Group | None]) -> Opened:
+    """Return a dataset of changed groups; those below one that is left out must be so, too.
+
+    Parameters
+    ----------
+    changed
+        Gives what becomes of the contents of a group, without the groups in it.
+    """
+    root = changed(opened.hierarchy.root)
+    assert root is not None
+    contents = Contents(root)
+    for group in opened.hierarchy.root.walk():
+        for name, child in group.groups.items():
+            new = changed(child)
+            if new is not None:
+                contents.group(group.path).groups[name] = new
+    return replace(opened, hierarchy=replace(opened.hierarchy, root=root))
+
+
+def _mapped(
+    opened: Opened,
+    dimension: Callable[[Dimension], Dimension],
+    variable: Callable[[Variable, tuple[Dimension, ...]], Variable],
+) -> Opened:
+    """Return a dataset with other dimensions, and the variables that are made for these."""
+
+    def changed(group: Group) -> Group:
+        return replace(
+            group,
+            dimensions={name: dimension(d) for name, d in group.dimensions.items()},
+            variables={
+                name: variable(v, tuple(map(dimension, v.dimensions)))
+                for name, v in group.variables.items()
+            },
+            groups={},
+        )
+
+    return _rebuilt(opened, changed)
+
+
+def _with_fixed_dimensions(opened: Opened) -> Opened:
+    """Return the dataset with every unlimited dimension fixed at its present length."""
+    return _mapped(
+        opened,
+        lambda dimension: replace(dimension, unlimited=False),
+        lambda variable, dimensions: replace(variable, dimensions=dimensions),
+    )
+
+
+def _with_variables(opened: Opened, paths: Collection[str]) -> Opened:
+    """Return the dataset with some variables, what they need, and the dimensions of these."""
+    root = opened.hierarchy.root
+    variables = {v.path: v for group in root.walk() for v in group.variables.values()}
+    wanted = needed(root, [_known("variable", path, variables) for path in paths])
+    used = {d.path for path in wanted for d in variables[path].dimensions}
+    inside = [f"{path.rpartition('/')[0]}/" for path in wanted | used]
+
+    def changed(group: Group) -> Group | None:
+        if group.path != "/" and not any(path.startswith(f"{group.path}/") for path in inside):
+            return None
+        return replace(
+            group,
+            dimensions={name: d for name, d in group.dimensions.items() if d.path in used},
+            variables={name: v for name, v in group.variables.items() if v.path in wanted},
+            groups={},
+        )
+
+    return _rebuilt(opened, changed)
+
+
+def _sliced(opened: Opened, slices: Mapping[str, slice]) -> Opened:
+    """Return the dataset with a part of some dimensions."""
+    declared = [d for g in opened.hierarchy.root.walk() for d in g.dimensions.values()]
+    known = {name for dimension in declared for name in (dimension.name, dimension.path)}
+    for name in slices:
+        _known("dimension", name, known)
+
+    def window(dimension: Dimension) -> range:
+        wanted = slices.get(dimension.path, slices.get(dimension.name, slice(None)))
+        return _positions(dimension, wanted)
+
+    def part(variable: Variable, dimensions: tuple[Dimension, ...]) -> Variable:
+        if variable.array is None or dimensions == variable.dimensions:
+            return replace(variable, dimensions=dimensions)
+        array = WindowArray(
+            variable.array.path,
+            tuple(dimension.size for dimension in dimensions),
+            opened.reader(variable),
+            tuple(map(window, variable.dimensions)),
+            tuple(dimension.unlimited for dimension in dimensions),
+        )
+        return _derived(replace(variable, dimensions=dimensions), array)
+
+    return _mapped(opened, lambda d: replace(d, size=len(window(d))), part)
+
+
+def _positions(dimension: Dimension, wanted: slice) -> range:
+    """Return the positions of a slice.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    positions = range(*wanted.indices(dimension.size))
+    if dimension.size and not positions:
+        reason = f"nothing is left of this dimension, whose length is {dimension.size}"
+        raise UsageError(dimension.name, reason)
+    return positions
+
+
+def _quantized(opened: Opened, wanted: Mapping[str, Quantization]) -> Opened:
+    """Return the dataset with some variables rounded, and the attributes that say so."""
+    variables = [v.path for g in opened.hierarchy.root.walk() for v in g.variables.values()]
+    for path in wanted:
+        _known("variable", path, variables)
+
+    def rounded(variable: Variable, _: tuple[Dimension, ...]) -> Variable:
+        how = wanted.get(variable.path)
+        if how is None or variable.array is None:
+            return variable
+        _check_quantization(variable.path, variable.dtype, how)
+        fill = variable.attributes.get("_FillValue")
+        value = fill.value[0] if fill is not None and len(fill.value) else None
+        name = QUANTIZE_ATTRIBUTES[how.mode]
+        said = Attribute(name, "int", np.array([how.digits], np.int32))
+        reader = opened.reader(variable)
+        array = RoundedArray(
+            variable.array.path, variable.shape, reader, how.mode, how.digits, value
+        )
+        attributes = {**variable.attributes, name: said}
+        return _derived(replace(variable, attributes=attributes), array)
+
+    return _mapped(opened, lambda dimension: dimension, rounded)
+
+
+def _derived(variable: Variable, array: DerivedArray) -> Variable:
+    return replace(variable, array=array, padding=None)
+
+
+def _check_quantization(path: str, dtype: np.dtype, wanted: Quantization) -> None:
+    try:
+        check_quantization(dtype, *wanted)
+    except FormatError as error:
+        raise UsageError(path, f"cannot be quantized: {error}") from error
+
+
+def _groups_with_variables(
+    groups: Mapping[str, xr.Dataset], paths: Iterable[str]
+) -> dict[str, xr.Dataset]:
+    """Return datasets with some variables, and what in their group these need."""
+    known = {
+        join(path, str(name)): (path, name)
+        for path, one in groups.items()
+        for name in one.variables
+    }
+    wanted: dict[str, set[Hashable]] = {}
+    pending = [known[_known("variable", path, known)] for path in paths]
+    while pending:
+        path, name = pending.pop()
+        found = wanted.setdefault(path, set())
+        if name in found:
+            continue
+        found.add(name)
+        variable = groups[path].variables[name]
+        words = " ".join(str(variable.attrs.get(attribute, "")) for attribute in NAMING)
+        others: list[Any] = [*variable.dims, *words.replace(":", " ").split()]
+        pending += [(path, other) for other in others if other in groups[path].variables]
+    return {
+        path: one[[name for name in one.variables if name in wanted.get(path, ())]]
+        for path, one in groups.items()
+        if path == "/" or path in wanted
+    }

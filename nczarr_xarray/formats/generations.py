@@ -1,0 +1,18 @@
+"""What the formats and generations of datasets are called."""
+
+from __future__ import annotations
+
+#: The words for each `nczarr_xarray.model.Hierarchy.generation`, with the releases of netCDF-C
+#: that write it.
+GENERATIONS = {
+    "G1": "NCZarr, generation G1 (netCDF-C 4.8.0)",
+    "G2U": "NCZarr, generation G2U (netCDF-C 4.8.1 and 4.9.0)",
+    "G2L": "NCZarr, generation G2L (netCDF-C 4.9.1 and 4.9.2)",
+    "G2A": "NCZarr, generation G2A (netCDF-C 4.9.3 and later)",
+    "v2": "Zarr, version 2 (no NCZarr metadata)",
+    "v3": "Zarr, version 3",
+    "hdf5": "HDF5, as netCDF-4",
+    "CDF-1": "netCDF classic (CDF-1)",
+    "CDF-2": "netCDF 64-bit offset (CDF-2)",
+    "CDF-5": "netCDF 64-bit data (CDF-5)",
+}

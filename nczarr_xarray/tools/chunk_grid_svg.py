@@ -1,0 +1,67 @@
+"""A chunk grid as a picture: the box that an array is, with the borders of its chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+#: In pixels: the longest side, the least of any, and the least between two lines.
+_SIDE, _LEAST, _BETWEEN = 90, 8.0, 3.0
+#: How far a step back goes to the right and up, and the room for a number, in pixels.
+_OBLIQUE, _MARGIN = 0.4, 14
+
+
+def chunk_grid_svg(shape: Sequence[int], grid: Sequence[int]) -> str:
+    """Draw the last three dimensions of a chunk grid as SVG.
+
+    Parameters
+    ----------
+    shape
+        Of the array, none of it zero.
+    grid
+        The number of chunks along each dimension.
+    """
+    depth, height, width = (1, 1, 1, *shape)[-3:]
+    layers, rows, columns = (1, 1, 1, *grid)[-3:]
+    scale = _SIDE / max(depth, height, width)
+    wide, high = max(_LEAST, width * scale), max(_LEAST, height * scale)
+    back = max(_LEAST, depth * scale * _OBLIQUE) if len(shape) > 2 else 0.0
+    across, down = _borders(columns, wide), _borders(rows, high)
+    lines = [
+        *(f"M0 {back + high * at:.1f}h{wide:.1f}" for at in down),
+        *(f"M{wide * at:.1f} {back:.1f}v{high:.1f}" for at in across),
+    ]
+    if back:
+        slope = f"l{back:.1f} {-back:.1f}"
+        lines += [
+            *(f"M{wide * at:.1f} {back:.1f}{slope}" for at in across),
+            *(f"M{wide:.1f} {back + high * at:.1f}{slope}" for at in down),
+            *(
+                f"M{back * at:.1f} {back - back * at:.1f}h{wide:.1f}v{high:.1f}"
+                for at in _borders(layers, back)
+            ),
+        ]
+    outline = f"M0 {back:.1f}l{back:.1f} {-back:.1f}h{wide:.1f}v{high:.1f}l{-back:.1f} {back:.1f}"
+    full_wide, full_high = wide + back + 5 * _MARGIN, high + back + _MARGIN
+    return (
+        f'<svg width="{full_wide:.0f}" height="{full_high:.0f}" font-size="11">'
+        f'<path d="{outline}h{-wide:.1f}z" fill="#e3edf9"/>'
+        f'<path d="{"".join(lines)}" stroke="#5b6b7b" fill="none"/>'
+        f"{''.join(_numbers(shape, wide, high, back))}</svg>"
+    )
+
+
+def _numbers(shape: Sequence[int], wide: float, high: float, back: float) -> Iterator[str]:
+    """Yield the lengths of the dimensions beside the box."""
+    places = [
+        (0, back + high + _MARGIN - 2),
+        (wide + back + 3, high / 2 + 4),
+        (wide + back / 2 + 3, back / 2 + high + 8),
+    ]
+    for length, (x, y) in zip(reversed(shape), places, strict=False):
+        yield f'<text x="{x:.0f}" y="{y:.0f}">{length:,}</text>'
+
+
+def _borders(count: int, length: float) -> list[float]:
+    """Return where the borders of `count` chunks are between 0 and 1, or as many as fit."""
+    shown = min(count, max(1, int(length / _BETWEEN)))
+    return [number / shown for number in range(shown + 1)]

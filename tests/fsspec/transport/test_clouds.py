@@ -1,0 +1,238 @@
+"""Google's and Azure's stores, by filesystems that behave as gcsfs and adlfs do."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import xarray as xr
+from fsspec.asyn import AsyncFileSystem
+
+from nczarr_fsspec import FsspecStore, StoreError
+from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.resolve import open_data, open_keystore
+from nczarr_fsspec.transport.request import Extent
+from nczarr_xarray import to_nczarr
+
+SECRET = "Qz7secret"
+
+
+class HttpError(Exception):
+    """As gcsfs raises it."""
+
+    code = 401
+
+
+class HttpResponseError(Exception):
+    """As Azure's package raises it."""
+
+    status_code = 403
+
+
+class Cloud(AsyncFileSystem):
+    """Objects below buckets; no range may begin behind their end."""
+
+    cachable = False
+    objects: ClassVar[dict[str, bytes]] = {}
+    asked: ClassVar[list[tuple[str, Any, Any]]] = []
+    refusal: ClassVar[Exception | None] = None
+    tag: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, *args: Any, token: str = "", account_name: str = "", **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.said = token or account_name
+
+    def _find(self, path: str) -> bytes:
+        refusal = type(self).refusal
+        if refusal is not None:
+            raise refusal
+        if path not in self.objects:
+            raise FileNotFoundError(path)
+        return self.objects[path]
+
+    async def _cat_file(self, path: str, start: Any = None, end: Any = None, **_: Any) -> bytes:
+        content = self._find(path)
+        self.asked.append((self.said, start, end))
+        return content[start:end]
+
+    async def _info(self, path: str, **_: Any) -> dict[str, Any]:
+        if path not in self.objects and any(n.startswith(f"{path}/") for n in self.objects):
+            return {"name": path, "size": 0, "type": "directory"}
+        return {"name": path, "size": len(self._find(path)), "type": "file", **self.tag}
+
+    async def _ls(self, path: str, detail: bool = True, **_: Any) -> Any:
+        below = {
+            name[len(path) + 1 :].partition("/")[0]
+            for name in self.objects
+            if name.startswith(f"{path}/")
+        }
+        return [f"{path}/{name}" for name in sorted(below)]
+
+    async def _pipe_file(self, path: str, value: bytes, **_: Any) -> None:
+        self.objects[path] = bytes(value)
+
+    async def _rm_file(self, path: str, **_: Any) -> None:
+        self._find(path)
+        del self.objects[path]
+
+    async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        self.objects[path2] = self._find(path1)
+
+
+class GoogleCloud(Cloud):
+    protocol = ("gs", "gcs")
+    objects: ClassVar[dict[str, bytes]] = {}
+
+
+class AzureCloud(Cloud):
+    protocol = "abfs"
+    objects: ClassVar[dict[str, bytes]] = {}
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        return str(super()._strip_protocol(str(path).replace("az://", "abfs://")))
+
+
+CLOUDS: dict[str, type[Cloud]] = {
+    "gs": GoogleCloud,
+    "gcs": GoogleCloud,
+    "abfs": AzureCloud,
+    "az": AzureCloud,
+}
+LOGINS = {"gs": "token", "gcs": "token", "abfs": "account_name", "az": "account_name"}
+
+
+@pytest.fixture(autouse=True)
+def clouds(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = sys.modules["fsspec.registry"]._registry
+    for name, cloud in CLOUDS.items():
+        monkeypatch.setitem(known, name, cloud)
+        cloud.objects.clear()
+        monkeypatch.setattr(cloud, "tag", {"generation": "1", "etag": "a"})
+    Cloud.asked.clear()
+
+
+@pytest.fixture(
+    params=["gs", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gcs", "abfs", "az"))]
+)
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def dataset() -> xr.Dataset:
+    return xr.Dataset({"v": (("y", "x"), np.arange(20.0).reshape(4, 5), {"units": "m"})})
+
+
+def test_files(protocol: str, tmp_path: Path) -> None:
+    dataset().to_netcdf(tmp_path / "v.nc", engine="h5netcdf")
+    CLOUDS[protocol].objects["b/d/v.nc"] = (tmp_path / "v.nc").read_bytes()
+    options = {LOGINS[protocol]: SECRET}
+    target = f"{protocol}://b/d/v.nc"
+    with xr.open_dataset(target, engine="nczarr", storage_options=options) as found:
+        xr.testing.assert_identical(found.load(), dataset())
+    assert {said for said, _, _ in Cloud.asked} == {SECRET}
+    assert all(start is not None for _, start, _ in Cloud.asked)  # by ranges
+
+
+def test_trees(protocol: str) -> None:
+    options = {LOGINS[protocol]: SECRET}
+    to_nczarr(dataset(), f"{protocol}://b/d", storage_options=options)
+    with xr.open_dataset(f"{protocol}://b/d", engine="nczarr", storage_options=options) as found:
+        xr.testing.assert_identical(found.load(), dataset())
+
+
+def test_what_was_read_is_asked_for_again_if_it_has_changed(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloud = CLOUDS[protocol]
+    cloud.objects["b/x.nc"] = b"CDF\x01" + bytes(60)
+    opened = []
+    for generation in ("1", "1", "2"):
+        monkeypatch.setattr(cloud, "tag", {"generation": generation})
+        source = open_data(f"{protocol}://b/x.nc#mode=bytes")
+        assert isinstance(source, RemoteFileBytes)
+        opened.append(source.validator)
+        (part,) = source.run(source.fetch([Extent(0, 4)]))
+        assert bytes(part) == b"CDF\x01"
+        source.close()
+    assert opened[0] == opened[1] != opened[2]
+
+
+def test_what_is_not_there(protocol: str) -> None:
+    with pytest.raises(DatasetNotFoundError, match="there is no such file"):
+        open_data(f"{protocol}://b/x.nc#mode=bytes")
+    store = open_keystore(f"{protocol}://b/d#mode=nczarr")
+    assert isinstance(store, FsspecStore)
+    assert store.get_many(["x"]) == [None]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        HttpError("Invalid Credentials, 401"),
+        HttpResponseError(f"Server failed to authenticate the request: {SECRET}"),
+        OSError("Forbidden: b/x.nc\nCaller does not have storage.objects.get access"),
+        PermissionError(f"no {SECRET}"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_is_refused(
+    protocol: str, refusal: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CLOUDS[protocol], "refusal", refusal)
+    options = {LOGINS[protocol]: SECRET, "connection_string": SECRET}
+    with pytest.raises(AccessDeniedError, match="for public data") as caught:
+        open_data(f"{protocol}://b/x.nc#mode=bytes", options)
+    assert LOGINS[protocol] in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_other_errors_say_nothing_of_logins(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CLOUDS[protocol], "refusal", RuntimeError("broken"))
+    with pytest.raises(StoreError, match="broken") as caught:
+        open_data(f"{protocol}://b/x.nc#mode=bytes")
+    assert not isinstance(caught.value, AccessDeniedError)
+    assert "public data" not in str(caught.value)
+
+
+def test_options_are_for_the_bucket_of_the_master(protocol: str) -> None:
+    options = {LOGINS[protocol]: SECRET}
+    policy = AddressPolicy.of(f"{protocol}://b/d/m.nca", storage_options=options, allow=True)
+    assert policy.options(policy.resolve("f.nc")) == options
+    for elsewhere in (f"{protocol}://other/f.nc", "https://h.org/f.nc", "s3://b/f.nc"):
+        assert SECRET not in repr(policy.options(policy.resolve(elsewhere)))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_connections_are_closed_when_nobody_refers_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As gcsfs has it: what closes them gets three arguments."""
+    closed = threading.Event()
+
+    class Session:
+        async def close(self) -> None:
+            closed.set()
+
+    class Connected(GoogleCloud):
+        async def _cat_file(self, *args: Any, **options: Any) -> bytes:
+            weakref.finalize(self, self.close_session, self.loop, Session(), False)
+            return await super()._cat_file(*args, **options)
+
+    monkeypatch.setitem(CLOUDS, "gs", Connected)
+    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "gs", Connected)
+    Connected.objects["b/x.nc"] = b"CDF\x01" + bytes(60)
+    source = open_data("gs://b/x.nc#mode=bytes")
+    assert isinstance(source, RemoteFileBytes)
+    source.close()
+    del source
+    gc.collect()
+    assert closed.wait(30)

@@ -1,0 +1,268 @@
+"""What a process imports before it does its work: sets of modules, so that a start stays short.
+
+A module that fails here is one that all such processes would pay for. If they need it, it belongs
+into the list; if not, it is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import netCDF4
+import numpy as np
+import pytest
+
+from nczarr_xarray.cli.commands import COMMANDS
+from nczarr_xarray.cli.main import build_parser
+from tests.support.httpserver import Server
+
+OURS = ("nczarr_xarray", "nczarr_fsspec")
+#: Runs code, and prints the modules that it imported beyond those in `before`.
+PROGRAM = """
+import json, sys
+before, code = set(sys.modules), compile(sys.argv.pop(1), "code", "exec")
+standard_output, sys.stdout = sys.stdout, sys.stderr
+try:
+    exec(code, {"__name__": "__main__", "before": before})
+except SystemExit as end:
+    if end.code:
+        raise
+print(json.dumps(sorted(set(sys.modules) - before)), file=standard_output)
+"""
+
+
+def imported(code: str, *arguments: str) -> set[str]:
+    """Return our modules, and other packages than the standard library's, that code imports."""
+    command = [sys.executable, "-c", PROGRAM, code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    tops = {name: name.partition(".")[0] for name in json.loads(done.stdout)}
+    mine = {name for name, top in tops.items() if top in OURS}
+    others = set(tops.values()) - {*OURS, *sys.stdlib_module_names}
+    return mine | {name for name in others if not name.startswith("_")}
+
+
+def under(package: str, names: str) -> set[str]:
+    """Return names with a package in front."""
+    return {f"{package}.{name}" for name in names.split()}
+
+
+def test_import_of_the_package() -> None:
+    found = imported("import nczarr_xarray, nczarr_fsspec")
+    assert found == {*OURS, "nczarr_xarray._version", "nczarr_xarray.afterwards"}
+
+
+@pytest.mark.parametrize("first", ["nczarr_xarray", "xarray"])
+def test_accessors_are_there_in_whatever_order(first: str) -> None:
+    code = (
+        f"import sys, {first}, xarray as xr, nczarr_xarray\n"
+        "assert xr.Dataset().nczarr and xr.DataTree().nczarr and xr.DataArray().nczarr\n"
+        "assert not [f for f in sys.meta_path if type(f).__module__.startswith('nczarr')]"
+    )
+    assert "nczarr_xarray.accessor" in imported(code)
+
+
+@pytest.mark.slow
+def test_accessors_are_there_if_an_import_failed_before() -> None:
+    code = (
+        "import sys, nczarr_xarray; sys.modules['numpy'] = None\n"
+        "try:\n    import xarray\nexcept ImportError:\n    del sys.modules['numpy']\n"
+        "import xarray; assert xarray.Dataset().nczarr"
+    )
+    assert "nczarr_xarray.accessor" in imported(code)
+
+
+#: Imports xarray, without the plugins of others, which import what they like (kerchunk's: zarr).
+XARRAY = """
+import sys, importlib.metadata as md, xarray as xr
+ours = [e for e in md.entry_points(group="xarray.backends") if e.name == "nczarr"]
+xr.backends.plugins.entry_points = lambda group: ours
+before.update(sys.modules)
+"""
+ENGINE = {
+    "nczarr_xarray",
+    "nczarr_xarray._version",
+    "nczarr_xarray.accessor",
+    "nczarr_xarray.afterwards",
+    "nczarr_xarray.backend",
+    "nczarr_xarray.backend.entrypoint",
+}
+
+
+def test_listing_the_engines_of_xarray() -> None:
+    assert imported(XARRAY + "assert 'nczarr' in xr.backends.list_engines()") == ENGINE
+
+
+#: What the command line imports whatever the command.
+COMMAND = {
+    *OURS,
+    "nczarr_fsspec.errors",
+    "nczarr_fsspec.printable",
+    "nczarr_xarray._version",
+    "nczarr_xarray.afterwards",
+    "nczarr_xarray.cli",
+    "nczarr_xarray.cli.commands",
+    "nczarr_xarray.cli.main",
+    "nczarr_xarray.cli.text",
+}
+
+
+def test_version_of_the_command() -> None:
+    assert imported("from nczarr_xarray.cli.main import main; main()", "--version") == COMMAND
+
+
+#: What opening any local dataset takes, without reading its data.
+OPENING = {
+    *under(
+        "nczarr_fsspec",
+        "addresses changes changes.journal changes.moment descriptors diskcache extras "
+        "filesystem_place forks hosts keystore owner places ranges ranges.delivery "
+        "ranges.file_object ranges.kept ranges.local ranges.memory ranges.open ranges.planner "
+        "ranges.reader ranges.source ranges.sparse ranges.traffic resolve s3nc sizes stores "
+        "stores.directory stores.inside stores.mapping stores.names stores.referencesigns "
+        "stores.zip stores.zipformat target_names transport transport.budget transport.buffer "
+        "transport.policy transport.recording transport.request transport.route "
+        "transport.version undo url",
+    ),
+    *under(
+        "nczarr_xarray",
+        "dataset dataset.file dataset.open dataset.opened dataset.references dataset.targets "
+        "formats formats.alike formats.builtin formats.cfa formats.cfa.variables "
+        "formats.collection formats.format formats.objects formats.open_options "
+        "formats.registry formats.rounds model model.arrays model.fragments",
+    ),
+    "numpy",
+}
+#: What printing metadata takes.
+PRINTING = {
+    *under(
+        "nczarr_xarray.cli", "cdl cdl_data cdl_text cdl_values describe dump fragments info target"
+    ),
+    "nczarr_xarray.formats.generations",
+    "nczarr_fsspec.preload",
+}
+#: What each format takes; all of ours below the first name.
+FORMATS = {
+    "classic": ("nczarr_xarray.formats.classic", set[str]()),
+    "tree": (
+        "nczarr_xarray.formats.nczarr",
+        under("nczarr_xarray.formats", "implied strangers"),
+    ),
+    "HDF5": (
+        "nczarr_xarray.formats.hdf5",
+        {
+            *under("nczarr_xarray.chunks", "bounding_box pieces"),
+            *under("nczarr_xarray", "chunks codecs"),
+            *under(
+                "nczarr_xarray.codecs",
+                "codec compress decompress filters hdf5 libhdf5 nbit registry shuffle szip",
+            ),
+            *("deflate", "zstandard"),
+        },
+    ),
+}
+
+
+def extra(found: set[str], kind: str) -> set[str]:
+    """Return what opening a dataset has no need to import."""
+    folder, others = FORMATS[kind]
+    return {name for name in found - OPENING - others if not name.startswith(folder)}
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    folder = tmp_path_factory.mktemp("samples")
+    files = {"HDF5": "NETCDF4", "classic": "NETCDF3_64BIT_OFFSET", "tree": None}
+    paths = {kind: str(folder / kind) for kind in files}
+    for kind, form in files.items():
+        target = paths[kind] if form else f"file://{paths[kind]}#mode=nczarr,file"
+        options: Any = {"format": form} if form else {}
+        with netCDF4.Dataset(target, "w", **options) as nc:
+            nc.createDimension("x", 100)
+            variable = nc.createVariable("x", "f4", ("x",), zlib=form != "NETCDF3_64BIT_OFFSET")
+            variable[:] = np.arange(100)
+    archive = shutil.make_archive(paths["tree"], "zip", paths["tree"])
+    return {kind: [path] for kind, path in paths.items()} | {"tree": [paths["tree"], archive]}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_commands_that_print_metadata(kind: str, samples: dict[str, list[str]]) -> None:
+    code = (
+        "import sys; from nczarr_xarray.cli.main import main\n"
+        "for path in sys.argv[1:]:\n"
+        "    assert not main(['info', path]) and not main(['dump', '-h', path])"
+    )
+    assert extra(imported(code, *samples[kind]) - COMMAND - PRINTING, kind) == set()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_module(command: str) -> None:
+    parser = build_parser([command])
+    with pytest.raises(SystemExit) as stopped:
+        parser.parse_args([command, "--help"])
+    assert stopped.value.code == 0
+
+
+#: What opening local datasets with xarray takes besides: the chunk engine, for coordinates.
+READING = {
+    *under("nczarr_xarray.backend", "_compat data_store encoding"),
+    *under(
+        "nczarr_xarray.chunks",
+        "bounding_box cache decoder engine grid padding part pieces plan records result scatter "
+        "sources strided strides threads",
+    ),
+    *under("nczarr_xarray.dataset", "implied_fill variable"),
+    "nczarr_xarray.formats.nczarr.jsontext",
+    *under("nczarr_fsspec", "errors preload processors"),
+    *FORMATS["HDF5"][1],
+    # numcodecs, which imports what it has in its turn, unshuffles the coordinate
+    *("numcodecs", "cython_runtime", "google_crc32c", "msgpack", "typing_extensions"),
+}
+
+
+def test_first_open_with_xarray(samples: dict[str, list[str]]) -> None:
+    code = f"""{XARRAY}
+xr.open_dataset(sys.argv[1], engine="netcdf4").load()
+before.update(sys.modules)
+for path in sys.argv[1:]:
+    xr.open_dataset(path, engine="nczarr").close()
+"""
+    found = imported(code, *samples["HDF5"], *samples["classic"], *samples["tree"])
+    for kind in FORMATS:
+        found = extra(found, kind)
+    assert found - ENGINE - READING - {"nczarr_fsspec"} == set()
+
+
+#: What one remote dataset takes besides, apart from modules of ours for transport.
+REMOTE = {
+    *("fsspec", "aiohttp", "aiohappyeyeballs", "aiosignal", "attr", "frozenlist", "idna"),
+    *("multidict", "propcache", "ujson", "yarl"),
+    "nczarr_xarray.formats.nczarr",
+}
+#: Modules of ours that HTTP has no need for.
+NOT_OF_HTTP = (
+    *("nczarr_fsspec.changes", "nczarr_fsspec.destination", "nczarr_fsspec.gs3"),
+    *("nczarr_fsspec.transport.s3", "nczarr_fsspec.transport.signature"),
+    *("nczarr_fsspec.stores.references", "nczarr_fsspec.stores.write"),
+)
+
+
+@pytest.mark.slow
+def test_first_open_over_http(samples: dict[str, list[str]]) -> None:
+    (path,) = samples["classic"]
+    with Server({"/x.nc": Path(path).read_bytes()}) as server:
+        code = f"""{XARRAY}
+xr.open_dataset(sys.argv[1], engine="netcdf4").load()
+before.update(sys.modules)
+xr.open_dataset("{server.url}/x.nc", engine="nczarr").close()
+"""
+        found = imported(code, path)
+    found = extra(found, "classic") - ENGINE - READING - REMOTE
+    transport = {name for name in found if name.startswith("nczarr_fsspec")}
+    assert found - transport == set()
+    assert not [name for name in transport if name.startswith(NOT_OF_HTTP)]

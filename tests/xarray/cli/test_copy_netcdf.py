@@ -1,0 +1,306 @@
+"""``nczarr copy`` to netCDF files: classic ones, and files elsewhere than on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+from fsspec.implementations.local import LocalFileSystem
+
+from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+from nczarr_xarray import to_nczarr
+from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.export.classic_types import size_problems
+from nczarr_xarray.model import Dimension, Variable
+from tests.support.marks import slow_cases_but
+from tests.support.nc_adapter import find_ncdump, ncdump
+from tests.support.ncwriter import WRITERS, ramp
+from tests.support.s3server import S3Server
+
+#: What classic netCDF holds as it is.
+PLAIN = ("float-specials", "char", "repeated-dimensions")
+#: What CDF-5 holds besides.
+MORE = ("all-types", "packed", "times", "missing-chunks")
+KINDS = {
+    "NETCDF3_CLASSIC": "nc3",
+    "NETCDF3_64BIT_OFFSET": "nc6",
+    "NETCDF3_64BIT_DATA": "cdf5",
+}
+
+
+def copy(*arguments: object) -> None:
+    assert main(["copy", *map(str, arguments)]) == 0
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 1) -> str:
+    """The message of a copy that must fail."""
+    assert main(["copy", *map(str, arguments)]) == status
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    return message
+
+
+def needs_nccopy() -> None:
+    path, reason = find_ncdump()
+    if path is None or shutil.which("nccopy") is None:
+        pytest.skip(f"there is no nccopy: {reason}")
+
+
+@pytest.fixture
+def series(tmp_path: Path) -> Path:
+    """NCZarr with two variables along an unlimited dimension, and one along none."""
+    dataset = xr.Dataset(
+        {
+            "v": (("time", "x"), ramp((50, 6), "f4")),
+            "w": (("time",), ramp((50,), "i2")),
+            "x": ("x", np.arange(6.0)),
+        },
+        attrs={"title": "series"},
+    )
+    encoding = {"v": {"chunksizes": (10, 6), "zlib": True}}
+    to_nczarr(dataset, tmp_path / "series", encoding=encoding, unlimited_dims=["time"])
+    return tmp_path / "series"
+
+
+# -- classic -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    slow_cases_but(
+        [
+            *((name, word) for name in PLAIN for word in KINDS),
+            *((name, "NETCDF3_64BIT_DATA") for name in MORE),
+        ],
+        "packed",
+        "float-specials",
+    ),
+)
+def test_as_nccopy_writes_it(tmp_path: Path, name: str, word: str) -> None:
+    needs_nccopy()
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as dataset:
+        WRITERS[name](dataset)
+    theirs = tmp_path / "theirs.nc"
+    subprocess.run(["nccopy", "-k", KINDS[word], tmp_path / "x.nc", theirs], check=True)
+    copy(tmp_path / "x.nc", tmp_path / "ours.nc", "--format", word, "--verify")
+    with netCDF4.Dataset(tmp_path / "ours.nc") as ours:
+        assert ours.data_model == word
+    if word != "NETCDF3_64BIT_DATA":  # which the ncdump of Debian 12 does not know
+        texts = [ncdump("-n", "x", str(tmp_path / one)) for one in ("ours.nc", "theirs.nc")]
+        assert texts[0] == texts[1]
+    raw: dict[str, Any] = {"decode_cf": False, "engine": "netcdf4"}
+    if name != "repeated-dimensions":  # which xarray warns of
+        with (
+            xr.open_dataset(tmp_path / "ours.nc", **raw) as one,
+            xr.open_dataset(theirs, **raw) as other,
+        ):
+            xr.testing.assert_identical(one.load(), other.load())
+
+
+@pytest.mark.parametrize("word", KINDS)
+def test_records(series: Path, tmp_path: Path, word: str) -> None:
+    copy(series, tmp_path / "y.nc", "--format", word, "--verify")
+    with netCDF4.Dataset(tmp_path / "y.nc") as file:
+        assert file.data_model == word
+        assert file.dimensions["time"].isunlimited()
+        np.testing.assert_array_equal(file["v"][:], ramp((50, 6), "f4"))
+        np.testing.assert_array_equal(file["w"][:], ramp((50,), "i2"))
+
+
+def test_types_that_classic_netcdf_lacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.count = np.uint16(65535)
+        file.createDimension("x", 4)
+        for name in ("u1", "u2", "u4", "i8", "u8"):
+            file.createVariable(name, name, ("x",))[:] = [0, 1, 2, 250]
+        file.createVariable("some", "i8", ("x",))[:2] = [7, 8]  # the rest was never written
+        wide = file.createVariable("filled", "i8", ("x",), fill_value=2**62)
+        wide[:] = np.ma.masked_equal([1, 2, 3, 2**62], 2**62)
+        texts = file.createVariable("texts", str, ("x",))
+        texts[:] = np.array(["a", "bcd", "", "é"], object)
+        enum = file.createEnumType("u1", "state", {"off": 0, "on": 1})
+        file.createVariable("e", enum, ("x",))[:] = [0, 1, 1, 0]
+    copy(tmp_path / "x.nc", tmp_path / "y.nc", "--format", "NETCDF3_CLASSIC")
+    said = capsys.readouterr().err
+    for words in ("others that can hold them: /u1, /u2", "strings become char", "flag_values"):
+        assert words in said
+    with netCDF4.Dataset(tmp_path / "y.nc") as file:
+        assert file.count == 65535
+        types = {name: variable.dtype.str[1:] for name, variable in file.variables.items()}
+        assert {types[name] for name in ("u2", "u4", "i8", "u8", "some", "filled")} == {"i4"}
+        assert types["u1"] == types["e"] == "i2"
+        for name in ("u1", "u2", "u4", "i8", "u8"):
+            assert file[name][:].tolist() == [0, 1, 2, 250]
+        assert file["some"][:].tolist() == [7, 8, None, None]
+        assert file["filled"][:].tolist() == [1, 2, 3, None]
+        assert file["e"].flag_meanings == "off on"
+    with xr.open_dataset(tmp_path / "y.nc", engine="netcdf4") as back:
+        assert back["texts"].dims == ("x",)
+        assert back["texts"].values.tolist() == ["a", "bcd", "", "é"]
+    copy(tmp_path / "x.nc", tmp_path / "z.nc", "--format", "NETCDF3_64BIT_DATA")
+    with netCDF4.Dataset(tmp_path / "z.nc") as file:
+        assert file["u8"].dtype == np.uint64
+        assert file["filled"][:].tolist() == [1, 2, 3, None]
+
+
+def test_what_classic_netcdf_cannot_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything is said at once, before anything is written; values are found while writing."""
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.setncattr_string("texts", ["a", "b"])
+        for name in ("s", "t"):
+            file.createDimension(name, None)
+        file.createVariable("v", "f4", ("s", "t"))[:] = np.zeros((2, 3))
+        file.createGroup("g")
+    message = failed(
+        capsys, tmp_path / "x.nc", tmp_path / "y.nc", "--format", "NETCDF3_CLASSIC", "--overwrite"
+    )
+    for words in ("'texts' is a list of texts", "/g: classic netCDF has no groups", "--fixed"):
+        assert words in message
+    with netCDF4.Dataset(tmp_path / "wide.nc", "w") as file:
+        file.createDimension("x", 2)
+        file.createVariable("wide", "i8", ("x",))[:] = [1, 2**40]
+    wide = (tmp_path / "wide.nc", tmp_path / "y.nc", "--format", "NETCDF3_CLASSIC")
+    assert f"/wide: holds the value {2**40}" in failed(capsys, *wide)
+    assert sorted(os.listdir(tmp_path)) == ["wide.nc", "x.nc"]
+    copy(wide[0], wide[1], "--format", "NETCDF3_64BIT_DATA", "--verify")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "fixed", "offset"),
+    [
+        ({"a": 1 << 29, "b": 10}, True, False),  # of which the last begins behind 2 GiB
+        ({"a": 1 << 28, "b": 1 << 30}, False, False),  # the last may be of any size
+        ({"a": 1 << 30, "b": 10}, True, True),
+    ],
+)
+def test_too_large_for_a_format(
+    tmp_path: Path, lengths: dict[str, int], fixed: bool, offset: bool
+) -> None:
+    """It is said, not tried: netCDF-C corrupts memory where it finds out."""
+    dimensions = {name: Dimension(name, length) for name, length in lengths.items()}
+    variables = [
+        Variable(name, "/", (dimension,), "float", np.dtype("f4"))
+        for name, dimension in dimensions.items()
+    ]
+    assert bool([*size_problems(variables, "NETCDF3_CLASSIC")]) is fixed
+    assert bool([*size_problems(variables, "NETCDF3_64BIT_OFFSET")]) is offset
+    assert [*size_problems(variables, "NETCDF3_64BIT_DATA")] == []
+
+
+def test_what_is_too_large_is_not_begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 1 << 30)
+        for name in "ab":
+            file.createVariable(name, "f4", ("x",), chunksizes=(1 << 20,), zlib=True)
+    message = failed(capsys, tmp_path / "x.nc", tmp_path / "y.nc", "--format", "NETCDF3_CLASSIC")
+    assert "NETCDF3_64BIT_DATA and NETCDF4 have no such limit" in message
+    assert os.listdir(tmp_path) == ["x.nc"]
+
+
+# -- elsewhere ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [("--format", "NETCDF3_64BIT_OFFSET"), ()])
+def test_to_memory(series: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    url = f"memory://netcdf{tmp_path}/y.nc"
+    copy(series, url, *options, "--verify")
+    with open_hierarchy(url) as opened, open_hierarchy(str(series)) as source:
+        one = opened.hierarchy.root.variables["v"]
+        other = source.hierarchy.root.variables["v"]
+        np.testing.assert_array_equal(opened.read(one), source.read(other))
+
+
+def test_nothing_is_replaced_unasked(
+    series: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"memory://there{tmp_path}/y.nc"
+    copy(series, url)
+    fs = fsspec.filesystem("memory")
+    before = fs.cat_file(f"/there{tmp_path}/y.nc")
+    assert "--overwrite" in failed(capsys, series, url)
+    (series / "v/3.0").write_bytes(b"damage")
+    assert "v/3.0" in failed(capsys, series, url, "--overwrite")
+    assert fs.cat_file(f"/there{tmp_path}/y.nc") == before
+
+
+def test_what_comes_meanwhile_is_not_replaced(
+    series: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """Somebody else writes the same file while this one is being made."""
+    path = f"/meanwhile{tmp_path}/y.nc"
+    fs = fsspec.filesystem("memory")
+    upload = FsspecWriter.upload
+    fs.rm(path) if fs.exists(path) else None
+
+    import nczarr_xarray.export.netcdf_file as module
+
+    fill = module._fill
+
+    def late(*arguments: Any) -> None:
+        fill(*arguments)
+        fs.pipe_file(path, b"theirs")
+
+    monkeypatch.setattr(module, "_fill", late)
+    assert "--overwrite" in failed(capsys, series, f"memory:/{path}")
+    assert fs.cat_file(path) == b"theirs"
+    assert upload is FsspecWriter.upload
+
+
+def test_to_s3(series: Path, tmp_path: Path, s3_server: S3Server) -> None:
+    """NetCDF-4, classic and a master of an aggregation, read again from there."""
+    signed = s3_server.signed()
+    options = [f"-O{name}={value}" for name, value in signed.items()]
+    base = f"s3://{s3_server.private}/copy-netcdf-{os.getpid()}"
+    copy(series, f"{base}/y.nc", *options, "--verify")
+    copy(series, f"{base}/c.nc", *options, "--format", "NETCDF3_CLASSIC", "--verify")
+    copy(series, f"{base}/m.nca", *options, "--max-object-size", "500B")
+    fs = fsspec.filesystem("s3", **signed)
+    for name, format_ in (("y.nc", "NETCDF4"), ("c.nc", "NETCDF3_CLASSIC")):
+        fs.get_file(f"{base}/{name}", str(tmp_path / name))
+        with netCDF4.Dataset(tmp_path / name) as file:
+            assert file.data_model == format_
+            np.testing.assert_array_equal(file["v"][:], ramp((50, 6), "f4"))
+    with xr.open_dataset(f"{base}/m.nca", engine="nczarr", storage_options=signed) as back:
+        np.testing.assert_array_equal(back["v"].values, ramp((50, 6), "f4"))
+
+
+class _Drive(LocalFileSystem):
+    """A filesystem of files on another machine: what is written there is there, part by part."""
+
+    protocol = "drive"
+    cachable = False
+    stops = False
+
+    def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
+        data = Path(lpath).read_bytes()
+        Path(rpath).write_bytes(data[: len(data) // 2])
+        if self.stops:
+            raise OSError("the connection broke")
+        Path(rpath).write_bytes(data)
+
+
+def test_files_appear_as_a_whole_where_they_are_written_in_parts(tmp_path: Path) -> None:
+    fs = _Drive()
+    store = FsspecWriter(fs, str(tmp_path))
+    (tmp_path / "local").write_bytes(b"12345678")
+    _Drive.stops = True
+    with pytest.raises(OSError, match="the connection broke"):
+        store.upload("x.nc", str(tmp_path / "local"))
+    assert os.listdir(tmp_path) == ["local"]
+    _Drive.stops = False
+    store.upload("x.nc", str(tmp_path / "local"))
+    assert (tmp_path / "x.nc").read_bytes() == b"12345678"
+    assert sorted(os.listdir(tmp_path)) == ["local", "x.nc"]

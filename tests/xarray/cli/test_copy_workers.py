@@ -1,0 +1,235 @@
+"""``nczarr copy --workers`` and ``--scheduler``: processes of dask.distributed do the work."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.errors import StoreError
+from nczarr_xarray import to_nczarr
+from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.export import workers
+from nczarr_xarray.export.copy import plan_copy
+from nczarr_xarray.export.write_task import documents_of_arrays, put_all
+from tests.support.ncwriter import ramp
+from tests.support.s3server import S3Server
+
+distributed = pytest.importorskip("distributed")
+
+#: What distributed says of itself when a machine is slow, or has been used with another fork.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore:.*unmanaged memory.*"),
+    pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification"),
+    # SeaweedFS lists directories that are empty
+    pytest.mark.filterwarnings("ignore:Object at .nczarr_export"),
+]
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 1) -> str:
+    """The message of a copy that must fail."""
+    assert main(["copy", *map(str, arguments)]) == status
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    return message
+
+
+@pytest.fixture
+def dataset() -> xr.Dataset:
+    return xr.Dataset(
+        {
+            "v": (("time", "x"), ramp((100, 64), "f4")),
+            "names": ("x", [f"name {i}" for i in range(64)]),
+            "scalar": np.int16(3),
+        },
+        coords={"x": np.arange(64.0)},
+    )
+
+
+@pytest.fixture
+def cube(tmp_path: Path, dataset: xr.Dataset) -> Path:
+    """NCZarr with a variable of 10 x 8 chunks of shuffled zlib, and some more."""
+    encoding = {"v": {"chunksizes": (10, 8), "zlib": True}}
+    to_nczarr(dataset, tmp_path / "cube", encoding=encoding, unlimited_dims=["time"])
+    return tmp_path / "cube"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The scheduler of a cluster of two processes."""
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
+    ) as cluster:
+        yield cluster.scheduler_address
+
+
+# -- without a cluster -------------------------------------------------------------------
+
+
+def test_what_is_sent_can_be_pickled(cube: Path, tmp_path: Path) -> None:
+    """Chunks that are moved, and parts that are written anew, do the same in another process."""
+    with open_hierarchy(str(cube)) as opened:
+        task = plan_copy(opened, str(tmp_path / "y"))
+        with task.or_nothing():
+            put_all(task.change.staged, documents_of_arrays(task.documents))
+            steps = task.steps()
+            assert {type(step).__name__ for step in steps} == {"MoveStep", "PartsStep"}
+            for step in pickle.loads(pickle.dumps(steps)):
+                assert step.can_be_sent
+                assert sum(step.run(part, lambda _: None) for part in range(step.parts)) > 0
+            task.complete()
+    with (
+        xr.open_dataset(tmp_path / "y", engine="nczarr") as ours,
+        xr.open_dataset(cube, engine="nczarr") as theirs,
+    ):
+        xr.testing.assert_identical(ours.load(), theirs.load())
+
+
+class _Broken:
+    """A future of a task whose worker died."""
+
+    def result(self) -> int:
+        raise distributed.scheduler.KilledWorker("task", None, 3, "there")
+
+
+def test_errors_of_the_cluster_name_the_variable(cube: Path, tmp_path: Path) -> None:
+    with open_hierarchy(str(cube)) as opened:
+        task = plan_copy(opened, str(tmp_path / "y"))
+        step = next(s for s in task.steps() if s.item.variable.name == "v")
+        task.change.abort()
+        with pytest.raises(StoreError, match=r"^/v, part 1 of \d+: cannot be copied by a worker"):
+            workers._result(_Broken(), step, 0)
+
+
+def test_no_scheduler(
+    cube: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "PATIENCE", 0.1)
+    with socket.socket() as taken:  # nobody listens there, and nobody can begin to
+        taken.bind(("127.0.0.1", 0))
+        url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        message = failed(capsys, cube, tmp_path / "y", "--scheduler", url)
+    assert f"{url}: no scheduler of dask.distributed answers there" in message
+    assert os.listdir(tmp_path) == ["cube"]
+
+
+def test_arguments(cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = failed(capsys, cube, tmp_path / "y.nc", "--workers", 2, status=2)
+    assert "--workers: not for netCDF-4, but for" in message
+    asked = (cube, tmp_path / "y", "--workers", 2, "--memory", "1GB")
+    assert "--memory: is for one process" in failed(capsys, *asked, status=2)
+    with pytest.raises(SystemExit):
+        main(["copy", str(cube), str(tmp_path / "y"), "--workers", "0"])
+    assert os.listdir(tmp_path) == ["cube"]
+
+
+# -- with one ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("moved", ()),
+        ("rechunked", ("--chunks", "time=100")),
+        ("sliced", ("--slice", "time=5:50", "--quantize", "v=3")),
+        ("zarr3", ("--format", "Zarr3", "--shards", "time=40")),
+        ("y.zip", ("--compress", "zstd")),
+    ],
+)
+@pytest.mark.parametrize("kind", ["NCZarr", "HDF5"])
+def test_kinds(
+    cube: Path,
+    dataset: xr.Dataset,
+    tmp_path: Path,
+    address: str,
+    kind: str,
+    target: str,
+    options: tuple[str, ...],
+) -> None:
+    source = cube
+    if kind == "HDF5":
+        source = tmp_path / "x.nc"
+        dataset.to_netcdf(source, engine="netcdf4", unlimited_dims=["time"])
+    asked = [str(source), str(tmp_path / target), *options, "--scheduler", address, "--verify"]
+    assert main(["copy", *asked]) == 0
+
+
+@pytest.mark.slow
+def test_an_aggregation(cube: Path, dataset: xr.Dataset, tmp_path: Path, address: str) -> None:
+    asked = [str(cube), str(tmp_path / "m.nca"), "--max-object-size", "5kB"]
+    assert main(["copy", *asked, "--scheduler", address]) == 0
+    assert len(os.listdir(tmp_path / "m")) > 4
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as back:
+        np.testing.assert_array_equal(back["v"].values, dataset["v"].values)
+
+
+@pytest.mark.slow
+def test_a_chunk_that_cannot_be_read(
+    cube: Path, tmp_path: Path, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cube / "v" / "3.3").write_bytes(b"damage")
+    asked = (cube, tmp_path / "y", "--compress", "none", "--scheduler", address)
+    assert "v/3.3" in failed(capsys, *asked)
+    assert os.listdir(tmp_path) == ["cube"]
+
+
+@pytest.mark.slow
+def test_workers_that_write_elsewhere(
+    cube: Path, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The memory of another process."""
+    message = failed(capsys, cube, "memory://of-others/y", "--scheduler", address)
+    assert "dask's workers do not write to the same place" in message
+
+
+@pytest.mark.slow
+def test_processes_of_this_machine(cube: Path, tmp_path: Path) -> None:
+    assert main(["copy", str(cube), str(tmp_path / "y"), "--workers", "2", "--verify"]) == 0
+
+
+def test_programs_of_dask_and_s3(cube: Path, tmp_path: Path, s3_server: S3Server) -> None:
+    """A scheduler and workers that were started by their own commands."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"tcp://127.0.0.1:{port}"
+    programs = [
+        ["scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"],
+        *[["worker", url, "--nthreads", "1", "--no-dashboard", "--no-nanny"]] * 2,
+    ]
+    signed = s3_server.signed()
+    options = [f"-O{name}={value}" for name, value in signed.items()]
+    target = f"s3://{s3_server.private}/workers-{os.getpid()}"
+    with ExitStack() as stack:
+        for program in programs:
+            stack.callback(_end, subprocess.Popen([sys.executable, "-m", "dask", *program]))
+        with distributed.Client(url, timeout=120, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=120)
+        asked: list[Any] = [str(cube), target, *options, "--scheduler", url]
+        assert main(["copy", *asked, "--chunks", "time=25"]) == 0
+    with (
+        xr.open_dataset(target, engine="nczarr", storage_options=signed) as ours,
+        xr.open_dataset(cube, engine="nczarr") as theirs,
+    ):
+        xr.testing.assert_equal(ours.load(), theirs.load())
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    process.wait(60)

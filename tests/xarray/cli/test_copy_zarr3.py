@@ -1,0 +1,239 @@
+"""``nczarr copy --format Zarr3``: read again by this package, zarr-python and xarray."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import netCDF4
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+
+from nczarr_fsspec.changes.create import NewObjects
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+from nczarr_xarray import to_nczarr
+from nczarr_xarray.cli.main import main
+from nczarr_xarray.export.zarr3_writer import Zarr3Writer
+from tests.support.marks import slow_but, slow_cases_but
+from tests.support.ncwriter import WRITERS, ramp
+from tests.support.s3server import S3Server
+
+#: What pure Zarr cannot hold of what netCDF-C writes; char with ``_Encoding`` is a string there.
+LACKING = ("char", "shadowed-dimensions", "odd-names", "dimensions", "repeated-dimensions")
+#: zarr-python warns of each bytes type that it meets; text of netCDF's char is one.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification"),
+    # SeaweedFS lists directories that are empty
+    pytest.mark.filterwarnings("ignore:Object at .nczarr_export"),
+]
+
+
+def copy(*arguments: object) -> None:
+    assert main(["copy", *map(str, arguments)]) == 0
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 1) -> str:
+    """The message of a copy that must fail."""
+    assert main(["copy", *map(str, arguments)]) == status
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    return message
+
+
+@pytest.fixture
+def cube(tmp_path: Path) -> Path:
+    """NCZarr with a variable of 10 x 8 chunks of shuffled zlib, and some more."""
+    dataset = xr.Dataset(
+        {"v": (("time", "x"), ramp((100, 60), "f4")), "scalar": np.int16(3)},
+        coords={"x": np.arange(60.0)},
+        attrs={"title": "cube"},
+    )
+    encoding = {"v": {"chunksizes": (10, 8), "zlib": True, "complevel": 2, "_FillValue": -1.0}}
+    path = tmp_path / "cube"
+    to_nczarr(dataset, path, encoding=encoding, unlimited_dims=["time"])
+    return path
+
+
+def document(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", slow_but((n for n in WRITERS if n not in LACKING), "attributes", "groups")
+)
+def test_what_netcdf_c_wrote(tmp_path: Path, name: str) -> None:
+    """Values and attributes survive, as compare and xarray's own engine read them."""
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as dataset:
+        WRITERS[name](dataset)
+    copy(tmp_path / "x.nc", tmp_path / "y", "--format", "Zarr3", "--verify")
+    raw: dict[str, Any] = {"decode_cf": False}
+    with (
+        xr.open_dataset(tmp_path / "x.nc", engine="netcdf4", **raw) as theirs,
+        xr.open_dataset(tmp_path / "y", engine="zarr", consolidated=False, **raw) as ours,
+    ):
+        assert {*ours.variables} == {*theirs.variables}
+        for path, variable in theirs.variables.items():
+            assert ours[path].dims == variable.dims
+            np.testing.assert_array_equal(ours[path].values, variable.values)
+
+
+def test_names_of_dimensions_and_codecs(cube: Path, tmp_path: Path) -> None:
+    copy(cube, tmp_path / "y", "--format", "zarr3")
+    v = document(tmp_path / "y/v/zarr.json")
+    assert v["dimension_names"] == ["time", "x"]
+    assert v["chunk_grid"]["configuration"]["chunk_shape"] == [10, 8]
+    # Zarr 3 has byte shuffling in blosc only
+    blosc = {"typesize": 4, "cname": "zlib", "clevel": 2, "shuffle": "shuffle", "blocksize": 0}
+    assert v["codecs"][1:] == [{"name": "blosc", "configuration": blosc}]
+    assert document(tmp_path / "y/zarr.json")["attributes"] == {"title": "cube"}
+    assert "consolidated_metadata" not in document(tmp_path / "y/zarr.json")
+
+
+@pytest.mark.parametrize(
+    ("asked", "codec"),
+    slow_cases_but([("zstd:7", "blosc"), ("none", None), ("zlib:9", "blosc")], "zstd:7"),
+)
+def test_compression(cube: Path, tmp_path: Path, asked: str, codec: str | None) -> None:
+    copy(cube, tmp_path / "y", "--format", "Zarr3", "--compress", asked, "--verify")
+    names = [one["name"] for one in document(tmp_path / "y/v/zarr.json")["codecs"]]
+    assert names == ["bytes", *([codec] if codec else [])]
+
+
+def test_compression_that_zarr_3_lacks(
+    cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = failed(capsys, cube, tmp_path / "y", "--format", "Zarr3", "--compress", "bz2")
+    assert "/v: Zarr 3 does not have codec 'bz2': use zlib, zstd, blosc or none" in message
+    assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize(
+    ("shards", "shape"),
+    slow_cases_but(
+        [("time=40,x=12", (40, 16)), ("time=20", (20, 64)), ("x=600", (100, 64))], "time=20"
+    ),
+)
+def test_shards(cube: Path, tmp_path: Path, shards: str, shape: tuple[int, int]) -> None:
+    """A shard is of whole chunks, and ends where the last chunk does."""
+    copy(cube, tmp_path / "y", "--format", "Zarr3", "--shards", shards, "--verify")
+    group = zarr.open_group(tmp_path / "y", mode="r", zarr_format=3)
+    v = group["v"]
+    assert isinstance(v, zarr.Array)
+    assert (v.shards, v.chunks) == (shape, (10, 8))
+    objects = [name for _, _, names in os.walk(tmp_path / "y/v/c") for name in names]
+    assert len(objects) == -(-100 // shape[0]) * -(-60 // shape[1])
+    with xr.open_dataset(cube, engine="nczarr") as original:
+        np.testing.assert_array_equal(v[...], original["v"].fillna(-1).values)
+
+
+def test_consolidated(cube: Path, tmp_path: Path) -> None:
+    copy(cube, tmp_path / "y", "--format", "Zarr3", "--consolidated")
+    with xr.open_dataset(tmp_path / "y", engine="zarr", consolidated=True) as back:
+        assert {*back.variables} == {"v", "scalar", "x"}
+
+
+@pytest.mark.parametrize("target", ["y.zip", "there"])
+def test_places(cube: Path, tmp_path: Path, target: str) -> None:
+    """An archive, and a directory with NCZarr in it, of which nothing stays."""
+    to_nczarr(xr.Dataset({"old": ("x", [1, 2])}), tmp_path / "there")
+    copy(cube, tmp_path / target, "--format", "Zarr3", "--overwrite", "--verify")
+    store: Any = tmp_path / target
+    if target.endswith(".zip"):
+        store = zarr.storage.ZipStore(store, mode="r")
+    group = zarr.open_group(store, mode="r", zarr_format=3)
+    assert {*group.keys()} == {"v", "scalar", "x"}
+    assert not (tmp_path / "there/.zgroup").exists() or target != "there"
+
+
+def test_object_store(cube: Path, tmp_path: Path) -> None:
+    """Nothing is left of what kept readers out."""
+    root = f"/zarr3{tmp_path}"
+    copy(cube, f"memory:/{root}", "--format", "Zarr3", "--verify")
+    copy(cube, f"memory:/{root}", "--format", "Zarr3", "--overwrite", "--verify")
+    fs = fsspec.filesystem("memory")
+    names = {path.removeprefix(f"{root}/") for path in fs.find(root)}
+    assert {name for name in names if "/c" not in name} == {
+        "zarr.json",
+        "v/zarr.json",
+        "scalar/zarr.json",
+        "x/zarr.json",
+    }
+
+
+def test_s3(cube: Path, s3_server: S3Server) -> None:
+    key = f"zarr3-{os.getpid()}"
+    signed = s3_server.signed()
+    options = [f"{name}={value}" for name, value in signed.items()]
+    url = f"s3://{s3_server.private}/{key}"
+    copy(cube, url, "--format", "Zarr3", "--shards", "time=50", *(f"-O{one}" for one in options))
+    with (
+        xr.open_dataset(url, engine="zarr", consolidated=False, storage_options=signed) as ours,
+        xr.open_dataset(cube, engine="nczarr") as original,
+    ):
+        xr.testing.assert_equal(ours.load(), original.load())
+
+
+def test_what_was_cut_off_is_not_read(
+    cube: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an object store the root comes last, and a mark stays if the writer dies."""
+    root = f"memory://cut{tmp_path}"
+    put = FsspecWriter.put
+    count = 0
+
+    def fails(self: FsspecWriter, key: str, data: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > 20:
+            raise StoreError(key, "cannot be written")
+        put(self, key, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FsspecWriter, "put", fails)
+        patch.setattr(NewObjects, "abort", lambda _: None)  # a dead process cleans nothing up
+        assert main(["copy", str(cube), root, "--format", "Zarr3"]) == 1
+    with pytest.raises(StoreError, match=r"unfinished|not complete|missing"):
+        xr.open_dataset(root, engine="nczarr")
+    with pytest.raises(Exception, match="an export is under way"):
+        zarr.open_group(root, mode="r")
+
+
+def test_blocks_are_whole_objects(tmp_path: Path, cube: Path) -> None:
+    copy(cube, tmp_path / "y", "--format", "Zarr3")
+    data = (tmp_path / "y/v/zarr.json").read_bytes()
+    store = FsspecWriter(fsspec.filesystem("memory"), f"/blocks{tmp_path}")
+    writer = Zarr3Writer.of_document("v", np.dtype("f4"), data, store)
+    with pytest.raises(ValueError, match="whole objects"):
+        writer.write(np.zeros((5, 8), "f4"), (0, 0))
+
+
+# -- the table of kinds ------------------------------------------------------------------
+
+
+def test_formats_by_name(cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    message = failed(capsys, cube, tmp_path / "y", "--format", "Zarr4", status=2)
+    assert "'Zarr4' is none of CFA, NETCDF4" in message
+    assert "did you mean Zarr3?" in message
+    pure = f"file://{tmp_path}/y#mode=zarr"
+    assert "mode=nczarr" in failed(capsys, cube, pure, "--format", "NCZarr")
+    nczarr = f"file://{tmp_path}/y#mode=nczarr"
+    assert "mode=zarr" in failed(capsys, cube, nczarr, "--format", "Zarr2")
+    copy(cube, tmp_path / "tree.nc", "--format", "netcdf4", "--fixed")
+    copy(cube, tmp_path / "z", "--format", "Zarr2")
+    assert "_nczarr_group" not in (tmp_path / "z/.zattrs").read_text()
+
+
+def test_options_of_other_kinds(
+    cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = (cube, tmp_path / "y", "--format", "Zarr3", "--compat", "4.9.2")
+    assert "--compat: not for Zarr 3, but for NCZarr" in failed(capsys, *asked, status=2)
+    asked = (cube, tmp_path / "y", "--format", "Zarr3", "--shards", "tiem=10")
+    assert "did you mean time?" in failed(capsys, *asked, status=2)

@@ -1,0 +1,216 @@
+"""Sparse selections read what they want of plain elements: values, requests and bytes."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.ranges.planner import SMALL_GAP
+from nczarr_xarray import to_nczarr
+from nczarr_xarray.chunks.part import LOCAL_SHARE, REMOTE_SHARE, ChunkPart, is_sparse, strides_of
+from nczarr_xarray.chunks.plan import plan_outer, plan_points
+from tests.support.examples import examples
+from tests.support.httpserver import Server
+from tests.support.keys import outer, outer_keys, point_keys, pointwise
+from tests.support.marks import SLOW, slow_but
+from tests.support.realservers import RangeServer, range_server
+
+SHAPE = (300, 40, 50)
+VALUES = np.arange(np.prod(SHAPE), dtype="<f8").reshape(SHAPE)
+DIMS = ("t", "y", "x")
+
+#: Selections, with the bytes from the first wanted element to the last.
+SELECTIONS: list[tuple[dict[str, Any], int]] = [
+    ({"t": 7, "y": 3, "x": 9}, 8),
+    ({"t": [7], "y": [3], "x": [9]}, 8),
+    ({"t": 7, "y": 3, "x": [4, 9, 4]}, 6 * 8),
+    ({"t": 7, "y": [3, 5], "x": 9}, (2 * 50 + 1) * 8),
+    ({"t": 123}, 2000 * 8),
+    ({"t": [123, 121]}, 3 * 2000 * 8),
+    ({"t": slice(120, None, -1), "y": 0, "x": 0}, (120 * 2000 + 1) * 8),
+    ({"t": xr.DataArray([5, 6], dims="p"), "y": xr.DataArray([1, 2], dims="p"), "x": 0}, 16408),
+]
+CASES = [
+    pytest.param(*case, id=str(number), marks=() if number in (0, 7) else SLOW)
+    for number, case in enumerate(SELECTIONS)
+]
+TREES = slow_but(["one.nczarr", "one.zarr", "several.nczarr", "several.zarr"], "several.nczarr")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same values as trees without codecs, and as files of plain elements."""
+    folder = tmp_path_factory.mktemp("plain")
+    ds = xr.Dataset({"v": (DIMS, VALUES)})
+    plain = {"compressor": None, "filters": None, "_FillValue": None}
+    for name, chunks in {"one": SHAPE, "several": (100, 40, 50)}.items():
+        for kind, mode in {"nczarr": "nczarr,file", "zarr": "zarr"}.items():
+            url = f"file://{folder}/{name}.{kind}#mode={mode}"
+            to_nczarr(ds, url, encoding={"v": {**plain, "chunks": chunks}}, consolidated=True)
+    ds.to_netcdf(folder / "classic.nc", engine="scipy", format="NETCDF3_64BIT")
+    with h5py.File(folder / "plain.h5", "w") as file:
+        file.create_dataset("contiguous", data=VALUES)
+        file.create_dataset("v", data=VALUES, chunks=(100, 40, 50))
+        for name in ("v", "contiguous"):
+            for axis, dim in enumerate(DIMS):
+                file[name].dims[axis].label = dim
+    return folder
+
+
+@pytest.fixture(scope="module")
+def content(files: Path) -> dict[str, bytes]:
+    return {
+        f"/{path.relative_to(files).as_posix()}": path.read_bytes()
+        for path in files.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def ranges(files: Path) -> Iterator[RangeServer]:
+    with range_server(files) as server:
+        yield server
+
+
+def read(target: str, selection: dict[str, Any], variable: str = "v") -> np.ndarray:
+    with xr.open_dataset(target, engine="nczarr") as ds:
+        array = ds[variable]
+        renamed = array.rename(dict(zip(array.dims, DIMS, strict=True)))
+        return np.asarray(renamed.isel(selection).values)
+
+
+def wanted(selection: dict[str, Any]) -> np.ndarray:
+    return np.asarray(xr.DataArray(VALUES, dims=DIMS).isel(selection).values)
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize(("selection", "span"), CASES)
+def test_trees_at_hand(
+    tree: str,
+    selection: dict[str, Any],
+    span: int,
+    files: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from nczarr_fsspec.stores.directory import DirectoryStore
+
+    seen: list[int] = []
+    get: Callable[..., bytes | None] = DirectoryStore.get
+
+    def counted(self: DirectoryStore, key: str, *how: Any, **more: Any) -> bytes | None:
+        data = get(self, key, *how, **more)
+        if key.startswith("v/") and key[2].isdigit():
+            seen.append(len(data or b""))
+        return data
+
+    monkeypatch.setattr(DirectoryStore, "get", counted)
+    expected = wanted(selection)
+    np.testing.assert_array_equal(read(str(files / tree), selection), expected)
+    assert sum(seen) <= span
+    assert len(seen) == (2 if tree.startswith("several") and "120" in str(selection["t"]) else 1)
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize(("selection", "span"), CASES)
+def test_trees_behind_a_network(
+    tree: str, selection: dict[str, Any], span: int, content: dict[str, bytes]
+) -> None:
+    memory.clear()
+    with Server(content) as server:
+        found = read(f"{server.url}/{tree}#mode={tree.partition('.')[2]}", selection)
+        data = [
+            one for one in server.requests if f"/{tree}/v/" in one.path and "/v/." not in one.path
+        ]
+    np.testing.assert_array_equal(found, wanted(selection))
+    assert sum(one.sent for one in data) <= span
+    chunks = {one.path for one in data}
+    assert len(data) == len(chunks) <= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"), [("classic.nc", "v"), ("plain.h5", "contiguous"), ("plain.h5", "v")]
+)
+@pytest.mark.parametrize(("selection", "span"), CASES)
+def test_files_behind_a_network(
+    name: str, variable: str, selection: dict[str, Any], span: int, ranges: RangeServer
+) -> None:
+    memory.clear()
+    with xr.open_dataset(f"{ranges.url}/{name}", engine="nczarr") as ds:
+        array = ds[variable]
+        array = array.rename(dict(zip(array.dims, DIMS, strict=True)))
+        ranges.set()
+        found = array.isel(selection).values
+        sent = ranges.control("stats")["bytes"]
+    np.testing.assert_array_equal(found, wanted(selection))
+    most = min(span, found.nbytes * 5 // 4 + found.size * SMALL_GAP)
+    assert sent <= most + 4096  # headers of parts, and the index of chunks
+
+
+# -- the arithmetic -------------------------------------------------------------------------------
+
+
+@given(
+    shape=st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple),
+    order=st.sampled_from(["C", "F"]),
+    dtype=st.sampled_from(["<i2", ">f8"]).map(np.dtype),
+    points=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=examples(200))
+def test_parts_begin_and_end_with_what_is_wanted(
+    shape: tuple[int, ...], order: Any, dtype: np.dtype, points: bool, data: st.DataObject
+) -> None:
+    chunk_shape = tuple(data.draw(st.integers(1, size)) for size in shape)
+    key = data.draw(point_keys(shape) if points else outer_keys(shape))
+    values = np.arange(math.prod(shape), dtype=dtype).reshape(shape)
+    plan = (plan_points if points else plan_outer)(key, shape, chunk_shape)
+    result = np.zeros(plan.shape, dtype.newbyteorder("="))
+    strides = strides_of(chunk_shape, order, dtype.itemsize, plan.axes)
+    for task in plan.tasks():
+        corner = tuple(n * size for n, size in zip(task.position, chunk_shape, strict=True))
+        there = values[tuple(slice(at, at + n) for at, n in zip(corner, chunk_shape, strict=True))]
+        chunk = np.zeros(chunk_shape, dtype)
+        chunk[tuple(map(slice, there.shape))] = there
+        part = ChunkPart.of(task, strides, dtype.itemsize)
+        part.scatter(chunk.tobytes(order)[part.start : part.stop], dtype, result)
+        numbers = np.arange(chunk.size).reshape(chunk_shape, order=order)
+        seen = numbers if plan.axes is None else numbers.transpose(plan.axes)
+        taken = seen[task.source]
+        low, high = int(taken.min()) * dtype.itemsize, (int(taken.max()) + 1) * dtype.itemsize
+        if points:  # the block from the least index to the greatest, along each dimension
+            assert part.start <= low
+            assert high <= part.stop <= chunk.nbytes
+        else:
+            assert (part.start, part.stop) == (low, high)
+    expected = pointwise(values, key) if points else outer(values, key)
+    np.testing.assert_array_equal(plan.finish(result), expected)
+
+
+@pytest.mark.parametrize(("local", "share"), [(True, LOCAL_SHARE), (False, REMOTE_SHARE)])
+def test_what_is_sparse(local: bool, share: int) -> None:
+    for count in (1, 1000 // share, 1000 // share + 1, 1000):
+        plan = plan_outer((slice(0, count),), (1000,), (1000,))
+        assert is_sparse(plan, (1000,), local=local) == (count * share <= 1000)
+
+
+def test_a_chunk_that_is_too_short(files: Path, tmp_path: Path) -> None:
+    tree = shutil.copytree(files / "one.zarr", tmp_path / "x.zarr")
+    chunk = tree / "v" / "0.0.0"
+    chunk.write_bytes(chunk.read_bytes()[:8000])
+    assert read(str(tree), {"t": 0, "y": 3, "x": 9}) == VALUES[0, 3, 9]
+    with pytest.raises(FormatError, match=r"0\.0\.0.*truncated"):
+        read(str(tree), {"t": 7, "y": 3, "x": 9})
+    chunk.unlink()
+    assert read(str(tree), {"t": 7, "y": 3, "x": 9}) == 0  # the fill value
