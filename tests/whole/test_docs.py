@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import copy
+import gc
 import inspect
 import re
 import shlex
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import xarray as xr
+import zarr
 
 import nczarr_xarray
 from nczarr_xarray.aggregation.api import convert_references
@@ -104,6 +108,21 @@ def servers(
         yield {"data": data, "private": private}
 
 
+@pytest.fixture
+def namespace() -> Iterator[dict[str, object]]:
+    """Names for examples; what these leave behind in this process is undone."""
+    settings = copy.deepcopy(zarr.config.config)  # cubed changes them when it is imported
+    names: dict[str, object] = {}
+    yield names
+    zarr.config.config.clear()
+    zarr.config.config.update(settings)
+    with warnings.catch_warnings():
+        # examples leave files open, as users do, of which xarray's tests have xarray warn
+        warnings.simplefilter("ignore", RuntimeWarning)
+        names.clear()
+        gc.collect()
+
+
 @pytest.mark.parametrize(
     "page",
     [
@@ -112,11 +131,12 @@ def servers(
         if any(runs for _, _, runs in blocks(page, "python"))
     ],
 )
-def test_python_examples_run(page: str, directory: Path, servers: dict[str, Server]) -> None:
+def test_python_examples_run(
+    page: str, directory: Path, servers: dict[str, Server], namespace: dict[str, object]
+) -> None:
     def address(example: re.Match[str]) -> str:
         return f"http://{example[1] or ''}" + servers[example[2]].url.removeprefix("http://")
 
-    namespace: dict[str, object] = {}
     for place, code, runs in blocks(page, "python"):
         compiled = compile(EXAMPLE_SERVER.sub(address, code), place, "exec")
         if runs:
