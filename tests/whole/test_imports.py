@@ -221,7 +221,8 @@ READING = {
     *under("nczarr_fsspec", "errors preload processors"),
     *FORMATS["HDF5"][1],
     # numcodecs, which imports what it has in its turn, unshuffles the coordinate
-    *("numcodecs", "cython_runtime", "google_crc32c", "msgpack", "typing_extensions"),
+    *("numcodecs", "cython_runtime", "crc32c", "google_crc32c", "importlib_metadata"),
+    *("msgpack", "typing_extensions"),
 }
 
 
