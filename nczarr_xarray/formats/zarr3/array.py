@@ -65,6 +65,23 @@ class ZarrArray(Array):
     def reads_itself(self) -> bool:
         return True
 
+    @property
+    def object_shape(self) -> tuple[int, ...]:
+        """Lengths per dimension of what one object has: a chunk, or a shard of several."""
+        grid = json.loads(self.metadata)["chunk_grid"]["configuration"]["chunk_shape"]
+        return tuple(int(length) or 1 for length in grid)
+
+    def chunk_name(self, position: tuple[int, ...]) -> str:
+        """Return the key of the object that has a chunk."""
+        encoding = json.loads(self.metadata).get("chunk_key_encoding", "default")
+        given = encoding if isinstance(encoding, dict) else {"name": encoding}
+        lengths = zip(position, self.chunk_shape, self.object_shape, strict=True)
+        parts = [str(at * chunk // whole) for at, chunk, whole in lengths]
+        start, between = (["c"], "/") if given["name"] == "default" else ([], ".")
+        stated = given.get("configuration") or {}
+        key = stated.get("separator", between).join([*start, *parts]) or "0"
+        return f"{self.path}/{key}" if self.path else key
+
     def selections(self, store: KeyStore) -> ZarrReader:
         return ZarrReader(store, self)
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError, StoreError, TooLargeError
 from nczarr_xarray.chunks.pieces import Index
+from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.stored_source import StoredSource
+from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import ChunkedArray, FileChunks, FragmentArray, Variable, grid_of
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.finding import error
@@ -45,20 +48,51 @@ def _faults(
     subject: Subject, batch: list[tuple[Variable, tuple[Index, ...] | None]]
 ) -> Iterator[Finding]:
     assert subject.opened is not None
-    for (variable, _), found in zip(batch, subject.opened.read_many(batch), strict=True):
-        if isinstance(found, NCZarrError):
-            yield _fault(variable, found)
+    for (variable, box), found in zip(batch, subject.opened.read_many(batch), strict=True):
+        if not isinstance(found, NCZarrError):
+            continue
+        if not isinstance(variable.array, ZarrArray) or box is None:
+            yield _fault(variable.path, found.object, found)
+            continue
+        objects: dict[tuple[str, str], list[tuple[int, ...]]] = {}
+        errors: dict[tuple[str, str], NCZarrError] = {}
+        for at, own in _broken(subject.opened.reader(variable), variable.array.chunk_shape, box):
+            same = variable.array.chunk_name(at), own.reason
+            objects.setdefault(same, []).append(at)
+            errors[same] = own
+        for same, chunks in objects.items():  # one finding, also if the index of a shard is damaged
+            more = f" and {len(chunks) - 1} more" if chunks[1:] else ""
+            yield _fault(f"{variable.path}, chunk {chunks[0]}{more}", same[0], errors[same])
 
 
-def _fault(variable: Variable, found: NCZarrError) -> Finding:
-    text = f"{found.reason} (of {variable.path})"
+def _broken(
+    reader: VariableReader, chunk_shape: tuple[int, ...], box: tuple[Any, ...]
+) -> Iterator[tuple[tuple[int, ...], NCZarrError]]:
+    """Yield the chunks of a box that cannot be read: zarr-python does not name them."""
+    try:
+        reader.read(box)
+    except NCZarrError as found:
+        first = tuple(part.start // n for part, n in zip(box, chunk_shape, strict=True))
+        stops = (-(-part.stop // n) for part, n in zip(box, chunk_shape, strict=True))
+        counts = [stop - start for start, stop in zip(first, stops, strict=True)]
+        if max(counts, default=1) == 1:
+            yield first, found
+            return
+        axis = counts.index(max(counts))
+        middle = (first[axis] + counts[axis] // 2) * chunk_shape[axis]
+        for half in (slice(box[axis].start, middle), slice(middle, box[axis].stop)):
+            yield from _broken(reader, chunk_shape, (*box[:axis], half, *box[axis + 1 :]))
+
+
+def _fault(where: str, path: str, found: NCZarrError) -> Finding:
+    text = f"{' '.join(found.reason.split())} (of {where})"
     if isinstance(found, TooLargeError):
         code, advice = "chunk-oversized", "it is not of this array: restore it"
     elif isinstance(found, StoreError):
         code, advice = "chunk-unreadable", "try again; if it stays, restore the chunk"
     else:
         code, advice = "chunk-undecodable", "restore the chunk from a copy, or write it again"
-    return error(code, found.object, text, advice)
+    return error(code, path, text, advice)
 
 
 def _boxes(subject: Subject, variable: Variable) -> Iterator[Box]:
