@@ -38,6 +38,7 @@ DEBIAN = {
     "udunits2": "udunits-bin",
     "zsh": "zsh",
     "fish": "fish",
+    "chromium": "chromium",
 }
 
 LINT = {
@@ -135,7 +136,8 @@ def install_debian() -> None:
     if missing and shutil.which("apt-get") and os.geteuid() == 0:
         os.environ["DEBIAN_FRONTEND"] = "noninteractive"
         call("apt-get", "update", "--quiet")
-        call("apt-get", "install", "--quiet", "--yes", "--no-install-recommends", *missing)
+        for package in missing:  # each by itself: one that cannot be had stops no other
+            call("apt-get", "install", "-qq", "--yes", "--no-install-recommends", package)
 
 
 def call(*command: str | Path, longest: float | None = None) -> int:
