@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nczarr_fsspec.errors import StoreError, too_large
@@ -45,12 +45,17 @@ class MappingStore(LocalStore):
         return bytes(view[part])
 
     def list(self, prefix: str) -> frozenset[str]:
-        return self._children().get(prefix, frozenset())
+        start = f"{prefix}/" if prefix else ""
+        first = len(start)
+        below = (key[first:] for key in self._keys() if key.startswith(start))
+        return frozenset(name for name in (key.partition("/")[0] for key in below) if name)
 
     def list_many(self, prefixes: Sequence[str]) -> builtins.list[Listing]:
-        children = self._children()
+        if len(prefixes) < 2:
+            return [self.list(prefix) for prefix in prefixes]
+        children = child_names(self._keys())
         return [children.get(prefix, frozenset()) for prefix in prefixes]
 
-    def _children(self) -> dict[str, frozenset[str]]:
-        # built anew every time: the mapping may change under us
-        return child_names(key for key in self.mapping if isinstance(key, str))
+    def _keys(self) -> Iterator[str]:
+        # nothing is remembered: the mapping may change under us
+        return (key for key in self.mapping if isinstance(key, str))

@@ -84,10 +84,11 @@ def open_groups(
 
 
 def open_group(opened: Opened, group: Group, **decoding: Any) -> xr.Dataset:
-    """Return one group of an open dataset; `decoding` as for `xarray.open_dataset`."""
-    store = NCZarrDataStore(opened, group, None, set())
-    _load_what_opening_touches(opened, [store])
-    return store.open_dataset(**decoding)
+    """Return one group of an open dataset; `decoding` as for `xarray.open_dataset`.
+
+    Coordinates are not read, so that changing a part of a dataset costs what that part costs.
+    """
+    return NCZarrDataStore(opened, group, None, set()).open_dataset(**decoding)
 
 
 def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
