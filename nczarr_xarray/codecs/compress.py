@@ -130,6 +130,7 @@ def _small_bends(sample: np.ndarray) -> int:
 #: Chunks smaller than this go to zlib if they begin with few different bytes.
 _SMALL = 1 << 16
 _FEW = 48
+_BYTES = bytes(range(256))
 
 
 def _few_bytes(data: np.ndarray) -> bool:
@@ -140,12 +141,8 @@ def _few_bytes(data: np.ndarray) -> bool:
     level 4, 16 KB of them get 23 % larger than by zlib. With 20 other bytes put in front they get
     3 % larger, with 80 of them 1 %. (Of 80 that are equally likely, 77 are in 256.)
     """
-    # most data show in a quarter of them that there are enough: the interpreter is held meanwhile
-    return _different(data[:4096:64]) < _FEW and _different(data[:4096:16]) < _FEW
-
-
-def _different(data: np.ndarray) -> int:
-    return len(set(data.tobytes()))
+    # what is left of all bytes without those; a set of them takes ten times as long
+    return len(_BYTES.translate(None, data[:4096:16].tobytes())) > 256 - _FEW
 
 
 def _stored(data: np.ndarray) -> Iterator[Buffer]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def test_a_change_of_one_step_asks_a_folder_as_much_whatever_its_size(
         write(target, count)
         change(target, count)  # what is imported with the first one is not counted
         count += change is append
-        found.append(system_calls(lambda n=count, t=target: change(t, n), monkeypatch))
+        found.append(system_calls(partial(change, target, count), monkeypatch))
     few, many = found
     assert few == many
     assert few["open"] < 100
