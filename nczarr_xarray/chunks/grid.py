@@ -24,7 +24,7 @@ from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.chunks.sources import LocalSource, Stored
-from nczarr_xarray.chunks.threads import chunks_at_a_time
+from nczarr_xarray.chunks.threads import items_at_a_time
 from nczarr_xarray.model import Array, ChunkTable, grid_of
 
 #: Chunks that are looked up, fetched and decoded together: bounds what a huge read remembers.
@@ -132,7 +132,7 @@ class Grid:
             yield ids, Window(segments, [0, 1], ids)
             return
         if local:
-            most = chunks_at_a_time(plan.count, self.nbytes) if self.decoder.in_rows else 1
+            most = items_at_a_time(plan.count, self.nbytes) if self.decoder.in_rows else 1
         else:
             most = WINDOW
         segments, count = [], 0

@@ -30,6 +30,9 @@ BATCH_BYTES = 1 << 20
 LARGE_BYTES = 1 << 16
 #: So long a small chunk has the interpreter's lock, or waits for it where others want it, too.
 LOCK_SECONDS = 10e-6
+#: Less work than this is done sooner by one thread than another one has begun to be of use: it has
+#: to be woken, and both lose time to each other's turns.
+HELP_SECONDS = 2e-3
 
 
 class _Pool:
@@ -83,15 +86,22 @@ class _Pool:
 _pool = _Pool()
 
 
-def chunks_at_a_time(count: int, nbytes: int) -> int:
-    """Return how many of `count` chunks of `nbytes` a thread takes at a time.
+def items_at_a_time(count: int, nbytes: int, *, chunks: int = 1) -> int:
+    """Return how many of `count` items of `nbytes` a thread takes at a time.
 
     Enough to be worth it, and for the threads that will share them to end together: not more than
     there are processors now, nor than there is work for.
+
+    Parameters
+    ----------
+    chunks
+        As of `share`.
     """
     helpers = min(_pool.spare() - 1, (count * nbytes - 1) // INLINE_BYTES)
     turns = 4 * (helpers + 1) if helpers > 0 else 1
-    return max(1, min(BATCH_BYTES // max(1, nbytes), count // turns))
+    # of small chunks never so few that what is done once for all of them costs more than they do
+    fewest = INLINE_BYTES // max(1, nbytes) if nbytes < LARGE_BYTES * chunks else 1
+    return max(1, min(BATCH_BYTES // max(1, nbytes), max(fewest, count // turns)))
 
 
 def share(
@@ -122,13 +132,13 @@ def share(
         if count:
             function(list(items))
         return
-    size = chunks_at_a_time(count, nbytes)
+    size = items_at_a_time(count, nbytes, chunks=chunks)
     most = -(-count // size) - 1
     with _Team(function, iter(items), size) as team:
         if nbytes >= LARGE_BYTES * chunks:
             team.hire(most)
         else:
-            room = team.pace(chunks)
+            room = team.pace(count, chunks)
             team.hire(min(most, room))
         team.work()
 
@@ -166,18 +176,19 @@ class _Team(Generic[T]):
         if kind is None and self._error is not None:
             raise self._error
 
-    def pace(self, chunks: int) -> int:
+    def pace(self, count: int, chunks: int) -> int:
         """Work alone while that is as fast; how many threads may help then."""
         last = math.inf  # what is slow once may be an accident, unless it is the first
         while batch := self._take():
             begin = time.perf_counter()
             self._function(batch)
             each = (time.perf_counter() - begin) / (len(batch) * chunks)
+            count -= len(batch)
+            surely, last = min(last, each), each
             # this thread is one, and as much again is lost by handing the lock to and fro
-            room = int(min(last, each) / LOCK_SECONDS) - 2
-            if room > 0:
+            room = int(surely / LOCK_SECONDS) - 2
+            if room > 0 and surely * chunks * count >= HELP_SECONDS:
                 return room
-            last = each
         return 0
 
     def hire(self, most: int) -> None:

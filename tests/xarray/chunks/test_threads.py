@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from nczarr_xarray.chunks import threads
-from nczarr_xarray.chunks.threads import LARGE_BYTES, LOCK_SECONDS, share
+from nczarr_xarray.chunks.threads import HELP_SECONDS, LARGE_BYTES, LOCK_SECONDS, share
 
 SMALL = LARGE_BYTES // 4
 
@@ -66,7 +66,7 @@ def test_quick_small_chunks_are_read_by_one_thread(work: Work) -> None:
 @pytest.mark.parametrize("chunks", [1, 5])
 def test_slow_small_chunks_get_as_much_help_as_they_have_room_for(work: Work, chunks: int) -> None:
     work.share(lambda _: LOCK_SECONDS * 4.5 * chunks, 1000, SMALL, chunks)
-    batch = threads.chunks_at_a_time(1000, SMALL * chunks)
+    batch = threads.items_at_a_time(1000, SMALL * chunks, chunks=chunks)
     assert work.hired == [(batch, 2)]  # three threads have room, and one of them is the caller
 
 
@@ -76,10 +76,24 @@ def test_large_chunks_get_help_at_once(work: Work) -> None:
 
 
 def test_one_accident_is_no_slow_codec(work: Work) -> None:
-    batch = threads.chunks_at_a_time(10_000, SMALL)
+    batch = threads.items_at_a_time(10_000, SMALL)
     slow = {20 * batch, 40 * batch, 60 * batch, 61 * batch}
     work.share(lambda item: float(item in slow), 10_000, SMALL, 1)
     assert [done for done, _ in work.hired] == [62 * batch]
+
+
+@pytest.mark.parametrize("chunks", [1, 5])
+def test_small_chunks_are_read_by_one_thread_if_little_is_left_after_the_first(
+    work: Work, chunks: int
+) -> None:
+    each = 5 * LOCK_SECONDS  # there is room for help
+    first = threads.items_at_a_time(0, SMALL * chunks, chunks=chunks)
+    count = first + round(HELP_SECONDS / each / chunks)
+    work.share(lambda _: 0.99 * each * chunks, count, SMALL, chunks)
+    assert work.hired == []
+    work.done.clear()
+    work.share(lambda _: 1.01 * each * chunks, count, SMALL, chunks)
+    assert [done for done, _ in work.hired] == [first]
 
 
 @pytest.mark.parametrize(
@@ -89,10 +103,11 @@ def test_one_accident_is_no_slow_codec(work: Work) -> None:
         pytest.param(2, 0, 10_000, 64, id="two"),
         pytest.param(64, 0, 10_000, 39, id="64"),
         pytest.param(64, 0, 16, 16, id="too little for a second thread"),
-        pytest.param(64, 0, 25, 3, id="too little for a third"),
-        pytest.param(64, 0, 100, 3, id="too little for 64"),
+        pytest.param(64, 0, 25, 16, id="too little for a third"),
+        pytest.param(64, 0, 100, 16, id="too little for 64"),
         pytest.param(16, 15, 100, 64, id="16 threads of dask on 16"),
-        pytest.param(64, 61, 100, 8, id="62 threads of dask on 64"),
+        pytest.param(4, 0, 1000, 62, id="four"),
+        pytest.param(64, 61, 400, 33, id="62 threads of dask on 64"),
         pytest.param(2, 15, 100, 64, id="16 threads of dask on two"),
     ],
 )
@@ -102,7 +117,7 @@ def test_small_chunks_are_taken_by_the_row_on_any_machine(
     monkeypatch.setattr(threads, "processors", lambda: processors)
     monkeypatch.setattr(threads, "_pool", pool := threads._Pool())
     pool.callers = reading
-    assert threads.chunks_at_a_time(count, SMALL) == expected
+    assert threads.items_at_a_time(count, SMALL) == expected
 
 
 def test_few_bytes_are_read_by_one_thread(work: Work) -> None:
