@@ -50,7 +50,7 @@ class Fragments:
     ) -> Opening:
         if is_dap(target):
             return _variable_of(_open_dap(target), path)
-        options = _options_for(path, storage_options, entire=entire)
+        options = options_for(path, storage_options, entire=entire)
         options = replace(options, depth=depth)
         try:
             opened = self.open_with(target, options)
@@ -67,10 +67,14 @@ class Fragments:
         found = None if is_dap(target) else find_remote_file(target, storage_options)
         if found is None:
             return None
-        return RemoteVariable(*found, _options_for(path, None, entire=entire), path)
+        return RemoteVariable(*found, options_for(path, None, entire=entire), path)
 
 
-async def open_begun(source: RemoteFileBytes, options: OpenOptions) -> Opened | None:
+async def open_begun(
+    source: RemoteFileBytes,
+    options: OpenOptions,
+    file_of: Callable[[RemoteFileBytes], DataFile] = DataFile,
+) -> Opened | None:
     """Open a remote file whose first bytes are there (`RemoteFileBytes.begin`), on its loop.
 
     Returns
@@ -85,7 +89,7 @@ async def open_begun(source: RemoteFileBytes, options: OpenOptions) -> Opened | 
     """
     if bytes(source.head[:4]) in ZIP or source.head.lstrip().startswith(b"<"):
         return None
-    file = DataFile(source)
+    file = file_of(source)
     opened = Opened(file, await file.hierarchy_remote(options))
     return None if find(opened.hierarchy) else opened
 
@@ -98,14 +102,15 @@ class RemoteVariable:
     known: Known | None
     options: OpenOptions
     path: str
+    file_of: Callable[[RemoteFileBytes], DataFile] = DataFile
 
     async def open(self, pattern: Callable[[], MetadataPattern | None]) -> Opening | None:
         source = self.source
         await source.begin(self.known)
         like = pattern()
         if like is not None and like.fits(bytes(source.head[: like.stop]), source.size):
-            return alike(DataFile(source), like)
-        opened = await open_begun(source, self.options)
+            return alike(self.file_of(source), like)
+        opened = await open_begun(source, self.options, self.file_of)
         return None if opened is None else _variable_of(opened, self.path)
 
 
@@ -126,7 +131,7 @@ def _open_dap(url: str) -> Opened:
     return Opened(MappingStore({}), read_dap(url))
 
 
-def _options_for(
+def options_for(
     path: str, storage_options: Mapping[str, Any] | None, *, entire: bool
 ) -> OpenOptions:
     """Return how to open a dataset of which one variable is wanted."""

@@ -14,7 +14,7 @@ from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_parts import Part
 
 #: Remote fragments that are opened and read at a time.
-_AT_A_TIME = 256
+AT_A_TIME = 256
 #: Fragments that are begun together: threads wake each other less often.
 _TOGETHER = 32
 
@@ -34,7 +34,7 @@ class RemoteParts:
         self, read: Callable[[Part, Opening | RemoteFile], Coroutine[Any, Any, bool]]
     ) -> None:
         self._read = read
-        self._gate = asyncio.Semaphore(_AT_A_TIME)
+        self._gate = asyncio.Semaphore(AT_A_TIME)
         self._next: list[tuple[Part, Opening | RemoteFile]] = []
         self._coming: list[Future[None]] = []
         self._left: list[Part] = []

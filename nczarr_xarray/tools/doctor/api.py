@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace as change
 from typing import Any
@@ -10,13 +10,15 @@ from typing import Any
 import xarray as xr
 
 from nczarr_fsspec.addresses import Allow
-from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.errors import NCZarrError, URLError
 from nczarr_fsspec.keystore import LocalStore
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.nczarr.consolidated import KEY
+from nczarr_xarray.model import FragmentArray
+from nczarr_xarray.tools.doctor.aggregations import Aggregation, sample_of
 from nczarr_xarray.tools.doctor.cmip7 import cmip7_failures
-from nczarr_xarray.tools.doctor.diagnosis import Case, diagnose
+from nczarr_xarray.tools.doctor.diagnosis import Case, diagnose, untold
 from nczarr_xarray.tools.doctor.measure import measure_network
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.predict import predict, predict_opening
@@ -90,8 +92,25 @@ def _examine(
     """Do what `doctor` does, of an open dataset."""
     hierarchy = opened.hierarchy
     opening, is_consolidated = predict_opening(opened, found, network)
-    case = Case(hierarchy, found, opening, consolidated=is_consolidated, stale=stale)
-    facts = _chosen(opened, found, variable)
+    aggregations = [
+        Aggregation(one, one.array) for one in found.others if isinstance(one.array, FragmentArray)
+    ]
+    chosen = _chosen(opened, [*found.facts, *aggregations], variable)
+    facts, noted = chosen, stale
+    if isinstance(chosen, Aggregation):
+        try:
+            facts = change(chosen, sample=sample_of(chosen))
+        except NCZarrError as error:
+            facts, noted = None, (*stale, untold(chosen.path, error))
+        aggregations = [facts if facts and one is chosen else one for one in aggregations]
+    case = Case(
+        hierarchy,
+        found,
+        opening,
+        consolidated=is_consolidated,
+        noted=noted,
+        aggregations=tuple(aggregations),
+    )
     is_netcdf4 = hierarchy.generation == "hdf5"
     return Report(
         url=opened.store.url,
@@ -117,12 +136,14 @@ def _stale(
             yield from consolidated(subject)
 
 
-def _chosen(opened: Opened, found: Survey, variable: str | None) -> Facts | None:
+def _chosen(opened: Opened, known: Sequence[Facts], variable: str | None) -> Facts | None:
+    """Return the facts of the variable that reads are predicted of; None if there is none."""
     if variable is None:
-        return found.largest
-    facts = found.of(f"/{variable.strip('/')}")
+        return max(known, key=lambda facts: facts.nbytes, default=None)
+    path = f"/{variable.strip('/')}"
+    facts = next((facts for facts in known if facts.path == path), None)
     if facts is None:
-        known = ", ".join(one.path for one in found.facts) or "none"
-        reason = f"has no variable {variable!r} whose reads can be predicted; there are: {known}"
+        there = ", ".join(one.path for one in known) or "none"
+        reason = f"has no variable {variable!r} whose reads can be predicted; there are: {there}"
         raise URLError(opened.store.url, reason)
     return facts

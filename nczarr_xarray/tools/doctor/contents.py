@@ -10,7 +10,7 @@ from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.transport.request import Data, Extent
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.tools.doctor.simulated import Content
+from nczarr_xarray.tools.doctor.simulated import BLANK, FRAGMENT, Content
 from nczarr_xarray.tools.survey import Facts, sizes_of
 
 #: Extents that a request names where the server is not known: most servers of HTTP take several.
@@ -40,13 +40,45 @@ class FileContent(Content):
 
     def read(self, path: str, start: int, stop: int) -> Data:
         source, ranges = self._file.source, self._file.ranges
-        if self.blank or stop > source.size:
+        if BLANK.get() or stop > source.size:
             return bytes(stop - start)
         if isinstance(source, RemoteBytes):
             assert ranges is not None
             return source.run(ranges.read_metadata([Extent(start, stop)]))[0]
         assert isinstance(source, LocalBytes)
         return source.read(start, stop)
+
+
+class AggregationContent(Content):
+    """A master, and fragments that are all like one.
+
+    Parameters
+    ----------
+    master
+        All but the fragments.
+    fragment
+        The real one.
+    """
+
+    def __init__(self, master: Content, fragment: FileContent) -> None:
+        super().__init__(fragment.ranges, can_list=master.can_list)
+        self._master = master
+        self._fragment = fragment
+
+    def size(self, path: str) -> int | None:
+        return self._of(path).size(path)
+
+    def read(self, path: str, start: int, stop: int) -> Data:
+        return self._of(path).read(path, start, stop)
+
+    def fetched(self, paths: Iterable[str]) -> None:
+        self._master.fetched(paths)
+
+    def list(self, path: str) -> frozenset[str] | None:
+        return self._master.list(path)
+
+    def _of(self, path: str) -> Content:
+        return self._fragment if path.startswith(FRAGMENT) else self._master
 
 
 class TreeContent(Content):

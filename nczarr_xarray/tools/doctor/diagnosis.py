@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.sizes import format_size
-from nczarr_xarray.model import Hierarchy
+from nczarr_xarray.model import FragmentArray, Hierarchy
+from nczarr_xarray.tools.doctor.aggregations import Aggregation
+from nczarr_xarray.tools.doctor.diagnosis_fragments import of_fragments
 from nczarr_xarray.tools.doctor.rehearsal import Cost
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.survey import Facts, Survey
@@ -44,15 +47,18 @@ class Case:
         What it takes to open it.
     consolidated
         Whether consolidated metadata are used for that over a network.
-    stale
-        What is wrong with them, where that was looked at.
+    noted
+        What was found elsewhere.
+    aggregations
+        The variables that are made of fragments.
     """
 
     hierarchy: Hierarchy
     survey: Survey
     opening: Cost
     consolidated: bool
-    stale: tuple[Finding, ...] = ()
+    noted: tuple[Finding, ...] = ()
+    aggregations: tuple[Aggregation, ...] = ()
 
 
 def _chunked(case: Case) -> Iterator[Facts]:
@@ -70,8 +76,8 @@ def _unreadable(case: Case) -> Iterator[Finding]:
 
 def _others(case: Case) -> Iterator[Finding]:
     for variable in case.survey.others:
-        if variable.error is None:
-            text = "is read by another library, or made of other datasets: not looked at"
+        if variable.error is None and not isinstance(variable.array, FragmentArray):
+            text = "is not looked at: another library reads it, whose requests are its own"
             yield Finding("note", "not-examined", variable.path, text)
 
 
@@ -247,8 +253,19 @@ def _consolidated(case: Case) -> Iterator[Finding]:
             )
 
 
-def _stale(case: Case) -> Iterator[Finding]:
-    yield from case.stale
+def _fragments(case: Case) -> Iterator[Finding]:
+    for aggregation in case.aggregations:
+        yield from of_fragments(aggregation)
+
+
+def _noted(case: Case) -> Iterator[Finding]:
+    yield from case.noted
+
+
+def untold(path: str, error: NCZarrError) -> Finding:
+    """Say why reads of a variable are not predicted."""
+    reason = error.reason if error.object == path else str(error)
+    return Finding("note", "not-predicted", path, f"reads of it are not predicted: {reason}")
 
 
 #: All of them: a function for each kind, or for kinds that exclude each other.
@@ -266,7 +283,8 @@ CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _lost_space,
     _codecs,
     _consolidated,
-    _stale,
+    _fragments,
+    _noted,
 )
 
 _ORDER = ("error", "warning", "note")

@@ -10,7 +10,8 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import Array
-from nczarr_xarray.tools.doctor.contents import FileContent, TreeContent
+from nczarr_xarray.tools.doctor.aggregations import Aggregation
+from nczarr_xarray.tools.doctor.contents import AggregationContent, FileContent, TreeContent
 from nczarr_xarray.tools.doctor.decoding import decoding_seconds, touched
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.patterns import Key, selections
@@ -22,7 +23,7 @@ from nczarr_xarray.tools.survey import Facts, Survey
 
 #: Reads of more chunks than this, or of more rows of plain elements, are not rehearsed: that would
 #: take longer than is of use.
-MOST_CHUNKS, MOST_ROWS = 50_000, 1 << 22
+MOST_CHUNKS, MOST_ROWS, MOST_FRAGMENTS = 50_000, 1 << 22, 4096
 #: Bytes of a chunk that is, for it takes as much memory.
 MOST_BYTES = 1 << 28
 
@@ -61,9 +62,11 @@ def predict_opening(opened: Opened, survey: Survey, network: Network) -> tuple[C
 def predict(opened: Opened, survey: Survey, facts: Facts, network: Network) -> list[Prediction]:
     """Return what reads of one variable cost, as it is first, and then with proposed chunks."""
     array = facts.array
-    now = array.chunk_shape if array.is_chunked else None
-    layouts: dict[str, tuple[int, ...] | None] = {"as it is": now}
-    for name, chunks in proposals(array.shape, facts.itemsize).items():
+    fragmented = isinstance(facts, Aggregation)
+    now = array.chunk_shape if array.is_chunked or fragmented else None
+    layouts = {"fragments" if fragmented else "as it is": now}
+    others = {} if fragmented else proposals(array.shape, facts.itemsize)
+    for name, chunks in others.items():
         if chunks not in layouts.values():
             layouts[name] = chunks
     return [
@@ -91,19 +94,29 @@ def cost_of(
     if _is_too_much(facts, key, chunks):
         return None
     array, content = _layout(opened, survey, facts, chunks)
+    sample = facts.sample if isinstance(facts, Aggregation) else None
+    if sample is not None:
+        array, content = facts.array, AggregationContent(content, FileContent(sample.file))
     try:
         with _rehearsal(opened, content, network) as rehearsal:
             variable = rehearsal.variable(facts.path)
             variable.array = array or variable.array
-            cost = rehearsal.selection(variable, key)
+            alike = sample is not None and sample.alike
+            cost = rehearsal.selection(variable, key, alike=alike)
     except NCZarrError:  # which reading the variable would raise, too
         return None
     begun = cost.rounds * network.latency
-    return cost.decoded(decoding_seconds(facts, key, chunks), begun)
+    inside = facts.inside if isinstance(facts, Aggregation) else facts
+    return cost.decoded(decoding_seconds(inside, key, chunks), begun)
 
 
 def _is_too_much(facts: Facts, key: Key, chunks: tuple[int, ...] | None) -> bool:
     """Tell whether a read has too many pieces to be rehearsed."""
+    if isinstance(facts, Aggregation):
+        counts = map(len, touched(key, facts.shape, facts.array.chunk_shape))
+        if math.prod(counts) > MOST_FRAGMENTS:
+            return True
+        facts = facts.inside
     shape, most = facts.shape, MOST_CHUNKS
     pieces = chunks or facts.array.chunk_shape
     if chunks is None and facts.array.strides is not None:

@@ -7,18 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import numpy as np
-
 from nczarr_fsspec.errors import NCZarrError
-from nczarr_fsspec.ranges.reader import RangeReader, Receive
 from nczarr_xarray.chunks.threads import gather_or_cancel
-from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.dataset.open import open_keys
+from nczarr_xarray.dataset.aggregations import with_aggregations
+from nczarr_xarray.dataset.open import open_keys, open_with
+from nczarr_xarray.dataset.open_fragments import Fragments
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.variable import VariableReader
+from nczarr_xarray.formats.cfa.variables import marked
 from nczarr_xarray.formats.open_options import EVERYTHING
-from nczarr_xarray.formats.rounds import Read
-from nczarr_xarray.model import Group, Variable
+from nczarr_xarray.model import FragmentArray, Group, Variable
+from nczarr_xarray.tools.doctor.fetching import RehearsedFile, fetch_fragments
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.patterns import Key
 from nczarr_xarray.tools.doctor.simulated import (
@@ -98,34 +97,48 @@ class Rehearsal:
         assert holder is not None
         return holder.variables[name]
 
-    def selection(self, variable: Variable, key: Key) -> Cost:
-        """Return the cost of a selection, after all that was read before."""
+    def selection(self, variable: Variable, key: Key, *, alike: bool = False) -> Cost:
+        """Return the cost of a selection, after all that was read before.
+
+        Parameters
+        ----------
+        alike
+            Of an aggregation, whether its fragments are alike.
+        """
         transport = self.transport
         before = transport.requests, transport.nbytes, transport.loop.now
         transport.steps.clear()
-        if isinstance(self.opened.store, _RehearsedFile):
+        if isinstance(self.opened.store, RehearsedFile):
             self.opened.store.opened = True
-        self._fetch([self._read(variable, key)])
+        self._fetch([self._read(variable, key, alike=alike)])
         return self._cost(before)
 
     def _open_file(self, url: str) -> Opened:
         transport = self.transport
-        source = SimulatedFile(transport, url, url, 0)
-        source.run(transport.step(source.begin(None)))
-        file = _RehearsedFile(source, transport)
-        return Opened(file, file.hierarchy(EVERYTHING))
+        source = SimulatedFile(transport, url, url)
+        source.run(source.begin(None))
+        file = RehearsedFile(source)
+        opened = Opened(file, file.hierarchy(EVERYTHING))
+        if next(marked(opened.hierarchy), None) is not None:
+            opener = Fragments(open_with)  # which nothing is opened by here
+            opened = with_aggregations(opened, EVERYTHING, file.hierarchy, opener, url)
+        return opened
 
     def _open_tree(self, url: str) -> Opened:
         return open_keys(SimulatedStore(self.transport, url))
 
-    def _read(self, variable: Variable, key: Key | None) -> Coroutine[Any, Any, None]:
+    def _read(
+        self, variable: Variable, key: Key | None, *, alike: bool = False
+    ) -> Coroutine[Any, Any, None]:
+        if isinstance(variable.array, FragmentArray) and key is not None:
+            return fetch_fragments(self.transport, variable.array, key, alike=alike)
         return VariableReader(self.opened.store, variable).fetch_remote(key)
 
     def _fetch(self, reads: Sequence[Coroutine[Any, Any, None]]) -> None:
         store = self.opened.store
         if isinstance(store, SimulatedStore):
             store.run(gather_or_cancel(*reads))
-        else:  # which tells the rounds itself
+        else:  # which tell the rounds themselves
             self.transport.loop.run_until_complete(gather_or_cancel(*reads))
 
     def _cost(self, before: tuple[int, int, float]) -> Cost:
@@ -141,32 +154,6 @@ class Rehearsal:
 
     def __exit__(self, *_: object) -> None:
         self.transport.close()
-
-
-class _RehearsedFile(DataFile):
-    """A file that tells a transport which of its reads are rounds.
-
-    Attributes
-    ----------
-    opened : bool
-        Whether it is open: from then on the bytes of data do not matter.
-    """
-
-    def __init__(self, source: SimulatedFile, transport: SimulatedTransport) -> None:
-        super().__init__(source)
-        self.opened = False
-        self._transport = transport
-
-    async def read_data(self, starts: np.ndarray, stops: np.ndarray, receive: Receive) -> None:
-        content = self._transport.content
-        content.blank = self.opened
-        try:
-            await self._transport.step(super().read_data(starts, stops, receive))
-        finally:
-            content.blank = False
-
-    async def _read_round(self, ranges: RangeReader, reads: Sequence[Read], around: bool) -> Any:
-        return await self._transport.step(super()._read_round(ranges, reads, around))
 
 
 async def _quietly(read: Coroutine[Any, Any, None]) -> None:

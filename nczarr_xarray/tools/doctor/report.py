@@ -14,6 +14,7 @@ from nczarr_xarray.tools.doctor.rehearsal import Cost
 from nczarr_xarray.tools.finding import Finding
 
 _HEAD = ("layout", "chunks", "read", "rounds", "requests", "MB", "seconds")
+_TOO_MUCH = "?: a read of too many pieces, or of too large ones, to be rehearsed"
 _STYLE = """body {font: 16px sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em}
 table {border-collapse: collapse} td, th {padding: .2em .7em; border-bottom: 1px solid #ccc;
 text-align: right} td:nth-child(-n+3), th:nth-child(-n+3) {text-align: left}
@@ -84,6 +85,8 @@ class Report:
             yield ""
             yield self._caption()
             yield from _aligned(self._rows())
+            if any(None in one.costs.values() for one in self.predictions):
+                yield f"  {_TOO_MUCH}"
 
     def as_html(self) -> str:
         """Return the report as a page that stands alone."""
@@ -98,6 +101,8 @@ class Report:
             for cell, row in zip(["th"] + ["td"] * 1000, self._rows(), strict=False)
         )
         table = f"<h2>{text(self._caption())}</h2>\n<table>\n{head}{''.join(rows)}</table>\n"
+        if any(None in one.costs.values() for one in self.predictions):
+            table += f"<p>{text(_TOO_MUCH)}</p>\n"
         return (
             f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n'
             f"<title>{text(self.url)}</title>\n<style>{_STYLE}</style></head>\n<body>\n"

@@ -9,11 +9,13 @@ import asyncio
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Sequence
+from contextvars import ContextVar
 from http import HTTPStatus
 from typing import Any, TypeVar
 
 from nczarr_fsspec.keystore import ALL, Object, RemoteStore
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_fsspec.ranges.source import Known
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.policy import most_connections
 from nczarr_fsspec.transport.recording import SEEN
@@ -24,6 +26,12 @@ from nczarr_xarray.tools.doctor.network import Line, Network, VirtualLoop
 
 T = TypeVar("T")
 
+#: Whether the bytes that are read now do not matter, and may be zeros.
+BLANK: ContextVar[bool] = ContextVar("BLANK", default=False)
+#: The steps of a task that depends on no other one; None if they count for all.
+STEPS: ContextVar[list[tuple[float, float]] | None] = ContextVar("STEPS", default=None)
+#: What paths of fragments begin with.
+FRAGMENT = "fragment of "
 #: What a part of an answer has besides its bytes, if there are several.
 _PART_HEADER = 150
 #: What a list of names takes.
@@ -40,17 +48,11 @@ class Content(ABC):
         Extents that one request may name.
     can_list
         Whether it lists names.
-
-    Attributes
-    ----------
-    blank : bool
-        Whether the bytes that are read now do not matter, and may be zeros.
     """
 
     def __init__(self, ranges: int, *, can_list: bool) -> None:
         self.ranges = ranges
         self.can_list = can_list
-        self.blank = False
 
     @abstractmethod
     def size(self, path: str) -> int | None:
@@ -107,7 +109,8 @@ class SimulatedTransport(Transport):
         sent, began = self.requests, self._loop.now
         result = await coroutine
         if self.requests > sent and self._loop.now > began:
-            self.steps.append((began, self._loop.now))
+            own = STEPS.get()
+            (self.steps if own is None else own).append((began, self._loop.now))
         return result
 
     @property
@@ -180,8 +183,15 @@ class SimulatedTransport(Transport):
 class SimulatedFile(RemoteFileBytes):
     """One file behind a `SimulatedTransport`."""
 
+    def __init__(self, transport: SimulatedTransport, path: str, url: str) -> None:
+        super().__init__(transport, path, url, 0)
+        self.transport = transport
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(coroutine)
+        return self.transport.loop.run_until_complete(coroutine)
+
+    async def begin(self, known: Known | None, tail: int = 0) -> None:
+        await self.transport.step(super().begin(known, tail))
 
     def close(self) -> None:
         """Keep the transport, which counts on."""

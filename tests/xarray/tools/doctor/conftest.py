@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import xarray as xr
 
 from nczarr_xarray.cli.main import main
-from tests.xarray.tools.doctor.test_prediction import FILES, write
+from tests.xarray.tools.doctor.test_prediction import FILES, SHAPE, write
+
+#: Of the aggregations, in each fragment.
+STEPS = 12
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +22,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write(folder / name, **options)
     assert main(["copy", f"{folder}/small.nc", f"{folder}/tree.nczarr"]) == 0
     return folder
+
+
+@pytest.fixture(scope="session")
+def aggregations(folder: Path) -> None:
+    """Masters of one kind and another beside them, and the folder of the parts."""
+    parts = folder / "parts"
+    parts.mkdir()
+    with xr.open_dataset(folder / "plain.nc", engine="nczarr") as ds:
+        for start in range(0, SHAPE[0], STEPS):
+            part = ds.isel(time=slice(start, start + STEPS))
+            path = parts / f"{start:03}.nc"
+            part.to_netcdf(path, encoding={"v": {"chunksizes": (2, 60, 90)}})
+    files = sorted(map(str, parts.iterdir()))
+    for master in ("all.nc", "all.json"):
+        assert main(["aggregate", "-o", f"{folder}/{master}", *files]) == 0

@@ -1,0 +1,92 @@
+"""Aggregations: one of their fragments, which stands for all when reads are rehearsed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.dataset.alike_files import read_variable_pattern
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.fragment_values import needs_names
+from nczarr_xarray.dataset.fragments import FragmentDatasets
+from nczarr_xarray.model import FileChunks, FileStrides, FragmentArray
+from nczarr_xarray.tools.survey import Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A fragment.
+
+    Parameters
+    ----------
+    file
+        That it is in.
+    array
+        Its data.
+    alike
+        Whether another one has the same metadata, which then are not parsed again.
+    """
+
+    file: DataFile
+    array: FileChunks | FileStrides
+    alike: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation(Facts):
+    """An aggregation that can be rehearsed.
+
+    Parameters
+    ----------
+    sample
+        One of its fragments; None if that was not looked at.
+    """
+
+    sample: Sample | None = None
+
+    @property
+    def inside(self) -> Facts:
+        """About how it would be stored in one file."""
+        if self.sample is None or len(self.sample.array.shape) != len(self.shape):
+            return self
+        return Facts(self.variable, replace(self.sample.array, shape=self.shape))
+
+
+def sample_of(aggregation: Facts) -> Sample:
+    """Open one fragment in the middle, and another one of the same lengths.
+
+    Raises
+    ------
+    FormatError
+        If reads of such fragments cannot be rehearsed: says why.
+    NCZarrError
+        If a fragment cannot be opened.
+    """
+    array = aggregation.array
+    assert isinstance(array, FragmentArray)
+    fragments, opener = array.fragments, array.opener
+    numbers = [n for n, address in enumerate(fragments.addresses) if address is not None]
+    if fragments.values is not None or not numbers:
+        raise FormatError(array.path, "it has values in the place of fragments")
+    first = numbers[len(numbers) // 2]
+    lengths = _lengths(array, first)
+    other = next(n for n in reversed(numbers) if _lengths(array, n) == lengths)
+    entire = needs_names(array)
+    assert isinstance(opener, FragmentDatasets)
+    place = fragments.places(first)[0]
+    found = opener.open(place, entire=entire)
+    file, own = found.reader.store, found.variable.array
+    if not place.address or not isinstance(file, DataFile):
+        raise FormatError(array.path, "only those in files of their own can be rehearsed")
+    if not isinstance(own, (FileChunks, FileStrides)):
+        raise FormatError(array.path, "another library reads them, whose requests are its own")
+    pattern = file.parse(read_variable_pattern(file, place.name, entire=entire))
+    source = opener.open(fragments.places(other)[0], entire=entire).reader.store
+    alike = pattern is not None and isinstance(source, DataFile)
+    if pattern is not None and isinstance(source, DataFile):
+        alike = pattern.fits(bytes(source.source.head[: pattern.stop]), source.source.size)
+    return Sample(file, own, alike)
+
+
+def _lengths(array: FragmentArray, number: int) -> list[int]:
+    return [stop - start for start, stop in array.fragments.extent(number)]

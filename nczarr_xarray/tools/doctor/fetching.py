@@ -1,0 +1,101 @@
+"""Fetch data over a simulated network, and make nothing of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.ranges.reader import RangeReader, Receive
+from nczarr_fsspec.ranges.remote import RemoteFileBytes
+from nczarr_xarray.chunks.plan import plan_outer
+from nczarr_xarray.chunks.threads import gather_or_cancel
+from nczarr_xarray.dataset.alike_files import AlikeFiles
+from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
+from nczarr_xarray.dataset.fragment_values import needs_names, reading_of
+from nczarr_xarray.dataset.open_fragments import RemoteVariable, options_for
+from nczarr_xarray.dataset.remote_parts import AT_A_TIME
+from nczarr_xarray.formats.rounds import Read
+from nczarr_xarray.model import FragmentArray
+from nczarr_xarray.tools.doctor.patterns import Key
+from nczarr_xarray.tools.doctor.simulated import (
+    BLANK,
+    FRAGMENT,
+    STEPS,
+    SimulatedFile,
+    SimulatedTransport,
+)
+
+
+class RehearsedFile(DataFile):
+    """A file that tells a transport which of its reads are rounds.
+
+    Attributes
+    ----------
+    opened : bool
+        Whether it is open: from then on the bytes of data do not matter.
+    """
+
+    def __init__(self, source: RemoteFileBytes) -> None:
+        assert isinstance(source, SimulatedFile)
+        super().__init__(source)
+        self.opened = False
+        self._transport = source.transport
+
+    async def read_data(self, starts: np.ndarray, stops: np.ndarray, receive: Receive) -> None:
+        blank = BLANK.set(self.opened)
+        try:
+            await self._transport.step(super().read_data(starts, stops, receive))
+        finally:
+            BLANK.reset(blank)
+
+    async def _read_round(self, ranges: RangeReader, reads: Sequence[Read], around: bool) -> Any:
+        return await self._transport.step(super()._read_round(ranges, reads, around))
+
+
+async def fetch_fragments(
+    transport: SimulatedTransport, array: FragmentArray, key: Key, *, alike: bool
+) -> None:
+    """Open the fragments of a selection, and fetch their parts, as `FragmentReader.read` does.
+
+    Parameters
+    ----------
+    alike
+        Whether they are alike, so that the metadata of one need not be parsed again.
+    """
+    entire, grid = needs_names(array), FragmentGrid(array)
+    files, gate = AlikeFiles(entire=entire), asyncio.Semaphore(AT_A_TIME)
+
+    taken: list[list[tuple[float, float]]] = []
+
+    async def fetch(part: Part) -> None:
+        address, name, _ = array.fragments.places(part.number)[0]
+        source = SimulatedFile(transport, f"{FRAGMENT}{address}", address)
+        options = options_for(name, None, entire=entire)
+        remote = RemoteVariable(source, None, options, name, RehearsedFile)
+        async with gate:
+            own: list[tuple[float, float]] = []
+            taken.append(own)
+            STEPS.set(own)
+            found = await remote.open(partial(files.pattern, name))
+            if found is None:
+                raise FormatError(address, "is no file whose parts can be read")
+            if alike and not found.alike:
+                await files.learn_remote(name, found)
+            file = found.reader.store
+            assert isinstance(file, RehearsedFile)
+            file.opened = True
+            reading = reading_of(array, part.number, found.variable)
+            await found.reader.fetch_remote(reading.request(part.key, points=False).key)
+
+    plan = plan_outer(key, array.shape, grid.edges)
+    await gather_or_cancel(*(fetch(part) for _, part in grid.parts(plan) if part is not None))
+    # what others did meanwhile, a fragment did not wait for
+    for at in range(0, len(taken), AT_A_TIME):
+        longest: list[tuple[float, float]] = max(taken[at : at + AT_A_TIME], key=len)
+        transport.steps += longest
