@@ -129,7 +129,7 @@ class DataFile:
                     answers = source.run(self._read_round(ranges, reads, around))
                 else:
                     assert isinstance(source, LocalBytes)
-                    answers = [self._read_local(source, read) for read in reads]
+                    answers = self._read_round_local(source, reads)
                 reads = running.send(answers)
         except StopIteration as stop:
             result: T = stop.value
@@ -170,14 +170,21 @@ class DataFile:
             )
         return Extent(read.start, max(read.start, stop))
 
-    def _read_local(self, source: LocalBytes, read: Read) -> memoryview | NCZarrError:
-        extent = self._extent(read)
-        if isinstance(extent, FormatError):
-            return extent
-        try:
-            return memoryview(source.read(*extent))
-        except NCZarrError as error:
-            return error
+    def _read_round_local(
+        self, source: LocalBytes, reads: Sequence[Read]
+    ) -> list[memoryview | NCZarrError]:
+        extents = [self._extent(read) for read in reads]
+        head = memoryview(source.head)  # most metadata of most files are there
+        there = [e for e in extents if isinstance(e, Extent) and e.stop > len(head)]
+        found = iter(_read_many(source, there) if there else ())
+        return [
+            extent
+            if isinstance(extent, FormatError)
+            else next(found)
+            if extent.stop > len(head)
+            else head[extent.start : extent.stop]
+            for extent in extents
+        ]
 
     async def _read_round(
         self, ranges: RangeReader, reads: Sequence[Read], around: bool
@@ -186,6 +193,14 @@ class DataFile:
         there = [extent for extent in extents if isinstance(extent, Extent)]
         found = iter(await ranges.read_metadata(there, around=around) if there else [])
         return [next(found) if isinstance(extent, Extent) else extent for extent in extents]
+
+
+def _read_many(source: LocalBytes, extents: Sequence[Extent]) -> list[memoryview | NCZarrError]:
+    """Read all extents together, or, where one of them cannot be read, each by itself."""
+    try:
+        return [memoryview(data) for data in source.read_many(*zip(*extents, strict=True))]
+    except NCZarrError as error:
+        return [error] if len(extents) == 1 else [_read_many(source, [e])[0] for e in extents]
 
 
 def at_hand(source: ByteSource) -> DataFile | None:

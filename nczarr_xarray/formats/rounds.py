@@ -49,6 +49,12 @@ def read_some(start: int, length: int, least: int = 1) -> Read:
     return Read(start, length, least)
 
 
+async def all_of(reads: Iterable[Read]) -> list[memoryview]:
+    """Await the bytes of several reads in one round, in order."""
+    parts: list[Any] = [one.__await__() for one in reads]  # what coroutines would delegate to
+    return await together(parts)
+
+
 class _Together:
     """A request of a parser for the results of parts that run already."""
 

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_xarray.formats.hdf5.binary import Cursor
 from nczarr_xarray.formats.hdf5.btree2 import BTree2, Child, read_tree2, unsigned
 from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
-from nczarr_xarray.formats.rounds import together
+from nczarr_xarray.formats.rounds import all_of
 
 #: Children of a version 1 node unless the superblock states a number: the bytes to read.
 _USUAL_CHILDREN = 64
@@ -66,7 +65,6 @@ class _Node(NamedTuple):
 
 
 _LEAF = np.empty(0, dtype=np.int64)
-_NOTHING = np.empty(0, dtype=CHUNK)
 
 
 class _TreeIndex(HDF5ChunkIndex):
@@ -79,7 +77,7 @@ class _TreeIndex(HDF5ChunkIndex):
         """Read nodes, all in one round."""
 
     async def find(self, ids: np.ndarray) -> np.ndarray:
-        found: list[np.ndarray] = []
+        found: list[Any] = []
         root = await self.root()
         wanted = [] if root is None else [root]
         seen: set[int] = set()
@@ -92,8 +90,8 @@ class _TreeIndex(HDF5ChunkIndex):
             nodes = await self._nodes(wanted)
             found.extend(node.chunks for node in nodes)
             wanted = [pointer for node in nodes for pointer in node.touching(ids)]
-        chunks = found[0] if len(found) == 1 else np.concatenate([_NOTHING, *found])
-        return self.pick(chunks, ids)
+        # (as bytes: numpy compares structured types again for each array that it joins)
+        return self.pick(np.frombuffer(b"".join(found), dtype=CHUNK), ids)
 
     async def _nodes(self, pointers: list[_Pointer]) -> list[_Node]:
         known = [self.memory.get(pointer.address) for pointer in pointers]
@@ -196,12 +194,16 @@ class BTree1Index(_TreeIndex):
 
     async def read(self, pointers: Sequence[_Pointer]) -> list[_Node]:
         grid = self.grid
-        parts = await together(self._node(pointer) for pointer in pointers)
+        parts = await self._parts(pointers)
         entries = np.frombuffer(b"".join(part for _, part in parts), dtype=self._entry)
-        chunk_shape = np.array(grid.chunk_shape, dtype=np.uint64)
-        scaled, rest = np.divmod(entries["offset"][:, :-1], chunk_shape)
-        if rest.any():
-            raise grid.error("a key of its chunk index is not the offset of a chunk")
+        scaled = entries["offset"][:, :-1].copy()
+        for axis, length in enumerate(grid.chunk_shape):
+            if length > 1:  # by one number at a time: so numpy divides many at once
+                offset = scaled[:, axis]
+                at = offset // np.uint64(length)
+                if (at * np.uint64(length) != offset).any():
+                    raise grid.error("a key of its chunk index is not the offset of a chunk")
+                scaled[:, axis] = at
         numbers, inside = grid.numbers(scaled)
         # a key that points into the elements of a chunk comes after it
         bounds = numbers + (inside & (entries["offset"][:, -1] > 0))
@@ -240,24 +242,40 @@ class BTree1Index(_TreeIndex):
         numbers = tuple(node.chunks["number"].tolist())
         return Leaf(self.address, layout, _common(fields), numbers, math.prod(grid.counts))
 
-    async def _node(self, pointer: _Pointer) -> tuple[int, bytes]:
-        """Return the level of a node, and its entries with the last key as one more entry."""
+    async def _parts(self, pointers: Sequence[_Pointer]) -> list[tuple[int, bytes]]:
+        """Return the level of each node, and its entries with the last key as one more entry."""
         frame, size = self.grid.frame, self._entry.itemsize
-        head = 8 + 2 * frame.offset_size
-        usual = head + (_USUAL_CHILDREN + 1) * size - frame.offset_size
-        what = f"{self.grid.path}, node at {pointer.address} of its chunk index"
-        frame.within(pointer.address, head, what)
-        data = await frame.read_some(pointer.address, usual, head)
-        cursor = Cursor(data, frame, what)
-        cursor.expect(b"TREE")
-        kind, level, count = cursor.uint(1), cursor.uint(1), cursor.uint(2)
-        if kind != 1 or pointer.level not in (-1, level):
-            raise cursor.error(f"is of type {kind} and level {level}")
-        end = head + (count + 1) * size - frame.offset_size
-        frame.within(pointer.address, end, what)
-        if end > len(data):
-            data = await frame.read(pointer.address, end)
-        return level, bytes(data[head:end]) + bytes(frame.offset_size)
+        layout = frame.layout("4sBBHAA")
+        head, usual = layout.size, layout.size + (_USUAL_CHILDREN + 1) * size - frame.offset_size
+        for pointer in pointers:
+            frame.within(pointer.address, head, self._called(pointer))
+        blocks = await all_of(frame.read_some(p.address, usual, head) for p in pointers)
+        found: list[tuple[int, int]] = []
+        longer: list[int] = []
+        for i, (pointer, block) in enumerate(zip(pointers, blocks, strict=True)):
+            signature, kind, level, count, _, _ = layout.unpack_from(block)
+            if signature != b"TREE":
+                reason = f"begins with {signature!r}, not b'TREE'"
+                raise frame.error(self._called(pointer), reason)
+            if kind != 1 or pointer.level not in (-1, level):
+                raise frame.error(self._called(pointer), f"is of type {kind} and level {level}")
+            end = head + (count + 1) * size - frame.offset_size
+            found.append((level, end))
+            if end > len(block):
+                frame.within(pointer.address, end, self._called(pointer))
+                longer.append(i)
+        if longer:
+            whole = await all_of(frame.read(pointers[i].address, found[i][1]) for i in longer)
+            for i, block in zip(longer, whole, strict=True):
+                blocks[i] = block
+        rest = bytes(frame.offset_size)
+        return [
+            (level, b"".join((block[head:end], rest)))
+            for (level, end), block in zip(found, blocks, strict=True)
+        ]
+
+    def _called(self, pointer: _Pointer) -> str:
+        return f"{self.grid.path}, node at {pointer.address} of its chunk index"
 
 
 class BTree2Index(_TreeIndex):
