@@ -17,7 +17,8 @@ from nczarr_fsspec.stores.zip import ZipStore
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.rounds import Read, caught, together
-from nczarr_xarray.model import Array, ChunkTable, Variable, grid_of
+from nczarr_xarray.formats.zarr3.array import ZarrArray
+from nczarr_xarray.model import Array, ChunkTable, CodecConfig, Variable, grid_of
 
 #: Chunks of one variable that are looked up at most.
 MOST_CHUNKS = 1 << 20
@@ -27,6 +28,7 @@ SAMPLE = 16
 _SAMPLED = 16
 #: The largest number of a chunk that is asked for: rounding must not make it more than int64 has.
 _MOST_NUMBER = 1 << 62
+_TO_BYTES = frozenset({"bytes", "transpose", "vlen-utf8", "vlen-bytes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,21 @@ class Facts:
         return math.prod(grid_of(self.shape, self.array.chunk_shape))
 
     @property
+    def objects(self) -> int:
+        """What the grid is stored in: its chunks, or shards of several chunks of Zarr 3."""
+        array = self.array
+        whole = array.object_shape if isinstance(array, ZarrArray) else array.chunk_shape
+        return math.prod(grid_of(self.shape, whole))
+
+    @property
+    def codecs(self) -> tuple[CodecConfig, ...]:
+        """Of a chunk; those are left out that only say how Zarr 3 makes bytes of elements."""
+        found = self.array.codecs
+        if isinstance(self.array, ZarrArray):
+            found = tuple(inner for one in found for inner in one.get("codecs", (one,)))
+        return tuple(one for one in found if codec_name(one) not in _TO_BYTES)
+
+    @property
     def padding(self) -> float:
         """The share of the elements of all chunks that lie beyond the shape."""
         whole = self.count * math.prod(self.array.chunk_shape)
@@ -107,7 +124,7 @@ class Facts:
     def ratio(self) -> float:
         """Stored bytes for each byte before codecs, as far as known; 1 without codecs."""
         if self.stored is None or not self.nbytes or not self.stored.nbytes:
-            return 1.0 if not self.array.codecs else 0.5
+            return 1.0 if not self.codecs else 0.5
         return self.stored.nbytes / self.nbytes
 
 
@@ -174,8 +191,8 @@ def survey(opened: Opened, among: Container[str] | None = None) -> Survey:
     groups = opened.hierarchy.root.walk()
     variables = [v for group in groups for v in group.variables.values()]
     variables = [v for v in variables if among is None or v.path in among]
-    own = [v for v in variables if v.error is None and v.array is not None]
-    facts = [Facts(v, v.array) for v in own if v.array is not None and not v.array.reads_itself]
+    own = [(v, v.array) for v in variables if v.error is None and v.array is not None]
+    facts = [Facts(v, a) for v, a in own if isinstance(a, ZarrArray) or not a.reads_itself]
     known = {one.path for one in facts}
     others = tuple(v for v in variables if v.path not in known)
     if isinstance(opened.store, DataFile):
@@ -228,15 +245,17 @@ def _in_tree(store: KeyStore, facts: list[Facts]) -> Iterable[Facts]:
             continue
         share = len(there) / len(own)
         mean = sum(there) / len(there) if there else 0.0
-        count = len(there) if len(own) == one.count else None
-        nbytes = sum(there) if count is not None else round(mean * share * one.count)
+        count = len(there) if len(own) == one.objects else None
+        nbytes = sum(there) if count is not None else round(mean * share * one.objects)
         yield Facts(one.variable, one.array, Stored(count, nbytes))
 
 
 def keys_of(facts: Facts) -> list[str]:
-    """Return the keys of some chunks, evenly spread."""
-    last = min(max(0, facts.count - 1), _MOST_NUMBER)
+    """Return the keys of some chunks, or shards, evenly spread."""
+    last = min(max(0, facts.objects - 1), _MOST_NUMBER)
     numbers = np.unique(np.linspace(0, last, SAMPLE).astype(np.int64))
+    if isinstance(facts.array, ZarrArray):
+        return _keys_of_objects(facts.array, numbers) if facts.count else []
     locating = facts.array.locate(numbers if facts.count else numbers[:0])
     try:
         locating.send(None)
@@ -245,6 +264,20 @@ def keys_of(facts: Facts) -> list[str]:
         return [] if table.source is None else [str(key) for key in table.source.tolist()]
     locating.close()
     return []
+
+
+def _keys_of_objects(array: ZarrArray, numbers: np.ndarray) -> list[str]:
+    chunks = [
+        whole // own for whole, own in zip(array.object_shape, array.chunk_shape, strict=True)
+    ]
+    grid = grid_of(array.shape, array.object_shape)
+    places = np.stack(np.unravel_index(numbers, grid), -1) if grid else np.empty((1, 0), int)
+    return [array.chunk_name(tuple((place * chunks).tolist())) for place in places]
+
+
+def codec_name(config: CodecConfig) -> str:
+    """Return what a codec is called."""
+    return str(config.get("id") or config.get("name"))
 
 
 def sizes_of(store: KeyStore, keys: Sequence[str]) -> dict[str, int | None]:

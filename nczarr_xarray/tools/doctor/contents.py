@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.keystore import KeyStore, LocalStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.transport.request import Data, Extent
@@ -102,9 +102,10 @@ class TreeContent(Content):
         self._store = store
         self._told = dict(chunk_nbytes)
         self._about = {
-            one.array.path: round(one.ratio * one.nbytes / max(1, one.count)) for one in facts
+            one.array.path: round(one.ratio * one.nbytes / max(1, one.objects)) for one in facts
         }
         self._documents: dict[str, bytes | None] = {}
+        self._indexes: dict[str, bytes | None] = {}
 
     def fetched(self, paths: Iterable[str]) -> None:
         wanted = [path for path in paths if path not in self._documents and _is_document(path)]
@@ -118,18 +119,34 @@ class TreeContent(Content):
             self.fetched([path])
             found = self._documents[path]
             return None if found is None else len(found)
-        array = path.rpartition("/")[0]
-        while array not in self._about and "/" in array:  # numbers of chunks may be folders
-            array = array.rpartition("/")[0]
+        array = self._array(path)
         if array in self._told:
             return self._told[array]
         if isinstance(self._store, DirectoryStore):
             return sizes_of(self._store, [path])[path]
         return self._about.get(array)
 
+    def _array(self, path: str) -> str:
+        """Return the path of the array that a chunk is of."""
+        array = path.rpartition("/")[0]
+        while array not in self._about and "/" in array:  # numbers of chunks may be folders
+            array = array.rpartition("/")[0]
+        return array
+
     def read(self, path: str, start: int, stop: int) -> Data:
         found = self._documents.get(path)
         return bytes(stop - start) if found is None else memoryview(found)[start:stop]
+
+    def index(self, path: str, part: slice) -> bytes | None:
+        """Return the index of a shard; behind a network, that of another shard of the array."""
+        store = self._store
+        if isinstance(store, LocalStore):
+            return store.get(path, part)
+        array = self._array(path)
+        if array not in self._indexes:
+            assert isinstance(store, RemoteStore)
+            self._indexes[array] = store.run(store.get(path, part))
+        return self._indexes[array]
 
     def list(self, path: str) -> frozenset[str] | None:
         (found,) = self._store.list_many([path])

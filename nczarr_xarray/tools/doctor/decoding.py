@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from nczarr_fsspec.processors import processors
 from nczarr_xarray.tools.doctor.patterns import Key
-from nczarr_xarray.tools.survey import Facts
+from nczarr_xarray.tools.survey import Facts, codec_name
 
 #: Decoded bytes per second of one processor, of large chunks: the table in docs/codecs.md.
 RATES = {
@@ -42,7 +42,7 @@ def decoding_seconds(facts: Facts, key: Key, chunks: tuple[int, ...] | None) -> 
         return math.prod(counts) * facts.itemsize / _COPY / processors()
     shape = chunks or array.chunk_shape
     count = math.prod(len(part) for part in touched(key, facts.shape, shape))
-    rates = [RATES.get(str(one.get("id") or one.get("name")), _OTHER) for one in array.codecs]
+    rates = [RATES.get(codec_name(one), _OTHER) for one in facts.codecs]
     nbytes = math.prod(shape) * facts.itemsize
     each = _EACH * (len(rates) + 1) + sum(nbytes / rate for rate in (*rates, _COPY))
     # a chunk is decoded by one processor

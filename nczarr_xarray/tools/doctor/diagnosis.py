@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.sizes import format_size
+from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import FragmentArray, Hierarchy
 from nczarr_xarray.tools.doctor.aggregations import Aggregation
 from nczarr_xarray.tools.doctor.diagnosis_fragments import of_fragments
 from nczarr_xarray.tools.doctor.rehearsal import Cost
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.survey import Facts, Survey
+from nczarr_xarray.tools.survey import Facts, Survey, codec_name
 
 #: Chunks of fewer bytes before codecs cost more to ask for than to bring, ...
 SMALL = 1 << 18
@@ -29,6 +31,8 @@ _PADDED, _LOST, _USELESS = 0.2, 0.1, 0.95
 _MATTERS = 1 << 20
 #: Documents of metadata from which on one for all pays.
 _DOCUMENTS = 8
+#: Bytes that the index of a shard has for each chunk.
+_ENTRY = 16
 
 _RECHUNK = "copy it with other chunks: nczarr copy --optimize, or --chunks (see the table of reads)"
 
@@ -148,6 +152,27 @@ def _large_chunks(case: Case) -> Iterator[Finding]:
             )
 
 
+def _shards(case: Case) -> Iterator[Finding]:
+    for facts in case.survey.facts:
+        if (
+            not isinstance(facts.array, ZarrArray)
+            or facts.array.object_shape == facts.array.chunk_shape
+        ):
+            continue
+        whole = math.prod(facts.array.object_shape) // math.prod(facts.array.chunk_shape)
+        index = _ENTRY * whole
+        yield Finding(
+            "warning" if index > SMALL else "note",
+            "shards",
+            facts.path,
+            f"has {facts.objects:,} shards of {whole:,} chunks, "
+            f"{format_size(whole * facts.chunk_nbytes)} before codecs; a read of a part of one "
+            f"fetches its index first, {format_size(index)}, and then "
+            "its chunks, one after another",
+            "larger chunks in them take fewer requests" if whole > _FEW else "",
+        )
+
+
 def _single_steps(case: Case) -> Iterator[Finding]:
     for facts in _chunked(case):
         dims = facts.variable.dimensions
@@ -182,7 +207,7 @@ def _padding(case: Case) -> Iterator[Finding]:
         lost = round(facts.padding * facts.count * facts.chunk_nbytes)
         if facts.array.is_chunked and facts.padding > _PADDED and lost > _MATTERS:
             yield Finding(
-                "warning" if not facts.array.codecs else "note",
+                "warning" if not facts.codecs else "note",
                 "padding",
                 facts.path,
                 f"has {facts.padding:.0%} of its chunks' elements beyond its shape, "
@@ -212,7 +237,7 @@ def _codecs(case: Case) -> Iterator[Finding]:
     for facts in case.survey.facts:
         if facts.nbytes < _MATTERS or facts.array.dtype.kind not in "iuf":
             continue
-        names = {str(config.get("id") or config.get("name")) for config in facts.array.codecs}
+        names = set(map(codec_name, facts.codecs))
         if not names:
             yield Finding(
                 "note",
@@ -221,7 +246,12 @@ def _codecs(case: Case) -> Iterator[Finding]:
                 f"has {format_size(facts.nbytes)} that are not compressed",
                 "compress it if it is read over a network: nczarr copy --compress zstd",
             )
-        elif facts.itemsize > 1 and names & {"zlib", "zstd"} and not names & {"shuffle"}:
+        elif (
+            facts.array.codec_words != "zarr3"
+            and facts.itemsize > 1
+            and names & {"zlib", "zstd"}
+            and not names & {"shuffle"}
+        ):
             yield Finding(
                 "note",
                 "no-shuffle",
@@ -277,6 +307,7 @@ CHECKS: tuple[Callable[[Case], Iterator[Finding]], ...] = (
     _index,
     _small_chunks,
     _large_chunks,
+    _shards,
     _single_steps,
     _coordinates,
     _padding,

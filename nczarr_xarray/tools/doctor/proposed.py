@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_xarray.formats.rounds import read, together
+from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import Array, ChunkedArray, ChunkTable, FileChunks, grid_of
 from nczarr_xarray.tools.survey import Facts
 
@@ -23,13 +25,22 @@ def proposed_nbytes(facts: Facts, chunk_shape: tuple[int, ...]) -> int:
     count = math.prod(grid_of(facts.shape, chunk_shape))
     whole = math.prod(chunk_shape) * facts.itemsize
     # without codecs what lies beyond the shape takes as much as anything else
-    return max(1, round(facts.ratio * facts.nbytes / count)) if facts.array.codecs else whole
+    return max(1, round(facts.ratio * facts.nbytes / count)) if facts.codecs else whole
 
 
 def in_tree(facts: Facts, chunk_shape: tuple[int, ...]) -> Array:
     """Return the array with other chunks, each an object."""
-    assert isinstance(facts.array, ChunkedArray)
-    return dataclasses.replace(facts.array, chunk_shape=chunk_shape)
+    array = facts.array
+    if isinstance(array, ZarrArray):
+        metadata = json.loads(array.metadata)
+        for codec in metadata["codecs"]:
+            if codec["name"] == "sharding_indexed":
+                metadata["codecs"] = codec["configuration"]["codecs"]
+        metadata["chunk_grid"]["configuration"]["chunk_shape"] = list(chunk_shape)
+        text = json.dumps(metadata)
+        return dataclasses.replace(array, chunk_shape=chunk_shape, metadata=text)
+    assert isinstance(array, ChunkedArray)
+    return dataclasses.replace(array, chunk_shape=chunk_shape)
 
 
 def in_file(facts: Facts, chunk_shape: tuple[int, ...], begin: int) -> tuple[Array, int]:

@@ -16,8 +16,10 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.variables import marked
 from nczarr_xarray.formats.open_options import EVERYTHING
+from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import FragmentArray, Group, Variable
 from nczarr_xarray.tools.doctor.fetching import RehearsedFile, fetch_fragments
+from nczarr_xarray.tools.doctor.fetching_zarr import fetch_zarr
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.patterns import Key
 from nczarr_xarray.tools.doctor.simulated import (
@@ -132,6 +134,9 @@ class Rehearsal:
     ) -> Coroutine[Any, Any, None]:
         if isinstance(variable.array, FragmentArray) and key is not None:
             return fetch_fragments(self.transport, variable.array, key, alike=alike)
+        if isinstance(variable.array, ZarrArray):
+            whole = (slice(None),) * len(variable.array.shape)
+            return fetch_zarr(self.transport, variable.array, whole if key is None else key)
         return VariableReader(self.opened.store, variable).fetch_remote(key)
 
     def _fetch(self, reads: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -170,5 +175,5 @@ def _touched(group: Group) -> list[Variable]:
         if [dim.name for dim in variable.dimensions] == [name]
         and variable.error is None
         and variable.array is not None
-        and not variable.array.reads_itself
+        and (isinstance(variable.array, ZarrArray) or not variable.array.reads_itself)
     ]

@@ -65,6 +65,10 @@ class Content(ABC):
     def fetched(self, paths: Iterable[str]) -> None:
         """Get ready what will be asked for together."""
 
+    def index(self, path: str, part: slice) -> bytes | None:
+        """Return the index of a shard of Zarr 3, which is a part of it; None if there is none."""
+        return None
+
     def list(self, path: str) -> frozenset[str] | None:
         """Return the names directly below a path; None where listing is impossible."""
         return None
@@ -137,7 +141,7 @@ class SimulatedTransport(Transport):
         extents = [(0, size)] if request.extents is None else request.extents
         if request.tail:
             extents = [(max(0, size - request.tail), size)]
-        spans = [(start, min(stop, size)) for start, stop in extents]
+        spans = [(start, max(start, min(stop, size))) for start, stop in extents]
         nbytes = sum(stop - start for start, stop in spans)
         parts = [content.read(path, start, stop) for start, stop in spans]
         several = len(parts) > 1

@@ -37,3 +37,15 @@ def aggregations(folder: Path) -> None:
     files = sorted(map(str, parts.iterdir()))
     for master in ("all.nc", "all.json"):
         assert main(["aggregate", "-o", f"{folder}/{master}", *files]) == 0
+
+
+@pytest.fixture(scope="session")
+def zarr3(folder: Path) -> None:
+    """Trees of Zarr 3: each chunk an object, and shards of many."""
+    steps, lat, lon = SHAPE
+    shards = (f"time={steps // 2},lat={lat},lon={lon}",)
+    for name, options in {"plain3": (), "shards": ("--shards", *shards)}.items():
+        target = f"{folder}/{name}.zarr"
+        chunks = "time=9,lat=20,lon=30"
+        command = ["copy", f"{folder}/small.nc", target, "--format", "ZARR3", "--consolidated"]
+        assert main([*command, "--chunks", chunks, *options]) == 0
