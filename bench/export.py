@@ -71,6 +71,7 @@ def cases(scale: float) -> list[Case]:
     return [
         Case("small chunks, all digits", digits(small), (64, 64)),
         Case("small chunks, three decimals", field(small), (64, 64)),
+        Case("small chunks, a map a step", digits((side * side >> 12, 64, 64)), (1, 64, 64)),
         Case("small chunks, all digits, dask", digits(small), (64, 64), lines),
         Case("big chunks, all digits", digits(big), BIG),
         Case("big chunks, three decimals", field(big), BIG),

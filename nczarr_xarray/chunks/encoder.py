@@ -141,9 +141,9 @@ class Encoder:
         return memoryview(_plain(data))
 
     def encode_run(
-        self, values: np.ndarray, count: int, *, skip_fill: bool
+        self, values: np.ndarray, count: int, *, axis: int, skip_fill: bool
     ) -> Iterator[memoryview | None]:
-        """Return the bytes of `count` whole chunks that lie side by side along the last dimension.
+        """Return the bytes of `count` whole chunks that lie side by side along one dimension.
 
         What is done to elements is done to those of all chunks at once: for small
         chunks that takes a fraction of the time, and threads wait less for each other.
@@ -152,20 +152,25 @@ class Encoder:
         Parameters
         ----------
         values
-            As for `encode`, with `count` times the chunk's length along the last dimension.
+            As for `encode`, with `count` times the chunk's length along that dimension.
+        axis
+            Number of the dimension.
         skip_fill
             Whether chunks for which `is_fill` is true are None.
         """
-        length = self._array.chunk_shape[-1]
+        length = self._array.chunk_shape[axis]
         dtype = self._array.dtype
         if self._text or dtype.hasobject or self._array.order == "F":
             for start in range(0, count * length, length):
-                part = values[..., start : start + length]
+                part = values[(*[slice(None)] * axis, slice(start, start + length))]
                 skip = skip_fill and self.is_fill(part)
                 yield None if skip else self.encode(part)
             return
-        apart = values.reshape(*values.shape[:-1], count, length)
-        chunks = self._copied(np.moveaxis(apart, -2, 0)).reshape(count, -1)
+        apart = values.reshape(*values.shape[:axis], count, length, *values.shape[axis + 1 :])
+        apart = np.moveaxis(apart, axis, 0)
+        if apart.dtype != dtype or not apart.flags.c_contiguous:
+            apart = self._copied(apart)
+        chunks = apart.reshape(count, -1)
         empty = _rows_equal(chunks, self._fill) if skip_fill else np.zeros(count, bool)
         data = chunks.view(np.uint8)
         steps = self._steps

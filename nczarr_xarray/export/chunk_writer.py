@@ -105,18 +105,19 @@ Position = tuple[Span, ...]
 
 
 class Run(NamedTuple):
-    """Chunks that lie side by side along the last dimension.
+    """Chunks that lie side by side along one dimension.
 
     Parameters
     ----------
-    before
-        The spans along the other dimensions.
-    last
-        The span of each chunk along the last dimension; none for a scalar.
+    before, after
+        The spans along the dimensions before and after that one.
+    along
+        The span of each chunk along it; none for a scalar.
     """
 
     before: Position
-    last: list[Position]
+    along: list[Position]
+    after: Position
 
 
 class ChunkWriter(ArrayWriter):
@@ -241,7 +242,7 @@ class ChunkWriter(ArrayWriter):
 
         def finished(run: Run) -> None:
             if done is not None:
-                done(len(run.last))
+                done(len(run.along))
 
         return self.each(
             self._runs(axes, threads),
@@ -267,36 +268,45 @@ class ChunkWriter(ArrayWriter):
     def _runs(self, axes: list[list[Span]], threads: int) -> Iterator[Run]:
         """Yield all chunks that a block touches, adjacent ones as one run."""
         if not axes:
-            yield Run((), [()])
+            yield Run((), [()], ())
             return
-        *outer, last = axes
+        # the last dimension with chunks side by side: a map a step has them along time
+        axis = max((i for i, spans_ in enumerate(axes) if len(spans_) > 1), default=0)
+        after = tuple(span for (span,) in axes[axis + 1 :])
+        along = axes[axis]
         length = 1
         if self._at_once:  # in a remote store, each chunk is a request of its own
             fair = -(-math.prod(map(len, axes)) // (RUNS_PER_THREAD * threads))
             length = max(1, min(fair, RUN_BYTES // max(1, self.encoder.nbytes)))
-        for before in itertools.product(*outer):
-            for start in range(0, len(last), length):
-                yield Run(before, [(span,) for span in last[start : start + length]])
+        for before in itertools.product(*axes[:axis]):
+            for start in range(0, len(along), length):
+                yield Run(before, [(span,) for span in along[start : start + length]], after)
 
     def _write_run(self, run: Run, values: np.ndarray) -> int:
         """Write the `values` of a run of chunks; return how many were put."""
-        first, last = run.last[0], run.last[-1]
-        spans_of_run = (*run.before, *first, *last)
-        lengths = (*self.array.chunk_shape, *self.array.chunk_shape[-1:])
-        if len(run.last) < 2 or not all(
+        positions = [(*run.before, *spans_, *run.after) for spans_ in run.along]
+        if len(positions) < 2 or not all(
             span.whole and span.end - span.begin == length
-            for span, length in zip(spans_of_run, lengths, strict=True)
+            for position in (positions[0], positions[-1])
+            for span, length in zip(position, self.array.chunk_shape, strict=True)
         ):
-            return sum(self._write_chunk((*run.before, *end), values) for end in run.last)
-        along = slice(first[0].values.start, last[0].values.stop)
-        block = values[(*(span.values for span in run.before), along)]
+            return sum(self._write_chunk(position, values) for position in positions)
+        block = values[
+            tuple(
+                slice(first.values.start, last.values.stop)
+                for first, last in zip(positions[0], positions[-1], strict=True)
+            )
+        ]
         separator = self.array.separator
         start = "".join(span.name + separator for span in run.before)
+        end = "".join(separator + span.name for span in run.after)
         put = 0
-        chunks = self.encoder.encode_run(block, len(run.last), skip_fill=self.skip_fill)
-        for (span,), data in zip(run.last, chunks, strict=True):
+        chunks = self.encoder.encode_run(
+            block, len(positions), axis=len(run.before), skip_fill=self.skip_fill
+        )
+        for (span,), data in zip(run.along, chunks, strict=True):
             if data is not None:
-                self.store.put(f"{self.array.path}/{start}{span.name}", data)
+                self.store.put(f"{self.array.path}/{start}{span.name}{end}", data)
                 put += 1
         return put
 

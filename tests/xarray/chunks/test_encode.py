@@ -376,9 +376,28 @@ def test_a_run_of_chunks_is_encoded_like_each_of_them(
         None if skip_fill and encoder.is_fill(part) else bytes(encoder.encode(part))
         for part in each
     ]
-    found = encoder.encode_run(block, 6, skip_fill=skip_fill)
+    found = encoder.encode_run(block, 6, axis=1, skip_fill=skip_fill)
     assert [None if data is None else bytes(data) for data in found] == expected
     assert (None in expected) == skip_fill
+
+
+@pytest.mark.parametrize("codecs", [(), (SHUFFLE, {"id": "zlib", "level": 4})])
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<i4"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_run_of_chunks_lies_along_any_dimension(
+    codecs: tuple[dict[str, Any], ...], dtype: str, axis: int
+) -> None:
+    chunk, shape = (2, 3, 5), [2, 3, 5]
+    shape[axis] *= 7
+    array = ChunkedArray("v", tuple(shape), chunk, np.dtype(dtype), fill=-1.0, codecs=codecs)
+    values = np.arange(210, dtype="<f4").reshape(shape)
+    encoder = Encoder(array)
+    each = np.split(values, 7, axis)
+    each[4][...] = -1  # also in `values`
+    found = list(encoder.encode_run(values, 7, axis=axis, skip_fill=True))
+    assert found.pop(4) is None
+    del each[4]
+    assert [bytes(d) for d in found if d is not None] == [bytes(encoder.encode(p)) for p in each]
 
 
 @pytest.mark.parametrize(
@@ -395,7 +414,8 @@ def test_memory_that_is_used_again_is_never_what_is_stored(
     with encoder.scratch:
         kept = [encoder.encode(part) for part in parts]
         runs = [
-            list(encoder.encode_run(row, 5, skip_fill=False)) for row in (values[:20], values[20:])
+            list(encoder.encode_run(row, 5, axis=1, skip_fill=False))
+            for row in (values[:20], values[20:])
         ]
         assert [bytes(data) for data in kept] == expected
         assert [bytes(data) for run in runs for data in run if data is not None] == expected
