@@ -114,6 +114,11 @@ class _Keys(KeyStore):
         self._versions: dict[str, str] = {}
         self._rows: OrderedDict[str, Rows | None] = OrderedDict()
 
+    @property
+    def origin(self) -> Origin:
+        """Where the references are."""
+        return self._origin
+
     def contents(self) -> str:
         if isinstance(self._origin, ByteSource):
             return f"{self._origin.size} {self._origin.validator}"

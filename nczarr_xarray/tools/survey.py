@@ -13,6 +13,8 @@ from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.fsspec import FsspecStore
+from nczarr_fsspec.stores.referenceformat import Part
+from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.stores.zip import ZipStore
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
@@ -250,10 +252,10 @@ def _in_tree(store: KeyStore, facts: list[Facts]) -> Iterable[Facts]:
         yield Facts(one.variable, one.array, Stored(count, nbytes))
 
 
-def keys_of(facts: Facts) -> list[str]:
-    """Return the keys of some chunks, or shards, evenly spread."""
+def keys_of(facts: Facts, most: int = SAMPLE) -> list[str]:
+    """Return the keys of some chunks, or shards, evenly spread; of all if there are few."""
     last = min(max(0, facts.objects - 1), _MOST_NUMBER)
-    numbers = np.unique(np.linspace(0, last, SAMPLE).astype(np.int64))
+    numbers = np.unique(np.linspace(0, last, most).astype(np.int64))
     if isinstance(facts.array, ZarrArray):
         return _keys_of_objects(facts.array, numbers) if facts.count else []
     locating = facts.array.locate(numbers if facts.count else numbers[:0])
@@ -283,13 +285,25 @@ def codec_name(config: CodecConfig) -> str:
 def sizes_of(store: KeyStore, keys: Sequence[str]) -> dict[str, int | None]:
     """Return bytes of the objects of a tree, None for missing ones, as far as that is cheap.
 
-    A remote store is asked for the first byte of each, in one round; what a remote archive,
-    references or another library hold is not looked at.
+    A remote store is asked for the first byte of each, in one round; what a remote archive
+    or another library hold is not looked at.
     """
     if isinstance(store, (DirectoryStore, ZipStore)):
         return {key: store.get_into(key, memoryview(bytearray(1))) for key in keys}
+    if isinstance(store, (LocalReferences, RemoteReferences)):  # which tell it themselves
+        return {
+            key: _length(found)
+            for key, found in zip(keys, store.find_many(keys), strict=True)
+            if not isinstance(found, Part) or found.stop is not None
+        }
     if not isinstance(store, FsspecStore):
         return {}
 
     found = store.run(store.gather(store.size, keys))
     return {k: s for k, s in zip(keys, found, strict=True) if not isinstance(s, StoreError)}
+
+
+def _length(found: bytes | Part | None) -> int | None:
+    if isinstance(found, Part):
+        return None if found.stop is None else found.stop - found.start
+    return None if found is None else len(found)

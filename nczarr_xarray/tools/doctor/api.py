@@ -22,6 +22,7 @@ from nczarr_xarray.tools.doctor.diagnosis import Case, diagnose, untold
 from nczarr_xarray.tools.doctor.measure import measure_network
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.predict import predict, predict_opening
+from nczarr_xarray.tools.doctor.references import of_references
 from nczarr_xarray.tools.doctor.report import Report
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.storage import Storage
@@ -96,12 +97,12 @@ def _examine(
         Aggregation(one, one.array) for one in found.others if isinstance(one.array, FragmentArray)
     ]
     chosen = _chosen(opened, [*found.facts, *aggregations], variable)
-    facts, noted = chosen, stale
+    facts, noted = chosen, (*stale, *of_references(opened.store, chosen))
     if isinstance(chosen, Aggregation):
         try:
             facts = change(chosen, sample=sample_of(chosen))
         except NCZarrError as error:
-            facts, noted = None, (*stale, untold(chosen.path, error))
+            facts, noted = None, (*noted, untold(chosen.path, error))
         aggregations = [facts if facts and one is chosen else one for one in aggregations]
     case = Case(
         hierarchy,

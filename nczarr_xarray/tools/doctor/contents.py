@@ -14,7 +14,7 @@ from nczarr_xarray.tools.doctor.simulated import BLANK, FRAGMENT, Content
 from nczarr_xarray.tools.survey import Facts, sizes_of
 
 #: Extents that a request names where the server is not known: most servers of HTTP take several.
-_RANGES = 100
+RANGES = 100
 
 
 class FileContent(Content):
@@ -30,7 +30,7 @@ class FileContent(Content):
 
     def __init__(self, file: DataFile, more: int = 0) -> None:
         source = file.source
-        ranges = source.limits.ranges if isinstance(source, RemoteBytes) else _RANGES
+        ranges = source.limits.ranges if isinstance(source, RemoteBytes) else RANGES
         super().__init__(ranges, can_list=False)
         self._file = file
         self._size = source.size + more
@@ -50,7 +50,7 @@ class FileContent(Content):
 
 
 class AggregationContent(Content):
-    """A master, and fragments that are all like one.
+    """A master, and the fragments, or files, that it names: all like one.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class AggregationContent(Content):
         The real one.
     """
 
-    def __init__(self, master: Content, fragment: FileContent) -> None:
+    def __init__(self, master: Content, fragment: Content) -> None:
         super().__init__(fragment.ranges, can_list=master.can_list)
         self._master = master
         self._fragment = fragment

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import Array
@@ -17,6 +18,7 @@ from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.patterns import Key, selections
 from nczarr_xarray.tools.doctor.propose import proposals
 from nczarr_xarray.tools.doctor.proposed import in_file, in_tree, proposed_nbytes
+from nczarr_xarray.tools.doctor.references import ReferencesContent
 from nczarr_xarray.tools.doctor.rehearsal import Cost, Rehearsal
 from nczarr_xarray.tools.doctor.simulated import Content
 from nczarr_xarray.tools.survey import Facts, Survey
@@ -144,6 +146,8 @@ def _layout(
 def _content(opened: Opened, survey: Survey) -> Content:
     if isinstance(opened.store, DataFile):
         return FileContent(opened.store)
+    if isinstance(opened.store, (LocalReferences, RemoteReferences)):
+        return ReferencesContent(opened.store)
     return TreeContent(opened.store, survey.facts, {})
 
 

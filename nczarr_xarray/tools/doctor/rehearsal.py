@@ -22,6 +22,7 @@ from nczarr_xarray.tools.doctor.fetching import RehearsedFile, fetch_fragments
 from nczarr_xarray.tools.doctor.fetching_zarr import fetch_zarr
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.patterns import Key
+from nczarr_xarray.tools.doctor.references import ReferencesContent, SimulatedReferences
 from nczarr_xarray.tools.doctor.simulated import (
     Content,
     SimulatedFile,
@@ -80,7 +81,10 @@ class Rehearsal:
     def __init__(self, content: Content, network: Network, url: str, *, file: bool) -> None:
         self.transport = SimulatedTransport(content, network)
         try:
-            self.opened = self._open_file(url) if file else self._open_tree(url)
+            if isinstance(content, ReferencesContent):
+                self.opened = open_keys(SimulatedReferences(self.transport, url, content.origin))
+            else:
+                self.opened = self._open_file(url) if file else self._open_tree(url)
             touched = _touched(self.opened.hierarchy.root)
             reads = [_quietly(self._read(variable, None)) for variable in touched]
             reading = self.opened.reading

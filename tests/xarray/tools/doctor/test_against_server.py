@@ -18,6 +18,7 @@ from zarr import config
 
 import nczarr_xarray
 from nczarr_fsspec.ranges.memory import memory
+from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.transport import route
 from nczarr_fsspec.transport.recording import Record
 from nczarr_xarray.dataset.file import DataFile
@@ -27,6 +28,7 @@ from nczarr_xarray.tools.doctor.aggregations import sample_of
 from nczarr_xarray.tools.doctor.contents import AggregationContent, FileContent, TreeContent
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.patterns import selections
+from nczarr_xarray.tools.doctor.references import ReferencesContent
 from nczarr_xarray.tools.doctor.simulated import FRAGMENT, Content, SimulatedTransport
 from nczarr_xarray.tools.survey import Facts, survey
 from nczarr_xarray.tools.trace.analysis import rounds
@@ -43,10 +45,11 @@ PATTERNS = selections(SHAPE)
 #: Of the tree there is an object for each chunk: everything takes too long to be tried.
 CASES = [(name, pattern) for name in FILES for pattern in PATTERNS]
 CASES += [("tree.nczarr", pattern) for pattern in ("map", "series", "box")]
-OTHERS = {"all.nc": "aggregations", "plain3.zarr": "zarr3", "shards.zarr": "zarr3"}
+OTHERS = dict.fromkeys(("all.nc", "all.json", "all.parq"), "aggregations")
+OTHERS |= {"plain3.zarr": "zarr3", "shards.zarr": "zarr3"}
 CASES += [(name, pattern) for name in OTHERS for pattern in PATTERNS]
-#: What does not wait for others: fragments and shards.
-APART = ("/parts/", "/shards.zarr/")
+#: Datasets whose objects do not wait for each other: fragments and shards.
+APART = ("all.nc", "shards.zarr")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,8 @@ def again(traces: tuple[Trace, ...], opened: Opened) -> list[float]:
     content: Content
     if isinstance(store, DataFile):
         content = FileContent(store)
+    elif isinstance(store, (LocalReferences, RemoteReferences)):
+        content = ReferencesContent(store)
     else:
         content = TreeContent(opened.keys, survey(opened).facts, {})
     variable = opened.hierarchy.root.variables["v"]
@@ -80,7 +85,8 @@ def again(traces: tuple[Trace, ...], opened: Opened) -> list[float]:
 
 def _path(url: str) -> str:
     """Return what a request is for: a key of the tree, a fragment, or else the file."""
-    return f"{FRAGMENT}{url}" if "/parts/" in url else re.split(r"[.](?:nczarr|zarr)/", url)[-1]
+    key = re.split(r"[.](?:nczarr|zarr|parq)/", url)[-1]
+    return f"{FRAGMENT}{url}" if "/parts/" in url else key
 
 
 @pytest.mark.parametrize(("name", "pattern"), slow_cases_but(CASES, "large.nc"))
@@ -98,13 +104,14 @@ def test_a_read_takes_what_was_predicted(
     monkeypatch.setattr(route, "_TELLING", sys.maxsize)
     url = f"{server.url}/{name}"
     server.set()
-    report = nczarr_xarray.doctor(url, latency=LATENCY, bandwidth=RATE)
+    moved = {f"{folder}/parts": f"{server.url}/parts"}  # where references are not relative
+    report = nczarr_xarray.doctor(url, latency=LATENCY, bandwidth=RATE, replace=moved)
     predicted = report.predictions[0].costs[pattern]
     assert predicted is not None
     memory.clear()
     server.set(latency_ms=LATENCY * 1000)
     with nczarr_xarray.trace() as opening:
-        ds = xr.open_dataset(url, engine="nczarr")
+        ds = xr.open_dataset(url, engine="nczarr", replace=moved)
     with ds, nczarr_xarray.trace() as read:
         ds.variables["v"][PATTERNS[pattern]].load()
     assert opening.summary.requests == report.opening.requests
@@ -114,8 +121,7 @@ def test_a_read_takes_what_was_predicted(
     assert found.nbytes == pytest.approx(predicted.nbytes, rel=0.25, abs=HEADER * parts)
     by_file: dict[str, list[Record]] = {}
     for record in read.records:
-        apart = any(part in record.url for part in APART)
-        by_file.setdefault(record.url if apart else "", []).append(record)
+        by_file.setdefault(record.url if name in APART else "", []).append(record)
     depth = max(max(rounds(records)) for records in by_file.values())
     if name == "plain3.zarr":  # zarr-python sends so many at a time; who ends first, time tells
         assert depth >= predicted.rounds == -(-found.requests // config.get("async.concurrency"))

@@ -87,3 +87,32 @@ def test_what_two_fragments_tell(tmp_path: Path) -> None:
     assert "fragments-unlike" in findings(master)
     (tmp_path / "1.nc").unlink()
     assert "1.nc" in findings(master)["not-predicted"].text
+
+
+@pytest.mark.parametrize("name", ["all.json", pytest.param("all.parq", marks=pytest.mark.slow)])
+def test_references(tmp_path: Path, name: str) -> None:
+    """They are one file, or a folder; what they name is asked for by file, not by chunk."""
+    for number in range(2):
+        values = np.random.default_rng(0).integers(0, 9, (4, 900))
+        data = xr.Dataset({"v": (("t", "x"), values)}, {"t": np.arange(4) + 4 * number})
+        data.to_netcdf(tmp_path / f"{number}.nc", encoding={"v": {"chunksizes": (2, 900)}})
+    master = tmp_path / name
+    aggregate([str(tmp_path / f"{number}.nc") for number in range(2)], str(master))
+    report = nczarr_xarray.doctor(master, latency=1, bandwidth=1e15, variable="v")
+    (found,) = [finding for finding in report.findings if finding.code == "references"]
+    assert "has 4 chunks in 2 files;" in found.text
+    is_json = name == "all.json"
+    assert (report.opening.rounds == 1) is is_json
+    costs = report.predictions[0].costs
+    read = {name: (cost.rounds, cost.requests) for name, cost in costs.items() if cost}
+    before = 0 if is_json else 1  # the file of the variable's references
+    everything = 1 + before, 2 + before
+    assert read["everything"] == read["series"] == everything
+    cost = costs["everything"]
+    assert cost is not None
+    nbytes = 2 * 4 * 900 * 8 + before * _rows(master)
+    assert nbytes <= cost.nbytes < 1.1 * nbytes  # what lies between chunks may come, too
+
+
+def _rows(master: Path) -> int:
+    return sum(path.stat().st_size for path in master.glob("v/*"))
