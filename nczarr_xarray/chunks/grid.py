@@ -400,12 +400,15 @@ class GridPieces:
         alone: list[Any] = []
         tasks: list[ChunkTask] = []
         in_rows = self._read.grid.decoder.in_rows
+        together: list[tuple[Segment, int, int]] = []
         for segment, low, high in self._parts(rows):
             if in_rows and segment.step and high > low + 1:
-                scatter.row(chunks[low:high], segment, result)
+                together.append((segment, low, high))
             else:
                 alone += chunks[low:high]
                 tasks += segment.tasks()
+        if together:
+            scatter.rows(chunks, together, result)
         scatter.many(alone, tasks, axes, result)
 
     def _fill(self, rows: np.ndarray) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from nczarr_xarray.codecs.shuffle import unshuffle, unshuffle_into
 
 #: Where less than this share of a shuffled chunk is wanted, only that is brought together.
 _SELECTIVE = 0.4
+#: The same of small chunks in rows.
+_SELECTIVE_ROWS = 0.1
 
 
 class Scatter:
@@ -79,38 +81,61 @@ class Scatter:
                 seen = elements if axes is None else elements.transpose(axes)
                 result[task.target] = seen[task.source]
 
-    def row(self, chunks: Sequence[Buffer], segment: Segment, result: np.ndarray) -> None:
-        """Do as `one` does, for a segment with a constant step; see `Decoder.in_rows`."""
-        shape, count, axis = self._array.chunk_shape, len(chunks), segment.axis
-        source, out = segment.first.source, result[segment.target]
+    def rows(
+        self,
+        chunks: Sequence[Buffer],
+        segments: Sequence[tuple[Segment, int, int]],
+        result: np.ndarray,
+    ) -> None:
+        """Do as `one` does, for segments with a constant step; see `Decoder.in_rows`.
+
+        Parameters
+        ----------
+        segments
+            Each with the bounds of its own among `chunks`.
+        """
+        outs = [result[segment.target] for segment, _, _ in segments]
+        size, count = len(self._fields), self._count * len(chunks)
+        if not size or sum(out.size for out in outs) >= count * _SELECTIVE_ROWS:
+            elements = self._elements(chunks)
+            for out, (segment, low, high) in zip(outs, segments, strict=True):
+                out, wanted = self._row(out, segment, high - low)
+                out[...] = wanted(elements[low:high])
+            return
+        planes = np.frombuffer(b"".join(chunks), np.uint8)
+        planes = planes.reshape(len(chunks), size, *self._array.chunk_shape)
+        bytewise = np.dtype([(name, np.uint8) for name in self._fields])
+        for out, (segment, low, high) in zip(outs, segments, strict=True):
+            out, wanted = self._row(out, segment, high - low)
+            out = out.view(bytewise)
+            for i, field in enumerate(self._ordered_fields()):
+                out[field] = wanted(planes[low:high, i])
+
+    def _row(
+        self, out: np.ndarray, segment: Segment, count: int
+    ) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+        """Return where a row goes, `out` in another shape, and what takes that from its chunks."""
+        shape, axis = self._array.chunk_shape, segment.axis
+        source = segment.first.source
         if segment.dense:  # the result is divided, which is a view
             out = out.reshape(*out.shape[:axis], count, shape[axis], *out.shape[axis + 1 :])
             out = out.transpose(axis, *range(axis), *range(axis + 1, out.ndim))
+            key = (slice(None), *source)
+            return out, lambda chunks: chunks[key]
+        # the chunks are joined, which is a copy
+        last = segment.pieces[-1].source
+        assert isinstance(last, slice)  # there is a step
+        stop = (count - 1) * shape[axis] + last.stop
+        along = (*[slice(None)] * axis, slice(source[axis].start, stop, segment.step))
+        across = (slice(None), *source[:axis], slice(None), *source[axis + 1 :])
 
-            def wanted(chunks: np.ndarray) -> np.ndarray:
-                return chunks[(slice(None), *source)]
+        def wanted(chunks: np.ndarray) -> np.ndarray:
+            part = chunks[across]
+            part = part.transpose(*range(1, axis + 1), 0, *range(axis + 1, part.ndim))
+            rows: np.ndarray = part.reshape(*part.shape[:axis], -1, *part.shape[axis + 2 :])[along]
+            return rows
 
-        else:  # the chunks are joined, which is a copy
-            last = segment.pieces[-1].source
-            assert isinstance(last, slice)  # there is a step
-            stop = (count - 1) * shape[axis] + last.stop
-            along = slice(source[axis].start, stop, segment.step)
-            across = (*source[:axis], slice(None), *source[axis + 1 :])
-
-            def wanted(chunks: np.ndarray) -> np.ndarray:
-                part = chunks[(slice(None), *across)]
-                part = part.transpose(*range(1, axis + 1), 0, *range(axis + 1, part.ndim))
-                rows = part.reshape(*part.shape[:axis], -1, *part.shape[axis + 2 :])
-                return rows[(*[slice(None)] * axis, along)]
-
-        if self._fields and out.size < self._count * count * _SELECTIVE:
-            planes = np.frombuffer(b"".join(chunks), np.uint8)
-            planes = planes.reshape(count, len(self._fields), *shape)
-            bytewise = out.view([(name, np.uint8) for name in self._fields])
-            for i, field in enumerate(self._ordered_fields()):
-                bytewise[field] = wanted(planes[:, i])
-            return
-        out[...] = wanted(self._elements(chunks))
+        return out, wanted
 
     def room_for(
         self, task: ChunkTask, axes: tuple[int, ...] | None, result: np.ndarray

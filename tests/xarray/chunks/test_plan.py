@@ -263,12 +263,15 @@ def test_chunks_in_rows_are_chunks_one_by_one(
         decoded = decoder.decode(stored, str)
         if segment.step and draws.draw(st.booleans()):
             cut = draws.draw(st.integers(0, len(tasks)))
+            together = []
             for low, high in ((0, cut), (cut, len(tasks))):
                 part = segment.part(low, high) if high > low else segment
                 if part.step and high > low:
-                    scatter.row(decoded[low:high], part, result)
+                    together.append((part, low, high))
                 else:
                     scatter.many(decoded[low:high], tasks[low:high], None, result)
+            if together:
+                scatter.rows(decoded, together, result)
             continue
         left = draws.draw(st.lists(st.booleans(), min_size=len(tasks), max_size=len(tasks)))
         for some in (True, False):  # as if others were missing
