@@ -35,7 +35,7 @@ def aggregations(folder: Path) -> None:
             path = parts / f"{start:03}.nc"
             part.to_netcdf(path, encoding={"v": {"chunksizes": (2, 60, 90)}})
     files = sorted(map(str, parts.iterdir()))
-    for master in ("all.nc", "all.json", "all.parq"):
+    for master in ("all.nc", "all.nczarr", "all.json", "all.parq"):
         assert main(["aggregate", "-o", f"{folder}/{master}", *files]) == 0
 
 

@@ -45,11 +45,11 @@ PATTERNS = selections(SHAPE)
 #: Of the tree there is an object for each chunk: everything takes too long to be tried.
 CASES = [(name, pattern) for name in FILES for pattern in PATTERNS]
 CASES += [("tree.nczarr", pattern) for pattern in ("map", "series", "box")]
-OTHERS = dict.fromkeys(("all.nc", "all.json", "all.parq"), "aggregations")
+OTHERS = dict.fromkeys(("all.nc", "all.nczarr", "all.json", "all.parq"), "aggregations")
 OTHERS |= {"plain3.zarr": "zarr3", "shards.zarr": "zarr3"}
 CASES += [(name, pattern) for name in OTHERS for pattern in PATTERNS]
 #: Datasets whose objects do not wait for each other: fragments and shards.
-APART = ("all.nc", "shards.zarr")
+APART = ("all.nc", "all.nczarr", "shards.zarr")
 
 
 @pytest.fixture(scope="module")
