@@ -6,8 +6,13 @@ is the only module to mend.
 
 from __future__ import annotations
 
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
-from typing import Any
+from itertools import chain
+from types import CodeType
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -29,14 +34,18 @@ from xarray.conventions import cf_encoder, encode_dataset_coordinates
 from xarray.core.indexing import (
     ExplicitIndexer,
     LazilyIndexedArray,
+    MemoryCachedArray,
     OuterIndexer,
     VectorizedIndexer,
 )
 
 try:
-    from xarray.backends.writers import WRITEABLE_STORES
+    from xarray.backends.writers import WRITEABLE_STORES, dump_to_store
 except ImportError:  # before xarray 2025.10
-    from xarray.backends.api import WRITEABLE_STORES  # type: ignore[attr-defined,no-redef]
+    from xarray.backends.api import (  # type: ignore[attr-defined,no-redef]
+        WRITEABLE_STORES,
+        dump_to_store,
+    )
 
 __all__ = [
     "TO_ZARR_IGNORES_COMPRESSOR",
@@ -55,7 +64,9 @@ __all__ = [
     "dataarray_to_dataset",
     "encode_for_netcdf",
     "load_asynchronously",
+    "loads_in_turn",
     "netcdf4_lock",
+    "stored_array",
 ]
 
 
@@ -91,6 +102,62 @@ def load_asynchronously(variable: Variable) -> None:
     while hasattr(data, "array"):
         data.__class__ = _ASYNCHRONOUS.get(type(data), type(data))
         data = data.array
+
+
+def stored_array(variable: Variable) -> Any:
+    """Return what a variable's data come from, below the arrays by which xarray decodes them."""
+    data: Any = variable._data
+    while hasattr(data, "array"):
+        data = data.array
+    return data
+
+
+#: Begins to load a variable; a coroutine that keeps what it loads where xarray will look for it.
+_Load: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
+
+
+def loads_in_turn() -> Iterator[tuple[Variable, _Load]]:
+    """Yield the variables that xarray reads one by one, if that is what it does in this thread.
+
+    That is, if `Dataset.load` (of which `compute` and `DataArray.load` make use), `DataTree.load`
+    or what writes datasets has called. Nobody is told otherwise: only their frames know.
+    """
+    frame = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        found = _IN_TURN.get(frame.f_code)
+        if found is not None:
+            yield from found(frame.f_locals)
+            return
+        if frame.f_back is None:
+            return
+        frame = frame.f_back
+
+
+def _loaded(owner: Any) -> Iterator[tuple[Variable, _Load]]:
+    return ((variable, variable.load_async) for variable in owner.variables.values())
+
+
+def _cached(variables: Any) -> Iterator[tuple[Variable, _Load]]:
+    """Yield what writing leaves in memory anyway; that is not so with ``cache=False``."""
+    for variable in variables.values():
+        if isinstance(variable._data, MemoryCachedArray):
+            yield variable, variable._data.async_get_duck_array
+
+
+def _code(function: Any) -> CodeType:
+    code: CodeType = inspect.unwrap(function).__code__
+    return code
+
+
+#: The functions of xarray that read variables in turn: what of their names has these.
+_IN_TURN: dict[CodeType, Callable[[Any], Iterator[tuple[Variable, _Load]]]] = {
+    _code(xr.Dataset.load): lambda names: _loaded(names["self"]),
+    _code(xr.DataTree.load): lambda names: chain.from_iterable(map(_loaded, names["self"].subtree)),
+    _code(cf_encoder): lambda names: _cached(names.get("variables", {})),
+    _code(dump_to_store): lambda names: _cached(names.get("variables", {})),
+}
+#: Calls between one of these and a read, at most.
+_MOST_FRAMES = 40
 
 
 def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[Any, Any]]:

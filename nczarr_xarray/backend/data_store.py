@@ -15,15 +15,13 @@ from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreE
 from nczarr_xarray.backend._compat import (
     VLEN_STRING,
     AbstractDataStore,
-    BackendArray,
-    ExplicitIndexer,
     Index,
     LazilyIndexedArray,
     StoreBackendEntrypoint,
-    VectorizedIndexer,
     load_asynchronously,
 )
 from nczarr_xarray.backend.encoding import attribute_value, is_odd, variable_encoding
+from nczarr_xarray.backend.lazy_array import NCZarrArray
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.implied_fill import implied_fill
 from nczarr_xarray.dataset.open import ATTEMPTS, always_changing, open_with
@@ -111,32 +109,6 @@ def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
     for path, dataset in datasets.items():
         tree[path].set_close(dataset.close)
     return tree
-
-
-class NCZarrArray(BackendArray):
-    """A variable's data, read when indexed. Picklable, safe in threads and processes."""
-
-    __slots__ = ("dtype", "reader", "shape")
-
-    def __init__(self, reader: VariableReader) -> None:
-        self.reader = reader
-        self.shape = reader.shape
-        self.dtype = reader.dtype
-        if reader.dtype.kind == "O":
-            # of sequences that of their elements, as netCDF4-python has it: xarray would look
-            # into objects to see whether they are dates
-            self.dtype = element_of(reader.dtype) or VLEN_STRING
-
-    def __getitem__(self, key: ExplicitIndexer) -> np.ndarray:
-        return self.reader.read(key.tuple, points=_is_pointwise(key))
-
-    async def async_getitem(self, key: ExplicitIndexer) -> np.ndarray:
-        return await self.reader.read_async(key.tuple, points=_is_pointwise(key))
-
-
-def _is_pointwise(key: ExplicitIndexer) -> bool:
-    arrays = any(isinstance(index, np.ndarray) for index in key.tuple)
-    return isinstance(key, VectorizedIndexer) and arrays
 
 
 class NCZarrDataStore(AbstractDataStore):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,44 @@ from nczarr_xarray.model import Selections, Variable
 _MOST_AT_HAND = 1 << 20
 #: An index of all positions along a dimension.
 _ALL = slice(None)
+
+
+class Selection(NamedTuple):
+    """What is to be read of a variable; see `VariableReader.read`."""
+
+    reader: VariableReader
+    key: tuple[Index, ...]
+    points: bool
+
+    def read_with(
+        self, others: Sequence[Selection]
+    ) -> tuple[np.ndarray, list[np.ndarray | BaseException]]:
+        """Read this and, at the same time, other selections of remote stores on the same loop.
+
+        Of the others, errors stand in the place of values.
+
+        Raises
+        ------
+        NCZarrError
+            As `VariableReader.read`, of this one.
+        """
+        reader, remember = self.reader, _in_sequence()
+        remote = loop_of(reader.store)
+        assert remote is not None
+
+        async def together() -> list[np.ndarray | BaseException]:
+            reads = (
+                one.reader.read_remote(one.key, points=one.points, remember=remember)
+                for one in (self, *others)
+            )
+            return await asyncio.gather(*reads, return_exceptions=True)
+
+        values, *found = remote.run(together())
+        if not isinstance(values, BaseException):
+            return values, found
+        if isinstance(values, (FormatError, StoreError)):
+            reader.explain(values)
+        raise values
 
 
 class VariableReader:

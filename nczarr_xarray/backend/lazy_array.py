@@ -1,0 +1,140 @@
+"""Arrays that are read when xarray indexes them: remote ones together, where it wants several.
+
+xarray loads the variables of a dataset one after the other, and a backend is not told which ones.
+So the first read looks up the stack for who asked (`loads_in_turn`). If that is about to read
+other variables of the network, too, all of them are read at once and handed to xarray, which finds
+them loaded when their turn comes. Nothing is kept here, and nothing is read that was not asked for:
+it all happens within one call of `Dataset.load`, or of what writes a dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nczarr_xarray.backend._compat import (
+    VLEN_STRING,
+    BackendArray,
+    ExplicitIndexer,
+    VectorizedIndexer,
+    loads_in_turn,
+    stored_array,
+)
+from nczarr_xarray.dataset.file import loop_of
+from nczarr_xarray.dataset.variable import Selection, VariableReader
+from nczarr_xarray.model import element_of
+
+#: Of variables that are read with one that is asked for: bytes of their values, and how many.
+_MOST_BYTES = 64 << 20
+_MOST_VARIABLES = 256
+
+#: Whether arrays say what they would read, instead of reading it.
+_only_asked = ContextVar("_only_asked", default=False)
+
+
+class NCZarrArray(BackendArray):
+    """A variable's data, read when indexed. Picklable, safe in threads and processes."""
+
+    __slots__ = ("dtype", "reader", "shape")
+
+    def __init__(self, reader: VariableReader) -> None:
+        self.reader = reader
+        self.shape = reader.shape
+        self.dtype = reader.dtype
+        if reader.dtype.kind == "O":
+            # of sequences that of their elements, as netCDF4-python has it: xarray would look
+            # into objects to see whether they are dates
+            self.dtype = element_of(reader.dtype) or VLEN_STRING
+
+    def __getitem__(self, key: ExplicitIndexer) -> np.ndarray:
+        wanted = self._selection(key)
+        others = list(_wanted_besides(self))
+        if not others:
+            return self.reader.read(wanted.key, points=wanted.points)
+        try:
+            values, found = wanted.read_with([other.selection for other in others])
+            for other, value in zip(others, found, strict=True):
+                other.finish(value)
+        finally:
+            for other in others:
+                other.loading.close()
+        return values
+
+    async def async_getitem(self, key: ExplicitIndexer) -> np.ndarray:
+        wanted = self._selection(key)
+        if _only_asked.get():
+            return await _Answer(wanted)
+        return await self.reader.read_async(wanted.key, points=wanted.points)
+
+    def _selection(self, key: ExplicitIndexer) -> Selection:
+        return Selection(self.reader, key.tuple, points=_is_pointwise(key))
+
+
+class _Answer:
+    """What a coroutine of xarray awaits that is resumed by `_Loading.finish`, not by a loop."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+
+    def __await__(self) -> Generator[Selection, np.ndarray, np.ndarray]:
+        return (yield self.selection)
+
+
+class _Loading(NamedTuple):
+    """A variable that xarray has begun to load, up to where it needs values of a selection."""
+
+    loading: Coroutine[Any, Any, Any]
+    selection: Selection
+
+    def finish(self, values: np.ndarray | BaseException) -> None:
+        """Have xarray decode and keep the values; of an error nothing: its turn will show it."""
+        if not isinstance(values, BaseException):
+            with suppress(
+                Exception
+            ):  # StopIteration, for it is loaded; or values nobody can decode
+                self.loading.send(values)
+
+
+def _wanted_besides(asked: NCZarrArray) -> Iterator[_Loading]:
+    """Begin to load variables that xarray will ask for after this one."""
+    remote = loop_of(asked.reader.store)
+    if remote is None:
+        return
+    nbytes = count = 0
+    for variable, load in loads_in_turn():
+        array = stored_array(variable)
+        if not isinstance(array, NCZarrArray) or array is asked or array.reader.error is not None:
+            continue
+        other = loop_of(array.reader.store)
+        if other is None or other.loop is not remote.loop:
+            continue
+        nbytes += variable.nbytes
+        count += 1
+        if nbytes > _MOST_BYTES or count > _MOST_VARIABLES:
+            return
+        loading = load()
+        selection = _first_asked(loading)
+        if selection is not None:
+            yield _Loading(loading, selection)
+
+
+def _first_asked(loading: Coroutine[Any, Any, Any]) -> Selection | None:
+    """Run a coroutine of xarray up to where it reads; None if it fails, as its turn will show."""
+    token = _only_asked.set(True)
+    try:
+        selection: Selection = loading.send(None)
+    except Exception:  # noqa: BLE001 - of any array that xarray has put around ours
+        return None
+    else:
+        return selection
+    finally:
+        _only_asked.reset(token)
+
+
+def _is_pointwise(key: ExplicitIndexer) -> bool:
+    arrays = any(isinstance(index, np.ndarray) for index in key.tuple)
+    return isinstance(key, VectorizedIndexer) and arrays
