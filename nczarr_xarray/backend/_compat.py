@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from itertools import chain
 from types import CodeType
 from typing import Any, TypeAlias
@@ -63,6 +64,7 @@ __all__ = [
     "VectorizedIndexer",
     "dataarray_to_dataset",
     "encode_for_netcdf",
+    "in_turn",
     "load_asynchronously",
     "loads_in_turn",
     "netcdf4_lock",
@@ -104,6 +106,20 @@ def load_asynchronously(variable: Variable) -> None:
         data = data.array
 
 
+#: See `in_turn`.
+_announced: ContextVar[Sequence[Variable]] = ContextVar("_announced", default=())
+
+
+@contextmanager
+def in_turn(variables: Sequence[Variable]) -> Iterator[None]:
+    """Tell `loads_in_turn` of variables whose data are wanted one after the other meanwhile."""
+    token = _announced.set(variables)
+    try:
+        yield
+    finally:
+        _announced.reset(token)
+
+
 def stored_array(variable: Variable) -> Any:
     """Return what a variable's data come from, below the arrays by which xarray decodes them."""
     data: Any = variable._data
@@ -122,6 +138,10 @@ def loads_in_turn() -> Iterator[tuple[Variable, _Load]]:
     That is, if `Dataset.load` (of which `compute` and `DataArray.load` make use), `DataTree.load`
     or what writes datasets has called. Nobody is told otherwise: only their frames know.
     """
+    announced = _announced.get()
+    if announced:
+        yield from _cached(announced)
+        return
     frame = sys._getframe(1)
     for _ in range(_MOST_FRAMES):
         found = _IN_TURN.get(frame.f_code)
@@ -137,9 +157,9 @@ def _loaded(owner: Any) -> Iterator[tuple[Variable, _Load]]:
     return ((variable, variable.load_async) for variable in owner.variables.values())
 
 
-def _cached(variables: Any) -> Iterator[tuple[Variable, _Load]]:
+def _cached(variables: Iterable[Variable]) -> Iterator[tuple[Variable, _Load]]:
     """Yield what writing leaves in memory anyway; that is not so with ``cache=False``."""
-    for variable in variables.values():
+    for variable in variables:
         if isinstance(variable._data, MemoryCachedArray):
             yield variable, variable._data.async_get_duck_array
 
@@ -153,8 +173,8 @@ def _code(function: Any) -> CodeType:
 _IN_TURN: dict[CodeType, Callable[[Any], Iterator[tuple[Variable, _Load]]]] = {
     _code(xr.Dataset.load): lambda names: _loaded(names["self"]),
     _code(xr.DataTree.load): lambda names: chain.from_iterable(map(_loaded, names["self"].subtree)),
-    _code(cf_encoder): lambda names: _cached(names.get("variables", {})),
-    _code(dump_to_store): lambda names: _cached(names.get("variables", {})),
+    _code(cf_encoder): lambda names: _cached(names.get("variables", {}).values()),
+    _code(dump_to_store): lambda names: _cached(names.get("variables", {}).values()),
 }
 #: Calls between one of these and a read, at most.
 _MOST_FRAMES = 40

@@ -11,10 +11,10 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.backend._compat import encode_for_netcdf
+from nczarr_xarray.backend._compat import encode_for_netcdf, in_turn
 from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
-from nczarr_xarray.export.inherited import adapted, keep_whole, leave_out, without_cf
+from nczarr_xarray.export.inherited import adapted, is_packed, keep_whole, leave_out, without_cf
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.storage import (
     QUANTIZE_ATTRIBUTES,
@@ -151,6 +151,7 @@ class Exporter:
                 self.problems.append(f"{path}: the name {name!r} is not text")
                 return
         dataset = dataset.copy()
+        packed: dict[str, xr.Variable] = {}
         for name, variable in dataset.variables.items():
             encoding = options.encoding.get(name, variable.encoding)
             inherited = name not in options.encoding and not options.encoded
@@ -159,7 +160,10 @@ class Exporter:
                 encoding = adapted(where, variable, encoding)
             if isinstance(encoding, Mapping):
                 variable.encoding = whole_text(variable, encoding)
-            if inherited:
+            if inherited and is_packed(variable):
+                packed[where] = variable
+        with in_turn([*packed.values()]):
+            for where, variable in packed.items():
                 keep_whole(where, variable)
         types = {name: v.encoding.get("dtype") for name, v in dataset.variables.items()}
         if options.encoded:

@@ -65,28 +65,30 @@ def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict
     return leave_out(path, encoding, keys, error) if keys & encoding.keys() else None
 
 
+def is_packed(variable: xr.Variable) -> bool:
+    """Tell whether it takes a variable's numbers to know that its encoding changes none."""
+    encoding = variable.encoding
+    if variable.dtype.kind not in "fiu" or "dtype" not in encoding or "_Unsigned" in encoding:
+        return False
+    dtype = np.dtype(encoding["dtype"])
+    scaled = any(encoding.get(key) is not None for key in ("scale_factor", "add_offset"))
+    return dtype.kind in "iu" and (scaled or not np.can_cast(variable.dtype, dtype))
+
+
 def keep_whole(path: str, variable: xr.Variable) -> None:
-    """Change a variable so that packing it as before changes no number.
+    """Change a variable that `is_packed` so that packing it as before changes no number.
 
     xarray casts without a check: numbers that are too large for the type wrap around, and missing
     values become numbers where there is no ``_FillValue``. So numbers in memory are then stored
     unpacked; dask's numbers, which are not known yet, raise `FormatError` when they are computed.
     """
     encoding = variable.encoding
-    if variable.dtype.kind not in "fiu" or "dtype" not in encoding or "_Unsigned" in encoding:
-        return
-    dtype = np.dtype(encoding["dtype"])
-    scale_factor, add_offset = encoding.get("scale_factor"), encoding.get("add_offset")
-    scaled = scale_factor is not None or add_offset is not None
-    if dtype.kind not in "iu" or (np.can_cast(variable.dtype, dtype) and not scaled):
-        return
-    has_fill = encoding.get("_FillValue", encoding.get("missing_value")) is not None
     check = partial(
         _overflow,
-        dtype=dtype,
-        has_fill=has_fill,
-        scale_factor=scale_factor,
-        add_offset=add_offset,
+        dtype=np.dtype(encoding["dtype"]),
+        has_fill=encoding.get("_FillValue", encoding.get("missing_value")) is not None,
+        scale_factor=encoding.get("scale_factor"),
+        add_offset=encoding.get("add_offset"),
     )
     if variable.chunks is not None:
         guard = partial(_guard, path, check)

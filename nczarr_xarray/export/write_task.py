@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from nczarr_fsspec.changes.resumption import Notes, Resumption
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.writable import WritableStore
+from nczarr_xarray.backend._compat import in_turn
 from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.chunk_writer import ChunkWriter
@@ -194,10 +196,15 @@ class WriteTask:
             self._write_by_workers(client, steps, progress)
             return
         progress.expect(sum(step.nbytes for step in steps))
-        first = 0
-        for step in steps:
-            self._run(step, first, self.notes, progress)
-            first += step.parts
+        starts = list(accumulate((step.parts for step in steps), initial=0))[:-1]
+        left = [
+            step.item.source
+            for step, first in zip(steps, starts, strict=True)
+            if isinstance(step.item.source, xr.Variable) and not self.notes.is_done(first)
+        ]
+        with in_turn(left):
+            for step, first in zip(steps, starts, strict=True):
+                self._run(step, first, self.notes, progress)
 
     def _run(self, step: Step, first: int, notes: Notes, progress: Progress) -> None:
         """Do the parts of a step that are not done; `first` is the number of its first one."""
