@@ -21,8 +21,13 @@ import xarray as xr
 from xarray import Index, Variable
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
-from xarray.backends.common import NONE_VAR_NAME, ensure_dtype_not_object
+from xarray.backends.common import (
+    NONE_VAR_NAME,
+    AbstractWritableDataStore,
+    ensure_dtype_not_object,
+)
 from xarray.backends.store import StoreBackendEntrypoint
+from xarray.backends.zarr import ZarrStore
 from xarray.coding.strings import (
     CharacterArrayCoder,
     EncodedStringCoder,
@@ -41,12 +46,9 @@ from xarray.core.indexing import (
 )
 
 try:
-    from xarray.backends.writers import WRITEABLE_STORES, dump_to_store
+    from xarray.backends.writers import WRITEABLE_STORES
 except ImportError:  # before xarray 2025.10
-    from xarray.backends.api import (  # type: ignore[attr-defined,no-redef]
-        WRITEABLE_STORES,
-        dump_to_store,
-    )
+    from xarray.backends.api import WRITEABLE_STORES  # type: ignore[attr-defined,no-redef]
 
 __all__ = [
     "TO_ZARR_IGNORES_COMPRESSOR",
@@ -169,12 +171,27 @@ def _code(function: Any) -> CodeType:
     return code
 
 
-#: The functions of xarray that read variables in turn: what of their names has these.
+def _of_writer(names: Any) -> Iterator[tuple[Variable, _Load]]:
+    return _cached(names.get("variables", {}).values())
+
+
+#: The functions of xarray that read variables in turn, and what finds these by the names in there:
+#: they load, or encode what is to be written, or write it.
 _IN_TURN: dict[CodeType, Callable[[Any], Iterator[tuple[Variable, _Load]]]] = {
     _code(xr.Dataset.load): lambda names: _loaded(names["self"]),
     _code(xr.DataTree.load): lambda names: chain.from_iterable(map(_loaded, names["self"].subtree)),
-    _code(cf_encoder): lambda names: _cached(names.get("variables", {}).values()),
-    _code(dump_to_store): lambda names: _cached(names.get("variables", {}).values()),
+    **dict.fromkeys(
+        map(
+            _code,
+            (
+                cf_encoder,
+                AbstractWritableDataStore.encode,
+                AbstractWritableDataStore.set_variables,
+                ZarrStore.set_variables,
+            ),
+        ),
+        _of_writer,
+    ),
 }
 #: Calls between one of these and a read, at most.
 _MOST_FRAMES = 40
