@@ -10,6 +10,7 @@ import pytest
 import zarr
 
 import nczarr_xarray
+from nczarr_xarray.tools.doctor import predict
 
 SHAPE = (96, 40, 40)
 
@@ -55,3 +56,14 @@ def test_chunks(tmp_path: Path) -> None:
     balanced = report.predictions[1].costs["everything"]
     assert balanced is not None
     assert balanced.nbytes == pytest.approx(np.prod(SHAPE) * 4, rel=0.01)
+
+
+def test_what_is_too_much_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "x.zarr", chunks=(4, 40, 40))
+    assert "not rehearsed" not in str(nczarr_xarray.doctor(path))
+    monkeypatch.setattr(predict, "MOST_CHUNKS", 10)
+    report = nczarr_xarray.doctor(path)
+    costs = report.predictions[0].costs
+    assert [name for name, cost in costs.items() if cost is None] == ["series", "everything"]
+    assert "?: not rehearsed, for it has too many pieces" in str(report)
+    assert "?: not rehearsed, for it has too many pieces" in report.as_html()
