@@ -120,15 +120,23 @@ class Incomplete:
         must not be read at all.
     name
         Distinguishes templates that were written to the same target.
+    last
+        Array -> key of its last chunk, while which is missing the others need not be counted.
     """
 
     owner: Owner
     pending: Mapping[str, int] | None = None
     name: str = ""
+    last: Mapping[str, str] = field(default_factory=dict)
 
     def dump(self) -> bytes:
         """Return the mark as bytes for `parse`."""
-        document = {"owner": self.owner.document, "pending": self.pending, "name": self.name}
+        document = {
+            "owner": self.owner.document,
+            "pending": self.pending,
+            "name": self.name,
+            "last": self.last,
+        }
         return json.dumps(document).encode()
 
     @classmethod
@@ -138,7 +146,9 @@ class Incomplete:
             document = json.loads(data)
             pending = document["pending"]
             counts = None if pending is None else {str(k): int(n) for k, n in pending.items()}
-            return cls(Owner.parse(document.get("owner")), counts, str(document.get("name", "")))
+            last = {str(k): str(key) for k, key in document.get("last", {}).items()}
+            owner = Owner.parse(document.get("owner"))
+            return cls(owner, counts, str(document.get("name", "")), last)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return cls(Owner.parse(None))
 

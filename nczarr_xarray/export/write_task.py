@@ -40,6 +40,7 @@ from nczarr_xarray.export.parallel import (
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step
 from nczarr_xarray.export.workers import run_parts
+from nczarr_xarray.model import ChunkedArray
 
 #: A variable to write, and the writer of its data.
 Flow = tuple[Item, ArrayWriter]
@@ -122,7 +123,9 @@ class WriteTask:
                 writer.array.path: chunk_count(writer, writer.array.shape) for _, writer in lazy
             }
             pending = {path: count for path, count in counts.items() if count}
-            mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex)
+            arrays = [writer.array for _, writer in lazy if writer.array.path in pending]
+            last = {array.path: last_chunk(array) for array in arrays}
+            mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex, last)
             self.finish(mark if pending else None)
         later = [(item, writer.for_template(self.template, mark.name)) for item, writer in lazy]
         return WriteTask(self.change, later, after=partial(settle, self.template)).rest(done=True)
@@ -294,6 +297,14 @@ def chunk_count(writer: ArrayWriter, shape: tuple[int, ...]) -> int:
         -(-(start + size) // chunk) - start // chunk
         for start, size, chunk in zip(writer.start, shape, writer.array.chunk_shape, strict=True)
     )
+
+
+def last_chunk(array: ChunkedArray) -> str:
+    """Return the key of the chunk in the farthest corner of an array."""
+    numbers = [
+        str((size - 1) // chunk) for size, chunk in zip(array.shape, array.chunk_shape, strict=True)
+    ]
+    return f"{array.path}/{array.separator.join(numbers) or '0'}"
 
 
 def documents_of_arrays(documents: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ import xarray as xr
 from nczarr_fsspec.changes.journal import PRIVATE
 from nczarr_xarray import to_nczarr
 
-SMALL, LARGE = 20, 150
+SMALL, LARGE = 20, 160
 
 #: What a process asks of the system about files, besides reading and writing those it has opened.
 CALLS = ("open", "stat", "lstat", "mkdir", "rmdir", "unlink", "link", "rename", "replace")
@@ -161,3 +161,27 @@ def test_a_region_by_labels_reads_each_label_once() -> None:
     few, many = asked(by_label, SMALL), asked(by_label, LARGE)
     assert many["chunks got"] - few["chunks got"] == LARGE - SMALL
     assert many["gone through"] == few["gone through"]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_region_of_a_template_does_not_count_the_others(
+    backwards: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for count in (SMALL, LARGE):
+        target = tmp_path / str(count) / "data"
+        new = steps(0, count)[["v"]].drop_vars(["time", "x"]).chunk(time=1)
+        to_nczarr(new, target, encoding={"v": {"chunks": (1, 4)}}, compute=False)
+        regions = [slice(i, i + count // 4) for i in range(0, count, count // 4)]
+        part = {i: new.isel(time=region).load() for i, region in enumerate(regions)}
+        order = range(3, -1, -1) if backwards else range(4)
+        asked = []
+        for i in order:
+            write_it = partial(to_nczarr, part[i], target, region={"time": regions[i]})
+            asked.append(system_calls(write_it, monkeypatch)["names"])
+        with xr.open_dataset(target, engine="nczarr") as ds:
+            xr.testing.assert_equal(ds.load(), new.compute())
+        found.append(asked)
+    few, many = found
+    assert many[-1] > LARGE  # all are counted once, at the end
+    assert (few[1:3] == many[1:3]) != backwards  # and each time, if the last was written first
