@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec.changes.journal import PRIVATE
 from nczarr_xarray import to_nczarr
@@ -146,6 +147,40 @@ def test_a_change_of_one_step_asks_a_mapping_as_much_whatever_its_size(
     few, many = asked(change, SMALL), asked(change, LARGE)
     assert few == many
     assert few["gone through"] <= 6  # as a mapping has no folders
+
+
+@pytest.mark.parametrize("change", [append, replace])
+def test_a_change_of_one_step_makes_as_many_requests_whatever_the_size(
+    change: Callable[[Any, int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: Counter[str] = Counter()
+
+    def counting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any, **options: Any) -> Any:
+            found[name] += 1
+            answer = call(*arguments, **options)
+            found["names"] += len(answer) if name in ("ls", "find") else 0
+            return answer
+
+        return counted
+
+    counts = []
+    for count in (SMALL, LARGE):
+        target = f"memory://costs-{change.__name__}-{count}/data"
+        write(target, count)
+        found.clear()
+        with monkeypatch.context() as patch:
+            for name in ("cat_file", "pipe_file", "cp_file", "rm_file", "ls", "find", "info"):
+                patch.setattr(
+                    MemoryFileSystem, name, counting(name, getattr(MemoryFileSystem, name))
+                )
+            change(target, count)
+        counts.append(found.copy())
+    few, many = counts
+    assert few == many
+    assert few["cat_file"] < 60
+    assert few["pipe_file"] < 15
+    assert few["ls"] + few["find"] <= 5
 
 
 def test_an_append_reads_what_it_must_of_a_coordinate() -> None:
