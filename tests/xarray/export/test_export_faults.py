@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +21,7 @@ from nczarr_xarray import recover, to_nczarr
 from tests.support.disks import tiny_disk
 from tests.support.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample
 from tests.support.marks import slow_but
+from tests.support.s3proxy import proxy_to
 from tests.support.s3server import S3Server
 
 
@@ -110,80 +106,6 @@ def test_permission_denied(
 
 
 # -- S3 ------------------------------------------------------------------------
-
-
-class Proxy(ThreadingHTTPServer):
-    """Stands between a client and S3, and lets chosen changes fail."""
-
-    daemon_threads = True
-
-    def __init__(self, endpoint: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Forward)
-        self.endpoint = endpoint
-        self.number = 0
-        self.first = 10**9
-        self.how: int | str = 503
-        self.lock = threading.Lock()
-
-    def fails(self) -> bool:
-        """Whether this change fails, and all after it do."""
-        with self.lock:
-            self.number += 1
-            return self.number >= self.first
-
-
-class _Forward(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Proxy
-
-    def _any(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.command in ("PUT", "POST", "DELETE") and self.server.fails():
-            if self.server.how == "cut":
-                self.close_connection = True
-                return
-            self._answer(int(self.server.how), {}, _XML)
-            return
-        request = urllib.request.Request(
-            self.server.endpoint + self.path, body or None, dict(self.headers), method=self.command
-        )
-        try:
-            with urllib.request.urlopen(request) as found:
-                self._answer(found.status, dict(found.headers), found.read())
-        except urllib.error.HTTPError as error:
-            self._answer(error.code, dict(error.headers), error.read())
-
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _any  # noqa: N815 - as http.server calls them
-
-    def _answer(self, status: int, headers: dict[str, str], body: bytes) -> None:
-        self.send_response(status)
-        length = headers.get("Content-Length", str(len(body)))
-        for name, value in headers.items():
-            if name not in ("Content-Length", "Transfer-Encoding", "Connection"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", length if self.command == "HEAD" else str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-_XML = b"<Error><Code>ServiceUnavailable</Code><Message>no</Message></Error>"
-
-
-@contextmanager
-def proxy_to(server: S3Server) -> Iterator[Proxy]:
-    proxy = Proxy(server.endpoint)
-    thread = threading.Thread(target=proxy.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield proxy
-    finally:
-        proxy.shutdown()
-        proxy.server_close()
-        thread.join()
 
 
 def s3_target(server: S3Server, name: str, endpoint: str | None = None) -> Target:
