@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from nczarr_fsspec.addresses import AddressPolicy, Allow
+from nczarr_fsspec.callers import caller_level
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, NCZarrWarning, URLError
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing
@@ -38,7 +39,7 @@ DEFAULT = "1.13"
 
 
 def aggregate(
-    targets: Iterable[str | os.PathLike[str]],
+    targets: Iterable[str | os.PathLike[str]] | str | os.PathLike[str],
     output: str | os.PathLike[str],
     dim: str | Sequence[str] | None = None,
     append: bool = False,
@@ -62,7 +63,7 @@ def aggregate(
     Parameters
     ----------
     targets
-        Paths or URLs of datasets of any format.
+        Paths or URLs of datasets of any format, or a single one.
     output
         Path or URL of the master. ``.nczarr``, ``.zarr`` or a fragment ``#mode=nczarr`` makes it
         a tree, any other name a netCDF file; ``.json``, ``.parq`` and ``.parquet`` are kerchunk
@@ -110,6 +111,8 @@ def aggregate(
     NCZarrError
         If a file cannot be read, or the master cannot be written; the old one stays.
     """
+    if isinstance(targets, (str, os.PathLike)):
+        targets = [targets]  # a text would be taken for one file a letter
     files = [_file(target) for target in targets]
     if not files:
         raise URLError("targets", "there is no file to aggregate")
@@ -220,7 +223,7 @@ def _check_files(files: Sequence[str], place: MasterPlace) -> None:
             f"{place.url} is to name {here}, a local file: what is opened from afar may name local "
             "files only if its reader says allow=[folder]",
             NCZarrWarning,
-            stacklevel=3,
+            stacklevel=caller_level(),
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nczarr_fsspec.callers import caller_level
 from nczarr_fsspec.errors import ExportError, NCZarrWarning
 from nczarr_xarray.aggregation.axes import Axis, by_coordinate, in_sequence
 from nczarr_xarray.aggregation.checks import DECIMALS, converted
@@ -312,7 +313,7 @@ def check_places(grid: Grid, files: Sequence[Summary], *, gaps: bool, partly: bo
     )
     if not gaps:
         raise ExportError(files[0].target, f"{message}; gaps='allow' takes them as missing data")
-    warnings.warn(f"{message}; they read as missing data", NCZarrWarning, stacklevel=4)
+    warnings.warn(f"{message}; they read as missing data", NCZarrWarning, stacklevel=caller_level())
 
 
 def _key(block: np.ndarray, exact: bool) -> object:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from nczarr_fsspec.callers import caller_level
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError
 from nczarr_xarray.backend._compat import (
     VLEN_STRING,
@@ -380,4 +381,4 @@ def _relative(path: str, top: str) -> str:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, NCZarrWarning, stacklevel=2)
+    warnings.warn(text, NCZarrWarning, stacklevel=caller_level())

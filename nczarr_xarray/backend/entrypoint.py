@@ -6,6 +6,7 @@ so it imports nothing that is not there already.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from inspect import signature
@@ -157,6 +158,17 @@ for _method in (NCZarrBackendEntrypoint.open_groups_as_dict, NCZarrBackendEntryp
 
 
 def _open(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
+    from nczarr_fsspec.errors import NCZarrError
+
+    try:
+        return _opened(target, tree=tree, **arguments)
+    except (NCZarrError, ImportError) as error:
+        # the message says all; a hundred lines of our calls above it would hide the user's own
+        logging.getLogger(__name__).debug("cannot be opened", exc_info=True)
+        raise error.with_traceback(None)  # noqa: B904 - it is the same error, with its cause
+
+
+def _opened(target: Any, *, tree: bool, **arguments: Any) -> dict[str, Dataset]:
     from nczarr_fsspec.preload import preload
 
     preload(target)

@@ -27,7 +27,9 @@ def add_parser(new: NewParser) -> None:
         "fragments beside it, one with #mode=zarr pure Zarr 2, any other NCZarr.",
     )
     parser.add_argument("source", metavar="SRC", help="a path or URL")
-    parser.add_argument("target", metavar="DST", help="a path or URL, e.g. x.zip or x#mode=zarr")
+    parser.add_argument(
+        "target", metavar="DST", help="a path or URL, e.g. x.zip, x.nc or s3://bucket/x"
+    )
     parser.add_argument("--format", metavar="FORMAT", help=f"what is written: {', '.join(FORMATS)}")
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset at DST")
     parser.add_argument(

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 from nczarr_fsspec.errors import LossWarning, NCZarrError, UsageError
 from nczarr_xarray._version import __version__
@@ -17,9 +18,16 @@ from nczarr_xarray.cli.commands import add_commands
 from nczarr_xarray.cli.text import report, reported_warnings
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser, also of a command, that says what is wrong on one line, as every message is."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"nczarr: {message}; see {self.prog} --help\n")
+
+
 def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser of a command line; the command to call is in ``run``."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="nczarr",
         description="Look at NCZarr and Zarr datasets, wherever they are, and copy them.",
     )

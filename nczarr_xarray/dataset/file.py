@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from nczarr_fsspec.callers import caller_level
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
 from nczarr_fsspec.keystore import KeyStore, OnLoop
 from nczarr_fsspec.ranges.local import MemoryBytes
@@ -92,7 +93,7 @@ class DataFile:
             warnings.warn(
                 f"{self.index_cache}: the index cannot be kept there ({error})",
                 NCZarrWarning,
-                stacklevel=2,
+                stacklevel=caller_level(),
             )
             self.index_cache = None  # once is enough
 

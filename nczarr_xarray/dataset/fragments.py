@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.callers import caller_level
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, NCZarrWarning
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
@@ -328,7 +329,8 @@ class FragmentReader:
     def _warn(self) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(f"{self._array.path}: {self._array.warning}", NCZarrWarning, stacklevel=2)
+            text = f"{self._array.path}: {self._array.warning}"
+            warnings.warn(text, NCZarrWarning, stacklevel=caller_level())
 
     def _read_part(self, result: np.ndarray, part: Part, *, points: bool) -> None:
         fragments, number = self._fragments, part.number

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
+from nczarr_fsspec.callers import caller_level
 from nczarr_fsspec.errors import LossWarning, NCZarrWarning
 from nczarr_xarray.model import Attribute, EnumType, Hierarchy, Variable, join, readable
 
@@ -116,4 +117,4 @@ class Lacking:
             shown = ", ".join(names[:_SHOWN])
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             category = NCZarrWarning if reason in _HARMLESS else LossWarning
-            warnings.warn(f"{target}: {reason}: {shown}{more}", category, stacklevel=3)
+            warnings.warn(f"{target}: {reason}: {shown}{more}", category, stacklevel=caller_level())

@@ -54,7 +54,7 @@ class WriteTarget:
             assert destination.path is not None
             if os.path.exists(destination.path) and not os.path.isdir(destination.path):
                 raise DatasetExistsError(
-                    self.url, "is a file; a dataset is a directory (or a .zip): remove it first"
+                    self.url, "is a file, which is kept: a dataset is a directory (or a .zip)"
                 )
             return DirectoryWriter(destination.path, follow_symlinks=destination.follow_symlinks)
         return destination.store

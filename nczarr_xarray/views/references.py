@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nczarr_fsspec.callers import caller_level
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError, URLError
 from nczarr_fsspec.keystore import Object
 from nczarr_fsspec.s3nc import CONFIG_OPTION, located
@@ -85,7 +86,7 @@ def references(target: Any, storage_options: Mapping[str, Any] | None = None) ->
     """
     found = find_references(target, storage_options)
     for problem in found.problems:
-        warnings.warn(f"left out: {problem}", NCZarrWarning, stacklevel=2)
+        warnings.warn(f"left out: {problem}", NCZarrWarning, stacklevel=caller_level())
     return found.references
 
 

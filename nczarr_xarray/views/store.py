@@ -10,6 +10,7 @@ from typing import Any
 from zarr.abc.store import Store
 
 from nczarr_fsspec.addresses import Allow
+from nczarr_fsspec.callers import caller_level
 from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning
 from nczarr_fsspec.keystore import KeyStore
@@ -72,7 +73,7 @@ def open_store(
     keys = open_view(target, options)
     if isinstance(keys, FileKeys):
         for problem in keys.tree.problems:
-            warnings.warn(f"left out: {problem}", NCZarrWarning, stacklevel=2)
+            warnings.warn(f"left out: {problem}", NCZarrWarning, stacklevel=caller_level())
         return FileView(keys)
     return StoreView(keys)
 

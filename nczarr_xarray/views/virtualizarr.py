@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nczarr_fsspec.callers import caller_level
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
 from nczarr_fsspec.obspec import ObspecFileSystem
 from nczarr_fsspec.ranges.open import open_local, open_source
@@ -101,7 +102,7 @@ class NCZarrParser:
                 tree.problems.append(problem)
                 tree.leave_out(path)
         for problem in tree.problems:
-            warnings.warn(f"left out: {problem}", NCZarrWarning, stacklevel=2)
+            warnings.warn(f"left out: {problem}", NCZarrWarning, stacklevel=caller_level())
         return ManifestStore(_group(tree, root, existing, uri), registry=registry)
 
 

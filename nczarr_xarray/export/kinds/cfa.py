@@ -6,6 +6,7 @@ import warnings
 
 import xarray as xr
 
+from nczarr_fsspec.callers import caller_level
 from nczarr_fsspec.errors import LossWarning
 from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.export.cfa.to_cfa import to_cfa
@@ -21,7 +22,7 @@ def copy(request: CopyRequest) -> None:
         if groups:
             names = ", ".join(group.path for group in groups)
             reason = f"an aggregation has no groups: {names} are left out"
-            warnings.warn(f"{request.target}: {reason}", LossWarning, stacklevel=2)
+            warnings.warn(f"{request.target}: {reason}", LossWarning, stacklevel=caller_level())
         dataset = open_group(source, root, **AS_STORED)
         for variable in dataset.variables.values():
             if "_FillValue" not in variable.attrs:

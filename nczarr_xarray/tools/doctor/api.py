@@ -10,7 +10,7 @@ from typing import Any
 import xarray as xr
 
 from nczarr_fsspec.addresses import Allow
-from nczarr_fsspec.errors import NCZarrError, URLError
+from nczarr_fsspec.errors import NCZarrError, UsageError
 from nczarr_fsspec.keystore import LocalStore
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.opened import Opened
@@ -146,5 +146,5 @@ def _chosen(opened: Opened, known: Sequence[Facts], variable: str | None) -> Fac
     if facts is None:
         there = ", ".join(one.path for one in known) or "none"
         reason = f"has no variable {variable!r} whose reads can be predicted; there are: {there}"
-        raise URLError(opened.store.url, reason)
+        raise UsageError(opened.store.url, reason)
     return facts

@@ -100,7 +100,8 @@ def _sent(there: OnLoop, requests: Sequence[Coroutine[Any, Any, object]]) -> lis
     with recorded(records.append):
         there.run(together())
     if not records:
-        raise URLError(there.url, "was sent as a whole; state latency and bandwidth")
+        reason = "was sent as a whole, not by ranges: give latency and bandwidth"
+        raise URLError(there.url, reason)
     return records
 
 

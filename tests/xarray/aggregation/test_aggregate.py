@@ -50,6 +50,13 @@ def test_every_version_in_every_kind_of_master(tmp_path: Path, version: str, nam
     check_field(master, 6)
 
 
+def test_a_single_file_needs_no_list(tmp_path: Path) -> None:
+    (file,) = months(tmp_path, count=1)
+    aggregate(file, tmp_path / "m.nca", dim="time")
+    aggregate(Path(file), tmp_path / "m.nca", dim="time", overwrite=True)
+    check_field(tmp_path / "m.nca", 2)
+
+
 def test_classic_masters_of_classic_files(tmp_path: Path) -> None:
     files = months(tmp_path, form="NETCDF3_CLASSIC")
     aggregate(files, tmp_path / "m.nca", cfa_version="0.4", format="CFA3")

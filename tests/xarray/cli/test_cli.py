@@ -47,7 +47,10 @@ def test_wrong_arguments_end_with_status_2(
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2
-    assert "usage: nczarr" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert message.startswith("nczarr: ")
+    assert message.endswith(" --help\n")
+    assert message.count("\n") == 1
 
 
 def test_storage_options_are_json_or_text() -> None:

@@ -1,0 +1,41 @@
+"""What users see when a dataset cannot be opened, or only in part: short, and about their code."""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import nczarr_xarray
+from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrWarning
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("none.nc", DatasetNotFoundError), ("text.nc", FormatError)]
+)
+def test_traceback_names_few_of_our_functions(
+    name: str, expected: type[Exception], tmp_path: Path
+) -> None:
+    (tmp_path / "text.nc").write_text("hello\n")
+    with pytest.raises(expected) as caught:
+        xr.open_dataset(tmp_path / name, engine="nczarr")
+    files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert files[0] == __file__
+    assert len([file for file in files if Path(file).name == "entrypoint.py"]) == 2
+    assert Path(files[-1]).name == "entrypoint.py"
+
+
+def test_warning_names_the_line_that_opens(tmp_path: Path) -> None:
+    xr.Dataset({"v": ("x", np.arange(3))}).to_zarr(tmp_path / "a.zarr", zarr_format=2)
+    (tmp_path / "a.zarr" / "other").mkdir()
+    (tmp_path / "a.zarr" / "other" / "0").write_bytes(b"?")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        xr.open_dataset(tmp_path / "a.zarr", engine="nczarr", consolidated=False)
+        nczarr_xarray.load_dataset(tmp_path / "a.zarr")
+    ours = [warning for warning in caught if issubclass(warning.category, NCZarrWarning)]
+    assert {warning.filename for warning in ours} == {__file__}
