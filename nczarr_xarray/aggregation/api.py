@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from nczarr_fsspec.addresses import AddressPolicy, Allow
-from nczarr_fsspec.callers import caller_level
-from nczarr_fsspec.errors import DatasetExistsError, ExportError, NCZarrWarning, URLError
+from nczarr_fsspec.errors import (
+    DatasetExistsError,
+    ExportError,
+    NCZarrWarning,
+    URLError,
+    caller_level,
+)
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing
 from nczarr_xarray.aggregation.combine import Aggregated, Combiner

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nczarr_fsspec.callers import caller_level
-from nczarr_fsspec.errors import ExportError, NCZarrWarning
+from nczarr_fsspec.errors import ExportError, NCZarrWarning, caller_level
 from nczarr_xarray.aggregation.axes import Axis, by_coordinate, in_sequence
 from nczarr_xarray.aggregation.checks import DECIMALS, converted
 from nczarr_xarray.aggregation.summary import Layout, Piece, Summary

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.callers import caller_level
-from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError, caller_level
 from nczarr_xarray.backend._compat import (
     VLEN_STRING,
     AbstractDataStore,

@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.callers import caller_level
-from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, caller_level
 from nczarr_fsspec.keystore import KeyStore, OnLoop
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.memory import memory, store

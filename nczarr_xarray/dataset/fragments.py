@@ -14,8 +14,13 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.addresses import AddressPolicy
-from nczarr_fsspec.callers import caller_level
-from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError, NCZarrWarning
+from nczarr_fsspec.errors import (
+    DatasetNotFoundError,
+    FormatError,
+    NCZarrError,
+    NCZarrWarning,
+    caller_level,
+)
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.alike_files import AlikeFiles

@@ -6,8 +6,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nczarr_fsspec.callers import caller_level
-from nczarr_fsspec.errors import LossWarning, NCZarrWarning
+from nczarr_fsspec.errors import LossWarning, NCZarrWarning, caller_level
 from nczarr_xarray.model import Attribute, EnumType, Hierarchy, Variable, join, readable
 
 #: Names in one warning.

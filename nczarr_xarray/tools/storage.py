@@ -172,7 +172,8 @@ class Storage:
 
     def _tables(self) -> Iterator[tuple[str, list[tuple[StoredVariable, tuple[str, ...]]]]]:
         """Yield a heading for each dataset, and its variables with their cells."""
-        for source, variables in self.by_source().items():
+        # what is not known comes last
+        for source, variables in sorted(self.by_source().items(), key=lambda item: not item[0]):
             located, heading = None, _UNKNOWN
             if source:
                 located = locate(source, [(v.name, v.shape) for v in variables])

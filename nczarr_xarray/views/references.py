@@ -12,8 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.callers import caller_level
-from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, StoreError, URLError
+from nczarr_fsspec.errors import (
+    FormatError,
+    NCZarrError,
+    NCZarrWarning,
+    StoreError,
+    URLError,
+    caller_level,
+)
 from nczarr_fsspec.keystore import Object
 from nczarr_fsspec.s3nc import CONFIG_OPTION, located
 from nczarr_fsspec.transport.version import FileVersion

@@ -10,9 +10,8 @@ from typing import Any
 from zarr.abc.store import Store
 
 from nczarr_fsspec.addresses import Allow
-from nczarr_fsspec.callers import caller_level
 from nczarr_fsspec.changes.journal import STATE_KEYS, with_changes
-from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning
+from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrWarning, caller_level
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_xarray.dataset.file import DataFile

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_fsspec.callers import caller_level
-from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning
+from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, caller_level
 from nczarr_fsspec.obspec import ObspecFileSystem
 from nczarr_fsspec.ranges.open import open_local, open_source
 from nczarr_fsspec.url import parse_url, redact

@@ -6,8 +6,7 @@ import warnings
 
 import xarray as xr
 
-from nczarr_fsspec.callers import caller_level
-from nczarr_fsspec.errors import LossWarning
+from nczarr_fsspec.errors import LossWarning, caller_level
 from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.export.cfa.to_cfa import to_cfa
 from nczarr_xarray.export.copy import AS_STORED
