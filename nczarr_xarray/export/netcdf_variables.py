@@ -47,6 +47,8 @@ def create_variable(file: Any, variable: Variable, stored: Stored) -> Any:
     if fill is not None:
         value: Any = fill.value
         options["fill_value"] = value[0] if not isinstance(value, str) else bytes_of(value)
+    elif stored.unfilled and not text and variable.enum is None and file.data_model == "NETCDF4":
+        options["fill_value"] = False  # or a reader takes the default one for missing
     big = not text and stored.dtype.byteorder == ">" and file.data_model == "NETCDF4"
     datatype: Any = str if text else (stored.dtype if big else stored.dtype.newbyteorder("="))
     if variable.enum is not None:

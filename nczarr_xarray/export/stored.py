@@ -9,7 +9,7 @@ import numpy as np
 from nczarr_xarray.codecs.registry import as_zarr, codec
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.chunk_shapes import default_chunk_shape
-from nczarr_xarray.model import CodecConfig, Variable
+from nczarr_xarray.model import CodecConfig, FileChunks, FileStrides, Variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,15 @@ class Stored:
         In the order of encoding.
     contiguous
         Whether the source has no chunks; `chunk_shape` is then the default.
+    unfilled
+        Whether the source is HDF5 without a fill value, not even the default of its type.
     """
 
     dtype: np.dtype
     chunk_shape: tuple[int, ...]
     codecs: tuple[CodecConfig, ...] = ()
     contiguous: bool = False
+    unfilled: bool = False
 
 
 def stored_as(opened: Opened, variable: Variable) -> Stored:
@@ -47,15 +50,16 @@ def stored_as(opened: Opened, variable: Variable) -> Stored:
         return Stored(array.dtype, array.chunk_shape, array.codecs)
     classic = opened.hierarchy.generation.startswith("CDF-")
     dtype = variable.dtype.newbyteorder("=") if classic else variable.dtype
+    unfilled = array.fill is None and not classic and isinstance(array, (FileChunks, FileStrides))
     if array.is_chunked and len(array.chunk_shape) == len(variable.shape):
         codecs = tuple(map(as_zarr, array.codecs)) if array.codec_words == "hdf5" else ()
         kept = all(codec(config["id"]).netcdf for config in codecs)
         chunks = tuple(max(1, length) for length in array.chunk_shape)
-        return Stored(dtype, chunks, codecs if kept else ())
+        return Stored(dtype, chunks, codecs if kept else (), unfilled=unfilled)
     unlimited = [dimension.unlimited for dimension in variable.dimensions]
     itemsize = 8 if dtype.kind == "O" else dtype.itemsize
     chunks = default_chunk_shape(variable.shape, unlimited, itemsize)
-    return Stored(dtype, chunks, contiguous=not any(unlimited))
+    return Stored(dtype, chunks, contiguous=not any(unlimited), unfilled=unfilled)
 
 
 def netcdf_text(variable: Variable) -> Variable:

@@ -259,6 +259,22 @@ def test_what_comes_meanwhile_is_not_replaced(
     assert upload is FsspecWriter.upload
 
 
+def test_no_fill_value(tmp_path: Path) -> None:
+    """Where netCDF-C has no fill value, 255 is a value; with the default one it is missing."""
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 3)
+        for name, fill in (("all", False), ("default", None), ("chunked", False)):
+            chunks = {"chunksizes": (2,)} if name == "chunked" else {}
+            variable = file.createVariable(name, "u1", ("x",), fill_value=fill, **chunks)
+            variable.set_auto_mask(False)
+            variable[:] = [0, 255, 7]
+    copy(tmp_path / "x.nc", tmp_path / "y.nc")
+    for name in ("x.nc", "y.nc"):
+        with netCDF4.Dataset(tmp_path / name) as file:
+            missing = {n: bool(np.ma.getmaskarray(v[:])[1]) for n, v in file.variables.items()}
+        assert missing == {"all": False, "default": True, "chunked": False}, name
+
+
 def test_to_s3(series: Path, tmp_path: Path, s3_server: S3Server) -> None:
     """NetCDF-4, classic and a master of an aggregation, read again from there."""
     signed = s3_server.signed()
