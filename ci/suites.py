@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Run the test suites of other projects over this package, and make the table of docs/suites.md.
+
+    python ci/suites.py          run all (about five minutes), write the table
+    python ci/suites.py NAME...  run these suites only, print what failed, write nothing
+
+The sources of netCDF4-python, which has its tests there only, are fetched into a temporary folder
+with pip. Exit status 1 if a test fails that the table below
+has no reason for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "suites.md"
+BEGIN, END = "<!-- suites begin -->\n", "<!-- suites end -->"
+#: Seconds for one suite.
+LONGEST = 500
+
+
+class Suite(NamedTuple):
+    """Tests that pytest runs.
+
+    Attributes
+    ----------
+    name
+        Of the row.
+    package
+        Whose tests they are.
+    paths
+        For pytest; ``{netcdf4}`` is the folder of netCDF4-python's tests.
+    how
+        What `suite_plugin` puts between netCDF4-python and the files: "read", "write" or nothing.
+    """
+
+    name: str
+    package: str
+    paths: tuple[str, ...]
+    how: str = "all"
+
+
+BACKEND = "tests/xarray/backend/test_xarray_suite"
+ZARR = "tests/xarray/zarr"
+NO_STRUCTURES = "`nczarr copy` refuses structures and sequences"
+NO_CLASSIC = "`nczarr copy` has no format NETCDF4_CLASSIC"
+TOO_LARGE = "copying 4 GiB takes longer than a test may"
+SUITES = (
+    Suite("xarray: NCZarr and Zarr in directories", "xarray", (f"{BACKEND}.py",)),
+    Suite("xarray: zip, memory, S3, netCDF files", "xarray", (f"{BACKEND}_places.py",)),
+    Suite("zarr-python: files as stores (`StoreTests`)", "zarr",
+          (f"{ZARR}/test_file_view.py::TestStore",)),
+    Suite("zarr-python: stores (`StoreTests`, stateful)", "zarr",
+          (f"{ZARR}/test_store_suite.py",)),
+    Suite("fsspec: abstract `get` of `bytes::`", "fsspec",
+          ("tests/fsspec/ranges/test_bytes_filesystem.py::TestGetFromMemory",
+           "tests/fsspec/ranges/test_bytes_filesystem.py::TestGetFromDisk")),
+    Suite("netCDF4-python: our reading", "netCDF4", ("{netcdf4}",), "read"),
+    Suite("netCDF4-python: reading our copies", "netCDF4", ("{netcdf4}",), "write"),
+    Suite("h5netcdf: our reading instead of netCDF4-python's", "h5netcdf",
+          ("--pyargs", "h5netcdf.tests.test_h5netcdf"), "read"),
+)  # fmt: skip
+#: Failures that are meant: suite, part of the test's id or of its message, and the reason.
+STATED = (
+    ("write", "holds structures", NO_STRUCTURES),
+    ("write", "holds sequences", NO_STRUCTURES),
+    ("write", "test_filepath", "the copy is another file"),
+    ("write", "must be in NETCDF4_CLASSIC format", NO_CLASSIC),
+    ("write", "test_cdf5", TOO_LARGE),
+)
+NOT_OURS = "opens nothing that we read"
+
+
+class Result(NamedTuple):
+    """What came of a suite: tests by outcome, and by reason within each."""
+
+    counts: dict[str, collections.Counter[str]]
+    failures: list[str]
+
+
+def run(folder: Path, suite: Suite) -> Result:
+    """Run one suite; classify its tests."""
+    log = folder / f"{suite.name.replace('/', ' ')}.jsonl"
+    netcdf4 = folder / "netcdf4"
+    paths = [path.format(netcdf4=netcdf4) for path in suite.paths]
+    foreign = suite.how in ("read", "write")
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "suite_plugin",
+               "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout", "120", *paths]  # fmt: skip
+    if foreign:
+        # they were written for settings of their own, and one needs a server in the network
+        command += ["-c", os.devnull, "-W", "ignore", "--rootdir", str(folder)]
+        command += ["--ignore", str(netcdf4 / "test_dap.py"), "--continue-on-collection-errors"]
+    environment = os.environ | {
+        "NCZARR_SUITES": suite.how,
+        "NCZARR_SUITES_LOG": str(log),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "ci")]),
+    }
+    with (folder / "output.txt").open("ab") as output:
+        subprocess.run(
+            command,
+            cwd=folder if foreign else ROOT,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            check=False,
+            timeout=LONGEST,
+        )
+    if not log.exists():
+        sys.exit(f"{suite.name}: no test ran\n{(folder / 'output.txt').read_text()[-2000:]}")
+    return classify(suite, [json.loads(line) for line in log.read_text().splitlines()])
+
+
+def classify(suite: Suite, lines: list[dict[str, str]]) -> Result:
+    """Count outcomes; a test that did not come to this package counts as skipped."""
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    failures = []
+    # the report of a test comes behind those of its parts (`subTest`), of which one may fail
+    tests = {line["test"]: line for line in lines}
+    tests |= {line["test"]: line for line in lines if line["outcome"] == "failed"}
+    for line in tests.values():
+        outcome, reason = line["outcome"], line["reason"].removeprefix("Skipped: ").strip()
+        if outcome == "failed":
+            stated = [
+                why
+                for how, what, why in STATED
+                if how == suite.how and what in line["test"] + line["reason"]
+            ]
+            if stated:
+                outcome, reason = "expected", stated[0]
+            else:
+                failures.append(f"{line['test']}: {reason}")
+        if outcome == "passed" and suite.how in ("read", "write") and not line["ours"]:
+            outcome, reason = "skipped", NOT_OURS
+        counts[outcome][" ".join(reason.split())] += 1
+    return Result(counts, failures)
+
+
+def fetch_netcdf4(target: Path) -> None:
+    """Put the tests of netCDF4-python's sources at `target`.
+
+    pip can download no sources without beginning to build them, which needs HDF5's headers. What
+    it unpacked stays if it is told so.
+    """
+    unpacked = target.parent / "unpacked"
+    unpacked.mkdir()
+    release = version("netCDF4").split(".post")[0]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--quiet", "--no-clean", "--no-deps",
+         "--no-binary", "netCDF4", "--dest", str(unpacked), f"netCDF4=={release}"],
+        env=os.environ | {"TMPDIR": str(unpacked)},
+        check=False,
+        capture_output=True,
+    )  # fmt: skip
+    found = next(unpacked.glob("**/test/test_masked.py"), None)
+    if found is None:
+        sys.exit(f"The sources of netCDF4 {release} could not be fetched.")
+    found.parent.rename(target)
+
+
+def row(suite: Suite, result: Result) -> str:
+    """Return one row of the table."""
+    counts = result.counts
+    cells = [str(counts["passed"].total()), str(len(result.failures) or 0)]
+    for outcome in ("expected", "skipped"):
+        reasons = [f"{n} × {tidy(why)}" for why, n in counts[outcome].most_common()]
+        cells.append(f"{counts[outcome].total()}: {'; '.join(reasons)}" if reasons else "0")
+    return f"| {suite.name} | {version(suite.package)} | {' | '.join(cells)} |"
+
+
+def tidy(reason: str) -> str:
+    """Return a reason as a cell of a table can hold it, without places of this machine."""
+    text = reason.replace("|", "\\|").replace(str(ROOT), "").replace("<", "&lt;")
+    return text or "no reason given"
+
+
+def main() -> int:
+    """Run the suites, write the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help="parts of names of suites")
+    args = parser.parse_args()
+    wanted = [s for s in SUITES if not args.names or any(n in s.name for n in args.names)]
+    rows, failures = [], []
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        if any(suite.package == "netCDF4" for suite in wanted):
+            fetch_netcdf4(Path(temporary) / "netcdf4")
+        with ThreadPoolExecutor(2) as pool:
+            for suite, result in zip(
+                wanted, pool.map(partial(run, Path(temporary)), wanted), strict=True
+            ):
+                failures += result.failures
+                rows.append(row(suite, result))
+                print(rows[-1], flush=True)
+    print(*failures, sep="\n")
+    if not args.names:
+        head, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+        table = [
+            "| suite | release | passed | failed | expected to fail | skipped |",
+            "|---|---|---:|---:|---|---|",
+            *rows,
+        ]
+        text = f"{head}{BEGIN}\n" + "\n".join(table) + f"\n\n{END}{rest.split(END)[1]}"
+        PAGE.write_text(text, encoding="utf-8")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
