@@ -15,7 +15,7 @@ TREES = frozenset({"nczarr", "zarr", "zip"})
 #: how archives begin
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 #: a URL that ends so names one file; others are asked for a tree first
-_FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5|json)\Z", re.IGNORECASE)
+_FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5|json|nca)\Z", re.IGNORECASE)
 
 
 def says_zip(path: str, mode: frozenset[str]) -> bool:

@@ -878,7 +878,7 @@ class TestDestination:
         with pytest.raises(URLError, match="is a directory"):
             open_destination(f"file://{tmp_path}/folder.zip#mode=nczarr,zip")
 
-    @pytest.mark.parametrize("name", ["b.nc", "B.NC4", "b.cdf", "b.h5", "b.hdf5"])
+    @pytest.mark.parametrize("name", ["b.nc", "B.NC4", "b.cdf", "b.h5", "b.hdf5", "b.nca"])
     def test_a_name_of_one_file_needs_a_choice(self, tmp_path: Path, name: str) -> None:
         path = tmp_path / name
         for target in (path, str(path), f"file://{path}", f"memory://{name}", f"s3://b/{name}"):
