@@ -9,8 +9,9 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
+from importlib import import_module
 from itertools import chain
 from types import CodeType
 from typing import Any, TypeAlias
@@ -21,13 +22,8 @@ import xarray as xr
 from xarray import Index, Variable
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
-from xarray.backends.common import (
-    NONE_VAR_NAME,
-    AbstractWritableDataStore,
-    ensure_dtype_not_object,
-)
+from xarray.backends.common import NONE_VAR_NAME, ensure_dtype_not_object
 from xarray.backends.store import StoreBackendEntrypoint
-from xarray.backends.zarr import ZarrStore
 from xarray.coding.strings import (
     CharacterArrayCoder,
     EncodedStringCoder,
@@ -175,23 +171,27 @@ def _of_writer(names: Any) -> Iterator[tuple[Variable, _Load]]:
     return _cached(names.get("variables", {}).values())
 
 
-#: The functions of xarray that read variables in turn, and what finds these by the names in there:
-#: they load, or encode what is to be written, or write it.
+def _writers() -> Iterator[CodeType]:
+    """Yield those functions of xarray that encode what is to be written, or write it.
+
+    One that has moved is left out: then its reads go out one by one.
+    """
+    yield _code(cf_encoder)
+    for module, owner, name in (
+        ("common", "AbstractWritableDataStore", "encode"),
+        ("common", "AbstractWritableDataStore", "set_variables"),
+        ("zarr", "ZarrStore", "set_variables"),
+    ):
+        with suppress(ImportError, AttributeError):
+            found = getattr(import_module(f"xarray.backends.{module}"), owner)
+            yield _code(getattr(found, name))
+
+
+#: The functions of xarray that read variables in turn, and what finds these by the names in there.
 _IN_TURN: dict[CodeType, Callable[[Any], Iterator[tuple[Variable, _Load]]]] = {
     _code(xr.Dataset.load): lambda names: _loaded(names["self"]),
     _code(xr.DataTree.load): lambda names: chain.from_iterable(map(_loaded, names["self"].subtree)),
-    **dict.fromkeys(
-        map(
-            _code,
-            (
-                cf_encoder,
-                AbstractWritableDataStore.encode,
-                AbstractWritableDataStore.set_variables,
-                ZarrStore.set_variables,
-            ),
-        ),
-        _of_writer,
-    ),
+    **dict.fromkeys(_writers(), _of_writer),
 }
 #: Calls between one of these and a read, at most.
 _MOST_FRAMES = 40

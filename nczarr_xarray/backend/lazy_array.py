@@ -93,9 +93,8 @@ class _Loading(NamedTuple):
     def finish(self, values: np.ndarray | BaseException) -> None:
         """Have xarray decode and keep the values; of an error nothing: its turn will show it."""
         if not isinstance(values, BaseException):
-            with suppress(
-                Exception
-            ):  # StopIteration, for it is loaded; or values nobody can decode
+            # StopIteration when it is loaded, or whatever decoding raises
+            with suppress(Exception):
                 self.loading.send(values)
 
 
