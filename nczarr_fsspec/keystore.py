@@ -93,6 +93,10 @@ class KeyStore(ABC):
 class LocalStore(KeyStore):
     """A store that answers at once, in the calling thread."""
 
+    def was_replaced(self) -> bool:
+        """Tell whether something else is now where this store was when it was made."""
+        return False
+
     @abstractmethod
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         """Return bytes of `key`, or None if there is no such key.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import Any
 
 from nczarr_fsspec.descriptors import OPEN_FLAGS, pread, read_at, read_into
 from nczarr_fsspec.errors import StoreError, too_large
@@ -34,6 +35,17 @@ class DirectoryStore(LocalStore):
         self.path = os.path.abspath(os.fspath(path))
         self.url = self.path
         self._inside = Inside(self.path, follow=follow_symlinks)
+        self._root = _identity(self.path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_root"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._root = _identity(self.path)  # another one on another machine
+
+    def was_replaced(self) -> bool:
+        return self._root is not None and _identity(self.path) != self._root
 
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         path = self._inside.path(check_key(key))
@@ -112,6 +124,15 @@ class DirectoryStore(LocalStore):
             if error.errno in _MISSING:
                 return None
             raise _failure(path, error) from error
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return what tells a directory from one that is put in its place; None if there is none."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _small(descriptor: int, most: int | None) -> bytes:

@@ -1,0 +1,82 @@
+"""A tree that is replaced after it was opened: an error, and no fill values for what is gone."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_fsspec.errors import StoreError
+
+
+def dataset(rows: int, value: float) -> xr.Dataset:
+    return xr.Dataset({"v": (("t", "x"), np.full((rows, 4), value))})
+
+
+def write(path: Path, rows: int, value: float) -> None:
+    encoding = {"v": {"chunks": (1, 4), "_FillValue": -9.0}}
+    dataset(rows, value).nczarr.to_nczarr(path, mode="w", encoding=encoding, unlimited_dims=["t"])
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    path = tmp_path / "v.nczarr"
+    write(path, 6, 1.0)
+    return path
+
+
+def moved_here(tree: Path) -> None:
+    """As by hand: this is possible on every filesystem."""
+    write(tree.with_name("new.nczarr"), 2, 2.0)
+    tree.rename(tree.with_name("old.nczarr"))
+    tree.with_name("new.nczarr").rename(tree)
+
+
+def written_anew(tree: Path) -> None:
+    number = tree.stat().st_ino
+    write(tree, 2, 2.0)
+    if tree.stat().st_ino == number:
+        pytest.skip("this filesystem cannot exchange two directories")
+
+
+@pytest.mark.parametrize("replace", [moved_here, written_anew])
+@pytest.mark.parametrize("key", [slice(None), slice(4, 6), 0])
+def test_reading_is_an_error(tree: Path, replace: Callable[[Path], None], key: slice | int) -> None:
+    with xr.open_dataset(tree, engine="nczarr") as ds:
+        assert (ds.v[0] == 1).all()
+        replace(tree)
+        with pytest.raises(StoreError, match=r"v\.nczarr.*open it again"):
+            ds.v[key].load()
+    with xr.open_dataset(tree, engine="nczarr") as ds:
+        assert ds.identical(dataset(2, 2.0))
+
+
+def test_removed(tree: Path) -> None:
+    with xr.open_dataset(tree, engine="nczarr") as ds:
+        tree.rename(tree.with_name("old.nczarr"))
+        with pytest.raises(StoreError, match="open it again"):
+            ds.v.load()
+
+
+def test_what_is_pickled_looks_anew(tree: Path) -> None:
+    with xr.open_dataset(tree, engine="nczarr") as ds:
+        other = pickle.dumps(ds)
+    with pickle.loads(other) as ds:
+        assert (ds.v == 1).all()
+    with pickle.loads(other) as ds:
+        moved_here(tree)
+        with pytest.raises(StoreError, match="open it again"):
+            ds.v.load()
+
+
+def test_other_changes_are_none(tree: Path) -> None:
+    with xr.open_dataset(tree, engine="nczarr") as ds:
+        dataset(3, 1.0).nczarr.to_nczarr(tree, append_dim="t")
+        os.unlink(tree / "v" / "5.0")  # by hand: what is missing is fill
+        assert np.isnan(ds.v[5].values).all()
+        assert ds[["v"]].isel(t=slice(5)).identical(dataset(5, 1.0))
