@@ -97,7 +97,7 @@ def test_an_error_ends_the_others() -> None:
 
 
 def test_no_more_than_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_parts, "_AT_A_TIME", 2)
+    monkeypatch.setattr(remote_parts, "AT_A_TIME", 2)
     now, most = 0, 0
 
     async def read(part: Part, found: Opening | RemoteFile) -> bool:

@@ -204,7 +204,7 @@ class TestForms:
     def test_a_variable_is_chosen(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["doctor", str(path), "--var", "time"]) == 0
         assert "/time, over 50 ms" in capsys.readouterr().out
-        assert main(["doctor", str(path), "--var", "w"]) == 1
+        assert main(["doctor", str(path), "--var", "w"]) == 2
         assert "there are: /time, /v" in capsys.readouterr().err
 
     @pytest.mark.parametrize("wrong", [["--latency", "50"], ["--bandwidth", "much"]])
