@@ -53,8 +53,12 @@ def make_certificates(folder: Path) -> Certificates:
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
     new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "99")
-    run(*new, "-x509", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    # since 3.13 Python wants the extensions that RFC 5280 demands
+    uses = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+    paths = ("-keyout", "ca.key", "-out", "ca.pem")
+    run(*new, "-x509", "-nodes", *paths, "-subj", "/CN=authority", *uses)
+    names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+    (folder / "names").write_text(f"{names}\nauthorityKeyIdentifier=keyid\n")
     for name, secret in (("server", ()), ("client", ("-passout", f"pass:{PASSWORD}"))):
         request = (*new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         run(*(word for word in request if word not in ("-days", "99")), *(secret or ("-nodes",)))

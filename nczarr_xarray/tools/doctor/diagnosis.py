@@ -167,8 +167,7 @@ def _shards(case: Case) -> Iterator[Finding]:
             facts.path,
             f"has {facts.objects:,} shards of {whole:,} chunks, "
             f"{format_size(whole * facts.chunk_nbytes)} before codecs; a read of a part of one "
-            f"fetches its index first, {format_size(index)}, and then "
-            "its chunks, one after another",
+            f"fetches its index first, {format_size(index)}, and then its chunks",
             "larger chunks in them take fewer requests" if whole > _FEW else "",
         )
 

@@ -26,7 +26,7 @@ def write(path: Path, **options: Any) -> Path:
 
 @pytest.mark.parametrize("location", ["start", "end"])
 def test_shards(tmp_path: Path, location: Any) -> None:
-    """A read of a part takes the index of each shard, and its chunks one after another."""
+    """A read of a part takes the index of each shard, and then its chunks."""
     shards: Any = {"shape": (48, 40, 40), "index_location": location}
     path = write(tmp_path / "x.zarr", chunks=(12, 20, 20), shards=shards)
     report = nczarr_xarray.doctor(path, latency=1, bandwidth=1e15)
@@ -34,14 +34,20 @@ def test_shards(tmp_path: Path, location: Any) -> None:
     assert "has 2 shards of 16 chunks, 307 kB before codecs" in texts["shards"]
     costs = report.predictions[0].costs
     found = {name: (cost.rounds, cost.requests) for name, cost in costs.items() if cost}
-    # a map of 4 chunks of one shard; a series of 4 chunks of each; a box of 4 chunks of each
-    assert found == {"map": (5, 5), "series": (5, 10), "box": (5, 10), "everything": (1, 2)}
+    # a map of 4 chunks of one shard; a series of 4 chunks of each; a box of 4 chunks of each:
+    # older releases of zarr-python ask for one after another, newer ones for neighbours together
+    one_by_one = {"map": (5, 5), "series": (5, 10), "box": (5, 10), "everything": (1, 2)}
+    together = {"map": (2, 2), "series": (2, 4), "box": (2, 4), "everything": (1, 2)}
+    assert found in (one_by_one, together)
     stored = sum(shard.stat().st_size for shard in path.glob("v/c/*/*/*"))
     everything, series = costs["everything"], costs["series"]
     assert everything is not None
     assert series is not None
     assert everything.nbytes == stored
-    assert series.nbytes == pytest.approx(stored / 4, rel=0.05)
+    if found == one_by_one:
+        assert series.nbytes == pytest.approx(stored / 4, rel=0.05)
+    else:  # with what lies between them
+        assert stored / 4 < series.nbytes < stored
 
 
 def test_chunks(tmp_path: Path) -> None:
