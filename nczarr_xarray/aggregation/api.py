@@ -155,7 +155,7 @@ def aggregate(
         ]
         found = combined(files, addresses, request, shown, before, writer.place.url)
     if refs:
-        write_references(found, writer.place, str, storage_options, replaces=overwrite)
+        write_references(found, writer.place, str, lambda _: storage_options, replaces=overwrite)
     else:
         writer.write(found, version, replaces=append or overwrite)
 
@@ -206,7 +206,7 @@ def convert_references(
     options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
     found = read_master(os.fsdecode(source), options, policy)
     if are_references(output):
-        write_references(found, writer.place, policy.resolve, storage_options, replaces=overwrite)
+        write_references(found, writer.place, policy.resolve, policy.options, replaces=overwrite)
         return
     version = cfa_version or DEFAULT
 

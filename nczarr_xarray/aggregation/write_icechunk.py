@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from nczarr_fsspec.aws import storage_options as options_of
@@ -25,11 +25,25 @@ SUFFIX = ".icechunk"
 _BATCH = 50_000
 
 
+class Source(NamedTuple):
+    """A file with chunks.
+
+    Attributes
+    ----------
+    version
+        What it is: Icechunk refuses to read another.
+    options
+        For fsspec.
+    """
+
+    version: FileVersion
+    options: Mapping[str, Any] | None
+
+
 def write_icechunk(
     place: MasterPlace,
     references: References,
-    versions: Mapping[str, FileVersion],
-    storage_options: Mapping[str, Any] | None,
+    sources: Mapping[str, Source],
     *,
     replaces: bool,
 ) -> None:
@@ -41,10 +55,8 @@ def write_icechunk(
         Where: a folder on this machine or in S3.
     references
         Of an aggregation, with documents of Zarr 2.
-    versions
-        Of the files: Icechunk refuses to read others.
-    storage_options
-        For fsspec, of the files.
+    sources
+        The files, by their names in the references.
     replaces
         Whether what is there becomes the older version.
 
@@ -69,7 +81,7 @@ def write_icechunk(
     from nczarr_xarray.zarr._adopted import ZarrWriter
 
     documents, chunks = _sorted(references)
-    locations = {url: _location(url, place.url) for url in versions}
+    locations = {url: _location(url, place.url) for url in sources}
     storage = _storage(place)
     exists = icechunk.Repository.exists(storage)
     if exists and not replaces:
@@ -77,7 +89,7 @@ def write_icechunk(
     # older versions may have other files
     config = icechunk.Repository.fetch_config(storage) if exists else None
     config = config or icechunk.RepositoryConfig.default()
-    for prefix, store in _containers(locations, storage_options).items():
+    for prefix, store in _containers(sources).items():
         config.set_virtual_chunk_container(icechunk.VirtualChunkContainer(prefix, store))
     if exists:
         repository = icechunk.Repository.open(storage, config)
@@ -96,7 +108,7 @@ def write_icechunk(
                 writer.put(chunk_key(path, position), inline_bytes(value))
             else:
                 url, start, size = value
-                told = _told(versions[url])
+                told = _told(sources[url].version)
                 specs.append(
                     icechunk.VirtualChunkSpec([*position], locations[url], start, size, **told)
                 )
@@ -144,25 +156,23 @@ def _location(url: str, shown: str) -> str:
     )
 
 
-def _containers(
-    locations: Mapping[str, str], storage_options: Mapping[str, Any] | None
-) -> dict[str, icechunk.AnyObjectStoreConfig]:
+def _containers(sources: Mapping[str, Source]) -> dict[str, icechunk.AnyObjectStoreConfig]:
     """Return where the files are, by the prefix of their locations."""
     import icechunk
 
     found: dict[str, Any] = {}
-    folders = [os.path.dirname(url) for url in locations if not is_url(url)]
+    folders = [os.path.dirname(url) for url in sources if not is_url(url)]
     if folders:
         folder = os.path.commonpath(folders)
         while quote(folder) != folder:  # in prefixes, Icechunk does not decode what is quoted
             folder = os.path.dirname(folder)
         folder = folder.rstrip("/") + "/"
         found[f"file://{folder}"] = icechunk.local_filesystem_store(folder)
-    for url in filter(is_url, locations):
+    for url in filter(is_url, sources):
         scheme, host, *_ = urlsplit(url)
         prefix = f"{scheme}://{host}/"
         if prefix not in found and scheme == "s3":
-            service, credentials = _service(url, storage_options)
+            service, credentials = _service(url, sources[url].options)
             anonymous = bool(credentials.get("anonymous"))
             found[prefix] = icechunk.s3_store(**service, anonymous=anonymous, s3_compatible=True)
         elif prefix not in found:

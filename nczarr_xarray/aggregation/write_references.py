@@ -8,15 +8,13 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 from nczarr_fsspec.changes.create import partial_path, remove_partial
 from nczarr_fsspec.errors import DatasetExistsError, ExportError
-from nczarr_fsspec.transport.version import FileVersion
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.kerchunk import Combination, References, inline_bytes
-from nczarr_xarray.aggregation.write_icechunk import SUFFIX, write_icechunk
+from nczarr_xarray.aggregation.write_icechunk import SUFFIX, Source, write_icechunk
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.views.references import find_references
 
@@ -37,7 +35,7 @@ def write_references(
     found: Aggregated,
     place: MasterPlace,
     resolve: Callable[[str], str],
-    storage_options: Mapping[str, Any] | None,
+    options: Callable[[str], Mapping[str, Any] | None],
     *,
     replaces: bool,
 ) -> None:
@@ -51,8 +49,8 @@ def write_references(
         Where to write; a name that ends in ``.json`` is a file, others are folders.
     resolve
         Returns what opens an address.
-    storage_options
-        For fsspec, of the files.
+    options
+        Returns the storage options for what `resolve` has returned.
     replaces
         Whether a repository of Icechunk that is there gets another version.
 
@@ -64,11 +62,11 @@ def write_references(
         If a file cannot be read, or the references cannot be written.
     """
     combination = Combination(found, resolve)
-    versions: dict[str, FileVersion] = {}
-    files = _of_files(combination.files(), storage_options, versions)
+    sources: dict[str, Source] = {}
+    files = _of_files(combination.files(), options, sources)
     references = combination.combined(files)
     if place.file.name.lower().endswith(SUFFIX):
-        write_icechunk(place, references, versions, storage_options, replaces=replaces)
+        write_icechunk(place, references, sources, replaces=replaces)
     elif place.file.name.lower().endswith(_PARQUET):
         _put_folder(place, dict(parquet(references)))
     else:
@@ -78,20 +76,22 @@ def write_references(
 
 def _of_files(
     files: Sequence[str],
-    storage_options: Mapping[str, Any] | None,
-    versions: dict[str, FileVersion],
+    options: Callable[[str], Mapping[str, Any] | None],
+    sources: dict[str, Source],
 ) -> Iterator[Mapping[str, Any]]:
     """Yield the references of files; what has none is missing there, and is told of later.
 
     Parameters
     ----------
-    versions
-        Gets the version of each file, by its name in the references.
+    options
+        As of `write_references`.
+    sources
+        Gets each file, by its name in the references.
     """
-    find = partial(find_references, storage_options=storage_options)
+    given = [options(file) for file in files]
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-references") as pool:
-        for found in pool.map(find, files):
-            versions[found.url] = found.version
+        for own, found in zip(given, pool.map(find_references, files, given), strict=True):
+            sources[found.url] = Source(found.version, own)
             yield found.references["refs"]
 
 

@@ -144,6 +144,27 @@ def test_masters_become_references(tmp_path: Path, source: str) -> None:
     check(tmp_path / "new.json", 3)
 
 
+def test_options_of_a_master_are_not_for_its_files(tmp_path: Path) -> None:
+    data = {f"/{n}.nc": Path(chunked(tmp_path / f"{n}.nc", [n])).read_bytes() for n in range(2)}
+    with Server({}) as here, Server(data) as there:
+        aggregate([f"{there.url}{name}" for name in data], tmp_path / "m.nca")
+        here.files["/m.nca"] = (tmp_path / "m.nca").read_bytes()
+        there.requests.clear()
+        memory.clear()
+        convert_references(
+            f"{here.url}/m.nca",
+            tmp_path / "new.json",
+            storage_options={"headers": {"Authorization": "Bearer master"}},
+            allow={f"{there.url}/": {"headers": {"X-Key": "files"}}},
+        )
+        check(tmp_path / "new.json", 2)
+    own = {request.headers.get("Authorization") for request in here.requests}
+    assert own == {"Bearer master"}
+    converting = [r for r in there.requests if "X-Key" in r.headers]
+    assert {request.path for request in converting} == set(data)
+    assert not [r for r in there.requests if "Authorization" in r.headers]
+
+
 @pytest.mark.parametrize("source", VERSIONS)
 @pytest.mark.parametrize("target", [*VERSIONS, "json"])
 def test_packing_is_converted(tmp_path: Path, source: str, target: str) -> None:
