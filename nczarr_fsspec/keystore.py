@@ -93,9 +93,8 @@ class KeyStore(ABC):
 class LocalStore(KeyStore):
     """A store that answers at once, in the calling thread."""
 
-    def was_replaced(self) -> bool:
-        """Tell whether something else is now where this store was when it was made."""
-        return False
+    def check_place(self) -> None:
+        """Raise `StoreError` if what is here now is not what was here when this store was made."""
 
     @abstractmethod
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:

@@ -261,6 +261,9 @@ class _Changed:
 class _ChangedLocal(_Changed, LocalStore):
     base: LocalStore
 
+    def check_place(self) -> None:
+        self.base.check_place()
+
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         for place in self.places(key):
             data = self.base.get(place, part, most)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from typing import Any
 
 from nczarr_fsspec.descriptors import OPEN_FLAGS, pread, read_at, read_into
@@ -35,17 +36,31 @@ class DirectoryStore(LocalStore):
         self.path = os.path.abspath(os.fspath(path))
         self.url = self.path
         self._inside = Inside(self.path, follow=follow_symlinks)
-        self._root = _identity(self.path)
+        self._root: tuple[int, int] | None
+        self._note_place()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_root"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._root = _identity(self.path)  # another one on another machine
+        self._note_place()  # another one on another machine
 
-    def was_replaced(self) -> bool:
-        return self._root is not None and _identity(self.path) != self._root
+    def check_place(self) -> None:
+        if self._root is None:
+            return
+        try:
+            found = _identity(self.path)
+        except OSError as error:
+            reason = f"cannot be found any more: {error.strerror or error}"
+            raise StoreError(self.path, reason) from error
+        if found != self._root:
+            raise StoreError(self.path, "another dataset is in its place now")
+
+    def _note_place(self) -> None:
+        self._root = None
+        with suppress(OSError, ValueError):
+            self._root = _identity(self.path)
 
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         path = self._inside.path(check_key(key))
@@ -126,12 +141,9 @@ class DirectoryStore(LocalStore):
             raise _failure(path, error) from error
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    """Return what tells a directory from one that is put in its place; None if there is none."""
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None
+def _identity(path: str) -> tuple[int, int]:
+    """Return what tells a directory from one that is put in its place."""
+    status = os.stat(path)
     return status.st_dev, status.st_ino
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from nczarr_fsspec.changes.moment import Reading, look
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
-from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.keystore import KeyStore, LocalStore
 from nczarr_xarray.dataset.file import DataFile, loop_of
 from nczarr_xarray.model import Hierarchy, Variable
 
@@ -59,6 +59,20 @@ class Opened:
     def holds(self) -> bool:
         """Tell whether it is all as it was when it was opened (see `Reading.holds`)."""
         return self.reading is None or self.reading.holds()
+
+    def refuse_changed(self) -> None:
+        """Raise `StoreError` if the dataset is not what was opened any more, as far as that shows.
+
+        A file need not be asked: all reads of it are of one version.
+        """
+        store, reading = self.store, self.reading
+        if isinstance(store, DataFile):
+            return
+        if isinstance(store, LocalStore):
+            store.check_place()
+        if not store.steady and reading is not None and look(store) != reading.mark:
+            reason = "was changed while it was copied: copy it again, to have one state of it"
+            raise StoreError(store.url, reason)
 
     def state(self) -> str:
         """Tell the state of the dataset, as far as that can be told without reading data."""

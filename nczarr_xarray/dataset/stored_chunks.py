@@ -68,7 +68,9 @@ class StoredChunks:
         source = self._source
         try:
             if isinstance(source, (LocalKeys, LocalFile)):
-                return source.fetch(table, self._grid.decoder.most)
+                found = source.fetch(table, self._grid.decoder.most)
+                self._reader.check_place()
+                return found
             assert self._loop is not None
             return self._loop.run(self._fetch_remote(table))
         except (FormatError, StoreError) as error:

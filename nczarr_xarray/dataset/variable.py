@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.changes.journal import base_of
 from nczarr_fsspec.changes.moment import Mark, look
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
@@ -153,10 +152,12 @@ class VariableReader:
             Naming the object that cannot be read or decoded.
         """
         try:
-            return self._read(key, points)
+            values = self._read(key, points)
+            self.check_place()
         except (FormatError, StoreError) as error:
             self.explain(error)
             raise
+        return values
 
     def _read(self, key: tuple[Index, ...] | None, points: bool) -> np.ndarray:
         reader = self.prepare()
@@ -170,22 +171,18 @@ class VariableReader:
         if self._is_whole and all(isinstance(i, slice) and i == _ALL for i in key):
             data = reader.read_whole()
             if data is not None:
-                self._refuse_replaced()
                 return self._converted(data)
         padded = self._padded(key, points)
         plan = self._plan(padded.key, points)
-        data = reader.read(plan, remember=_in_sequence())
-        self._refuse_replaced()
-        return padded.finish(self._converted(data))
+        return padded.finish(self._converted(reader.read(plan, remember=_in_sequence())))
 
-    def _refuse_replaced(self) -> None:
+    def check_place(self) -> None:
         """Raise `StoreError` if what was read may be of a dataset that has taken the place of ours.
 
         Its missing chunks would be fill values.
         """
-        store = self.store
-        if isinstance(store, LocalStore) and cast("LocalStore", base_of(store)).was_replaced():
-            raise StoreError(store.url, "another dataset is in its place now")
+        if isinstance(self.store, LocalStore):
+            self.store.check_place()
 
     def _converted(self, data: np.ndarray) -> np.ndarray:
         """Return values of elements that were read of a local store."""

@@ -82,6 +82,7 @@ def plan_copy(
     found += problems(contents.root, profile)
     refuse(write_target.url, found)
     task = plan_contents(contents, write_target, profile, options, resumption)
+    task.before = opened.refuse_changed
     with task.or_nothing():
         lacking.tell(write_target.url)
     return task

@@ -114,6 +114,7 @@ def _fill(
             ]
             for variable, place in made:
                 _write_values(opened, variable, place, progress)
+        opened.refuse_changed()
     except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
         if isinstance(error, StoreError):
             raise

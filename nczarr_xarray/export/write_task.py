@@ -64,6 +64,8 @@ class WriteTask:
         The number of chunks to stage; None if it is not checked.
     template
         The store for dask's arrays, if they are written after all else is in place.
+    before
+        A function to call before all of it becomes valid; if it raises, nothing does.
     after
         A function to call at the very end.
     memory
@@ -80,6 +82,7 @@ class WriteTask:
     removed: Iterable[str] = ()
     staged_chunks: int | None = None
     template: WritableStore | None = None
+    before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
     memory: int | None = None
     resumption: Resumption | None = None
@@ -96,6 +99,8 @@ class WriteTask:
         expected = self.staged_chunks
         if expected is not None:
             expected += len(self.documents)
+        if self.before is not None:
+            self.before()
         if self.notes is not None:
             self.notes.remove()
         self.change.commit(self.removed, expected, mark)

@@ -37,6 +37,7 @@ def copy(request: CopyRequest) -> None:
             storage_options=request.target_options,
             progress=request.shown,
         )
+        source.refuse_changed()
 
 
 def _by_chunks(dataset: xr.Dataset) -> xr.Dataset:

@@ -75,7 +75,11 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
             flows.append((item, Zarr3Writer.of_document(path, dtype, document, change.staged)))
         lacking.tell(target.url)
         # the mark that keeps readers of Zarr 2 out is no part of what is written here
-        return WriteTask(change, flows, documents, [*removed, ROOT], resumption=resumption)
+        removed = [*removed, ROOT]
+        before = opened.refuse_changed
+        return WriteTask(
+            change, flows, documents, removed, before=before, resumption=resumption
+        )
 
 
 def _item(opened: Opened, variable: Variable, layout: CopyLayout) -> Item:

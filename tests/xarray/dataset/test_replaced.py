@@ -12,6 +12,8 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.errors import StoreError
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.dataset.stored_chunks import StoredChunks
 
 
 def dataset(rows: int, value: float) -> xr.Dataset:
@@ -59,8 +61,31 @@ def test_reading_is_an_error(tree: Path, replace: Callable[[Path], None], key: s
 def test_removed(tree: Path) -> None:
     with xr.open_dataset(tree, engine="nczarr") as ds:
         tree.rename(tree.with_name("old.nczarr"))
-        with pytest.raises(StoreError, match="open it again"):
+        with pytest.raises(StoreError, match="cannot be found any more: .*; .*open it again"):
             ds.v.load()
+
+
+def test_zarr_3(tmp_path: Path) -> None:
+    """Its arrays read themselves, and no object at the root tells its states apart."""
+    tree, chunks = tmp_path / "v.zarr", {"v": {"chunks": (1, 4)}}
+    dataset(6, 1.0).to_zarr(tree, zarr_format=3, consolidated=False, encoding=chunks)
+    with xr.open_dataset(tree, engine="nczarr") as ds:
+        tree.rename(tmp_path / "old.zarr")
+        with pytest.raises(StoreError, match="cannot be found any more"):
+            ds.v.load()
+        dataset(2, 2.0).to_zarr(tree, zarr_format=3, consolidated=False, encoding=chunks)
+        with pytest.raises(StoreError, match="another dataset is in its place now"):
+            ds.v.load()
+
+
+def test_chunks_as_they_are_stored(tree: Path) -> None:
+    with open_hierarchy(tree) as opened:
+        stored = StoredChunks(opened.reader(opened.hierarchy.root.variables["v"]))
+        chunks = stored.locate(np.arange(6))
+        assert all(stored.fetch(chunks))
+        moved_here(tree)
+        with pytest.raises(StoreError, match="another dataset is in its place now.*open it again"):
+            stored.fetch(chunks)
 
 
 def test_what_is_pickled_looks_anew(tree: Path) -> None:
