@@ -194,11 +194,11 @@ def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
         If the journal is damaged.
     """
     view = store
-    if is_state(JOURNAL, journal):
+    if is_state(journal, JOURNAL):
         view = _view(store, Journal.parse(journal, store.url))
         if INCOMPLETE in view.moved or INCOMPLETE in view.removed:
             (incomplete,) = view.get_many([INCOMPLETE])
-    if not is_state(INCOMPLETE, incomplete):
+    if not is_state(incomplete, INCOMPLETE):
         return State(view)
     mark = Incomplete.parse(incomplete)
     if mark.pending is None:
@@ -208,7 +208,7 @@ def with_changes(store: KeyStore, incomplete: Any, journal: Any) -> State:
     return State(view, {path: mark.error(f"/{path}") for path in mark.pending})
 
 
-def is_state(key: str, data: Any) -> TypeGuard[bytes]:
+def is_state(data: Any, key: str) -> TypeGuard[bytes]:
     """Tell whether `data` are bytes as writers store them under a key of `STATE_KEYS`.
 
     What is left of a damaged object begins like them, too.

@@ -72,7 +72,7 @@ class Mark:
             root = None
         ours: list[bytes | None] = []
         for key, data in zip(STATE_KEYS, state, strict=True):
-            ours.append(data if is_state(key, data) else None)
+            ours.append(data if is_state(data, key) else None)
         return cls(root, tuple(ours))
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nczarr_fsspec.printable import printable
-from nczarr_xarray.model import FragmentArray, Variable
+from nczarr_xarray.model import FragmentArray
 
 
 def summary(array: FragmentArray) -> str:
@@ -38,15 +38,3 @@ def rows(array: FragmentArray) -> Iterator[str]:
             where = str(fragments.values[number])
         position = ", ".join(map(str, fragments.position(number)))
         yield f"({position})  [{extent}]  {printable(where) or 'missing'}"
-
-
-def faults(variable: Variable) -> Iterator[str]:
-    """Yield a line for each fragment of a variable that cannot be read."""
-    from nczarr_xarray.dataset.fragments import FragmentReader
-
-    array = variable.array
-    assert isinstance(array, FragmentArray)
-    reader = array.selections(None)
-    assert isinstance(reader, FragmentReader)
-    for number, error in reader.faults():
-        yield printable(f"{variable.path} fragment {array.fragments.position(number)}: {error}")

@@ -8,6 +8,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from nczarr_fsspec.printable import printable
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments, open_target
 
@@ -49,8 +50,7 @@ def add_parser(new: NewParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the description; return 1 if a variable, or a fragment, cannot be read."""
     from nczarr_xarray.cli.describe import Style, describe
-    from nczarr_xarray.cli.fragments import faults
-    from nczarr_xarray.formats.cfa.variables import aggregated
+    from nczarr_xarray.tools.validate.fragments import fragment_faults
 
     with open_target(args) as opened:
         style = Style(
@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
         for line in describe(hierarchy, opened.store.url, kind, style, fragments=args.fragments):
             print(line)
         found = 0
-        for variable, _ in aggregated(hierarchy) if args.check else ():
-            for line in faults(variable):
-                print(style.alarm(line))
-                found += 1
+        for finding in fragment_faults(hierarchy) if args.check else ():
+            for line in finding.lines():
+                print(style.alarm(printable(line)))
+            found += 1
     errors = [v for group in hierarchy.root.walk() for v in group.variables.values() if v.error]
     return 1 if errors or found else 0
 

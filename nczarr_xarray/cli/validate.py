@@ -38,7 +38,7 @@ def add_parser(new: NewParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; return 1 if there are others than notes, 2 if there is trouble."""
-    from nczarr_xarray.tools.validate import counts, fixable, repair, validate
+    from nczarr_xarray.tools.validate import fixable, repair, validate
 
     how = opening(args, args.options)
     try:
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     except (NCZarrError, ImportError) as error:
         report(error)
         return 2
-    unsound = sum(map(counts, findings))
+    unsound = sum(finding.is_fault for finding in findings)
     if args.json:
         json.dump([asdict(finding) for finding in findings], sys.stdout, indent=1)
         print()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
+
+#: Names that one text has, of many.
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,18 @@ class Finding:
     text: str
     advice: str = ""
 
+    @property
+    def is_fault(self) -> bool:
+        """Whether a dataset with this finding is not sound."""
+        return self.severity != "note"
+
     def lines(self) -> Iterator[str]:
         """Yield the finding as text: a line, and one for the advice."""
         yield f"{self.severity:8} {self.code}  {self.path}: {self.text}"
         if self.advice:
             yield f"{'':8} -> {self.advice}"
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first of some names, for the text of a finding."""
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nczarr_xarray.tools.validate.checks import CHECKS, validate
-from nczarr_xarray.tools.validate.finding import counts
 from nczarr_xarray.tools.validate.repair import fixable, repair
 
-__all__ = ["CHECKS", "counts", "fixable", "repair", "validate"]
+__all__ = ["CHECKS", "fixable", "repair", "validate"]

@@ -21,7 +21,6 @@ from nczarr_fsspec.owner import Owner, parse_json
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_xarray.export.cfa.claim import claim_key, holder
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate.finding import error, note, warning
 from nczarr_xarray.tools.validate.subject import Subject
 
 _FIX = "remove it: nczarr validate --fix"
@@ -31,30 +30,32 @@ _WAIT = "wait for it; if it has died on its machine, call nczarr_xarray.recover"
 def incomplete(subject: Subject) -> Iterator[Finding]:
     """Find the mark of an export of which chunks are still to come."""
     data = _object(subject, INCOMPLETE)
-    if data is None or not is_state(INCOMPLETE, data):
+    if data is None or not is_state(data, INCOMPLETE):
         return
     mark = Incomplete.parse(data)
     what = "all data" if mark.pending is None else ", ".join(sorted(mark.pending))
     text = f"{mark.error('').reason.partition(';')[0]}; to come: {what}"
-    yield error("incomplete", INCOMPLETE, text, 'write what is missing, or anew with mode="w"')
+    yield Finding(
+        "error", "incomplete", INCOMPLETE, text, 'write what is missing, or anew with mode="w"'
+    )
 
 
 def journal(subject: Subject) -> Iterator[Finding]:
     """Find the journal of a change that is valid and not carried out."""
     data = _object(subject, JOURNAL)
-    if data is None or not is_state(JOURNAL, data):
+    if data is None or not is_state(data, JOURNAL):
         return
     try:
         found = Journal.parse(data, subject.url)
     except StoreError as damaged:
-        yield error("journal-damaged", JOURNAL, damaged.reason)
+        yield Finding("error", "journal-damaged", JOURNAL, damaged.reason)
         return
     text = f"a change of {len(found.staged)} objects is valid, but not carried out"
     if found.owner.has_left(found.transaction):
         advice = "netCDF-C and zarr-python fail until it is: nczarr validate --fix"
-        yield warning("leftover-journal", JOURNAL, f"{text}: its writer died", advice)
+        yield Finding("warning", "leftover-journal", JOURNAL, f"{text}: its writer died", advice)
     else:
-        yield note("writer", JOURNAL, f"{text} ({found.owner})", _WAIT)
+        yield Finding("note", "writer", JOURNAL, f"{text} ({found.owner})", _WAIT)
 
 
 def locks(subject: Subject) -> Iterator[Finding]:
@@ -63,9 +64,9 @@ def locks(subject: Subject) -> Iterator[Finding]:
         document = parse_json(_object(subject, key) or b"")
         owner = Owner.parse(document.get("owner") if isinstance(document, dict) else None)
         if owner.has_left(key.rpartition("/")[2]):
-            yield warning("leftover-lock", key, f"the writer has died ({owner})", _FIX)
+            yield Finding("warning", "leftover-lock", key, f"the writer has died ({owner})", _FIX)
         else:
-            yield note("writer", key, f"a writer may be at work ({owner})", _WAIT)
+            yield Finding("note", "writer", key, f"a writer may be at work ({owner})", _WAIT)
 
 
 def staged(subject: Subject) -> Iterator[Finding]:
@@ -84,7 +85,7 @@ def staged(subject: Subject) -> Iterator[Finding]:
     for name, count in changes.items():
         if name not in locked and name != valid:
             text = f"{count} objects of a change that was given up"
-            yield warning("leftover-staged", f"{STAGED}/{name}", text, _FIX)
+            yield Finding("warning", "leftover-staged", f"{STAGED}/{name}", text, _FIX)
 
 
 def siblings(subject: Subject) -> Iterator[Finding]:
@@ -93,9 +94,9 @@ def siblings(subject: Subject) -> Iterator[Finding]:
     for partial, owner in leftovers(os.path.realpath(path)) if path is not None else ():
         if owner.has_left(os.path.basename(partial)):
             text = f"an export that was cut off ({owner})"
-            yield warning("leftover-sibling", partial, text, _FIX)
+            yield Finding("warning", "leftover-sibling", partial, text, _FIX)
         else:
-            yield note("writer", partial, f"a writer may be at work ({owner})", _WAIT)
+            yield Finding("note", "writer", partial, f"a writer may be at work ({owner})", _WAIT)
 
 
 def claims(subject: Subject) -> Iterator[Finding]:
@@ -108,10 +109,10 @@ def claims(subject: Subject) -> Iterator[Finding]:
         return
     if found is not None and found.has_ended:
         text = f"an export of fragments that was cut off ({found.owner})"
-        yield warning("leftover-claim", claim_key(subject.master), text, _FIX)
+        yield Finding("warning", "leftover-claim", claim_key(subject.master), text, _FIX)
     elif found is not None:
         text = f"a writer may be at work ({found.owner})"
-        yield note("writer", claim_key(subject.master), text, _WAIT)
+        yield Finding("note", "writer", claim_key(subject.master), text, _WAIT)
 
 
 def temporaries(subject: Subject) -> Iterator[Finding]:
@@ -120,9 +121,9 @@ def temporaries(subject: Subject) -> Iterator[Finding]:
     for key, owner in store.temporaries() if isinstance(store, DirectoryWriter) else ():
         if owner.is_dead():
             text = f"an object whose writer died before it was complete ({owner})"
-            yield warning("leftover-temporary", key, text, _FIX)
+            yield Finding("warning", "leftover-temporary", key, text, _FIX)
         else:
-            yield note("writer", key, f"an object is being written ({owner})", _WAIT)
+            yield Finding("note", "writer", key, f"an object is being written ({owner})", _WAIT)
 
 
 def _object(subject: Subject, key: str) -> bytes | None:

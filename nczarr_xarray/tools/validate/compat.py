@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.formats.nczarr.profiles import COMPAT, Profile
 from nczarr_xarray.model import FragmentArray
-from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate.finding import note, warning
+from nczarr_xarray.tools.finding import Finding, Severity
 from nczarr_xarray.tools.validate.subject import Subject
 
 #: The releases that read each generation (nczarr-format.md, section 1.6).
@@ -30,7 +29,7 @@ def releases(subject: Subject) -> Iterator[Finding]:
         advice = (
             "" if subject.generation == "G2A" else "for other releases: nczarr upgrade --compat"
         )
-        yield note("compat", "/", text, advice)
+        yield Finding("note", "compat", "/", text, advice)
 
 
 def obstacles(subject: Subject) -> Iterator[Finding]:
@@ -39,7 +38,8 @@ def obstacles(subject: Subject) -> Iterator[Finding]:
     generation = next((one for one in known if one == subject.generation), None)
     if generation is None or subject.opened is None:
         return
-    make = warning if generation == "G2A" else note  # old releases cannot do all that they wrote
+    # old releases cannot do all that they wrote
+    severity: Severity = "warning" if generation == "G2A" else "note"
     others = tuple(  # which are findings of their own, or scalars as they are stored
         f"{variable.path}: "
         for variable in subject.variables
@@ -48,7 +48,7 @@ def obstacles(subject: Subject) -> Iterator[Finding]:
     for line in problems(subject.opened.hierarchy.root, Profile(generation)):
         if not line.startswith(others):
             path, _, text = line.partition(": ")
-            yield make("netcdf-c", path, text, "'nczarr copy' writes another form")
+            yield Finding(severity, "netcdf-c", path, text, "'nczarr copy' writes another form")
 
 
 def _is_safe_later(subject: Subject) -> bool:

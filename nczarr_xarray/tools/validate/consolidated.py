@@ -9,12 +9,10 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import KEY, Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads, same
-from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate.finding import warning
+from nczarr_xarray.tools.finding import Finding, some
 from nczarr_xarray.tools.validate.subject import Subject
 
 _ADVICE = "make it anew: nczarr validate --fix"
-_SHOWN = 3
 
 
 def consolidated(subject: Subject) -> Iterator[Finding]:
@@ -26,12 +24,14 @@ def consolidated(subject: Subject) -> Iterator[Finding]:
         known = Consolidated.parse(loads(data, KEY)).documents
     except FormatError as error:
         text = f"{error.reason}: readers that trust it fail"
-        yield warning("consolidated-damaged", KEY, text, _ADVICE)
+        yield Finding("warning", "consolidated-damaged", KEY, text, _ADVICE)
         return
     only = sorted(_only_copies(subject, known))
     if only:
-        text = f"has {len(only)} documents that are nowhere else: {_some(only)}"
-        yield warning("consolidated-only", KEY, text, "write these documents under their own keys")
+        text = f"has {len(only)} documents that are nowhere else: {some(only)}"
+        yield Finding(
+            "warning", "consolidated-only", KEY, text, "write these documents under their own keys"
+        )
         return
     own = _documents(subject)
     there = {key: document for key, document in subject.documents.items() if key != KEY}
@@ -39,8 +39,8 @@ def consolidated(subject: Subject) -> Iterator[Finding]:
     # what no group lists may be repeated as well, as it is
     stale += [key for key in known.keys() - own.keys() if not same(known[key], there.get(key))]
     if stale:
-        text = f"is stale: {len(stale)} documents differ: {_some(sorted(stale))}"
-        yield warning("consolidated-stale", KEY, text, _ADVICE)
+        text = f"is stale: {len(stale)} documents differ: {some(sorted(stale))}"
+        yield Finding("warning", "consolidated-stale", KEY, text, _ADVICE)
 
 
 def _only_copies(subject: Subject, known: Iterable[str]) -> Iterator[str]:
@@ -54,10 +54,6 @@ def _only_copies(subject: Subject, known: Iterable[str]) -> Iterator[str]:
         is_there = at < len(keys) and keys[at].startswith(start)
         if key not in subject.documents and (is_there or path in broken):
             yield key
-
-
-def _some(keys: list[str]) -> str:
-    return ", ".join(keys[:_SHOWN]) + (", ..." if len(keys) > _SHOWN else "")
 
 
 def _documents(subject: Subject) -> dict[str, JSON]:

@@ -16,7 +16,6 @@ from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import ChunkedArray, FileChunks, FragmentArray, Variable, grid_of
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate.finding import error
 from nczarr_xarray.tools.validate.subject import Subject
 
 #: Bytes and chunks that are decoded together, at most (one chunk may have more bytes).
@@ -92,7 +91,7 @@ def _fault(where: str, path: str, found: NCZarrError) -> Finding:
         code, advice = "chunk-unreadable", "try again; if it stays, restore the chunk"
     else:
         code, advice = "chunk-undecodable", "restore the chunk from a copy, or write it again"
-    return error(code, path, text, advice)
+    return Finding("error", code, path, text, advice)
 
 
 def _boxes(subject: Subject, variable: Variable) -> Iterator[Box]:

@@ -12,8 +12,7 @@ from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN
 from nczarr_xarray.formats.nczarr.jsontext import JSON
 from nczarr_xarray.model import FragmentArray
-from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate.finding import note, warning
+from nczarr_xarray.tools.finding import Finding, Severity
 from nczarr_xarray.tools.validate.subject import Subject
 
 
@@ -42,7 +41,8 @@ _RULES: tuple[Callable[[dict[str, JSON]], str | None], ...] = (
 
 def arrays(subject: Subject) -> Iterator[Finding]:
     """Find members of ``.zarray`` at which netCDF-C crashes or reads wrong values."""
-    make = warning if subject.is_nczarr else note  # pure Zarr need not be for netCDF-C
+    # pure Zarr need not be for netCDF-C
+    severity: Severity = "warning" if subject.is_nczarr else "note"
     advice = "'nczarr upgrade' writes the metadata anew; or correct the member by hand"
     for variable in subject.variables if subject.is_zarr2 else ():
         path = variable.path.strip("/")
@@ -52,7 +52,7 @@ def arrays(subject: Subject) -> Iterator[Finding]:
         for rule in _RULES:
             text = rule(zarray)
             if text is not None:
-                yield make("netcdf-c", f"{path}/.zarray", text, advice)
+                yield Finding(severity, "netcdf-c", f"{path}/.zarray", text, advice)
 
 
 def attribute_types(subject: Subject) -> Iterator[Finding]:
@@ -71,14 +71,18 @@ def attribute_types(subject: Subject) -> Iterator[Finding]:
         for name in types if isinstance(values, dict) else ():
             if name not in values and name not in HIDDEN:
                 text = f"has a type for the attribute {name!r}, which is not there"
-                yield warning("attribute-type", key, text, "remove the type, or add the attribute")
+                yield Finding(
+                    "warning", "attribute-type", key, text, "remove the type, or add the attribute"
+                )
             elif types[name] == "|J0" and name not in HIDDEN:
                 text = f"gives the attribute {name!r} the type |J0, which is for NCZarr's own"
-                yield warning("attribute-type", key, text, "netCDF-C fails: correct the type")
+                yield Finding(
+                    "warning", "attribute-type", key, text, "netCDF-C fails: correct the type"
+                )
         for name, value in values.items() if isinstance(values, dict) else ():
             if value == [] and name not in types and name not in HIDDEN:
                 text = f"the attribute {name!r} is empty and has no type: netCDF-C fails"
-                yield warning("attribute-type", key, text, "add its type, or remove it")
+                yield Finding("warning", "attribute-type", key, text, "add its type, or remove it")
 
 
 def array_dimensions(subject: Subject) -> Iterator[Finding]:
@@ -95,7 +99,7 @@ def array_dimensions(subject: Subject) -> Iterator[Finding]:
         if own or names != ["_scalar_"]:
             text = f"_ARRAY_DIMENSIONS are {names}, the dimensions {own}"
             advice = "readers of pure Zarr see other names: 'nczarr upgrade' writes them anew"
-            yield warning("array-dimensions", f"{path}/.zattrs", text, advice)
+            yield Finding("warning", "array-dimensions", f"{path}/.zattrs", text, advice)
 
 
 def dialect(subject: Subject) -> Iterator[Finding]:
@@ -106,7 +110,7 @@ def dialect(subject: Subject) -> Iterator[Finding]:
         except ValueError:
             text = "is not standard JSON (bare NaN, trailing commas, or what netCDF-C 4.8 escaped)"
             advice = "strict readers refuse it: 'nczarr upgrade' writes it anew"
-            yield note("dialect", key, text, advice)
+            yield Finding("note", "dialect", key, text, advice)
 
 
 def _refuse(word: str) -> None:

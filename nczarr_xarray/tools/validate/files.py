@@ -10,7 +10,6 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.model import FileChunks, FileStrides, Variable
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate.finding import error
 from nczarr_xarray.tools.validate.subject import Extents, Subject
 
 _ADVICE = "the file was cut off: get it again"
@@ -28,11 +27,13 @@ def ends(subject: Subject) -> Iterator[Finding]:
         try:
             beyond, count = _beyond(subject, opened.store, variable, size)
         except NCZarrError as found:
-            yield error("index", found.object, f"{found.reason} (of {variable.path})", _ADVICE)
+            yield Finding(
+                "error", "index", found.object, f"{found.reason} (of {variable.path})", _ADVICE
+            )
             continue
         if beyond:
             text = f"{beyond:,} of {count:,} stored chunks end beyond the {size:,} bytes there are"
-            yield error("extent", variable.path, text, _ADVICE)
+            yield Finding("error", "extent", variable.path, text, _ADVICE)
 
 
 def _beyond(subject: Subject, file: DataFile, variable: Variable, size: int) -> tuple[int, int]:

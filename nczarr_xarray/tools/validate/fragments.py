@@ -7,15 +7,20 @@ from collections.abc import Iterator
 from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_xarray.dataset.fragments import FragmentReader
 from nczarr_xarray.formats.cfa.variables import aggregated
+from nczarr_xarray.model import Hierarchy
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate.finding import error
 from nczarr_xarray.tools.validate.subject import Subject
 
 
 def fragments(subject: Subject) -> Iterator[Finding]:
     """Open all fragments of aggregations, and find those that are missing or do not fit."""
-    found = aggregated(subject.opened.hierarchy) if subject.opened is not None else ()
-    for variable, array in found:
+    if subject.opened is not None:
+        yield from fragment_faults(subject.opened.hierarchy)
+
+
+def fragment_faults(hierarchy: Hierarchy) -> Iterator[Finding]:
+    """Do as `fragments` does, of the metadata of an aggregation."""
+    for variable, array in aggregated(hierarchy):
         reader = array.selections(None)
         assert isinstance(reader, FragmentReader)
         for number, fault in reader.faults():
@@ -26,4 +31,4 @@ def fragments(subject: Subject) -> Iterator[Finding]:
                 code, advice = "fragment-missing", "restore it, or say where it is: --replace"
             else:
                 code, advice = "fragment-misfit", "restore it, or make the aggregation anew"
-            yield error(code, path, str(fault), advice)
+            yield Finding("error", code, path, str(fault), advice)

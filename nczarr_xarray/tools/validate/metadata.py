@@ -8,7 +8,6 @@ from nczarr_fsspec.errors import FormatError, IncompleteExportError, NCZarrError
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import dumps
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate.finding import error, note, warning
 from nczarr_xarray.tools.validate.subject import Subject
 
 _RESTORE = "restore the object from a copy, or correct it by hand"
@@ -19,7 +18,7 @@ def opening(subject: Subject) -> Iterator[Finding]:
     failure = subject.failure
     if isinstance(failure, FormatError):  # else it is of a writer: see `changes`
         advice = "nothing of the dataset can be read until this is put right: restore it"
-        yield error("unreadable", failure.object, failure.reason, advice)
+        yield Finding("error", "unreadable", failure.object, failure.reason, advice)
 
 
 def variables(subject: Subject) -> Iterator[Finding]:
@@ -32,12 +31,12 @@ def variables(subject: Subject) -> Iterator[Finding]:
         elif found is None or isinstance(found, IncompleteExportError):
             continue  # the mark of an export is a finding of its own
         elif variable.path not in told:
-            yield error("metadata", found.object, found.reason, _RESTORE)
+            yield Finding("error", "metadata", found.object, found.reason, _RESTORE)
 
 
 def _unsupported(path: str, found: UnsupportedError) -> Finding:
     advice = "it may be sound: read it with a program that has the codec or type"
-    return note("unsupported", path, found.reason, advice)
+    return Finding("note", "unsupported", path, found.reason, advice)
 
 
 def groups(subject: Subject) -> Iterator[Finding]:
@@ -50,7 +49,7 @@ def groups(subject: Subject) -> Iterator[Finding]:
             yield _unsupported(problem.object, problem)
         else:
             advice = "readers leave it out or guess: correct the metadata"
-            yield warning("left-out", problem.object, problem.reason, advice)
+            yield Finding("warning", "left-out", problem.object, problem.reason, advice)
 
 
 def dimensions(subject: Subject) -> Iterator[Finding]:
@@ -68,7 +67,8 @@ def dimensions(subject: Subject) -> Iterator[Finding]:
             continue
         references = structure.references
         if len(references) != len(shape) and (references or shape not in ([], ["1"])):
-            yield error(
+            yield Finding(
+                "error",
                 "dimension-rank",
                 variable.path,
                 f"refers to {len(references)} dimensions and has shape {dumps(shape)}",
@@ -80,8 +80,8 @@ def dimensions(subject: Subject) -> Iterator[Finding]:
             if path not in lengths:
                 text = f"refers to the dimension {path!r}, which no group declares"
                 advice = "netCDF-C crashes at it: declare the dimension in the list of its group"
-                yield error("dimension-missing", variable.path, text, advice)
+                yield Finding("error", "dimension-missing", variable.path, text, advice)
             elif str(lengths[path]) != size:
                 text = f"has length {size} along {path!r}, which has length {lengths[path]}"
                 advice = "netCDF-C opens nothing of the dataset: make the two lengths equal"
-                yield error("dimension-length", variable.path, text, advice)
+                yield Finding("error", "dimension-length", variable.path, text, advice)

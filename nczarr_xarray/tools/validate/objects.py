@@ -8,12 +8,9 @@ from collections.abc import Iterator
 
 from nczarr_fsspec.changes.owned import dataset_keys
 from nczarr_xarray.model import ChunkedArray, grid_of
-from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate.finding import note, warning
+from nczarr_xarray.tools.finding import Finding, some
 from nczarr_xarray.tools.validate.subject import Subject
 
-#: Keys that one finding names.
-_SHOWN = 3
 _DOCUMENTS = (".zarray", ".zgroup")
 
 
@@ -21,7 +18,9 @@ def listing(subject: Subject) -> Iterator[Finding]:
     """Say if the keys cannot be listed, so that less can be found out."""
     if subject.is_tree and subject.keys is None:
         text = "the objects cannot be listed here: what is missing or foreign was not looked for"
-        yield note("not-listed", subject.url, text, "validate the dataset where it is stored")
+        yield Finding(
+            "note", "not-listed", subject.url, text, "validate the dataset where it is stored"
+        )
 
 
 def foreign(subject: Subject) -> Iterator[Finding]:
@@ -34,9 +33,9 @@ def foreign(subject: Subject) -> Iterator[Finding]:
     for key in others:
         folders[key.rpartition("/")[0]].append(key)
     for folder, names in folders.items():
-        text = f"{len(names)} objects belong to no dataset: {_some(names)}"
+        text = f"{len(names)} objects belong to no dataset: {some(names)}"
         advice = "look at them; remove them if nothing needs them"
-        yield warning("foreign", folder or "/", text, advice)
+        yield Finding("warning", "foreign", folder or "/", text, advice)
 
 
 def unlisted(subject: Subject) -> Iterator[Finding]:
@@ -51,7 +50,9 @@ def unlisted(subject: Subject) -> Iterator[Finding]:
         if name in _DOCUMENTS and path and path not in known and above in known:
             kind = "array" if name == ".zarray" else "group"
             text = f"this {kind} is listed in no group: readers of NCZarr do not see it"
-            yield warning("unlisted", path, text, "add its name to the list of its group")
+            yield Finding(
+                "warning", "unlisted", path, text, "add its name to the list of its group"
+            )
 
 
 def missing(subject: Subject) -> Iterator[Finding]:
@@ -61,7 +62,9 @@ def missing(subject: Subject) -> Iterator[Finding]:
         stored = sum(position is not None for position in subject.positions(array))
         if stored < count:
             text = f"{count - stored:,} of {count:,} chunks are not stored: they read as fill value"
-            yield note("chunk-missing", array.path, text, "nothing, if they were never written")
+            yield Finding(
+                "note", "chunk-missing", array.path, text, "nothing, if they were never written"
+            )
 
 
 def outside(subject: Subject) -> Iterator[Finding]:
@@ -71,16 +74,12 @@ def outside(subject: Subject) -> Iterator[Finding]:
         found = [k for k, at in zip(keys, subject.positions(array), strict=True) if at is None]
         if found:
             text = f"{len(found)} chunks lie outside of the shape {list(array.shape)}, or have "
-            text += f"keys of another form: {_some(found)}"
+            text += f"keys of another form: {some(found)}"
             advice = "no reader sees them; remove them, or correct shape and dimension_separator"
-            yield warning("chunk-outside", array.path, text, advice)
+            yield Finding("warning", "chunk-outside", array.path, text, advice)
 
 
 def _arrays(subject: Subject) -> Iterator[ChunkedArray]:
     for variable in subject.variables if subject.keys is not None else ():
         if isinstance(variable.array, ChunkedArray) and variable.error is None:
             yield variable.array
-
-
-def _some(keys: list[str]) -> str:
-    return ", ".join(keys[:_SHOWN]) + (", ..." if len(keys) > _SHOWN else "")

@@ -27,7 +27,7 @@ from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import FileChunks
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate import counts, fixable, repair
+from nczarr_xarray.tools.validate import fixable, repair
 from nczarr_xarray.tools.validate.subject import Subject
 from tests.support.damage import mutate
 from tests.support.httpserver import Server
@@ -45,7 +45,7 @@ def codes(target: Any, **options: Any) -> set[str]:
 
 
 def without(found: tuple[Finding, ...]) -> list[Finding]:
-    return [finding for finding in found if counts(finding)]
+    return [finding for finding in found if finding.is_fault]
 
 
 def edited(objects: Objects, key: str, **members: Any) -> Objects:
@@ -166,7 +166,7 @@ def test_samples_are_sound(objects: Objects) -> None:
 )
 def test_what_netcdf_c_cannot_cope_with(member: str, value: Any) -> None:
     objects = edited(NCZARR, "tx/.zarray", **{member: value})
-    assert "netcdf-c" in {f.code for f in validate(objects) if counts(f)}
+    assert "netcdf-c" in {f.code for f in validate(objects) if f.is_fault}
 
 
 def test_pure_zarr_need_not_be_for_netcdf_c() -> None:
@@ -484,7 +484,7 @@ def test_array_that_was_removed_makes_metadata_stale(tmp_path: Path) -> None:
 def test_dataset_of_consolidated_metadata_and_chunks() -> None:
     names = (".zgroup", ".zattrs", ".zarray")
     objects = {k: data for k, data in CONSOLIDATED.items() if k.rpartition("/")[2] not in names}
-    assert {f.code for f in validate(objects, data=True) if counts(f)} == {"consolidated-only"}
+    assert {f.code for f in validate(objects, data=True) if f.is_fault} == {"consolidated-only"}
 
 
 def test_writer_at_work_is_left_alone(tmp_path: Path) -> None:
