@@ -226,7 +226,7 @@ def open_destination(
         - a `WritableStore`.
     storage_options
         Options of the fsspec filesystem that a URL names; ``follow_symlinks`` of local paths
-        as for `nczarr_fsspec.resolve.open_data`.
+        as for `nczarr_fsspec.resolve.resolve`.
 
     Raises
     ------

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import (
@@ -38,9 +38,6 @@ from nczarr_fsspec.target_names import TREES, ZIP, exists, local_path, look, say
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION
 from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
@@ -60,15 +57,6 @@ class Resolved:
     data: KeyStore | ByteSource
     mode: frozenset[str] = frozenset()
     as_file: Callable[[], ByteSource] | None = None
-
-
-def open_data(
-    target: object,
-    storage_options: Mapping[str, Any] | None = None,
-    index_cache: Path | None = None,
-) -> KeyStore | ByteSource:
-    """Open what the name of a target and its first bytes tell, as `resolve` does."""
-    return resolve(target, storage_options, index_cache).data
 
 
 def resolve(
@@ -154,11 +142,11 @@ def open_keystore(target: object, storage_options: Mapping[str, Any] | None = No
     Raises
     ------
     URLError, StoreError, ImportError
-        As `open_data`.
+        As `resolve`.
     FormatError
         If it is any other file.
     """
-    opened = open_data(target, storage_options)
+    opened = resolve(target, storage_options).data
     if isinstance(opened, ByteSource):
         opened.close()
         raise FormatError(

@@ -48,7 +48,7 @@ def pack(
     archive: str,
     name: str | None,
     *,
-    base: ZipStore | RemoteZipStore | str | None,
+    base: ZipStore | RemoteZipStore | None,
     removed: Callable[[str], bool],
 ) -> None:
     """Write a zip archive of the files in a directory tree.
@@ -99,16 +99,15 @@ def pack(
         raise StoreError(archive, f"cannot be written: {cause}") from error
 
 
-def _open(base: ZipStore | RemoteZipStore | str | None) -> _Base:
+def _open(base: ZipStore | RemoteZipStore | None) -> _Base:
     if base is None:
         return _Base("", {}, lambda _start, _stop: b"")
-    store = ZipStore(base) if isinstance(base, str) else base
-    if isinstance(store, RemoteZipStore):
-        remote = store
+    if isinstance(base, RemoteZipStore):
+        remote = base
         members = remote.archive.members
         return _Base(remote.url, members, lambda start, stop: remote.run(remote.read(start, stop)))
-    read, archive = store._open()  # noqa: SLF001
-    return _Base(store.url, archive.members, read)
+    read, archive = base._open()  # noqa: SLF001
+    return _Base(base.url, archive.members, read)
 
 
 def _fill(

@@ -42,11 +42,6 @@ class ReadRound:
     rows: tuple[Row, ...]
 
     @property
-    def begin(self) -> float:
-        """When its first request was asked for."""
-        return min(row.begin for row in self.rows)
-
-    @property
     def nbytes(self) -> int:
         """Bytes that its requests brought."""
         return sum(row.record.nbytes for row in self.rows)

@@ -13,7 +13,7 @@ from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.ranges.kept import Keeping, KeptFileBytes
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
-from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.transport import policy as _policy
 from tests.support.realservers import RangeServer, range_server
 
@@ -55,7 +55,7 @@ def options(tmp_path: Path) -> dict[str, Any]:
 
 
 def opened(url: str, options: dict[str, Any]) -> ByteSource:
-    found = open_data(f"{url}#mode=bytes", options)
+    found = resolve(f"{url}#mode=bytes", options).data
     assert isinstance(found, ByteSource)
     return found
 

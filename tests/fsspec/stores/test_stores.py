@@ -45,7 +45,7 @@ from nczarr_fsspec import (
 )
 from nczarr_fsspec.keystore import check_key, is_safe_name
 from nczarr_fsspec.ranges.source import LocalBytes
-from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.stores.directory import SMALL
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from nczarr_fsspec.transport import policy as _policy
@@ -618,7 +618,7 @@ class TestResolve:
         fs.pipe_file("/single.nc", path.read_bytes())
         opened = io.BytesIO(path.read_bytes())
         for target in (path, f"file://{path}", opened, "memory://single.nc"):
-            source = open_data(target)
+            source = resolve(target).data
             assert isinstance(source, LocalBytes)
             assert bytes(source.read(0, len(start))) == start
             with pytest.raises(FormatError, match="neither a directory nor a zip"):

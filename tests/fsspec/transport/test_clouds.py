@@ -18,7 +18,7 @@ from nczarr_fsspec import FsspecStore, StoreError
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.resolve import open_data, open_keystore
+from nczarr_fsspec.resolve import open_keystore, resolve
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray import to_nczarr
 
@@ -157,7 +157,7 @@ def test_what_was_read_is_asked_for_again_if_it_has_changed(
     opened = []
     for generation in ("1", "1", "2"):
         monkeypatch.setattr(cloud, "tag", {"generation": generation})
-        source = open_data(f"{protocol}://b/x.nc#mode=bytes")
+        source = resolve(f"{protocol}://b/x.nc#mode=bytes").data
         assert isinstance(source, RemoteFileBytes)
         opened.append(source.validator)
         (part,) = source.run(source.fetch([Extent(0, 4)]))
@@ -168,7 +168,7 @@ def test_what_was_read_is_asked_for_again_if_it_has_changed(
 
 def test_what_is_not_there(protocol: str) -> None:
     with pytest.raises(DatasetNotFoundError, match="there is no such file"):
-        open_data(f"{protocol}://b/x.nc#mode=bytes")
+        resolve(f"{protocol}://b/x.nc#mode=bytes")
     store = open_keystore(f"{protocol}://b/d#mode=nczarr")
     assert isinstance(store, FsspecStore)
     assert store.get_many(["x"]) == [None]
@@ -191,7 +191,7 @@ def test_what_is_refused(
     monkeypatch.setattr(CLOUDS[protocol], "refusal", refusal)
     options = {LOGINS[protocol]: SECRET, "connection_string": SECRET}
     with pytest.raises(AccessDeniedError, match="for public data") as caught:
-        open_data(f"{protocol}://b/x.nc#mode=bytes", options)
+        resolve(f"{protocol}://b/x.nc#mode=bytes", options)
     assert LOGINS[protocol] in str(caught.value)
     assert SECRET not in str(caught.value)
 
@@ -199,7 +199,7 @@ def test_what_is_refused(
 def test_other_errors_say_nothing_of_logins(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CLOUDS[protocol], "refusal", RuntimeError("broken"))
     with pytest.raises(StoreError, match="broken") as caught:
-        open_data(f"{protocol}://b/x.nc#mode=bytes")
+        resolve(f"{protocol}://b/x.nc#mode=bytes")
     assert not isinstance(caught.value, AccessDeniedError)
     assert "public data" not in str(caught.value)
 
@@ -230,7 +230,7 @@ def test_connections_are_closed_when_nobody_refers_to_them(monkeypatch: pytest.M
     monkeypatch.setitem(CLOUDS, "gs", Connected)
     monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "gs", Connected)
     Connected.objects["b/x.nc"] = b"CDF\x01" + bytes(60)
-    source = open_data("gs://b/x.nc#mode=bytes")
+    source = resolve("gs://b/x.nc#mode=bytes").data
     assert isinstance(source, RemoteFileBytes)
     source.close()
     del source

@@ -32,7 +32,7 @@ from nczarr_fsspec import (
 )
 from nczarr_fsspec.errors import NCZarrWarning, TooLargeError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.stores.fsspec import SyncFsspecStore
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.open import open_transport
@@ -328,7 +328,7 @@ class TestLocal:
         for target in (tmp_path / "d", f"file://{tmp_path}/d#mode=nczarr"):
             with pytest.raises(TooLargeError, match="has more than 10 bytes"):
                 load(target, storage_options={"max_metadata": 10})
-        store = open_data(tmp_path / "d", {"max_metadata": 10})
+        store = resolve(tmp_path / "d", {"max_metadata": 10}).data
         assert pickle.loads(pickle.dumps(store)).max_metadata == 10
         with pytest.raises(URLError, match="max_metadata is a number of bytes, not 'x'"):
             load(tmp_path / "d", storage_options={"max_metadata": "x"})

@@ -14,7 +14,7 @@ from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.aws import storage_options
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.url import parse_url
 from tests.support.certificates import PASSWORD, Certificates, make_certificates
 from tests.support.httpserver import Request, Server
@@ -52,7 +52,7 @@ def servers() -> Iterator[tuple[Server, Server]]:
 
 
 def opened(url: str, **options: Any) -> None:
-    source = open_data(f"{url}/x.nc#mode=bytes", options)
+    source = resolve(f"{url}/x.nc#mode=bytes", options).data
     assert isinstance(source, ByteSource)
     assert source.head == DATA
     source.close()

@@ -17,7 +17,7 @@ from yarl import URL
 
 from nczarr_fsspec.errors import AccessDeniedError, StoreError, URLError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.transport.logins import Logins
 from nczarr_fsspec.transport.request import Extent
 from tests.support.httpserver import Server
@@ -45,7 +45,7 @@ def netrc(tmp_path: Path) -> str:
 
 
 def opened(archive: Archive, **options: Any) -> RemoteFileBytes:
-    source = open_data(f"{archive.at('data')}/d/x.nc#mode=bytes", options)
+    source = resolve(f"{archive.at('data')}/d/x.nc#mode=bytes", options).data
     assert isinstance(source, RemoteFileBytes)
     return source
 
@@ -81,7 +81,7 @@ class TestChain:
     def test_a_cookie_is_kept_for_the_next_file(self, archive: Archive, netrc: str) -> None:
         archive.files["/d/y.nc"] = archive.files["/d/x.nc"]
         first = opened(archive, netrc=netrc)
-        second = open_data(f"{archive.at('data')}/d/y.nc#mode=bytes", {"netrc": netrc})
+        second = resolve(f"{archive.at('data')}/d/y.nc#mode=bytes", {"netrc": netrc}).data
         assert archive.logins == 1
         assert len(archive.to("login")) == 1
         first.close()
@@ -334,7 +334,7 @@ def test_cookies_of_one_host_are_for_no_other() -> None:
     """The second server plays a host of its own; both would be told by their ports only."""
     with Server({"/x.nc": CONTENT}, etag='"1"') as there, Server({}, redirect=there.url) as here:
         url = here.url.replace("127.0.0.1", "localhost")
-        source = open_data(f"{url}/x.nc#mode=bytes", {"cookies": {"mine": "1"}})
+        source = resolve(f"{url}/x.nc#mode=bytes", {"cookies": {"mine": "1"}}).data
         assert isinstance(source, RemoteFileBytes)
         source.close()
         assert "Cookie" in here.requests[0].headers

@@ -15,7 +15,7 @@ import pytest
 from fsspec.implementations.http import HTTPFileSystem
 
 from nczarr_fsspec import FsspecStore, StoreError, URLError
-from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport import throttle
 from nczarr_fsspec.transport.policy import (
@@ -62,7 +62,7 @@ async def over_http(session: Session, **options: Any) -> None:
         return session
 
     given = {"get_client": get_client, "skip_instance_cache": True, **options}
-    store = open_data("http://h/d", given)
+    store = resolve("http://h/d", given).data
     assert isinstance(store, FsspecStore)
     try:
         await store.get("x")
@@ -215,11 +215,11 @@ class TestOption:
     )
     def test_mistakes(self, value: Any, reason: str) -> None:
         with pytest.raises(URLError) as caught:
-            open_data("http://h/d", {"timeout": value})
+            resolve("http://h/d", {"timeout": value})
         assert reason in str(caught.value)
 
     def test_the_same_for_s3(self) -> None:
-        store = open_data("s3://b/d#mode=nczarr", {"timeout": {"connect": 3, "first_byte": 4}})
+        store = resolve("s3://b/d#mode=nczarr", {"timeout": {"connect": 3, "first_byte": 4}}).data
         assert isinstance(store, FsspecStore)
         shared = store.transport.shared
         assert shared.timeout == Timeout(connect=3, first_byte=4)

@@ -8,7 +8,7 @@ from yarl import URL
 from nczarr_fsspec.addresses import AddressPolicy, Allow
 from nczarr_fsspec.errors import AccessDeniedError
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.resolve import open_data
+from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.transport.redirects import refusal
 from tests.support.httpserver import Server
 
@@ -59,7 +59,7 @@ def servers() -> Iterator[tuple[Server, Server]]:
 
 def opened(policy: AddressPolicy) -> ByteSource:
     target = policy.resolve("f.nc")
-    found = open_data(f"{target}#mode=bytes", policy.options(target))
+    found = resolve(f"{target}#mode=bytes", policy.options(target)).data
     assert isinstance(found, ByteSource)
     found.close()
     return found
@@ -79,7 +79,7 @@ def test_a_fragment_is_not_read_where_its_server_redirects_to(
 
 def test_what_the_caller_names_may_be_elsewhere(servers: tuple[Server, Server]) -> None:
     here, _ = servers
-    found = open_data(f"{here.url}/f.nc")
+    found = resolve(f"{here.url}/f.nc").data
     assert isinstance(found, ByteSource)
     assert found.head == DATA
     found.close()

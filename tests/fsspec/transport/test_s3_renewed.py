@@ -22,7 +22,7 @@ from nczarr_fsspec import FsspecStore, StoreError
 from nczarr_fsspec.aws import storage_options
 from nczarr_fsspec.errors import AccessDeniedError, URLError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
-from nczarr_fsspec.resolve import open_data, open_keystore
+from nczarr_fsspec.resolve import open_keystore, resolve
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.s3session import _seconds, session_of
@@ -108,7 +108,7 @@ def function(end: object = LATER) -> tuple[Callable[[], dict[str, Any]], list[st
 
 
 def opened(bucket: Bucket, **options: Any) -> RemoteFileBytes:
-    source = open_data("s3://b/x.nc#mode=bytes", {"endpoint_url": bucket.url, **options})
+    source = resolve("s3://b/x.nc#mode=bytes", {"endpoint_url": bucket.url, **options}).data
     assert isinstance(source, RemoteFileBytes)
     return source
 
