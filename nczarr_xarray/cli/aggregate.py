@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
             args.output,
             args.dim,
             args.append,
-            dict(args.file_options) or None,
+            args.file_options or None,
             shown,
             args.cfa_version,
             format=args.format,
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             gaps="raise" if args.no_gaps else "allow",
             overwrite=args.overwrite,
             relative=args.relative,
-            output_options=dict(args.master_options) or None,
+            output_options=args.master_options or None,
         )
     except DatasetExistsError as error:
         raise in_terms_of_options(error) from error

@@ -100,7 +100,7 @@ def _compared(args: argparse.Namespace) -> Comparison:
             return compare(a, b, tolerance=args.tolerance, encoding=args.encoding, **chosen)
 
 
-def _opened(args: argparse.Namespace, target: str, options: list[tuple[str, Any]]) -> Opened:
+def _opened(args: argparse.Namespace, target: str, options: dict[str, Any]) -> Opened:
     from nczarr_xarray.dataset.open import open_hierarchy
 
     return open_hierarchy(target, **opening(args, options))

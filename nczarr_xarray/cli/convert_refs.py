@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             cfa_version=args.cfa_version,
             format=args.format,
             overwrite=args.overwrite,
-            output_options=dict(args.target_options) or None,
+            output_options=args.target_options or None,
             **opening(args, args.source_options),
         )
     except DatasetExistsError as error:

@@ -10,7 +10,7 @@ from nczarr_fsspec.errors import DatasetExistsError, URLError
 from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.cli import selection, verify
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_addresses, add_option, opening
+from nczarr_xarray.cli.target import ByName, add_addresses, add_option, opening
 from nczarr_xarray.export.kinds.table import FORMATS, KINDS, find_kind, refuse_options
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def add_parser(new: NewParser) -> None:
     )
     shape.add_argument(
         "--chunks",
+        action=ByName,
         type=_chunks,
         metavar="DIM=N,...",
         help="chunk lengths by dimension; those that are not named become whole",
@@ -63,6 +64,7 @@ def add_parser(new: NewParser) -> None:
     )
     parser.add_argument(
         "--shards",
+        action=ByName,
         type=_chunks,
         metavar="DIM=N,...",
         help="Zarr 3: lengths of shards, objects of many chunks; those not named become whole",
@@ -133,7 +135,7 @@ def run(args: argparse.Namespace) -> int:
         word,
         opening(args, args.source_options),
         selection.selection(args),
-        target_options=dict(args.target_options) or None,
+        target_options=args.target_options or None,
         overwrite=args.overwrite,
         only_ours=verify.is_asked_for(args),
         shown=sys.stderr.isatty() if args.progress is None else args.progress,
@@ -156,13 +158,13 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _chunks(text: str) -> dict[str, int]:
-    chunks = {}
+def _chunks(text: str) -> list[tuple[str, int]]:
+    chunks = []
     for part in text.split(","):
         name, equals, length = part.partition("=")
         if not (name and equals and length.isdecimal() and int(length) > 0):
             raise argparse.ArgumentTypeError(f"{part!r} is not DIM=N")
-        chunks[name] = int(length)
+        chunks.append((name, int(length)))
     return chunks
 
 

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the references; return 1 if a variable is missing in them."""
     from nczarr_xarray.views.references import find_references
 
-    found = find_references(args.target, dict(args.options) or None)
+    found = find_references(args.target, args.options or None)
     text = json.dumps(found.references, ensure_ascii=False, separators=(",", ":"))
     if args.file is None:
         sys.stdout.write(text + "\n")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from nczarr_xarray.cli.target import ByName
+
 if TYPE_CHECKING:
     from nczarr_xarray.export.selection import Quantization, Selection
 
@@ -22,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--slice",
-        action="append",
+        action=ByName,
         type=_slice,
-        default=[],
+        default={},
         metavar="DIM=START:STOP[:STEP]",
         help="copy a part of a dimension, by positions as in Python: they count from 0, STOP is "
         "not copied, negative ones count from the end; --slice time=-12: copies the last twelve "
@@ -32,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--quantize",
-        action="append",
+        action=ByName,
         type=_quantization,
-        default=[],
+        default={},
         metavar="VAR=[MODE:]DIGITS",
         help="round values, as nc_def_var_quantize does: significant decimal digits for the modes "
         "BitGroom (the default) and GranularBitRound, bits for BitRound (may be repeated)",
@@ -50,14 +52,14 @@ def selection(args: argparse.Namespace) -> Selection:
     """Return what is copied."""
     from nczarr_xarray.export.selection import Selection
 
-    return Selection(tuple(args.var), dict(args.slice), dict(args.quantize), args.fixed)
+    return Selection(tuple(args.var), args.slice, args.quantize, args.fixed)
 
 
 def _path(name: str) -> str:
     return f"/{name.strip('/')}"
 
 
-def _slice(text: str) -> tuple[str, slice]:
+def _slice(text: str) -> list[tuple[str, slice]]:
     name, _, numbers = text.rpartition("=")
     parts = numbers.split(":")
     try:
@@ -67,10 +69,10 @@ def _slice(text: str) -> tuple[str, slice]:
     if not name or len(parts) not in (2, 3) or (step is not None and step < 1):
         reason = f"{text!r} is not DIM=START:STOP[:STEP], of whole numbers, with a STEP from 1 on"
         raise argparse.ArgumentTypeError(reason)
-    return name, slice(start, stop, step)
+    return [(name, slice(start, stop, step))]
 
 
-def _quantization(text: str) -> tuple[str, Quantization]:
+def _quantization(text: str) -> list[tuple[str, Quantization]]:
     from nczarr_xarray.export.selection import Quantization
     from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES
 
@@ -82,4 +84,4 @@ def _quantization(text: str) -> tuple[str, Quantization]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not VAR=[MODE:]DIGITS, with a MODE of {modes}"
         )
-    return _path(name), Quantization(mode, int(digits))
+    return [(_path(name), Quantization(mode, int(digits)))]

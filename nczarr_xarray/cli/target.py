@@ -12,6 +12,25 @@ if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened
 
 
+class ByName(argparse.Action):
+    """Collects values by name, of which each may be given once."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Add the pairs that the argument's `type` has returned."""
+        found = {**(getattr(namespace, self.dest) or {})}
+        for name, value in values:
+            if name in found:
+                raise argparse.ArgumentError(self, f"{name} is given twice")
+            found[name] = value
+        setattr(namespace, self.dest, found)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the target and ``-o`` to a command."""
     parser.add_argument(
@@ -35,8 +54,8 @@ def add_addresses(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--replace",
-        action="append",
-        default=[],
+        action=ByName,
+        default={},
         type=_move,
         metavar="OLD=NEW",
         help="where fragments of an aggregation are that have moved (may be repeated)",
@@ -48,30 +67,30 @@ def add_option(parser: argparse.ArgumentParser, flag: str, dest: str, what: str)
     parser.add_argument(
         flag,
         dest=dest,
-        action="append",
-        default=[],
+        action=ByName,
+        default={},
         type=_option,
         metavar="KEY=VALUE",
         help=f"{what}; the value is JSON or plain text, e.g. {flag} anon=true (may be repeated)",
     )
 
 
-def _option(text: str) -> tuple[str, Any]:
+def _option(text: str) -> list[tuple[str, Any]]:
     key, equals, value = text.partition("=")
     if not (key and equals):
         # the text itself is not shown: it may be a secret
         raise argparse.ArgumentTypeError("an option is written KEY=VALUE")
     try:
-        return key, json.loads(value)
+        return [(key, json.loads(value))]
     except ValueError:
-        return key, value
+        return [(key, value)]
 
 
-def _move(text: str) -> tuple[str, str]:
+def _move(text: str) -> list[tuple[str, str]]:
     old, equals, new = text.partition("=")
     if not (old and equals):
         raise argparse.ArgumentTypeError("a move is written OLD=NEW")
-    return old, new
+    return [(old, new)]
 
 
 def open_target(args: argparse.Namespace) -> Opened:
@@ -88,10 +107,10 @@ def open_target(args: argparse.Namespace) -> Opened:
     return open_hierarchy(args.target, **opening(args, args.options))
 
 
-def opening(args: argparse.Namespace, options: list[tuple[str, Any]]) -> dict[str, Any]:
+def opening(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
     """Return arguments for opening a dataset: storage options, and what `add_addresses` adds."""
     return {
-        "storage_options": dict(options) or None,
+        "storage_options": options or None,
         "allow": args.allow or None,
-        "replace": dict(args.replace) or None,
+        "replace": args.replace or None,
     }

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         if len(args.words) != 1:
             raise UsageError("--replay", "takes one URL: nczarr trace --replay T.json URL")
         first = Trace.load(args.replay)
-        again = first.replay(args.words[0], dict(args.options) or None)
+        again = first.replay(args.words[0], args.options or None)
         _write(again, args)
         return 1 if again.failed > first.failed else 0
     if not args.words:

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Change the metadata, or print the difference; return 0 (errors are raised)."""
     from nczarr_xarray.tools.upgrade import upgrade
 
-    done = upgrade(args.target, args.compat, dict(args.options) or None, dry_run=args.dry_run)
+    done = upgrade(args.target, args.compat, args.options or None, dry_run=args.dry_run)
     if not done.is_needed:
         print(f"its metadata are those for netCDF-C {args.compat} already")
     elif args.dry_run:

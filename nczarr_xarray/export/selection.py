@@ -158,6 +158,7 @@ def _with_variables(opened: Opened, paths: Collection[str]) -> Opened:
     variables = {v.path: v for group in root.walk() for v in group.variables.values()}
     wanted = needed(root, [_known("variable", path, variables) for path in paths])
     used = {d.path for path in wanted for d in variables[path].dimensions}
+    enums = [variables[path].enum for path in wanted]
     inside = [f"{path.rpartition('/')[0]}/" for path in wanted | used]
 
     def changed(group: Group) -> Group | None:
@@ -166,11 +167,17 @@ def _with_variables(opened: Opened, paths: Collection[str]) -> Opened:
         return replace(
             group,
             dimensions={name: d for name, d in group.dimensions.items() if d.path in used},
+            types={name: enum for name, enum in group.types.items() if enum in enums},
             variables={name: v for name, v in group.variables.items() if v.path in wanted},
             groups={},
         )
 
-    return _rebuilt(opened, changed)
+    kept = _rebuilt(opened, changed)
+    hierarchy = kept.hierarchy
+    owners = (*wanted, *(group.path for group in hierarchy.root.walk()))
+    attributes = tuple(f"{owner}:" for owner in owners)
+    hidden = tuple(error for error in hierarchy.hidden if error.object.startswith(attributes))
+    return replace(kept, hierarchy=replace(hierarchy, hidden=hidden))
 
 
 def _sliced(opened: Opened, slices: Mapping[str, slice]) -> Opened:

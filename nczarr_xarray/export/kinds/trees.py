@@ -33,6 +33,8 @@ def copy_tree(request: CopyRequest, *, pure: bool) -> None:
     )
     try:
         source = request.open()
+    except UsageError:
+        raise
     except (URLError, FormatError):
         if not os.path.isfile(request.source):
             raise

@@ -77,9 +77,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
         # the mark that keeps readers of Zarr 2 out is no part of what is written here
         removed = [*removed, ROOT]
         before = opened.refuse_changed
-        return WriteTask(
-            change, flows, documents, removed, before=before, resumption=resumption
-        )
+        return WriteTask(change, flows, documents, removed, before=before, resumption=resumption)
 
 
 def _item(opened: Opened, variable: Variable, layout: CopyLayout) -> Item:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -295,8 +296,61 @@ def test_what_is_not_there(
     arguments: list[str],
     says: str,
 ) -> None:
-    assert says in failed(capsys, source, tmp_path / "y", *arguments)
-    assert not (tmp_path / "y").exists()
+    for more in ([], ["--verify"], ["--resume"], ["--memory", "1GB"]):
+        assert says in failed(capsys, source, tmp_path / "y", *arguments, *more)
+        assert not (tmp_path / "y").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--slice", "x=:1", "--slice", "y=:1", "--slice", "x=2:3"], "--slice: x is given twice"),
+        (["--quantize", "t=3", "--quantize", "/t=2"], "--quantize: /t is given twice"),
+        (["--chunks", "x=3,y=2,x=4"], "--chunks: x is given twice"),
+        (["--chunks", "x=3", "--chunks", "x=3"], "--chunks: x is given twice"),
+        (["--format", "Zarr3", "--shards", "x=3,x=4"], "--shards: x is given twice"),
+        (["-o", "key=hidden", "-o", "key=secret"], "-o: key is given twice"),
+        (["--replace", "a=b", "--replace", "a=c"], "--replace: a is given twice"),
+    ],
+)
+def test_what_is_said_twice(
+    source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    says: str,
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["copy", str(source), str(tmp_path / "y"), *arguments])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("target", ["y", "y.nc"])
+def test_only_what_is_copied_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    """Enums, and what has no type in netCDF, of other variables are no loss."""
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["t"] = np.arange(3.0)
+        file["e"] = np.array([0, 1], h5py.enum_dtype({"no": 0, "yes": 1}))
+        file["types/enum"] = h5py.enum_dtype({"other": 3})
+        file["e"].attrs["opaque"] = np.void(b"ab")
+        file["hidden"] = np.array([file["t"].ref], h5py.ref_dtype)
+        file["g/t"] = np.arange(2)
+        file["g"].attrs["opaque"] = np.void(b"ab")
+    source = tmp_path / "x.h5"
+    assert main(["copy", str(source), str(tmp_path / target), "--var", "t"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["copy", str(source), str(tmp_path / f"g{target}"), "--var", "g/t"]) == 1
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.endswith(": /g:opaque")
+    assert main(["copy", str(source), str(tmp_path / f"e{target}"), "--var", "e"]) == 1
+    said = capsys.readouterr().err
+    assert "/e:opaque" in said
+    assert "/hidden" not in said
 
 
 @pytest.mark.parametrize(

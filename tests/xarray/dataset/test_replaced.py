@@ -61,7 +61,7 @@ def test_reading_is_an_error(tree: Path, replace: Callable[[Path], None], key: s
 def test_removed(tree: Path) -> None:
     with xr.open_dataset(tree, engine="nczarr") as ds:
         tree.rename(tree.with_name("old.nczarr"))
-        with pytest.raises(StoreError, match="cannot be found any more: .*; .*open it again"):
+        with pytest.raises(StoreError, match=r"cannot be found any more: .*; .*open it again"):
             ds.v.load()
 
 
@@ -84,7 +84,7 @@ def test_chunks_as_they_are_stored(tree: Path) -> None:
         chunks = stored.locate(np.arange(6))
         assert all(stored.fetch(chunks))
         moved_here(tree)
-        with pytest.raises(StoreError, match="another dataset is in its place now.*open it again"):
+        with pytest.raises(StoreError, match=r"another dataset is in its place now.*open it again"):
             stored.fetch(chunks)
 
 
