@@ -287,8 +287,9 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
         fill=fill,
         codecs=codecs if variable.shape else (),
     )
-    # NCZarr's codecs have encoded equal chunks before; with other chunks, szip may fail
+    # NCZarr's codecs have encoded the same chunks before; with others, szip may fail
     same = (opened.hierarchy.generation, stored.chunk_shape) == (profile.generation, chunks)
+    same &= array is not None and not array.reads_itself
     proven = dtype.hasobject or (same and profile.spelling is not None)
     if profile.portable or not (proven or layout.codecs):
         new = replace(new, codecs=kept_codecs(new.codecs, new, profile))

@@ -70,6 +70,21 @@ def test_no_codec_of_the_source_stops_a_copy(tmp_path: Path, kind: str, target: 
         assert back["v"].encoding["chunksizes"] == (16, 32)
 
 
+@pytest.mark.parametrize("options", [["--slice", "x=8:"], ["--slice", "x=8:", "--fixed"]])
+def test_codecs_are_not_taken_to_suit_other_values(tmp_path: Path, options: list[str]) -> None:
+    """In the source, each chunk is half noise, which szip makes no smaller by itself."""
+    values = np.concatenate([NOISE[:8] * 0, NOISE[:16], NOISE[:8] * 0])
+    encoding = {"v": {"chunks": (16, 32), "szip": True}}
+    to_nczarr(xr.Dataset({"v": (("x", "y"), values)}), tmp_path / "x", encoding=encoding)
+    copied(tmp_path / "x", str(tmp_path / "same"))
+    copied(tmp_path / "x", str(tmp_path / "part"), *options)
+    for name, codec, stored in (("same", "szip", values), ("part", "zlib", values[8:])):
+        with xr.open_dataset(tmp_path / name, engine="nczarr") as back:
+            np.testing.assert_array_equal(back["v"], stored)
+            assert back["v"].encoding["chunksizes"] == (16, 32)
+            assert back["v"].encoding["compressor"]["id"] == codec
+
+
 # -- text ----------------------------------------------------------------------------------------
 
 TEXTS = xr.Dataset(
