@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+|\*)", re.IGNORECASE)
-_UNSATISFIED = re.compile(r"bytes\s+\*/(\d+)", re.IGNORECASE)
+# (a file has no more digits, and Python refuses to make a number of thousands)
+_RANGE = re.compile(r"bytes\s+(\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.IGNORECASE)
+_UNSATISFIED = re.compile(r"bytes\s+\*/(\d{1,18})", re.IGNORECASE)
 
 
 class ContentRange(NamedTuple):

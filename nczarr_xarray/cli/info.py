@@ -14,7 +14,9 @@ from nczarr_xarray.cli.target import add_arguments, open_target
 
 if TYPE_CHECKING:
     from nczarr_fsspec.keystore import KeyStore
+    from nczarr_xarray.cli.describe import Style
     from nczarr_xarray.dataset.file import DataFile
+    from nczarr_xarray.model import Hierarchy
 
 #: The words for a kind of store, by the name of its class.
 _STORES = {
@@ -50,7 +52,6 @@ def add_parser(new: NewParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the description; return 1 if a variable, or a fragment, cannot be read."""
     from nczarr_xarray.cli.describe import Style, describe
-    from nczarr_xarray.tools.validate.fragments import fragment_faults
 
     with open_target(args) as opened:
         style = Style(
@@ -62,13 +63,21 @@ def run(args: argparse.Namespace) -> int:
         kind = store_kind(opened.store)
         for line in describe(hierarchy, opened.store.url, kind, style, fragments=args.fragments):
             print(line)
-        found = 0
-        for finding in fragment_faults(hierarchy) if args.check else ():
-            for line in finding.lines():
-                print(style.alarm(printable(line)))
-            found += 1
+        found = _print_faults(hierarchy, style) if args.check else 0
     errors = [v for group in hierarchy.root.walk() for v in group.variables.values() if v.error]
     return 1 if errors or found else 0
+
+
+def _print_faults(hierarchy: Hierarchy, style: Style) -> int:
+    """Print the fragments that cannot be read; how many there are."""
+    from nczarr_xarray.tools.validate.fragments import fragment_faults
+
+    count = 0
+    for finding in fragment_faults(hierarchy):
+        count += 1
+        for line in finding.lines():
+            print(style.alarm(printable(line)))
+    return count
 
 
 def _coloured() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -25,6 +26,9 @@ from nczarr_xarray.formats.cfa.decode import find
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.opendap import is_dap
 from nczarr_xarray.formats.opendap import read_hierarchy as read_dap
+
+#: The number of a variable, instead of its name. (Python refuses to read thousands of digits.)
+_NUMBER = re.compile(r"#\d{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ def _variable_of(opened: Opened, path: str) -> Opening:
     holder = opened.hierarchy.root.find(group)
     variables = {} if holder is None else holder.variables
     variable = variables.get(name)
-    if variable is None and name[:1] == "#" and name[1:].isdecimal():  # its number
+    if variable is None and _NUMBER.fullmatch(name):
         variable = next(itertools.islice(variables.values(), int(name[1:]), None), None)
     if variable is None:
         raise FormatError(opened.store.url, f"has no variable {path!r}")

@@ -112,7 +112,7 @@ def writer(root: Documents) -> str | None:
 @lru_cache  # called for every variable
 def release(writer: str | None) -> tuple[int, ...] | None:
     """Return netCDF-C's release in ``_NCProperties``: ``(4, 9, 2)``; None if there is none."""
-    match = re.search(r"netcdf=(\d+)\.(\d+)\.(\d+)", writer or "")
+    match = re.search(r"netcdf=(\d{1,9})\.(\d{1,9})\.(\d{1,9})", writer or "")
     return tuple(map(int, match.groups())) if match else None
 
 

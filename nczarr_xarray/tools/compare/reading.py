@@ -119,10 +119,13 @@ def paths_of(
     Raises
     ------
     URLError
-        If a variable is nowhere: else a comparison of nothing would say that all is equal.
+        If a variable is nowhere, or none is named: else a comparison of nothing would say that
+        all is equal.
     """
     if variables is None:
         return None
+    if not variables:
+        raise URLError("variables", "none are named; leave it out to compare all")
     there = {path for one in known for path in (_paths(one) if isinstance(one, Opened) else one)}
     wanted = frozenset(f"/{name.lstrip('/')}" for name in variables)
     for path in sorted(wanted - there):

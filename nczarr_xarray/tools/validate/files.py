@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.dataset.file import DataFile
-from nczarr_xarray.model import FileChunks, FileStrides, Variable
+from nczarr_xarray.model import FileChunks, FileStrides, Variable, grid_of
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.validate.subject import Extents, Subject
+from nczarr_xarray.tools.validate.subject import MOST_CHUNKS, Extents, Subject
 
 _ADVICE = "the file was cut off: get it again"
 
@@ -24,6 +25,7 @@ def ends(subject: Subject) -> Iterator[Finding]:
     for variable in subject.variables:
         if variable.error is not None:
             continue
+        yield from _not_examined(variable)
         try:
             beyond, count = _beyond(subject, opened.store, variable, size)
         except NCZarrError as found:
@@ -34,6 +36,16 @@ def ends(subject: Subject) -> Iterator[Finding]:
         if beyond:
             text = f"{beyond:,} of {count:,} stored chunks end beyond the {size:,} bytes there are"
             yield Finding("error", "extent", variable.path, text, _ADVICE)
+
+
+def _not_examined(variable: Variable) -> Iterator[Finding]:
+    """Say how many chunks of a variable are too many to be looked at."""
+    array = variable.array
+    if isinstance(array, FileChunks):
+        count = math.prod(grid_of(array.shape, array.chunk_shape))
+        if count > MOST_CHUNKS:
+            text = f"{count - MOST_CHUNKS:,} of {count:,} chunks were not looked at: they are many"
+            yield Finding("note", "not-examined", variable.path, text)
 
 
 def _beyond(subject: Subject, file: DataFile, variable: Variable, size: int) -> tuple[int, int]:

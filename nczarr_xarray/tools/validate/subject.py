@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.changes.journal import JOURNAL, PRIVATE
+from nczarr_fsspec.changes.journal import JOURNAL, PRIVATE, base_of
 from nczarr_fsspec.changes.owned import METADATA, is_chunk_of
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
@@ -21,6 +21,7 @@ from nczarr_fsspec.errors import (
     StoreError,
 )
 from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.open import open_hierarchy
@@ -31,9 +32,10 @@ from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
 from nczarr_xarray.model import ChunkedArray, FileChunks, Group, Variable, grid_of
 
-#: Chunks of a file that are located together, and of which there may be at most.
+#: Chunks of a file that are located together.
 _WINDOW = 1 << 16
-_MOST_CHUNKS = 1 << 24
+#: Chunks of a variable of a file that are looked at, at most.
+MOST_CHUNKS = 1 << 24
 #: Chunks of a file of which the places are kept, for several checks ask for them.
 _REMEMBERED = 1 << 22
 #: Generations of which the documents are looked at: Zarr 2, with NCZarr's keys or without.
@@ -67,7 +69,8 @@ class Subject:
     opened
         The dataset; None if it could not be opened, and `failure` says why.
     place
-        Where it could be written; None if nothing can be there, or it is one file.
+        Where its objects are and could be written; None if nothing can be there, it is one file,
+        or references say where its objects are.
     master
         Where its fragments could be, if it is an aggregation; None if nothing can be beside it.
     """
@@ -104,7 +107,7 @@ class Subject:
                 raise
             failure = error
         place = None
-        if opened is None or isinstance(opened.store, KeyStore):
+        if opened is None or _has_objects(opened.store):
             with suppress(NCZarrError, ImportError):
                 place = WriteTarget(find_destination(target, storage_options))
         master = None
@@ -223,7 +226,7 @@ class Subject:
         return found
 
     def extents(self, array: FileChunks) -> Iterator[Extents]:
-        """Yield where the chunks of an array in a file are, some at a time.
+        """Yield where the first `MOST_CHUNKS` chunks of an array in a file are, some at a time.
 
         Raises
         ------
@@ -236,7 +239,7 @@ class Subject:
         assert self.opened is not None
         file = self.opened.store
         assert isinstance(file, DataFile)
-        count = min(math.prod(grid_of(array.shape, array.chunk_shape)), _MOST_CHUNKS)
+        count = min(math.prod(grid_of(array.shape, array.chunk_shape)), MOST_CHUNKS)
         windows: list[Extents] | None = [] if count <= self._room else None
         for first in range(0, count, _WINDOW):
             ids = np.arange(first, min(first + _WINDOW, count))
@@ -270,11 +273,18 @@ def _position(array: ChunkedArray, key: str) -> tuple[int, ...] | None:
     if not grid:
         return () if name == "0" else None
     parts = name.split(array.separator)
-    if len(parts) != len(grid) or not all(part.isdecimal() for part in parts):
+    # (Python refuses to make a number of thousands of digits)
+    if len(parts) != len(grid) or not all(part.isdecimal() and len(part) < 20 for part in parts):
         return None
     found = tuple(map(int, parts))
     inside = all(at < count for at, count in zip(found, grid, strict=True))
     return found if inside and array.chunk_name(found) == key else None
+
+
+def _has_objects(store: KeyStore | DataFile) -> bool:
+    """Tell whether keys name objects in one place; those of references are anywhere."""
+    references = (LocalReferences, RemoteReferences)
+    return isinstance(store, KeyStore) and not isinstance(base_of(store), references)
 
 
 def _open(target: Any, **options: Any) -> Opened:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 
 import netCDF4
@@ -147,10 +148,12 @@ def test_open_datasets_are_left_open(tmp_path: Path) -> None:
 def test_variables_that_are_nowhere_are_refused(tmp_path: Path) -> None:
     a, digests = written(tmp_path / "a"), tmp_path / "digests.json"
     write_digests(a, digests)
-    for wanted in (["w"], ["/v", "/g/v"], "name"):
-        with pytest.raises(URLError, match="no such variable"):
+    nowhere: list[Collection[str]] = [["w"], ["/v", "/g/v"], "name", []]
+    for wanted in nowhere:
+        reason = "no such variable" if wanted else "none are named"
+        with pytest.raises(URLError, match=reason):
             compare(a, a, variables=wanted)
-        with pytest.raises(URLError, match="no such variable"):
+        with pytest.raises(URLError, match=reason):
             check(a, digests, variables=wanted)
 
 

@@ -21,6 +21,7 @@ from nczarr_xarray.cli.cdl import write_cdl
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile, consolidate, documents, problems
 from nczarr_xarray.formats.nczarr.jsontext import dumps
+from nczarr_xarray.formats.nczarr.spellings import release
 from nczarr_xarray.formats.nczarr.values import number
 from nczarr_xarray.model import (
     NC_DTYPES,
@@ -400,6 +401,12 @@ def test_order_f_and_unreadable_variables() -> None:
     assert problems(root, PROFILES["v2"]) == []
     root.variables["v"].error = FormatError("v/.zarray", "is bad")
     assert problems(root, PROFILES["v2"]) == ["/v: cannot be read: is bad"]
+
+
+def test_release_of_a_writer() -> None:
+    assert release("version=2,netcdf=4.9.2,nczarr=2.0.0") == (4, 9, 2)
+    assert release(f"version=2,netcdf=4.9.{'2' * 5000}") == (4, 9, 222222222)
+    assert release(f"version=2,netcdf={'4' * 5000}.9.2,nczarr=2.0.0") is None
 
 
 def test_releases_have_generations() -> None:

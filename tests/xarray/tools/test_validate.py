@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -28,7 +29,7 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import FileChunks
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate import fixable, repair
-from nczarr_xarray.tools.validate.subject import Subject
+from nczarr_xarray.tools.validate.subject import MOST_CHUNKS, Subject
 from tests.support.damage import mutate
 from tests.support.httpserver import Server
 from tests.support.marks import slow_but
@@ -122,7 +123,15 @@ def zlib_tree() -> Objects:
 #: Those that are provoked by the tests below.
 OTHERS = {
     *("leftover-sibling", "leftover-claim", "leftover-temporary", "not-listed", "chunk-unreadable"),
-    *("extent", "index", "unsupported", "fragment-missing", "fragment-misfit", "fragment-denied"),
+    *(
+        "extent",
+        "index",
+        "not-examined",
+        "unsupported",
+        "fragment-missing",
+        "fragment-misfit",
+        "fragment-denied",
+    ),
 }
 
 
@@ -300,6 +309,31 @@ def test_chunk_that_leads_out(folder: Path) -> None:
     assert "chunk-unreadable" in codes(folder, data=True)
 
 
+def test_chunk_of_more_digits_than_a_number_may_have(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for key, data in {**NCZARR, "t/" + "9" * 5000: b""}.items():
+            archive.writestr(key, data)
+    assert "chunk-outside" in codes(tmp_path / "x.zip")
+
+
+@pytest.mark.parametrize("name", ["refs.json", "refs.parq"])
+def test_references(tmp_path: Path, name: str) -> None:
+    files = [tmp_path / f"{step}.nc" for step in range(3)]
+    for step, file in enumerate(files):
+        ds = xr.Dataset({"v": (("t", "x"), np.arange(5000.0)[np.newaxis])}, {"t": [step]})
+        ds.to_netcdf(file, encoding={"v": {"zlib": True}})
+    aggregate(files, tmp_path / name, dim="t")
+    assert without(validate(tmp_path / name)) == []
+    assert "chunk-missing" not in codes(tmp_path / name)
+    with h5py.File(files[1], "r+") as opened:
+        at = opened["v"].id.get_chunk_info(0).byte_offset
+    damaged = bytearray(files[1].read_bytes())
+    damaged[at : at + 10] = bytes(10)
+    files[1].write_bytes(damaged)
+    found = without(validate(tmp_path / name, data=True))
+    assert [finding.code for finding in found] == ["chunk-undecodable"]
+
+
 def test_server_that_cannot_list() -> None:
     with Server({f"/x.nczarr/{key}": data for key, data in NCZARR.items()}) as server:
         found = validate(f"{server.url}/x.nczarr#mode=nczarr", data=True)
@@ -332,6 +366,14 @@ def test_chunks_are_located_once(hdf5: Path, monkeypatch: pytest.MonkeyPatch) ->
         with monkeypatch.context() as patched:
             patched.setattr(subject.opened, "store", None)  # which nothing can be read of
             assert list(subject.extents(array)) == first
+
+
+def test_chunks_beyond_the_most_that_are_looked_at(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.nc", "w") as file:
+        file.create_dataset("v", (MOST_CHUNKS + 5,), "i1", chunks=(1,))
+    (found,) = validate(tmp_path / "x.nc")
+    assert (found.severity, found.code, found.path) == ("note", "not-examined", "/v")
+    assert found.text.startswith("5 of 16,777,221 chunks")
 
 
 def test_hdf5_file_that_was_cut_off(hdf5: Path) -> None:
