@@ -34,8 +34,8 @@ TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 BUSY = frozenset({429, 503})
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HINTS = {
-    401: "; it wants credentials: give the storage_options logins or netrc, or put user:password@ "
-    "before the host",
+    401: "; it got no credentials, or refuses those that it got: check the storage_options logins "
+    "and netrc, or user:password@ before the host",
     403: "; access is denied (some servers say so of files that do not exist, too)",
 }
 #: how refusing several ranges looks; a server that ignores them says 200
@@ -273,8 +273,8 @@ def redirected(shown: str, target: URL) -> str:
         return "; it was redirected to https, where no credentials go: write https:// in the URL"
     named = target.host if target.host != first.host else target.origin()
     return (
-        f"; it was redirected to {named}, which gets none but its own: the storage options "
-        "logins and netrc have them by host"
+        f"; the request was redirected to {named}, which gets only credentials that were given for "
+        "this host: by the storage options logins or netrc"
     )
 
 

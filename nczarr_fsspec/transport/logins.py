@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from http.cookiejar import Cookie, CookieJar
@@ -23,6 +24,7 @@ from yarl import URL
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.rc import Entry
 from nczarr_fsspec.transport.hostrc import password
+from nczarr_fsspec.url import redact
 
 #: the storage options that are ours
 LOGINS_OPTION = "logins"
@@ -37,6 +39,8 @@ _WHAT = (
     "is a mapping of hosts to (user, password), a token or a function that returns one of these, "
     "or what earthaccess.login() returns"
 )
+_NAME = re.compile(r"(https?://)?[^/@]+")
+_NAMES = "is no name of a host: write https://host, without a path, and with its port if it has one"
 
 
 class Logins:
@@ -76,7 +80,10 @@ class Logins:
             for name, credential in (given or {}).items():
                 if not isinstance(name, str) or not _is_credential(credential):
                     raise URLError(f"{LOGINS_OPTION}: {name}", _WHAT)
-                self._hosts[name.lower().rstrip("/")] = credential
+                host = name.lower().rstrip("/")
+                if not _NAME.fullmatch(host):  # it would never be that of a request
+                    raise URLError(f"{LOGINS_OPTION}: {redact(name)}", _NAMES)
+                self._hosts[host] = credential
         self._netrc_file = netrc_file
         self._entries = [entry for entry in entries if entry.key.startswith("HTTP.CREDENTIALS.")]
         self._everywhere = everywhere

@@ -166,6 +166,8 @@ def _open_either(
         except StoreError as other:
             if options.path:
                 raise error from None
+            if other.reason == error.reason:  # which then is about the target, whatever it is
+                raise type(error)(other.object, other.reason) from None
             reason = f"{error.reason}; as one file: {other.reason}"
             raise type(error)(error.object, reason) from None
     if (keys := as_references(target, file, options)) is not None:

@@ -249,6 +249,17 @@ class TestRefused:
         with pytest.raises(URLError):
             Logins(given)
 
+    @pytest.mark.parametrize("name", ["https://h/path", "ftp://h", "https://me:hunter22@h", ""])
+    def test_a_name_that_is_none_of_a_host(self, archive: Archive, name: str) -> None:
+        with pytest.raises(StoreError, match="is no name of a host") as caught:
+            opened(archive, logins={name: "token"})
+        assert "hunter22" not in str(caught.value)
+        assert not archive.requests
+
+    @pytest.mark.parametrize("name", ["h", "h:8443", "http://[::1]:80", "HTTPS://h/"])
+    def test_names_of_hosts(self, name: str) -> None:
+        assert Logins({name: "token"})
+
     @pytest.mark.parametrize(
         ("text", "reason"),
         [

@@ -16,7 +16,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 import nczarr_xarray
-from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
+from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
 from nczarr_xarray.formats.nczarr.emit import Profile, documents
 from nczarr_xarray.model import Attribute, Group
 from nczarr_xarray.views.references import references
@@ -126,6 +126,15 @@ def test_nothing(server: Server, opening: Callable[[str], Any]) -> None:
         with pytest.raises(DatasetNotFoundError, match="as one file: there is no such file"):
             opening(f"{server.url}/{name}")
         assert len(asked(server, f"/{name}")) == 1
+
+
+@pytest.mark.parametrize("name", ["data", "x.nc"])
+def test_a_refusal_is_told_once(server: Server, name: str) -> None:
+    server.password = "me:secret"
+    with pytest.raises(AccessDeniedError, match="401") as caught:
+        _dataset(f"{server.url}/{name}")
+    assert caught.value.object == f"{server.url}/{name}"
+    assert str(caught.value).count("401") == 1
 
 
 @pytest.mark.parametrize("opening", [_dataset, nczarr_xarray.open_store])
