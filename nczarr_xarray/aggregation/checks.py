@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.errors import ExportError, UnsupportedError
 from nczarr_xarray.aggregation.summary import Layout, Piece
 from nczarr_xarray.dataset.units import Convert, conversion
 
@@ -50,6 +50,8 @@ def check_layouts(
             raise ExportError(target, f"{path} {mine}, and in {first} it {theirs}")
         try:
             converter(own[path], piece)
+        except UnsupportedError as error:
+            raise ExportError(target, f"{path}: {error.object} {error.reason}") from None
         except ValueError:
             raise ExportError(
                 target,

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import NCZarrError, StoreError, TooLargeError
+from nczarr_fsspec.errors import NCZarrError, StoreError, TooLargeError, UnsupportedError
 from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import ChunkedArray, FileChunks, FragmentArray, Variable, grid_of
 from nczarr_xarray.tools.finding import Finding
+from nczarr_xarray.tools.validate.metadata import ELSEWHERE
 from nczarr_xarray.tools.validate.subject import Subject
 
 #: Bytes and chunks that are decoded together, at most (one chunk may have more bytes).
@@ -85,6 +86,8 @@ def _broken(
 
 def _fault(where: str, path: str, found: NCZarrError) -> Finding:
     text = f"{' '.join(found.reason.split())} (of {where})"
+    if isinstance(found, UnsupportedError):  # no fault of the chunk, as far as is known here
+        return Finding("warning", "unsupported", path, text, ELSEWHERE)
     if isinstance(found, TooLargeError):
         code, advice = "chunk-oversized", "it is not of this array: restore it"
     elif isinstance(found, StoreError):

@@ -11,6 +11,8 @@ from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.subject import Subject
 
 _RESTORE = "restore the object from a copy, or correct it by hand"
+#: What to do with data that no installed package reads.
+ELSEWHERE = "it may be sound: read it with a program that has the codec or type"
 
 
 def opening(subject: Subject) -> Iterator[Finding]:
@@ -35,8 +37,7 @@ def variables(subject: Subject) -> Iterator[Finding]:
 
 
 def _unsupported(path: str, found: UnsupportedError) -> Finding:
-    advice = "it may be sound: read it with a program that has the codec or type"
-    return Finding("note", "unsupported", path, found.reason, advice)
+    return Finding("note", "unsupported", path, found.reason, ELSEWHERE)
 
 
 def groups(subject: Subject) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_xarray.aggregation.api import aggregate
+from nczarr_xarray.dataset.units import conversion
 from nczarr_xarray.export.cfa import cfa_task
 from tests.support.manyfiles import TIME, field, step, write
 
@@ -254,6 +256,19 @@ def test_units_of_data_are_converted_when_they_are_read(tmp_path: Path) -> None:
     aggregate([a, b], tmp_path / "m.nca")
     with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as ds:
         assert np.allclose(ds.tas.values, [field([0])[0], field([1])[0] / 1000])
+
+
+def test_units_without_the_package_that_converts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = step(tmp_path / "a.nc", [0])
+    more: dict[str, Any] = {"tas": (("time", "x"), field([1]), {"units": "mK"})}
+    b = step(tmp_path / "b.nc", [1], more=more)
+    conversion.cache_clear()
+    monkeypatch.setitem(sys.modules, "cf_units", None)
+    with pytest.raises(ExportError, match=r"b\.nc: /tas: units 'mK'.*pip install .*cfa"):
+        aggregate([a, b], tmp_path / "m.nca")
+    assert not (tmp_path / "m.nca").exists()
 
 
 def test_what_xarray_makes_of_the_same_files(tmp_path: Path) -> None:

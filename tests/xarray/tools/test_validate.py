@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+import sys
 import zipfile
 from collections.abc import Callable
 from contextlib import closing
@@ -386,6 +387,18 @@ def test_what_no_package_reads_is_a_note(hdf5: Path) -> None:
         file.attrs["r"] = np.longdouble(1)
     (found,) = validate(hdf5)
     assert (found.severity, found.code) == ("note", "unsupported")
+
+
+def test_chunk_whose_codec_is_not_installed(hdf5: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File(hdf5, "a") as file:
+        file.create_dataset("z", data=np.arange(100, dtype="i4"), chunks=(100,), compression="szip")
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    (known,) = validate(hdf5)
+    assert (known.severity, known.code, known.path) == ("note", "unsupported", "/z")
+    (unchecked,) = (f for f in validate(hdf5, data=True) if f.is_fault)
+    assert (unchecked.severity, unchecked.code) == ("warning", "unsupported")
+    assert "pip install" in unchecked.text
+    assert unchecked.advice == known.advice
 
 
 def test_index_that_is_damaged(hdf5: Path) -> None:
