@@ -54,7 +54,7 @@ def plan_update(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) ->
             else:
                 change.replace_region()
             flows, master, tables = change.result()
-            old = sorted(existing.keys() - keys_in(place, tables))
+            old = existing.removable(keys_in(place, tables))
     return CfaTask(place, existing.kind, claim, referred, flows, master, replaces=True, old=old)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import xarray as xr
@@ -15,12 +16,22 @@ from nczarr_xarray.dataset.fragments import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.cfa.content import Member
-from nczarr_xarray.export.cfa.master_place import SUFFIXES, FragmentFormat, MasterPlace
+from nczarr_xarray.export.cfa.master_place import (
+    OWNER,
+    SUFFIXES,
+    FragmentFormat,
+    MasterPlace,
+    has_name,
+)
 from nczarr_xarray.export.stored import Stored, netcdf_text, stored_as
 from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import ChunkedArray, FragmentArray, Fragments, Group, Variable
 
+T = TypeVar("T")
+
+#: Fragments that are asked at a time whose they are.
+_THREADS = 32
 #: Texts of any length: a master and fragments are written anew, as wide as is needed.
 _ANY_TEXT = np.dtype(f"S{2**30}")
 
@@ -176,6 +187,31 @@ class ExistingMaster:
         tables = (array.fragments for _, array in aggregated(self.opened.hierarchy))
         return keys_in(self.place, tables)
 
+    def removable(self, needed: set[str]) -> list[str]:
+        """Return the keys of those fragments that were written for it, but of those needed.
+
+        A name alone does not tell: a user may have called a file so, and aggregated it.
+        """
+        found: set[str] = set()
+        for variable, array in aggregated(self.opened.hierarchy):
+            keys = keys_in(self.place, [array.fragments])
+            rank = len(variable.shape)
+            found |= {k for k in keys if has_name(k, self.place.stem, variable.name, rank)}
+        candidates = sorted(found - needed)
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
+            ours = pool.map(self._is_ours, candidates)
+            return [key for key, is_ours in zip(candidates, ours, strict=True) if is_ours]
+
+    def _is_ours(self, key: str) -> bool:
+        """Tell whether a fragment says that it was written for this master."""
+        options = OpenOptions(storage_options=self.place.storage_options)
+        try:
+            with open_with(self.place.file.folder + key, options) as opened:
+                owner = opened.hierarchy.root.attributes.get(OWNER)
+        except NCZarrError:  # it is gone, or damaged
+            return False
+        return owner is not None and owner.value == self.place.mark
+
 
 def keys_in(place: MasterPlace, tables: Iterable[Fragments]) -> set[str]:
     """Return the keys of those fragments of some tables that are in the folder of a master."""
@@ -193,14 +229,24 @@ def referred_keys(place: MasterPlace) -> set[str] | None:
 
     None is returned if it cannot be found out: then no fragment must be removed.
     """
+    return _asked(place, ExistingMaster.keys, set[str]())
+
+
+def removable_keys(place: MasterPlace) -> list[str]:
+    """Return the keys of the fragments that go with the present master."""
+    return _asked(place, lambda existing: existing.removable(set()), []) or []
+
+
+def _asked(place: MasterPlace, ask: Callable[[ExistingMaster], T], nothing: T) -> T | None:
+    """Ask the present master, if there is one; return None if it cannot be read."""
     try:
         existing = ExistingMaster.open(place)
         if existing is None:
-            return set()
+            return nothing
         with existing.opened:
             groups = existing.opened.hierarchy.root.walk()
             if any(v.error for group in groups for v in group.variables.values()):
                 return None
-            return existing.keys()
+            return ask(existing)
     except NCZarrError:
         return None

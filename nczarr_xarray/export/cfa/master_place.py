@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import sys
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from urllib.parse import quote
 import numpy as np
 
 from nczarr_fsspec.destination import FilePlace, open_file_place
-from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.writable import WritableStore
 
 #: What fragments are: a classic file, a netCDF-4 file, or a tree of NCZarr.
@@ -25,6 +24,8 @@ Naming = Literal["s3nc2", "seed"]
 _TREES = re.compile(r"\.(nczarr|zarr|zip)\Z", re.IGNORECASE)
 #: What needs no quoting in a URL, and is no wildcard.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
+#: Attribute of fragments: for which master they were written.
+OWNER = "aggregation_master"
 SUFFIXES: dict[FragmentFormat, str] = {"netCDF3": ".nc", "netCDF4": ".nc", "NCZarr": ".zarr"}
 
 
@@ -71,16 +72,14 @@ class MasterPlace:
         # a name without a suffix is that of the master itself
         return _UNSAFE.sub("_", stem if stem.strip(".") else f"{self.file.name}_fragments")
 
+    @property
+    def mark(self) -> str:
+        """How fragments name the master that they were written for: ASCII in every case."""
+        return quote(os.fsencode(self.file.name))
+
     def exists(self) -> bool:
         """Tell whether there is anything where the master is written."""
         return self.file.exists() or (self.is_tree and bool(self.store.keys_below(self.file.name)))
-
-    def read(self) -> bytes | None:
-        """Return the bytes of a master that is a file; None if there is none."""
-        (found,) = self.store.reader().get_many([self.file.name], sys.maxsize)
-        if isinstance(found, StoreError):
-            raise found
-        return found
 
     def taken(self) -> set[str]:
         """Return the names in the folder of fragments."""
@@ -88,16 +87,11 @@ class MasterPlace:
         return {key[start:].partition("/")[0] for key in self.store.keys_below(self.stem)}
 
     def key_of(self, address: str) -> str | None:
-        """Return the key of a fragment that is ours to remove; None if it is not.
-
-        Ours is what is in the folder of fragments and has a name as `Names` gives it: files of
-        that folder that were only aggregated belong to their users.
-        """
+        """Return the key of a file that may be a fragment of ours by its name, or else None."""
         for start in (self.file.folder, self.uri(""), "./"):
             address = address.removeprefix(start)
         above, _, name = address.rstrip("/").rpartition("/")
-        numbers = r"(\..+(\.\d+)+|_.+_\[\d+\])(\.[0-9a-f]{8})?\.(nc|zarr)"
-        ours = above == self.stem and re.fullmatch(re.escape(self.stem) + numbers, name)
+        ours = above == self.stem and name.startswith((f"{self.stem}.", f"{self.stem}_"))
         return f"{above}/{name}" if ours else None
 
     def uri(self, key: str) -> str:
@@ -112,6 +106,14 @@ class MasterPlace:
             below = self.store.keys_below(key) if key.endswith(SUFFIXES["NCZarr"]) else []
             gone += below or [key]
         self.store.delete(gone)
+
+
+def has_name(key: str, stem: str, variable: str, rank: int) -> bool:
+    """Tell whether `Names` gives such a name to fragments of a variable of some dimensions."""
+    stem, variable = re.escape(stem), re.escape(_UNSAFE.sub("_", variable))
+    numbers = rf"\.{variable}(\.\d+){{{rank}}}|_{variable}_\[\d+\]"
+    name = rf"{stem}/{stem}({numbers})(\.[0-9a-f]{{8}})?\.(nc|zarr)"
+    return re.fullmatch(name, key) is not None
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from nczarr_xarray.export.cfa.cfa_request import CfaRequest
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Flow, must_be_new
 from nczarr_xarray.export.cfa.claim import Claim
 from nczarr_xarray.export.cfa.content import Content, Member
-from nczarr_xarray.export.cfa.existing_master import referred_keys
+from nczarr_xarray.export.cfa.existing_master import referred_keys, removable_keys
 from nczarr_xarray.export.cfa.fragment_tables import table
 from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter, beside
 from nczarr_xarray.export.cfa.master import (
@@ -23,11 +23,11 @@ from nczarr_xarray.export.cfa.master import (
     conventions,
     dialect_called,
 )
-from nczarr_xarray.export.cfa.master_place import MasterPlace, Names
+from nczarr_xarray.export.cfa.master_place import OWNER, MasterPlace, Names
 from nczarr_xarray.export.cfa.parts import Divided, Divider, Parts
 from nczarr_xarray.export.dataset import Options
 from nczarr_xarray.formats.cfa.dialect import Dialect
-from nczarr_xarray.model import Fragments
+from nczarr_xarray.model import Attribute, Fragments
 
 #: The version of the convention that is written if none is asked for.
 DEFAULT = "0.4"
@@ -61,7 +61,7 @@ def plan_new(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) -> Cf
     with on_error(claim.release):
         if not replaces:
             must_be_new(place)
-        old = sorted(referred() or ()) if replaces else []
+        old = removable_keys(place) if replaces else []
         names = Names(place.stem, fragments, request.naming, place.taken())
         flows = [flow_of(place, one, names, parts, members, dialect) for one in parts.divided]
         tables = []
@@ -105,8 +105,9 @@ def flow_of(
     variable, grid = divided.item.variable, divided.grid
     keys = names.keys(variable.name, first or (0,) * len(grid), grid)
     around = beside(variable, members, parts.coordinates)
-    attributes = parts.attributes.values()
     item = divided.item._replace(variable=as_fragments(variable, dialect))
     own = divided._replace(item=item)
+    owner = Attribute(OWNER, "char", place.mark)
+    attributes = [*parts.attributes.values(), owner]
     writer = FragmentWriter(place.store, own, names.kind, keys, attributes, around, old)
     return Flow(divided, writer)

@@ -24,7 +24,7 @@ from nczarr_fsspec.errors import (
     FormatError,
     URLError,
 )
-from nczarr_xarray import recover, to_cfa
+from nczarr_xarray import aggregate, recover, to_cfa
 from nczarr_xarray.export.cfa.claim import Claim
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from tests.support.examples import examples
@@ -141,7 +141,8 @@ def test_fragments_are_datasets_of_their_own(tmp_path: Path) -> None:
     sample().nczarr.to_cfa(tmp_path / "m.nca", cfa_version="0.4", max_object_size=300)
     with xr.open_dataset(tmp_path / "m" / "m.pr.1.1.0.nc", engine="netcdf4") as fragment:
         part = sample().isel(time=slice(4, 8), lat=slice(3, 6))
-        assert fragment.attrs == {"title": "a sample", "Conventions": "CF-1.8"}
+        told = {"title": "a sample", "Conventions": "CF-1.8", "aggregation_master": "m.nca"}
+        assert fragment.attrs == told
         assert {*fragment.variables} == {"pr", "time", "lat", "lon", "height", "crs", "lat_bnds"}
         np.testing.assert_allclose(fragment["pr"], part["pr"], atol=1e-9)
         np.testing.assert_array_equal(fragment["lat_bnds"], part["lat_bnds"])
@@ -608,6 +609,64 @@ def test_other_peoples_fragments_are_not_removed(tmp_path: Path) -> None:
     assert {"mine0.nc", "mine1.nc"} < {*names(tmp_path / "m")}
     whole.nczarr.to_cfa(target, mode="w")
     assert names(tmp_path / "m") == ["mine0.nc", "mine1.nc"]
+
+
+def _region(target: Path) -> None:
+    part = read(target).isel(t=slice(0, 1)).drop_vars("t", errors="ignore")
+    part.nczarr.to_cfa(target, region={"t": slice(0, 1)})
+
+
+def _replaced(target: Path) -> None:
+    read(target).nczarr.to_cfa(target, mode="w")
+
+
+@pytest.mark.parametrize("change", [_region, _replaced])
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("e.mon.2001.nc", "e.mon.2002.nc"),
+        ("e.a.2001.nc", "e.a.2002.nc"),  # as many numbers as fragments have
+        ("e.a.0.nc", "e.a.1.nc"),
+        ("e_a_[0].nc", "e_a_[1].nc"),
+    ],
+)
+def test_files_that_were_aggregated_stay(change: Any, files: Any, tmp_path: Path) -> None:
+    """Whatever they are called: one that ends in a year looks like a fragment."""
+    (tmp_path / "e").mkdir()
+    paths = [tmp_path / "e" / name for name in files]
+    for number, path in enumerate(paths):
+        values, steps = np.arange(30000.0) + number, np.arange(30000) + 30000 * number
+        xr.Dataset({"a": ("t", values)}, {"t": steps}).to_netcdf(path)
+    target = tmp_path / "e.nca"
+    aggregate(paths, target)
+    before = read(target)
+    change(target)
+    assert {*files} <= {*names(tmp_path / "e")}
+    xr.testing.assert_equal(read(target), before)
+    for path in paths:
+        with xr.open_dataset(path) as found:
+            assert found.sizes["t"] == 30000
+
+
+@pytest.mark.parametrize("naming", ["s3nc2", "seed"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["m.nca", "ü#1 %.nca", "m.nczarr"])
+def test_fragments_that_are_not_needed_go(
+    name: str, kind: Any, naming: Any, tmp_path: Path
+) -> None:
+    target, data = tmp_path / name, sample()[["tas", "words", "lat"]]
+    options: Any = {"max_object_size": 300, "naming": naming, "fragment_format": kind}
+    data.nczarr.to_cfa(target, **options)
+    (folder,) = (path for path in tmp_path.iterdir() if path != target)
+    before = names(folder)
+    part = data.isel(time=slice(0, 2)).drop_vars(
+        ["lat", "lon", "height", "lat_bnds"], errors="ignore"
+    )
+    part.nczarr.to_cfa(target, region={"time": slice(0, 2)}, naming=naming, fragment_format=kind)
+    assert len(names(folder)) == len(before)
+    assert {*names(folder)} != {*before}
+    data.nczarr.to_cfa(target, mode="w")
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
