@@ -87,8 +87,21 @@ class CfaTask:
                 self._put_tree(progress)
             else:
                 self._put_file(data)
-        self.place.remove(sorted({*self.old} - {*self.new}))
-        self.claim.release()
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        """Remove what the new master does not need; what fails here is left to the next writer."""
+        try:
+            self.place.remove(sorted({*self.old} - {*self.new}))
+            self.claim.release()
+        except StoreError as error:
+            raise StoreError(
+                self.place.url,
+                "is written, and can be read; but what it does not need any more could not be "
+                f"removed, which the next writer does, or nczarr_xarray.recover: {error}",
+            ) from error
+        finally:
+            self.claim.forget()
 
     def _give_up(self) -> None:
         # dask's threads finish the blocks that they have begun

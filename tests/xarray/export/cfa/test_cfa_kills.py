@@ -181,6 +181,30 @@ def test_master_that_cannot_be_put(
     assert len(os.listdir(tmp_path / "d" / "m")) == 2
 
 
+@pytest.mark.parametrize("which", ["m/m.", "m/.m."], ids=["fragments", "claim"])
+def test_rest_that_cannot_be_removed(
+    which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new aggregation is valid, and this process may write again."""
+    target = prepared(SCENARIOS["over"], str(tmp_path / "d" / "m.nca"))
+    before = look(target)
+    original = DirectoryWriter.delete
+
+    def fail(self: DirectoryWriter, keys: Any) -> None:
+        keys = [*keys]
+        if any(key.startswith(which) for key in keys):
+            raise StoreError("m", "is not to be removed")
+        original(self, keys)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DirectoryWriter, "delete", fail)
+        with pytest.raises(StoreError, match=r"is written, and can be read.*is not to be removed"):
+            _over(target)
+    assert look(target) not in (None, before)
+    _region_of_nothing(target)
+    assert len(os.listdir(tmp_path / "d" / "m")) == 2
+
+
 def test_values_that_cannot_be_computed(tmp_path: Path) -> None:
     import dask.array as da
 
