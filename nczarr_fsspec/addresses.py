@@ -216,31 +216,42 @@ class AddressPolicy:
         They say, too, where its server may redirect to: its own host, and what is allowed.
         """
         place = place_of(target, self._aliases)
-        options = self._given(place)
-        web = _is_web(place)
-        if web and self._allowed is not None and not self._trusting:
-            origins = {entry.origin for entry in self._allowed} - {""}
-            if place.scheme == "http" and ":" not in place.service:
-                origins.add(f"https://{place.service}")
-            options[REDIRECTS_OPTION] = tuple(sorted(origins))
-        return options
+        options, named = self._given(place)
+        chain, link = split_chain(target) if place.chain else ("", target)
+        end = place_of(link, self._aliases) if chain else place
+        said = self._said(end, named=named) if _is_read_here(chain) or end.bucket else {}
+        if chain and said:  # what is for the end of a chain stands below its protocol
+            return {**options, end.scheme: {**(options.get(end.scheme) or {}), **said}}
+        return {**options, **said}
 
-    def _given(self, place: Place) -> dict[str, Any]:
-        """Return the options for a place that the caller has given."""
+    def _given(self, place: Place) -> tuple[dict[str, Any], bool]:
+        """Return the options for a place, and whether the caller has named it."""
         covering = [a for a in self._allowed or () if a.options is not None and a.covers(place)]
         if covering:
-            return dict(max(covering, key=lambda a: a.length).options or {})
+            best = max(covering, key=lambda a: a.length)
+            options = dict(best.options or {})
+            # keys of S3 that are given for all services sign requests, and are sent to none
+            return options, best.place is not None or bool(place.bucket and options)
         own: Mapping[str, Any] = self._options
         if place.is_local:
             follow = self._is_own(place) and own.get(FOLLOW_OPTION)
-            return {FOLLOW_OPTION: follow} if follow else {}
+            return {FOLLOW_OPTION: follow} if follow else {}, False
         if self._is_own(place):
-            return dict(own)
-        limits = {name: own[name] for name in _LIMITS if name in own}
+            return dict(own), True
+        return {name: own[name] for name in _LIMITS if name in own}, False
+
+    def _said(self, place: Place, *, named: bool) -> dict[str, Any]:
+        """Return the options that keep secrets from a place, if it is at a server."""
+        if not _is_web(place):
+            return {"anon": True} if place.names_service and not named else {}
         # what the address names, and not the caller, gets nothing that is for all hosts
-        if _is_web(place):
-            return {**limits, ADDRESSED_OPTION: True}
-        return {**limits, "anon": True} if place.names_service else limits
+        said: dict[str, Any] = {} if named else {ADDRESSED_OPTION: True}
+        if self._allowed is not None and not self._trusting:
+            origins = {entry.origin for entry in self._allowed} - {""}
+            if place.scheme == "http" and ":" not in place.service:
+                origins.add(f"https://{place.service}")
+            said[REDIRECTS_OPTION] = tuple(sorted(origins))
+        return said
 
     def _is_own(self, place: Place) -> bool:
         own = self._master
@@ -272,7 +283,12 @@ class AddressPolicy:
 
 def _is_web(place: Place) -> bool:
     """Tell whether a place is at a server of plain HTTP."""
-    return place.stem.startswith("http") and not place.bucket and not place.chain
+    return place.stem.startswith("http") and not place.bucket
+
+
+def _is_read_here(chain: str) -> bool:
+    """Tell whether the end of a chain is read by this package; fsspec's HTTP has other options."""
+    return chain.removesuffix("::").rpartition("::")[2].partition("://")[0] in ("", "bytes")
 
 
 def _allowed(

@@ -13,12 +13,13 @@ from typing import Any
 
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.rc import load_rc, lookup
+from nczarr_fsspec.transport.policy import COOKIES_OPTION, NETRC_OPTION, TIMEOUT_OPTION
 from nczarr_fsspec.url import NetCDFURL
 
 #: storage options, and the keys that say them where the caller does not
 _OPTIONS = {
-    "netrc": ("HTTP.NETRC",),
-    "cookie_jar": (
+    NETRC_OPTION: ("HTTP.NETRC",),
+    COOKIES_OPTION: (
         *("HTTP.COOKIEJAR", "HTTP.COOKIE_JAR"),
         *("HTTP.COOKIEFILE", "HTTP.COOKIE_FILE"),
     ),
@@ -53,7 +54,7 @@ def http_options(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
         limits = {name: lookup(entries, key, url) for name, key in _TIMEOUTS.items()}
         seconds = {name: _seconds(_TIMEOUTS[name], text) for name, text in limits.items() if text}
         if seconds:
-            options.setdefault("timeout", seconds)
+            options.setdefault(TIMEOUT_OPTION, seconds)
     return options | {"headers": headers} if headers else options
 
 

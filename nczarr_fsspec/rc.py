@@ -27,7 +27,9 @@ Place: TypeAlias = tuple[str, str]
 
 _NAMES = (".ncrc", ".daprc", ".dodsrc")
 _LINE = re.compile(r"(?:\[(?P<url>[^\]]*)\])?\s*(?P<key>[^=\[\s][^=]*)=(?P<value>.*)")
-_PLACE = re.compile(r"[A-Za-z][\w+.\-]*://(?:[^/@]*@)?(?P<host>[^/?#]+)(?P<path>[^?#]*)")
+_PLACE = re.compile(
+    r"(?P<scheme>[A-Za-z][\w+.\-]*)://(?:[^/@]*@)?(?P<host>[^/?#]+)(?P<path>[^?#]*)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,15 @@ class Entry:
         ``host[:port]`` the entry is for, in lower case; empty for all.
     path : str
         Path below that host, without a trailing slash.
+    scheme : str
+        Of the URL with the host, in lower case; it counts for secrets only.
     """
 
     key: str
     value: str = field(repr=False)
     host: str = ""
     path: str = ""
+    scheme: str = ""
 
 
 def parse_rc(text: str, name: str = "rc file") -> list[Entry]:
@@ -63,7 +68,8 @@ def parse_rc(text: str, name: str = "rc file") -> list[Entry]:
             continue
         host = place["host"].lower() if place else ""
         path = place["path"].rstrip("/") if place else ""
-        entries.append(Entry(match["key"].strip(), match["value"].strip(), host, path))
+        scheme = place["scheme"].lower() if place else ""
+        entries.append(Entry(match["key"].strip(), match["value"].strip(), host, path, scheme))
     return entries
 
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import email.message
 import os
+import tempfile
 import urllib.request
 from collections.abc import Iterable
 from http.cookiejar import Cookie, LoadError, MozillaCookieJar
-from typing import Any
+from typing import Any, TypeAlias
 
 from yarl import URL
 
 from nczarr_fsspec.errors import StoreError
-
-#: the storage option that names a file of them
-COOKIES_OPTION = "cookie_jar"
+from nczarr_fsspec.transport.policy import COOKIES_OPTION
 
 _SET_COOKIE = "Set-Cookie"
+#: domain, path and name of a cookie
+_Name: TypeAlias = tuple[str, str, str]
 
 
 class Cookies:
@@ -41,10 +42,8 @@ class Cookies:
     """
 
     def __init__(self, known: Iterable[Cookie] = (), file: str | None = None) -> None:
-        self._jar = MozillaCookieJar()
         self._file = os.path.expanduser(file) if file else None
-        if self._file is not None:
-            self._read(self._file)
+        self._jar = _read(self._file) if self._file else MozillaCookieJar()
         for cookie in known:
             self._jar.set_cookie(cookie)
 
@@ -59,38 +58,76 @@ class Cookies:
         self._jar.add_cookie_header(request)
         return request.get_header("Cookie")
 
-    def learn(self, response: Any) -> None:
-        """Keep what an answer of aiohttp's sets."""
+    def learn(self, response: Any, *, secure: bool) -> None:
+        """Keep what an answer of aiohttp's sets.
+
+        Parameters
+        ----------
+        secure
+            Whether that goes back with TLS only, also if its server does not say so.
+        """
         if _SET_COOKIE not in response.headers:
             return
         message = email.message.Message()
         for text in response.headers.getall(_SET_COOKIE):
             message[_SET_COOKIE] = text
+        before = _states(self._jar)
         self._jar.extract_cookies(_Answer(message), _request(response.url))  # type: ignore[arg-type]
-        if self._file is not None:
-            self._write(self._file)
+        after = _states(self._jar)
+        new = [cookie for cookie in self._jar if before.get(_name(cookie)) != after[_name(cookie)]]
+        for cookie in new:
+            cookie.secure |= secure
+        gone = before.keys() - after.keys()
+        if self._file is not None and (new or gone):
+            self._write(self._file, new, gone)
 
-    def _read(self, file: str) -> None:
-        try:
-            if os.path.getsize(file):
-                self._jar.load(file, ignore_discard=True, ignore_expires=True)
-        except FileNotFoundError:
-            return
-        except (OSError, UnicodeDecodeError, ValueError) as error:  # LoadError quotes lines
-            why = "is no file of cookies" if isinstance(error, LoadError) else "cannot be read"
-            raise StoreError(file, f"{why} (storage option {COOKIES_OPTION})") from None
-        for cookie in self._jar:
-            if not cookie.expires:  # curl's 0: until the session ends
-                cookie.expires, cookie.discard = None, True
-        self._jar.clear_expired_cookies()
+    def _write(self, file: str, new: Iterable[Cookie], gone: Iterable[_Name]) -> None:
+        """Change the file, to which other processes write; where that fails, it stays as it is.
 
-    def _write(self, file: str) -> None:
-        """Replace the file, which only its owner may read; where that fails, it stays as it is."""
-        new = f"{file}.{os.getpid()}"
-        with contextlib.suppress(OSError):
-            os.close(os.open(new, os.O_CREAT | os.O_WRONLY, 0o600))
-            self._jar.save(new, ignore_discard=True)
-            os.replace(new, file)
+        Only its owner may read it.
+        """
+        path = os.path.realpath(file)
+        with contextlib.suppress(OSError, StoreError):
+            jar = _read(path)
+            for name in gone:
+                with contextlib.suppress(KeyError):
+                    jar.clear(*name)
+            for cookie in new:
+                jar.set_cookie(cookie)
+            number, temporary = tempfile.mkstemp(prefix=".nczarr-", dir=os.path.dirname(path))
+            os.close(number)
+            try:
+                jar.save(temporary, ignore_discard=True)
+                os.replace(temporary, path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+
+
+def _read(file: str) -> MozillaCookieJar:
+    """Return the cookies in a file; none if it is not there."""
+    jar = MozillaCookieJar()
+    try:
+        if os.path.getsize(file):
+            jar.load(file, ignore_discard=True, ignore_expires=True)
+    except FileNotFoundError:
+        return jar
+    except (OSError, UnicodeDecodeError, ValueError) as error:  # LoadError quotes lines
+        why = "is no file of cookies" if isinstance(error, LoadError) else "cannot be read"
+        raise StoreError(file, f"{why} (storage option {COOKIES_OPTION})") from None
+    for cookie in jar:
+        if not cookie.expires:  # curl's 0: until the session ends
+            cookie.expires, cookie.discard = None, True
+    jar.clear_expired_cookies()
+    return jar
+
+
+def _name(cookie: Cookie) -> _Name:
+    return cookie.domain, cookie.path, cookie.name
+
+
+def _states(jar: Iterable[Cookie]) -> dict[_Name, tuple[str | None, int | None]]:
+    return {_name(cookie): (cookie.value, cookie.expires) for cookie in jar}
 
 
 class _Answer:

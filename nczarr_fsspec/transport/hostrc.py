@@ -29,11 +29,15 @@ _OFF = frozenset({"0", "false", "no", "off"})
 def password(entries: Sequence[Entry], target: URL, *, everywhere: bool) -> tuple[str, str] | None:
     """Return user and password for `target`, if there are some.
 
+    Those of an https URL do not go without TLS.
+
     Parameters
     ----------
     everywhere
         Whether those that are for no host are for it.
     """
+    if target.scheme != "https":
+        entries = [entry for entry in entries if entry.scheme != "https"]
 
     def value(key: str) -> str | None:
         return _value(entries, f"HTTP.CREDENTIALS.{key}", target, everywhere=everywhere)
@@ -49,7 +53,7 @@ def password(entries: Sequence[Entry], target: URL, *, everywhere: bool) -> tupl
 
 
 def _value(entries: Sequence[Entry], key: str, target: URL, *, everywhere: bool) -> str | None:
-    host = (target.host_subcomponent or "").lower()
+    host = target.host_subcomponent or ""
     places = [(f"{host}:{target.port}", target.path)]
     if target.is_default_port():
         places.append((host, target.path))

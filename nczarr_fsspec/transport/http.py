@@ -22,10 +22,10 @@ from yarl import URL
 from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
 from nczarr_fsspec.transport.base import Transport
-from nczarr_fsspec.transport.habits import Habits
 from nczarr_fsspec.transport.policy import TIMEOUT_OPTION, Clock, Timeout, TransientError
 from nczarr_fsspec.transport.redirects import refusal
 from nczarr_fsspec.transport.request import Answer, Extent, Request, range_text
+from nczarr_fsspec.transport.request_options import RequestOptions
 from nczarr_fsspec.transport.sessions import gate, translated
 from nczarr_fsspec.transport.shared import SharedFilesystem
 from nczarr_fsspec.transport.throttle import Throttle
@@ -109,8 +109,8 @@ class HTTPTransport(Transport):
             except StoreError:
                 pass
             route.leave(via)  # where a redirect led may be good for a while only
-            await route.told()
-        with route.asking():
+            await route.question.told()
+        with route.question.asking():
             return await self._exchange(request, end - now(), None)
 
     async def _exchange(self, request: Request, left: float, via: str | None) -> Answer | None:
@@ -161,19 +161,19 @@ async def get(
     via
         Where `url` is known to lead: it is asked instead.
     """
-    habits = await Habits.of(shared)
-    hops, renewals = habits.hops, 1
+    options = await RequestOptions.of(shared)
+    hops, renewals = options.hops, 1
     first = _legal(url)
-    if habits.params:
-        first = first.extend_query(habits.params)
+    if options.params:
+        first = first.extend_query(options.params)
     target = first if via is None else _legal(via)
     headers = {"Accept-Encoding": "identity", **headers}
-    async with gate(habits.session), Clock(shared.timeout, left) as clock:
+    async with gate(options.session), Clock(shared.timeout, left) as clock:
         while True:
-            request, said = await habits.ask(headers, first, target)
+            request, said = await options.ask(headers, first, target)
             async with request as response:
-                habits.cookies.learn(response)
-                if renewals and await habits.renewed(response, said):
+                options.learn(response, first)
+                if renewals and await options.renewed(response, said):
                     renewals -= 1
                     continue
                 location = response.headers.get("Location")
@@ -182,7 +182,7 @@ async def get(
                     yield response, clock
                     return
                 target = response.url.join(_legal(location))
-                if (reason := refusal(first, target, habits.origins)) is not None:
+                if (reason := refusal(first, target, options.origins)) is not None:
                     raise AccessDeniedError(redact(url), reason)
             hops -= 1
 
@@ -193,7 +193,10 @@ def address(url: str) -> str:
 
 
 def _legal(url: str) -> URL:
-    return URL(quote(url, safe=_LEGAL), encoded=True)
+    """Return a URL, legally encoded, and its host in lower case."""
+    found = URL(quote(url, safe=_LEGAL), encoded=True)
+    host = found.raw_host or ""
+    return found if host == host.lower() else found.with_host(host.lower())
 
 
 def _divided(root: str) -> tuple[str, str]:

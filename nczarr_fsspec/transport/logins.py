@@ -24,14 +24,18 @@ from yarl import URL
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.rc import Entry
 from nczarr_fsspec.transport.hostrc import password
-from nczarr_fsspec.url import redact
-
-#: the storage options that are ours
-LOGINS_OPTION = "logins"
-NETRC_OPTION = "netrc"
+from nczarr_fsspec.transport.once import Once
+from nczarr_fsspec.transport.policy import LOGINS_OPTION, NETRC_OPTION
 
 #: User and password; a token; or what returns one of them, called again when it is refused.
 Credential: TypeAlias = "tuple[str, str] | str | Callable[[], tuple[str, str] | str]"
+
+#: scheme, host and port
+_Origin: TypeAlias = "tuple[str, str, int | None]"
+_NAME = re.compile(
+    r"(?:(?P<scheme>https?)://)?(?P<host>\[[0-9a-f:.]+\]|[\w.\-]+)(?::(?P<port>[0-9]+))?/*"
+)
+_PORTS = {"http": 80, "https": 443}
 
 #: where NASA's users log in, unless an object of earthaccess says another host
 _EARTHDATA = "urs.earthdata.nasa.gov"
@@ -39,12 +43,14 @@ _WHAT = (
     "is a mapping of hosts to (user, password), a token or a function that returns one of these, "
     "or what earthaccess.login() returns"
 )
-_NAME = re.compile(r"(https?://)?[^/@]+")
 _NAMES = "is no name of a host: write https://host, without a path, and with its port if it has one"
 
 
 class Logins:
     """Which header ``Authorization`` each host gets.
+
+    Without TLS nothing is sent but what names ``http://`` itself: a name in `given`, the URL of a
+    line in an rc file, or the URL that the caller opens. Tokens of earthaccess are for TLS only.
 
     Parameters
     ----------
@@ -55,107 +61,67 @@ class Logins:
         ``~/.netrc``.
     entries
         Of rc files, which come between the two.
-    everywhere
-        Whether entries for no host are for the one that the user named.
 
     Raises
     ------
     URLError
-        If `given` is neither.
+        If `given` is neither a mapping nor such an object, or a name in it is no host.
     """
 
     def __init__(
-        self,
-        given: Any = None,
-        netrc_file: Any = None,
-        entries: Sequence[Entry] = (),
-        *,
-        everywhere: bool = True,
+        self, given: Any = None, netrc_file: Any = None, entries: Sequence[Entry] = ()
     ) -> None:
         self._session = given if _is_session(given) else None
-        if self._session is None and not isinstance(given or {}, Mapping):
+        hosts = {} if self._session is not None else given or {}
+        if not isinstance(hosts, Mapping):
             raise URLError(LOGINS_OPTION, _WHAT)
-        self._hosts: dict[str, Credential] = {}
-        if self._session is None:
-            for name, credential in (given or {}).items():
-                if not isinstance(name, str) or not _is_credential(credential):
-                    raise URLError(f"{LOGINS_OPTION}: {name}", _WHAT)
-                host = name.lower().rstrip("/")
-                if not _NAME.fullmatch(host):  # it would never be that of a request
-                    raise URLError(f"{LOGINS_OPTION}: {redact(name)}", _NAMES)
-                self._hosts[host] = credential
+        self._hosts = {_named(name): _Login(str(name), own) for name, own in hosts.items()}
         self._netrc_file = netrc_file
         self._entries = [entry for entry in entries if entry.key.startswith("HTTP.CREDENTIALS.")]
-        self._everywhere = everywhere
-        self._returned: dict[str, str] = {}  # what functions returned, by host
 
     def __bool__(self) -> bool:
         own = self._hosts or self._session is not None
         return bool(own or self._entries or self._netrc_file)
 
-    async def header(self, target: URL, *, own: bool, downgraded: bool) -> str | None:
+    async def header(self, target: URL, *, own: bool, clear: bool) -> str | None:
         """Return the header for `target`; None if nothing is for it.
 
         Parameters
         ----------
         own
-            Whether its origin is that of the URL which the user named.
-        downgraded
-            Whether a request that began with TLS was led to a host without.
+            Whether its origin is that of the URL which the caller named.
+        clear
+            Whether the caller named a URL without TLS.
 
         Raises
         ------
         StoreError
-            If the netrc file cannot be read.
+            If the netrc file cannot be read, or a function has returned no credentials.
         """
-        if downgraded:
-            return None
-        name = self._name(target)
-        if name is not None:
-            credential = self._hosts[name]
-            if not callable(credential):
-                return _header(credential)
-            if name not in self._returned:
-                self._returned[name] = await _called(credential, name)
-            return self._returned[name]
-        if self._session is not None:
+        if (login := self._hosts.get(_origin(target))) is not None:
+            return await login.header()
+        tls = target.scheme == "https"
+        if self._session is not None and tls:
             found = _of_session(self._session, target, own=own)
             if found is not None:
                 return found
         if self._entries:
-            pair = password(self._entries, target, everywhere=own and self._everywhere)
+            pair = password(self._entries, target, everywhere=own)
             if pair is not None:
                 return _header(pair)
-        line = self._netrc.get(target.host or "")
+        line = self._netrc.get(target.host or "") if tls or clear else None
         return None if line is None else _header((line[0] or line[1], line[2]))
 
     async def renewed(self, target: URL, refused: str) -> bool:
         """Tell whether there is another header for `target` than the one that it refused."""
-        name = self._name(target)
-        credential = None if name is None else self._hosts[name]
-        if name is None or not callable(credential):
-            return False
-        if self._returned.get(name) == refused:  # else another request has asked meanwhile
-            self._returned[name] = await _called(credential, name)
-        return self._returned[name] != refused
+        login = self._hosts.get(_origin(target))
+        return login is not None and await login.header(refused) != refused
 
     @property
     def cookies(self) -> Iterable[Cookie]:
         """Those that a session of earthaccess has."""
         found = getattr(self._session, "cookies", None)
         return found if isinstance(found, CookieJar) else ()
-
-    def _name(self, target: URL) -> str | None:
-        """Return the name by which `target` was given; one without scheme and port is for TLS."""
-        if not self._hosts:
-            return None
-        host = target.host_subcomponent or ""
-        names = [f"{target.scheme}://{host}:{target.port}", f"{host}:{target.port}"]
-        if target.is_default_port():
-            names.append(f"{target.scheme}://{host}")
-        if target.scheme == "https" and target.port == 443:
-            names.append(host)
-        return next((name for name in names if name in self._hosts), None)
 
     @cached_property
     def _netrc(self) -> Mapping[str, tuple[str, str, str]]:
@@ -173,8 +139,68 @@ class Logins:
         except (OSError, UnicodeDecodeError) as error:
             reason = f"cannot be read (storage option {NETRC_OPTION}): {_reason(error)}"
         else:
-            return {host: line for host, line in lines.items() if host != "default"}
+            return {host.lower(): line for host, line in lines.items() if host != "default"}
         raise StoreError(path, reason)
+
+
+class _Login:
+    """Credentials for one host.
+
+    Parameters
+    ----------
+    name
+        Of the host, for messages.
+    credential
+        What was given.
+
+    Raises
+    ------
+    URLError
+        If these are none.
+    """
+
+    def __init__(self, name: str, credential: Any) -> None:
+        self._shown = f"{LOGINS_OPTION}: {name}"
+        if not _is_credential(credential):
+            raise URLError(self._shown, _WHAT)
+        self._function = credential if callable(credential) else None
+        self._header = None if callable(credential) else _header(credential)
+        self._question: Once[None] = Once()
+
+    async def header(self, refused: str | None = None) -> str:
+        """Return the header; a function is called if it is unknown, or was refused."""
+        if self._function is not None and self._header in (None, refused):
+            await self._question.ask(self._ask)
+        assert self._header is not None
+        return self._header
+
+    async def _ask(self) -> None:
+        """Call the function of the user, which may ask a server, in a thread."""
+        assert self._function is not None
+        try:
+            found = await asyncio.to_thread(self._function)
+        except Exception as error:
+            reason = f"the function for it failed: {type(error).__name__}"
+            raise StoreError(self._shown, reason) from error
+        if callable(found) or not _is_credential(found):
+            raise StoreError(self._shown, "the function for it returned no credentials")
+        self._header = _header(found)
+
+
+def _origin(url: URL) -> _Origin:
+    return url.scheme, url.raw_host or "", url.port
+
+
+def _named(name: Any) -> _Origin:
+    """Return the origin for which credentials are given; without scheme, one of TLS."""
+    if not isinstance(name, str):
+        raise URLError(f"{LOGINS_OPTION}: {name!r}", _WHAT)
+    match = _NAME.fullmatch(name.lower())
+    if match is None:  # what is before @ may be a password
+        raise URLError(f"{LOGINS_OPTION}: {name.rpartition('@')[2]}", _NAMES)
+    scheme = match["scheme"] or "https"
+    port = int(match["port"]) if match["port"] else _PORTS[scheme]
+    return scheme, match["host"].strip("[]"), port
 
 
 def _reason(error: Exception) -> str:
@@ -197,18 +223,6 @@ def _header(credential: Any) -> str:
     return credential if " " in credential else f"Bearer {credential}"
 
 
-async def _called(credential: Callable[[], Any], name: str) -> str:
-    """Call a function of the user, which may ask a server, in a thread."""
-    try:
-        found = await asyncio.to_thread(credential)
-    except Exception as error:
-        reason = f"the function for it failed: {type(error).__name__}"
-        raise StoreError(f"{LOGINS_OPTION}: {name}", reason) from error
-    if callable(found) or not _is_credential(found):
-        raise StoreError(f"{LOGINS_OPTION}: {name}", "the function for it returned no credentials")
-    return _header(found)
-
-
 # ---- earthaccess
 
 
@@ -219,9 +233,9 @@ def _is_session(value: Any) -> bool:
 
 
 def _of_session(session: Any, target: URL, *, own: bool) -> str | None:
-    """Return what an object of earthaccess has for `target`.
+    """Return what an object of earthaccess has for `target`, a URL with TLS.
 
-    The token is for the host that the user named, user and password for the login host.
+    The token is for the host that the caller named, user and password for the login host.
     """
     login_host = getattr(getattr(session, "system", None), "edl_hostname", None) or _EARTHDATA
     pair = getattr(session, "username", None), getattr(session, "password", None)
@@ -234,6 +248,6 @@ def _of_session(session: Any, target: URL, *, own: bool) -> str | None:
         for hook in session.hooks.get("response", ()):
             if hasattr(hook, "hostname") and isinstance(getattr(hook, "auth", None), tuple):
                 login_host, pair = hook.hostname, hook.auth
-    if target.host == login_host and target.scheme == "https":
+    if target.host == login_host:
         return _header(pair) if all(pair) else bearer
     return bearer if own else None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.transport.once import Once
 from nczarr_fsspec.transport.policy import Clock, TransientError
 
 #: bodies of this size and more, in bytes, tell the bandwidth
@@ -40,6 +40,8 @@ class Route:
         Bytes per second of one connection, the most seen.
     whole : bytes or None
         All of the file, once its server has sent that instead of a range.
+    question : Once
+        Where the file is, which one request asks for all that want to know.
     """
 
     def __init__(self, ranges: int, max_whole: int) -> None:
@@ -55,7 +57,7 @@ class Route:
         self.whole: bytes | None = None
         self._keeping: asyncio.Future[bytes] | None = None
         self._bodies = 0  # that are being read
-        self._asking: asyncio.Future[None] | None = None
+        self.question: Once[None] = Once()
 
     async def keep(
         self,
@@ -110,41 +112,18 @@ class Route:
             self.latency = min(self.latency or waited, waited)
         else:  # it took another request to be told where to go
             self.target = target
-            self._tell(self._asking)
 
     def leave(self, target: str) -> None:
         """Ask no longer where a redirect led."""
         if self.target == target:
             self.target = None
 
-    @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Ask where the file is, for all requests that want to know."""
-        asking = self._asking = asyncio.get_running_loop().create_future()
-        try:
-            yield
-        finally:
-            self._tell(asking)
-
-    async def told(self) -> None:
-        """Wait for the request that asks where the file is, if there is one."""
-        asking = self._asking
-        # after a fork, the one under way belongs to a loop that does not run here
-        if asking is not None and asking.get_loop() is asyncio.get_running_loop():
-            await asyncio.shield(asking)
-
-    def _tell(self, asking: asyncio.Future[None] | None) -> None:
-        if asking is not None and not asking.done():
-            asking.set_result(None)
-        if self._asking is asking:
-            self._asking = None
-
     def forget(self) -> None:
         """Let go of the file."""
         self.whole = None
 
     def __getstate__(self) -> dict[str, Any]:
-        volatile = ("whole", "_keeping", "_bodies", "_asking")
+        volatile = ("whole", "_keeping", "_bodies", "question")
         return {name: value for name, value in self.__dict__.items() if name not in volatile}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -24,8 +24,8 @@ def test_parse() -> None:
     """
     assert parse_rc(text) == [
         Entry("AWS.PROFILE", "lab one"),
-        Entry("HTTP.CREDENTIALS.PASSWORD", "x=y#z", "h.org:8080", "/a/b"),
-        Entry("AWS.REGION", "eu1", "h.org"),
+        Entry("HTTP.CREDENTIALS.PASSWORD", "x=y#z", "h.org:8080", "/a/b", "https"),
+        Entry("AWS.REGION", "eu1", "h.org", "", "https"),
     ]
 
 

@@ -73,6 +73,8 @@ class Server:
         Answer 302 to the same path below this prefix.
     etag
         Entity tag of all files; ``If-None-Match`` is answered by it.
+    cookie
+        Set by every answer.
     tls
         Speak HTTPS with this; requests then have the client's certificate.
     """
@@ -90,6 +92,7 @@ class Server:
     password: str | None = None
     redirect: str | None = None
     etag: str | None = None
+    cookie: str | None = None
     relent: bool = True
     tls: ssl.SSLContext | None = None
     requests: list[Request] = field(default_factory=list, repr=False)
@@ -183,6 +186,8 @@ class Server:
             request.status, body = self._content(request, content, headers)
         if self.etag is not None and content is not None:
             headers["ETag"] = self.etag
+        if self.cookie is not None:
+            headers["Set-Cookie"] = self.cookie
         cut = strikes(self.cut_every)
         handler.send_response(request.status)
         for name, value in headers.items():

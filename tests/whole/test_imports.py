@@ -126,7 +126,7 @@ OPENING = {
         "ranges.reader ranges.source ranges.sparse ranges.traffic resolve s3nc sizes stores "
         "stores.directory stores.inside stores.mapping stores.names stores.referencesigns "
         "stores.zip stores.zipformat target_names transport transport.budget transport.buffer "
-        "transport.policy transport.recording transport.request transport.route "
+        "transport.once transport.policy transport.recording transport.request transport.route "
         "transport.version undo url",
     ),
     *under(

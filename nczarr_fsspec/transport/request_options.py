@@ -13,27 +13,30 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from nczarr_fsspec.rc import load_rc
-from nczarr_fsspec.transport.cookies import COOKIES_OPTION, Cookies
+from nczarr_fsspec.transport.cookies import Cookies
 from nczarr_fsspec.transport.hostrc import Certificates
-from nczarr_fsspec.transport.logins import LOGINS_OPTION, NETRC_OPTION, Logins
+from nczarr_fsspec.transport.logins import Logins
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
+    COOKIES_OPTION,
+    HTTP_OPTIONS,
+    LOGINS_OPTION,
+    NETRC_OPTION,
     REDIRECTS_OPTION,
-    TIMEOUT_OPTION,
     Timeout,
 )
 from nczarr_fsspec.transport.sessions import connecting, connections, stranger
 from nczarr_fsspec.transport.shared import SharedFilesystem
 
-#: options of a request that are meant for the host that the user named; ``ssl`` may hold a
+#: options of a request that are meant for the host that was asked for; ``ssl`` may hold a
 #: client's certificate, or turn verification off. Proxies are the way to all hosts.
 _PRIVATE = ("auth", "cookies", "server_hostname", "ssl")
 #: those of each filesystem; sessions may be those of several
-_known: weakref.WeakKeyDictionary[SharedFilesystem, Habits] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[SharedFilesystem, RequestOptions] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class RequestOptions:
     """What the options of a filesystem say of its requests.
 
     Attributes
@@ -43,21 +46,21 @@ class Habits:
     given : dict
         Headers of the user, who may change them.
     options, public : dict
-        Further arguments of a request to the origin that the user named, and to others.
+        Further arguments of a request to the origin that was asked for, and to others.
     params : dict
         Added to the query.
     hops : int
         How many redirects are followed.
     origins : tuple of str or None
         Where to; see `nczarr_fsspec.transport.redirects`.
+    named : bool
+        Whether the caller named the URLs, and not a dataset.
     logins : Logins
         Who the user is to each host.
     cookies : Cookies
         What hosts gave.
     certificates : Certificates
         TLS, host by host.
-    everywhere : bool
-        Whether what rc files say for no host is for the host that was named.
     """
 
     session: Any
@@ -67,13 +70,13 @@ class Habits:
     params: Any
     hops: int
     origins: tuple[str, ...] | None
+    named: bool
     logins: Logins
     cookies: Cookies
     certificates: Certificates
-    everywhere: bool
 
     @classmethod
-    async def of(cls, shared: SharedFilesystem) -> Habits:
+    async def of(cls, shared: SharedFilesystem) -> RequestOptions:
         """Return those of an HTTP filesystem, made anew for every session."""
         session = await shared.fs.set_session()
         found = _known.get(shared)
@@ -83,30 +86,29 @@ class Habits:
         return found
 
     @classmethod
-    def _read(cls, session: Any, fs: AbstractFileSystem, timeout: Timeout) -> Habits:
+    def _read(cls, session: Any, fs: AbstractFileSystem, timeout: Timeout) -> RequestOptions:
         options: dict[str, Any] = dict(fs.kwargs)
+        ours = {name: options.pop(name, None) for name in HTTP_OPTIONS}
         given = options.pop("headers", None) or {}
         params = options.pop("params", None)
         follow = options.pop("allow_redirects", True)
         hops = int(options.pop("max_redirects", 10)) if follow else 0
-        options.pop(TIMEOUT_OPTION, None)
-        origins = options.pop(REDIRECTS_OPTION, None)
-        entries = load_rc()
-        everywhere = not options.pop(ADDRESSED_OPTION, False)
-        logins = Logins(
-            options.pop(LOGINS_OPTION, None),
-            options.pop(NETRC_OPTION, None),
-            entries,
-            everywhere=everywhere,
-        )
-        cookies = Cookies(logins.cookies, options.pop(COOKIES_OPTION, None))
         options["timeout"] = connecting(timeout)
         options["allow_redirects"] = options["auto_decompress"] = False
-        public = {name: value for name, value in options.items() if name not in _PRIVATE}
+        entries = load_rc()
+        logins = Logins(ours[LOGINS_OPTION], ours[NETRC_OPTION], entries)
         return cls(
-            *(session, given, options, public, params, hops, origins, logins, cookies),
-            Certificates(entries),
-            everywhere,
+            session=session,
+            given=given,
+            options=options,
+            public={name: value for name, value in options.items() if name not in _PRIVATE},
+            params=params,
+            hops=hops,
+            origins=ours[REDIRECTS_OPTION],
+            named=not ours[ADDRESSED_OPTION],
+            logins=logins,
+            cookies=Cookies(logins.cookies, ours[COOKIES_OPTION]),
+            certificates=Certificates(entries),
         )
 
     async def ask(
@@ -125,17 +127,19 @@ class Habits:
         session = self.session if own else stranger(self.session, self.given)
         options = self.options if own else self.public
         if "ssl" not in options:
-            tls = self.certificates.context(target, everywhere=own and self.everywhere)
+            tls = self.certificates.context(target, everywhere=own and self.named)
             options = options if tls is None else {**options, "ssl": tls}
         sent: Mapping[str, str] = {**headers, **self.given} if own else headers
-        if not (self.logins or self.cookies):
+        downgraded = first.scheme == "https" != target.scheme
+        if downgraded or not (self.logins or self.cookies):
             return session.get(target, headers=sent, **options), None
         sent = CIMultiDict(sent)
         also: Mapping[str, str] = getattr(session, "headers", {})
         said = None
         if not (own and self._says_who(target, sent, also)):
-            downgraded = first.scheme == "https" != target.scheme
-            said = await self.logins.header(target, own=own, downgraded=downgraded)
+            said = await self.logins.header(
+                target, own=own and self.named, clear=self._is_clear(first)
+            )
             if said is not None:
                 sent["Authorization"] = said
         cookie = self.cookies.header(target)
@@ -143,6 +147,15 @@ class Habits:
             users = sent.get("Cookie") or also.get("Cookie")
             sent["Cookie"] = f"{users}; {cookie}" if users else cookie
         return session.get(target, headers=sent, **options), said
+
+    def learn(self, response: aiohttp.ClientResponse, first: URL) -> None:
+        """Keep the cookies of an answer to which a request for `first` led."""
+        secure = response.url.scheme == "https" and not self._is_clear(first)
+        self.cookies.learn(response, secure=secure)
+
+    def _is_clear(self, first: URL) -> bool:
+        """Tell whether the caller named a URL without TLS."""
+        return self.named and first.scheme != "https"
 
     def _says_who(self, target: URL, sent: Mapping[str, str], also: Mapping[str, str]) -> bool:
         """Tell whether the user has given something else for the host of the URL."""

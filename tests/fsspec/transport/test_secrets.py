@@ -1,0 +1,168 @@
+"""Secrets go to no host and over no channel that they are not for, as servers see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from http.cookiejar import CookieJar
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nczarr_fsspec.addresses import AddressPolicy, Allow
+from nczarr_fsspec.ranges.source import ByteSource
+from nczarr_fsspec.resolve import resolve
+from tests.support.certificates import Certificates, make_certificates
+from tests.support.httpserver import Server
+from tests.support.loginserver import name_hosts
+
+DATA = b"CDF\x01" + bytes(60)
+SECRETS = {"Authorization", "Cookie", "X-Key"}
+Write = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def rc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Certificates) -> Write:
+    """Writes the lines of the rc file that applies; the authority of the test is trusted."""
+    path = tmp_path / "rc"
+    monkeypatch.setenv("NCRCENV_RC", str(path))
+    monkeypatch.delenv("NCRCENV_IGNORE", raising=False)
+
+    def write(*lines: str) -> None:
+        path.write_text("\n".join([f"HTTP.SSL.CAINFO={files.authority}", *lines]))
+
+    write()
+    return write
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server without TLS."""
+    name_hosts(monkeypatch)
+    with Server({"/x.nc": DATA}) as running:
+        yield running
+
+
+@pytest.fixture
+def safe(files: Certificates) -> Iterator[Server]:
+    """A server with TLS."""
+    with Server({"/x.nc": DATA}, tls=files.tls()) as running:
+        yield running
+
+
+def opened(url: str, options: dict[str, Any] | None = None) -> None:
+    source = resolve(f"{url}/x.nc#mode=bytes", options).data
+    assert isinstance(source, ByteSource)
+    assert source.head == DATA
+    source.close()
+
+
+def told(server: Server) -> list[dict[str, str]]:
+    """What each request says that is secret."""
+    return [
+        {name: text for name, text in request.headers.items() if name in SECRETS}
+        for request in server.requests
+    ]
+
+
+SESSION = SimpleNamespace(
+    headers={"Authorization": "Bearer T0ken"}, hooks={}, auth=None, cookies=CookieJar()
+)
+
+
+class TestAddressed:
+    """Hosts that a dataset names, as `allow` has them."""
+
+    @pytest.mark.parametrize(
+        ("allow", "chain"),
+        [
+            ({"http://": {}}, ""),
+            ({"http://": {"headers": {"X-More": "1"}}}, ""),
+            ({"http://": {"logins": SESSION}}, ""),
+            (["http://"], ""),
+            (True, ""),
+            (True, "bytes::"),
+            (None, ""),
+        ],
+    )
+    @pytest.mark.parametrize("master", ["/d/m.nca", "https://h.org/m.nca"])
+    def test_what_is_for_no_host(
+        self, rc: Write, plain: Server, allow: Allow, chain: str, master: str, tmp_path: Path
+    ) -> None:
+        (tmp_path / "netrc").write_text("machine there.test login me password hunter22\n")
+        rc("HTTP.CREDENTIALS.USERPASSWORD=a:b", f"HTTP.NETRC={tmp_path}/netrc")
+        if allow is None:
+            master = "/d/m.nca"
+        policy = AddressPolicy.of(
+            master, allow=allow, storage_options={"headers": {"X-Key": "master"}}
+        )
+        target = policy.resolve(f"{chain}{plain.url.replace('127.0.0.1', 'there.test')}/x.nc")
+        opened(target.removesuffix("/x.nc"), policy.options(target))
+        assert told(plain) == [{}]
+
+    def test_what_the_caller_gives_for_the_place(self, rc: Write, plain: Server) -> None:
+        rc("HTTP.CREDENTIALS.USERPASSWORD=a:b")
+        policy = AddressPolicy.of("/d/m.nca", allow={f"{plain.url}/": {}})
+        target = policy.resolve(f"{plain.url}/x.nc")
+        opened(plain.url, policy.options(target))
+        assert told(plain) == [{"Authorization": "Basic YTpi"}]
+
+    def test_a_master_in_a_chain(self, plain: Server, safe: Server) -> None:
+        """Its own host gets what is for it, and redirects of fragments are looked at."""
+        options = {"http": {"headers": {"X-Key": "own"}}}
+        policy = AddressPolicy.of(f"bytes::{plain.url}/m.nca", storage_options=options)
+        target = policy.resolve("x.nc")
+        opened(target.removesuffix("/x.nc"), policy.options(target))
+        assert told(plain) == [{"X-Key": "own"}]
+        assert policy.options(target)["http"]["redirects"] == ()
+
+
+class TestWithoutTLS:
+    def test_a_line_of_an_rc_file_for_tls(self, rc: Write, plain: Server) -> None:
+        for scheme in ("https", "HTTPS"):
+            rc(f"[{plain.url.replace('http', scheme)}]HTTP.CREDENTIALS.USERPASSWORD=a:b")
+            opened(plain.url)
+        assert told(plain) == [{}, {}]
+
+    def test_such_a_line_with_tls(self, rc: Write, safe: Server) -> None:
+        for url in (safe.url, safe.url.replace("https", "http")):
+            rc(f"[{url}]HTTP.CREDENTIALS.USERPASSWORD=a:b")
+            opened(safe.url)
+        assert told(safe) == [{"Authorization": "Basic YTpi"}] * 2
+
+    def test_the_token_of_a_session(self, rc: Write, plain: Server, safe: Server) -> None:
+        for server in (plain, safe):
+            opened(server.url, {"logins": SESSION})
+        assert told(plain) == [{}]
+        assert told(safe) == [{"Authorization": "Bearer T0ken"}]
+
+    def test_what_a_redirect_leads_to(
+        self, rc: Write, plain: Server, safe: Server, tmp_path: Path
+    ) -> None:
+        """Both are 127.0.0.1, and cookies know no ports."""
+        (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password hunter22\n")
+        rc(f"[{plain.url}]HTTP.CREDENTIALS.USERPASSWORD=a:b")
+        safe.redirect, safe.cookie = plain.url, "session=1; Path=/"
+        options = {"netrc": str(tmp_path / "netrc"), "logins": {plain.url: "T0ken"}}
+        opened(safe.url, options)
+        opened(safe.url, options)
+        assert "Authorization" in told(safe)[0]
+        assert told(plain) == [{}] * 2
+
+    def test_cookies_that_were_set_with_tls(
+        self, rc: Write, plain: Server, safe: Server, tmp_path: Path
+    ) -> None:
+        """The file of cookies says so, to other programs as well."""
+        safe.cookie = "session=1; Path=/; Max-Age=600"
+        options = {"cookie_jar": str(tmp_path / "cookies")}
+        opened(safe.url, options)
+        opened(plain.url, options)
+        opened(safe.url, options)
+        assert told(plain) == [{}]
+        assert told(safe)[-1] == {"Cookie": "session=1"}
