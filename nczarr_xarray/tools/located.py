@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -35,8 +36,15 @@ class Located(NamedTuple):
     places: Mapping[str, tuple[str, Stored | None]]
 
 
+def is_address(source: str) -> bool:
+    """Tell whether ``encoding["source"]`` says where a dataset is, as ``"mapping"`` does not."""
+    return is_url(source) or os.path.isabs(source)
+
+
 def locate(source: str, wanted: Wanted) -> Located | None:
     """Look at the metadata of a dataset; None if it cannot be opened by its name alone."""
+    if not is_address(source):
+        return None
     remote = is_url(source) and not source.startswith("file:")
     options = {TIMEOUT_OPTION: _PATIENCE} if remote else None
     try:

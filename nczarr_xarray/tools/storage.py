@@ -18,7 +18,7 @@ import xarray as xr
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.tools.chunk_grid_svg import chunk_grid_svg
-from nczarr_xarray.tools.located import Located, locate
+from nczarr_xarray.tools.located import Located, is_address, locate
 from nczarr_xarray.tools.survey import Stored
 
 _LABELS = ("variable", "shape", "chunks", "codecs", "plain", "stored")
@@ -125,9 +125,15 @@ class Storage:
         Raises
         ------
         URLError
-            If there is none, or more than one.
+            If there is none, or more than one, or one that has no address.
         """
         sources = sorted({variable.source for variable in self.variables} - {""})
+        for source in sources:
+            if not is_address(source):
+                found = (
+                    f"was read from {source!r}, which is no address; name what it was opened from"
+                )
+                raise URLError("xarray's object", found)
         if not sources:
             raise URLError("xarray's object", "was not read from a stored dataset; name one")
         if len(sources) > 1:

@@ -16,6 +16,7 @@ from nczarr_fsspec.stores.fsspec import FsspecStore
 from nczarr_fsspec.stores.referenceformat import Part
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.stores.zip import ZipStore
+from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.formats.rounds import Read, caught, together
@@ -143,7 +144,7 @@ class Survey:
     size
         Of the file in bytes; None for a tree.
     index
-        Where the parts of chunk indexes were read in the file.
+        Extents of the file that chunk indexes were read from, ascending and apart.
     errors
         Why variables cannot be read, by path.
     """
@@ -151,7 +152,7 @@ class Survey:
     facts: tuple[Facts, ...]
     others: tuple[Variable, ...]
     size: int | None = None
-    index: tuple[int, ...] = ()
+    index: tuple[Extent, ...] = ()
     errors: Mapping[str, NCZarrError] = field(default_factory=dict)
 
     def of(self, path: str) -> Facts | None:
@@ -175,11 +176,13 @@ class RecordedFile(DataFile):
 
     def __init__(self, file: DataFile) -> None:
         vars(self).update(vars(file))
-        self.starts: list[int] = []
+        self.extents: set[Extent] = set()
 
     def _extent(self, read: Read) -> Any:
-        self.starts.append(read.start)
-        return super()._extent(read)
+        found = super()._extent(read)
+        if isinstance(found, Extent):
+            self.extents.add(found)
+        return found
 
 
 def survey(opened: Opened, among: Container[str] | None = None) -> Survey:
@@ -219,7 +222,18 @@ def _of_file(file: RecordedFile, facts: list[Facts], others: tuple[Variable, ...
     found = file.parse(together(caught(one.array.locate(np.arange(one.count))) for one in few))
     tables = dict(zip((one.path for one in few), found, strict=True))
     known = tuple(Facts(f.variable, f.array, _stored(f, tables.get(f.path))) for f in facts)
-    return Survey(known, others, file.source.size, tuple(sorted(set(file.starts))))
+    return Survey(known, others, file.source.size, _joined(file.extents))
+
+
+def _joined(extents: Iterable[Extent]) -> tuple[Extent, ...]:
+    """Return extents with those made one that overlap."""
+    found: list[Extent] = []
+    for extent in sorted(extents):
+        if found and extent.start < found[-1].stop:
+            found[-1] = Extent(found[-1].start, max(found[-1].stop, extent.stop))
+        else:
+            found.append(extent)
+    return tuple(found)
 
 
 def _stored(facts: Facts, table: ChunkTable | NCZarrError | None) -> Stored | None:

@@ -109,11 +109,11 @@ def _index(case: Case) -> Iterator[Finding]:
     if begin is None or not survey.index:
         return
     # what is near the beginning comes with opening
-    behind = [start for start in survey.index if start > max(begin, HEAD_BYTES)]
+    behind = [extent for extent in survey.index if extent.start > max(begin, HEAD_BYTES)]
     last = max(f.stored.high or 0 for f in survey.facts if f.stored is not None)
     if not behind:
         return
-    if min(survey.index) >= last:
+    if survey.index[0].start >= last:
         where, code = "lies behind the data", "index-at-end"
     else:
         where, code = f"is scattered among the data, in {len(behind):,} pieces", "index-scattered"
@@ -220,6 +220,8 @@ def _lost_space(case: Case) -> Iterator[Finding]:
     if survey.size is None or any(f.stored is None for f in survey.facts) or survey.others:
         return
     known = sum(f.stored.nbytes for f in survey.facts if f.stored) + case.opening.nbytes
+    # of the index, what is near the beginning comes with opening
+    known += sum(stop - max(start, HEAD_BYTES) for start, stop in survey.index if stop > HEAD_BYTES)
     lost = survey.size - known
     if lost > max(_MATTERS, _LOST * survey.size):
         yield Finding(
@@ -227,7 +229,7 @@ def _lost_space(case: Case) -> Iterator[Finding]:
             "lost-space",
             "/",
             f"{format_size(lost)} of the file, {lost / survey.size:.0%}, are neither data nor "
-            "metadata that were read to open it: free space, or what was overwritten",
+            "metadata: free space, or what was overwritten",
             "h5repack, or nczarr copy, leave it out",
         )
 

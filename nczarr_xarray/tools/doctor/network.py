@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 import selectors
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeVar
+
+from nczarr_fsspec.errors import UsageError
 
 T = TypeVar("T")
 
@@ -32,12 +36,27 @@ class Network:
         Bytes per second of one of them at most.
     to_connect
         Seconds that a new connection takes; None for one latency, as TCP does.
+
+    Raises
+    ------
+    UsageError
+        If there can be no such network.
     """
 
     latency: float = 0.05
     bandwidth: float = 125e6
     per_connection: float = 50e6
     to_connect: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least, unit in (
+            ("latency", 0, "seconds from 0 on"),
+            ("bandwidth", 1, "bytes per second from 1 on"),
+            ("per_connection", 1, "bytes per second from 1 on"),
+        ):
+            value = getattr(self, name)
+            if not (isinstance(value, Real) and least <= float(value) < math.inf):
+                raise UsageError(name, f"{value!r} is no number of {unit}")
 
     @property
     def connecting(self) -> float:

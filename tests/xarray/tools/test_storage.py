@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -33,6 +34,25 @@ def ds() -> xr.Dataset:
 ENCODING: dict[str, Any] = {
     "t": {"zlib": True, "complevel": 4, "shuffle": True, "chunksizes": (2, 5)}
 }
+
+
+@pytest.mark.parametrize("name", ["mapping", "BytesIO object"])
+def test_what_has_no_address_is_not_looked_for(
+    ds: xr.Dataset, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another dataset lies where its name would lead, were it a path."""
+    xr.Dataset({"t": ds.t}).nczarr.to_nczarr(tmp_path / name)
+    objects: dict[str, bytes] = {}
+    ds.nczarr.to_nczarr(objects)
+    ds.nczarr.to_nczarr(tmp_path / "x.zip")
+    archive = io.BytesIO((tmp_path / "x.zip").read_bytes())
+    target: Any = objects if name == "mapping" else archive
+    monkeypatch.chdir(tmp_path)
+    with xr.open_dataset(target, engine="nczarr") as found:
+        assert found.encoding["source"] == name
+        assert str(found.nczarr).splitlines()[0] == f"stored in {name}"
+        with pytest.raises(URLError, match=f"read from '{name}', which is no address"):
+            nczarr_xarray.doctor(found)
 
 
 @pytest.mark.parametrize("suffix", ["nczarr", "nc"])

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from xarray import open_dataset
 from xarray.testing import assert_identical
 
 import nczarr_xarray
+from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.tools.doctor.propose import PROPOSALS
 from tests.support.realservers import range_server
@@ -72,6 +74,19 @@ def test_findings(tmp_path: Path, options: Any, expected: set[tuple[str, str]]) 
     assert found - expected <= {("index-scattered", "/")}
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"bandwidth": value} for value in (0, -1, math.nan, math.inf, "10MB")),
+        *({"latency": value} for value in (-0.01, math.nan, math.inf, "50ms")),
+    ],
+)
+def test_networks_that_there_cannot_be(tmp_path: Path, wrong: Any) -> None:
+    path = write(tmp_path / "x.nc")
+    with pytest.raises(UsageError, match="is no number of"):
+        nczarr_xarray.doctor(path, **wrong)
+
+
 def test_a_good_layout_has_none(tmp_path: Path) -> None:
     assert not codes(write(tmp_path / "x.nc", (50, 128, 256), (512,), zlib=True))
 
@@ -83,6 +98,20 @@ def test_large_chunks(tmp_path: Path) -> None:
         large = ds.createVariable("large", "f8", ("x",), chunksizes=(9 * MIB,), zlib=True)
         large[:10] = 1
     assert ("large-chunks", "/large") in codes(path)
+
+
+@pytest.mark.parametrize("chunks", [(1, 1), (300, 200)])
+def test_lost_space(tmp_path: Path, chunks: tuple[int, int]) -> None:
+    """What was deleted is lost; the index is not, which is larger than small chunks are."""
+    with h5py.File(tmp_path / "x.nc", "w") as file:
+        file.create_dataset("v", data=np.ones((300, 200)), chunks=chunks)
+    assert ("lost-space", "/") not in codes(tmp_path / "x.nc")
+    with h5py.File(tmp_path / "x.nc", "a") as file:
+        file["w"] = np.ones(2 * MIB)
+        file["last"] = np.ones(5)
+    with h5py.File(tmp_path / "x.nc", "a") as file:
+        del file["w"]
+    assert ("lost-space", "/") in codes(tmp_path / "x.nc")
 
 
 def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
