@@ -63,6 +63,9 @@ async def fetch_fragments(
 ) -> None:
     """Open the fragments of a selection, and fetch their parts, as `FragmentReader.read` does.
 
+    `AT_A_TIME` fragments are under way together, and none of them waits for a step of another. So
+    of each so many, only the steps of one count for the transport: of the one that has the most.
+
     Parameters
     ----------
     alike
@@ -70,8 +73,8 @@ async def fetch_fragments(
     """
     entire, grid = needs_names(array), FragmentGrid(array)
     files, gate = AlikeFiles(entire=entire), asyncio.Semaphore(AT_A_TIME)
-
-    taken: list[list[tuple[float, float]]] = []
+    #: of each fragment, in the order in which they are begun
+    steps: list[list[tuple[float, float]]] = []
 
     async def fetch(part: Part) -> None:
         address, name, _ = array.fragments.places(part.number)[0]
@@ -79,9 +82,8 @@ async def fetch_fragments(
         options = options_for(name, None, entire=entire)
         remote = RemoteVariable(source, None, options, name, RehearsedFile)
         async with gate:
-            own: list[tuple[float, float]] = []
-            taken.append(own)
-            STEPS.set(own)
+            steps.append([])
+            STEPS.set(steps[-1])
             found = await remote.open(partial(files.pattern, name))
             if found is None:
                 raise FormatError(address, "is no file whose parts can be read")
@@ -95,7 +97,6 @@ async def fetch_fragments(
 
     plan = plan_outer(key, array.shape, grid.edges)
     await gather_or_cancel(*(fetch(part) for _, part in grid.parts(plan) if part is not None))
-    # what others did meanwhile, a fragment did not wait for
-    for at in range(0, len(taken), AT_A_TIME):
-        longest: list[tuple[float, float]] = max(taken[at : at + AT_A_TIME], key=len)
+    for at in range(0, len(steps), AT_A_TIME):
+        longest: list[tuple[float, float]] = max(steps[at : at + AT_A_TIME], key=len)
         transport.steps += longest
