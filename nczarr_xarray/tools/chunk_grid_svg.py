@@ -41,9 +41,9 @@ def chunk_grid_svg(shape: Sequence[int], grid: Sequence[int]) -> str:
             ),
         ]
     outline = f"M0 {back:.1f}l{back:.1f} {-back:.1f}h{wide:.1f}v{high:.1f}l{-back:.1f} {back:.1f}"
-    full_wide, full_high = wide + back + 5 * _MARGIN, high + back + _MARGIN
-    return (
-        f'<svg width="{full_wide:.0f}" height="{full_high:.0f}" font-size="11">'
+    size = f"{wide + back + 5 * _MARGIN:.0f}", f"{high + back + _MARGIN:.0f}"
+    return (  # pages that scale pictures need the box; without it they cut them
+        f'<svg width="{size[0]}" height="{size[1]}" viewBox="0 0 {" ".join(size)}" font-size="11">'
         f'<path d="{outline}h{-wide:.1f}z" fill="#e3edf9"/>'
         f'<path d="{"".join(lines)}" stroke="#5b6b7b" fill="none"/>'
         f"{''.join(_numbers(shape, wide, high, back))}</svg>"
@@ -58,7 +58,7 @@ def _numbers(shape: Sequence[int], wide: float, high: float, back: float) -> Ite
         (wide + back / 2 + 3, back / 2 + high + 8),
     ]
     for length, (x, y) in zip(reversed(shape), places, strict=False):
-        yield f'<text x="{x:.0f}" y="{y:.0f}">{length:,}</text>'
+        yield f'<text x="{x:.0f}" y="{y:.0f}" fill="currentColor">{length:,}</text>'
 
 
 def _borders(count: int, length: float) -> list[float]:

@@ -177,6 +177,8 @@ def test_chunk_grids_are_drawn(shape: tuple[int, ...], chunks: tuple[int, ...], 
     dims = [f"d{axis}" for axis in range(len(shape))]
     drawing = StoredVariable.of("v", xr.Variable(dims, data, encoding=encoding)).drawing()
     svg = ET.fromstring(drawing)
+    size = svg.attrib["width"], svg.attrib["height"]
+    assert svg.attrib["viewBox"].split() == ["0", "0", *size]  # so that no page cuts it
     assert svg[1].attrib["d"].count("M") == lines
     shown = [text.text for text in svg.iter("text")]
     assert shown == [f"{length:,}" for length in shape[:-4:-1]]
