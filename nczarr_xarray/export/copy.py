@@ -187,7 +187,7 @@ def plan_import(
         rest = [name for name in dataset.variables if name not in set(known)]
         dataset = dataset[[*known, *rest]]  # xarray has moved the index variables
         unlimited = () if fixed else None
-        exporter.add(path, _as_stored(dataset, layout), Options({}, unlimited, encoded=True))
+        exporter.add(path, as_stored(dataset, layout), Options({}, unlimited, encoded=True))
     contents = exporter.contents
     contents.items[:] = [aligned_item(i, (0,) * i.source.ndim) for i in contents.items]
     exporter.problems += problems(contents.root, profile)
@@ -222,8 +222,8 @@ def _declared(source: Any, *, fixed: bool) -> tuple[Group, dict[str, list[str]]]
     return contents.root, order
 
 
-def _as_stored(dataset: xr.Dataset, layout: CopyLayout) -> xr.Dataset:
-    """Return a dataset of `open_other` with what decoding removed, in a new layout."""
+def as_stored(dataset: xr.Dataset, layout: CopyLayout = AS_IN_SOURCE) -> xr.Dataset:
+    """Return a dataset that was opened `AS_STORED` with what decoding removed, in a new layout."""
     dataset = dataset.copy()
     for name, variable in dataset.variables.items():
         encoding = variable.encoding

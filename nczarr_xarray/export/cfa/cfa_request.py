@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.s3nc import CONFIG_OPTION, configuration
+from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, Naming
 from nczarr_xarray.export.cfa.parts import SubarrayShape
 from nczarr_xarray.export.update import RegionLike
+
+#: Bytes of the largest fragment, where neither the caller nor S3netCDF4's configuration says it.
+DEFAULT_SIZE = "50MB"
 
 Mode: TypeAlias = Literal["w-", "w", "a", "r+"]
 
@@ -20,20 +25,29 @@ _NAMINGS = ("s3nc2", "seed")
 
 @dataclass(frozen=True, slots=True)
 class CfaRequest:
-    """What is asked for; the parameters are those of `nczarr_xarray.to_cfa`."""
+    """What is asked for; the parameters are those of `nczarr_xarray.to_cfa`.
 
-    format: Literal["CFA3", "CFA4"] | None
-    version: str | None
+    Parameters
+    ----------
+    most
+        Bytes of the largest fragment.
+    encoded
+        Whether the dataset has values and attributes as they are to be stored.
+    """
+
     most: int
-    subarray_shape: SubarrayShape | None
-    fragment_format: FragmentFormat | None
-    mode: Mode
-    append_dim: Hashable | None
-    region: RegionLike | None
-    encoding: Mapping[Any, Any] | None
-    unlimited_dims: Iterable[Hashable] | None
-    naming: Naming
+    format: Literal["CFA3", "CFA4"] | None = None
+    version: str | None = None
+    subarray_shape: SubarrayShape | None = None
+    fragment_format: FragmentFormat | None = None
+    mode: Mode = "w-"
+    append_dim: Hashable | None = None
+    region: RegionLike | None = None
+    encoding: Mapping[Any, Any] | None = None
+    unlimited_dims: Iterable[Hashable] | None = None
+    naming: Naming = "s3nc2"
     relative: bool | None = None
+    encoded: bool = False
 
     @property
     def master_kind(self) -> Literal["netCDF3", "netCDF4"]:
@@ -68,3 +82,10 @@ class CfaRequest:
             )
         if self.fragment_format == "netCDF4":
             raise ExportError(url, "CFA3 has no netCDF-4 fragments: write format='CFA4'")
+
+
+def largest_fragment(given: int | str | None, storage_options: Mapping[str, Any] | None) -> int:
+    """Return the bytes of the largest fragment."""
+    if given is None:
+        given = configuration((storage_options or {}).get(CONFIG_OPTION)).max_object_size
+    return parse_size(DEFAULT_SIZE if given is None else given, "max_object_size")

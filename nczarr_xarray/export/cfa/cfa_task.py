@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -18,6 +20,7 @@ from nczarr_xarray.export.cfa.content import Content, file_bytes, items
 from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.parts import Divided
+from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES
 from nczarr_xarray.export.new import plan_contents
 from nczarr_xarray.export.parallel import compute, write_blocks
 from nczarr_xarray.export.progress import Progress
@@ -57,6 +60,8 @@ class CfaTask:
         Whether there may be a master already.
     new, old
         Keys of fragments that are written, and of those that are not needed afterwards.
+    before
+        A function to call before the master is put; if it raises, nothing stays.
     """
 
     place: MasterPlace
@@ -67,6 +72,7 @@ class CfaTask:
     master: Content
     replaces: bool
     old: list[str] = field(default_factory=list)
+    before: Callable[[], None] | None = None
     _committing: bool = False
 
     @property
@@ -83,6 +89,8 @@ class CfaTask:
             )
             self._write_eager(progress)
             self._write_lazy(progress)
+            if self.before is not None:
+                self.before()
             if data is None:
                 self._put_tree(progress)
             else:
@@ -116,26 +124,19 @@ class CfaTask:
                 self.claim.release()
 
     def _write_eager(self, progress: Progress) -> None:
-        """Write the fragments of data that are in memory."""
+        """Write the fragments of data that are not of dask, which are read one by one."""
         eager = [flow for flow in self.flows if _lazy_data(flow) is None]
         progress.expect(sum(_nbytes(flow) for flow in eager))
-        many = min(self.place.store.parallel, _AT_A_TIME)
-        if many < 2:
-            for flow in eager:
-                for first, values in _blocks(flow):
-                    flow.writer.write(values, first)
-                    progress.advance(values.nbytes)
-            return
-        with ThreadPoolExecutor(many, thread_name_prefix="nczarr-fragment") as pool:
-            waiting = {
-                pool.submit(flow.writer.write, values, first): values.nbytes
-                for flow in eager
-                for first, values in _blocks(flow)
-            }
-            with on_error(lambda: [one.cancel() for one in waiting]):
-                for one, nbytes in waiting.items():
-                    one.result()
-                    progress.advance(nbytes)
+        for flow in eager:
+            fragment = _nbytes(flow) // max(1, math.prod(flow.divided.grid))
+            many = max(2, min(_AT_A_TIME, IN_FLIGHT_BYTES // max(1, fragment)))
+            many = min(self.place.store.parallel, many)
+            if many > 1:
+                _write_together(flow, many, progress)
+                continue
+            for first, values in _blocks(flow):
+                flow.writer.write(values, first)
+                progress.advance(values.nbytes)
 
     def _write_lazy(self, progress: Progress) -> None:
         """Write the fragments of dask's arrays, each where its block is computed."""
@@ -205,13 +206,33 @@ def _nbytes(flow: Flow) -> int:
     return int(source.nbytes)
 
 
+def _write_together(flow: Flow, many: int, progress: Progress) -> None:
+    """Write fragments in several threads, while this one reads the next ones."""
+    waiting: deque[tuple[Future[int], int]] = deque()
+
+    def settle_first() -> None:
+        future, nbytes = waiting.popleft()
+        future.result()
+        progress.advance(nbytes)
+
+    with (
+        ThreadPoolExecutor(many, thread_name_prefix="nczarr-fragment") as pool,
+        on_error(lambda: [future.cancel() for future, _ in waiting]),
+    ):
+        for first, values in _blocks(flow):
+            if len(waiting) == many:
+                settle_first()
+            waiting.append((pool.submit(flow.writer.write, values, first), values.nbytes))
+        while waiting:
+            settle_first()
+
+
 def _blocks(flow: Flow) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """Yield the fragments of data that are in memory, each with its position."""
+    """Yield the data of each fragment, with their position; they are read now."""
     source = flow.divided.item.source
     assert isinstance(source, xr.Variable)
-    data = np.asarray(source.data)
     borders = flow.divided.blocks
     for position in np.ndindex(flow.divided.grid):
         pairs = [*zip(borders, position, strict=True)]
-        first = tuple(int(edge[at]) for edge, at in pairs)
-        yield first, data[tuple(slice(int(edge[at]), int(edge[at + 1])) for edge, at in pairs)]
+        part = tuple(slice(int(edge[at]), int(edge[at + 1])) for edge, at in pairs)
+        yield tuple(along.start for along in part), source[part].values

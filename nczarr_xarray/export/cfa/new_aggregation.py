@@ -50,7 +50,7 @@ def plan_new(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) -> Cf
     fragments = request.fragment_format or kind
     classic = "netCDF3" in (kind, fragments)
     divider = Divider(classic=classic, most=request.most, shape=request.subarray_shape)
-    asked = Options(request.encoding or {}, request.unlimited_dims)
+    asked = Options(request.encoding or {}, request.unlimited_dims, request.encoded)
     parts = divider.parts(place.url, dataset, asked)
     replaces = request.mode == "w"
     if not replaces:

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.s3nc import CONFIG_OPTION, configuration
-from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.backend._compat import dataarray_to_dataset
 from nczarr_xarray.export.cfa.aggregation_change import plan_update
-from nczarr_xarray.export.cfa.cfa_request import CfaRequest, Mode
+from nczarr_xarray.export.cfa.cfa_request import CfaRequest, Mode, largest_fragment
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, MasterPlace, Naming
 from nczarr_xarray.export.cfa.new_aggregation import plan_new
 from nczarr_xarray.export.cfa.parts import SubarrayShape
@@ -22,9 +20,6 @@ from nczarr_xarray.export.update import RegionLike
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
-
-#: Bytes of the largest fragment, where neither the caller nor S3netCDF4's configuration says it.
-DEFAULT_SIZE = "50MB"
 
 
 def to_cfa(
@@ -133,7 +128,7 @@ def to_cfa(
     request = CfaRequest(
         format=format,
         version=cfa_version,
-        most=_most(max_object_size, storage_options),
+        most=largest_fragment(max_object_size, storage_options),
         subarray_shape=subarray_shape,
         fragment_format=fragment_format,
         mode=mode or default,
@@ -150,13 +145,6 @@ def to_cfa(
     task = plan(place, dataset, request)
     with Progress("export", shown=bool(progress), callback=callback) as shown:
         task.run(shown)
-
-
-def _most(given: int | str | None, storage_options: Mapping[str, Any] | None) -> int:
-    """Return the bytes of the largest fragment."""
-    if given is None:
-        given = configuration((storage_options or {}).get(CONFIG_OPTION)).max_object_size
-    return parse_size(DEFAULT_SIZE if given is None else given, "max_object_size")
 
 
 def _dataset(obj: Any, url: str) -> xr.Dataset:

@@ -8,8 +8,10 @@ import xarray as xr
 
 from nczarr_fsspec.errors import LossWarning, caller_level
 from nczarr_xarray.backend.data_store import open_group
-from nczarr_xarray.export.cfa.to_cfa import to_cfa
-from nczarr_xarray.export.copy import AS_STORED
+from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment
+from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.new_aggregation import plan_new
+from nczarr_xarray.export.copy import AS_STORED, as_stored
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.parallel import distributed_client
 
@@ -22,22 +24,20 @@ def copy(request: CopyRequest) -> None:
             names = ", ".join(group.path for group in groups)
             reason = f"an aggregation has no groups: {names} are left out"
             warnings.warn(f"{request.target}: {reason}", LossWarning, stacklevel=caller_level())
-        dataset = open_group(source, root, **AS_STORED)
-        for variable in dataset.variables.values():
-            if "_FillValue" not in variable.attrs:
-                variable.encoding["_FillValue"] = None  # xarray gives numbers one of its own
+        dataset = as_stored(open_group(source, root, **AS_STORED))
         if distributed_client() is not None:
             dataset = _by_chunks(dataset)
-        to_cfa(
-            dataset,
-            request.target,
-            cfa_version=request.option("cfa_version", "1.13"),
-            max_object_size=request.option("max_object_size"),
+        place = MasterPlace.find(request.target, request.target_options)
+        asked = CfaRequest(
+            largest_fragment(request.option("max_object_size"), request.target_options),
+            version=request.option("cfa_version", "1.13"),
             mode=request.mode,
-            storage_options=request.target_options,
-            progress=request.shown,
+            encoded=True,
         )
-        source.refuse_changed()
+        task = plan_new(place, dataset, asked)
+        task.before = source.refuse_changed
+        with request.progress() as progress:
+            task.run(progress)
 
 
 def _by_chunks(dataset: xr.Dataset) -> xr.Dataset:

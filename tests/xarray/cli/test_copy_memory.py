@@ -12,10 +12,12 @@ import netCDF4
 import numpy as np
 import pytest
 
+from nczarr_xarray.chunks import cache
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import steps
+from tests.support.memory import little_memory
 from tests.support.ncwriter import ramp
 
 MB = 1_000_000
@@ -139,3 +141,21 @@ def test_memory_stays_within_the_limit(tmp_path: Path, old: tuple[int, ...] | No
     assert int(peak) * 1024 <= limit
     sample = ["--sample", "20"]
     assert main(["compare", str(tmp_path / "x.nc"), str(tmp_path / "y"), *sample]) == 0
+
+
+@pytest.mark.parametrize("place", ["", "memory://aggregation"], ids=["directory", "objects"])
+def test_aggregations_are_written_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    shape = (48, 500, 500)  # 48 MB
+    monkeypatch.setattr(cache, "MOST_BYTES", 0)
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as nc:
+        names = [nc.createDimension(f"d{i}", n).name for i, n in enumerate(shape)]
+        nc.Conventions = "CF-1.13"
+        v = nc.createVariable("v", "f4", names, chunksizes=(1, 500, 500), zlib=True, complevel=1)
+        for step in range(shape[0]):
+            v[step] = step
+    target = f"{place}{tmp_path}/y.nca"
+    with little_memory(20 * MB):
+        copy(tmp_path / "x.nc", target, "--max-object-size", "1MB")
+    assert main(["compare", str(tmp_path / "x.nc"), target]) == 0

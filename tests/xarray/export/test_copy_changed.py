@@ -11,10 +11,11 @@ import pytest
 import xarray as xr
 
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.export.cfa.cfa_task import CfaTask
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_task import WriteTask
 
-VALUES = xr.Dataset({"v": (("t", "x"), np.ones((6, 4)))})
+VALUES = xr.Dataset({"v": (("t", "x"), np.ones((6, 4)))}, attrs={"Conventions": "CF-1.13"})
 
 
 def write(target: object, values: xr.Dataset = VALUES, **options: Any) -> None:
@@ -35,6 +36,7 @@ def change_meanwhile(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]
         return changed
 
     monkeypatch.setattr(WriteTask, "finish", before(WriteTask.finish))
+    monkeypatch.setattr(CfaTask, "run", before(CfaTask.run))
     read = StoredSource.read
 
     def last(self: StoredSource, part: tuple[slice, ...]) -> np.ndarray:
@@ -45,7 +47,7 @@ def change_meanwhile(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]
     monkeypatch.setattr(StoredSource, "read", last)
 
 
-@pytest.mark.parametrize("target", ["y.nczarr", "y.zip", "y.zarr3", "y.nc", "y.nc3"])
+@pytest.mark.parametrize("target", ["y.nczarr", "y.zip", "y.zarr3", "y.nc", "y.nc3", "y.nca"])
 @pytest.mark.parametrize("anew", [True, False], ids=["replaced", "region"])
 @pytest.mark.parametrize("place", ["", "memory://changed"], ids=["directory", "objects"])
 def test_no_copy_of_two_states(

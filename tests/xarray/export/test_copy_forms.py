@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import netCDF4
 import numcodecs
 import numpy as np
 import pytest
@@ -213,3 +214,31 @@ def test_padding_of_compounds_is_not_stored(tmp_path: Path) -> None:
     with xr.open_dataset(target, engine="nczarr") as back:
         assert back["v"].dtype.itemsize == 1 + 8 + 2 * 9
         np.testing.assert_array_equal(back["filled"].values["y"], [3] * 10)
+
+
+# -- aggregations --------------------------------------------------------------------------------
+
+
+def test_an_aggregation_has_what_is_stored(tmp_path: Path) -> None:
+    """Characters stay characters, packed numbers packed, byte order and fill values as they are."""
+    rng = np.random.default_rng(5)
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as nc:
+        nc.Conventions = "CF-1.13"
+        nc.createDimension("t", None)
+        nc.createDimension("x", 30)
+        nc.createVariable("t", "f8", ("t",))[:] = np.arange(16)
+        storage: dict[str, Any] = {"chunksizes": (4, 30), "zlib": True, "complevel": 3}
+        v = nc.createVariable("v", ">f4", ("t", "x"), endian="big", fill_value=-1, **storage)
+        v[:] = rng.normal(size=(16, 30))
+        v.setncatts({"scale_factor": 0.5, "missing_value": np.float32(-9)})
+        nc.createVariable("c", "S1", ("t", "x"))[:] = rng.choice([b"a", b"", b"c"], (16, 30))
+        nc.createVariable("b", "i1", ("t", "x")).setncattr("dtype", "bool")
+        nc["b"][:] = rng.integers(0, 2, (16, 30))
+        nc.createVariable("s", str, ("t",))[:] = np.array(["é" * i for i in range(16)], object)
+    target = str(tmp_path / "y.nca")
+    copied(tmp_path / "x.nc", target, "--max-object-size", "200B", "--verify")
+    fragments = sorted((tmp_path / "y").glob("y.v.*"))
+    assert len(fragments) > 4
+    with netCDF4.Dataset(fragments[0]) as nc:
+        assert nc["v"].endian() == "big"
+        assert nc["v"].filters()["complevel"] == 3
