@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,8 @@ from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
 from nczarr_fsspec.transport.filesystems import (
     is_async,
     is_s3,
+    keys_number,
+    renewed,
     s3_code,
     wants_credentials,
     without_secrets,
@@ -203,7 +205,7 @@ class FsspecWriter(WritableStore):
         request = {"Bucket": bucket, "Delete": {"Objects": objects, "Quiet": True}}
         with self._naming(paths[0], "deleted", "delete"):
             # not fs._bulk_delete, which forgets what could not be deleted
-            answer = await fs._call_s3("delete_objects", **request)
+            answer = await self._tried(partial(fs._call_s3, "delete_objects", **request))
         for failed in answer.get("Errors", ()):
             if failed.get("Code") != "NoSuchKey":
                 raise StoreError(
@@ -227,7 +229,7 @@ class FsspecWriter(WritableStore):
             try:
                 if is_s3(self._fs):  # its _find asks for the path itself where nothing is below
                     fs = self._transport.shared.fs
-                    found = await fs._lsdir(path, delimiter="", refresh=True)
+                    found = await self._tried(partial(fs._lsdir, path, delimiter="", refresh=True))
                     return [entry["name"] for entry in found]
                 names: list[str] = await self._call("find", path)
                 return names
@@ -248,14 +250,21 @@ class FsspecWriter(WritableStore):
 
     async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the filesystem, and again after a moment where a failure may pass."""
+        return await self._tried(partial(self._transport.shared.call, method, *args, **kwargs))
+
+    async def _tried(self, call: Callable[[], Awaitable[T]]) -> T:
+        fs = self._transport.shared.fs
         for pause in self.pauses:
+            number = keys_number(fs)
             try:
-                return await self._transport.shared.call(method, *args, **kwargs)
+                return await call()
             except Exception as error:
-                if not _may_pass(self._fs, error):
+                if renewed(fs, error, number):
+                    continue
+                if not _may_pass(fs, error):
                     raise
             await asyncio.sleep(pause)
-        return await self._transport.shared.call(method, *args, **kwargs)
+        return await call()
 
     @contextmanager
     def _naming(self, path: str, what: str, kind: Kind, nbytes: int = 0) -> Iterator[None]:

@@ -23,6 +23,10 @@ ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
 #: what other people's filesystems raise when a connection goes
 BROKEN = (ConnectionError, TimeoutError, EOFError)
 _SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas|connection", re.IGNORECASE)
+#: what is told of keys that `renewed` knows
+EXPIRED = "the credentials have expired"
+#: how S3 says that keys were good for a while only; an answer to HEAD has its status alone
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "400"})
 #: what to say where access is denied, by protocol
 _LOGINS = {
     "s3": (
@@ -115,6 +119,24 @@ def without_secrets(fs: AbstractFileSystem, error: Exception) -> str:
         if isinstance(value, str) and value and _SECRET_OPTION.search(name):
             text = text.replace(value, "***")
     return f"{type(error).__name__}: {text}"
+
+
+def keys_number(fs: AbstractFileSystem) -> int:
+    """Return which keys a request of `fs` has, of those that a function returns one by one."""
+    number: int = getattr(getattr(fs, "session", None), "number", 0)
+    return number
+
+
+def renewed(fs: AbstractFileSystem, error: Exception, number: int) -> bool:
+    """Tell whether S3 refused keys that have expired, and a function returns others.
+
+    Parameters
+    ----------
+    number
+        What `keys_number` was before the request.
+    """
+    expired = getattr(getattr(fs, "session", None), "expired", None)  # of `RenewedSession`
+    return expired is not None and s3_code(error) in _EXPIRED and bool(expired(number))
 
 
 def wants_credentials(fs: AbstractFileSystem, error: Exception) -> bool:

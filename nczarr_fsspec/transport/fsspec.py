@@ -15,10 +15,13 @@ from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.filesystems import (
     ABSENT,
     BROKEN,
+    EXPIRED,
     check_bucket,
     fail,
     is_beyond,
+    keys_number,
     names_below,
+    renewed,
     within,
     without_secrets,
 )
@@ -121,6 +124,7 @@ class FsspecTransport(Transport):
 
     async def _asked(self, path: str, call: Awaitable[T], left: float) -> T | None:
         """Return what `call` returns about `path`; None if that is not there."""
+        number = keys_number(self.shared.fs)
         try:
             async with within(left):
                 return await call
@@ -132,6 +136,8 @@ class FsspecTransport(Transport):
         except MemoryError:
             raise StoreError(self.describe(path), "does not fit into memory") from None
         except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
+            if renewed(self.shared.fs, error, number):
+                raise TransientError(EXPIRED) from None
             if (transient := self._transient(error)) is not None:
                 raise transient from None
             fail(self.recipe, path, error)

@@ -21,9 +21,12 @@ from nczarr_fsspec.transport.answers import BUSY, TRANSIENT, read_answer, retry_
 from nczarr_fsspec.transport.bodies import Response
 from nczarr_fsspec.transport.filesystems import (
     ABSENT,
+    EXPIRED,
     check_bucket,
     fail,
     is_beyond,
+    keys_number,
+    renewed,
     s3_code,
     within,
 )
@@ -31,7 +34,6 @@ from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.policy import TOO_LONG, Clock, Timeout, TransientError
 from nczarr_fsspec.transport.request import Answer, Request, range_text
 from nczarr_fsspec.transport.s3form import UnusualError, condition, forms_of
-from nczarr_fsspec.transport.s3session import RenewedSession
 from nczarr_fsspec.transport.version import FileVersion, changed
 
 #: what S3 calls being asked too often
@@ -39,8 +41,6 @@ _SLOW_DOWN = frozenset({"SlowDown", "Throttling", "ThrottlingException", "TooMan
 #: how it says that an object is another version, and that it is the one that is known
 _CHANGED = frozenset({"412", "PreconditionFailed"})
 _SAME = frozenset({"304", "NotModified"})
-#: how it says that keys were good for a while only
-_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 #: what botocore raises when time is up, and when a connection goes
 _LATE = (ReadTimeoutError, ConnectTimeoutError, TimeoutError)
 _BROKEN = (*S3_RETRYABLE_ERRORS, *_LATE, ConnectionError)
@@ -86,8 +86,7 @@ class S3Transport(FsspecTransport):
         own = type(self.recipe)._cat_file is S3FileSystem._cat_file
         if not own and request.route is None:
             return await super()._attempt(request, left)
-        path, session = request.path, self.shared.fs.session
-        number = session.number if isinstance(session, RenewedSession) else 0
+        path, number = request.path, keys_number(self.shared.fs)
         try:
             async with self._object(request, left) as (response, clock):
                 return await read_answer(response, clock, request)
@@ -98,8 +97,8 @@ class S3Transport(FsspecTransport):
             return None
         except Exception as error:  # noqa: BLE001 - botocore's, and what s3fs makes of them
             code, version = s3_code(error), request.version
-            if code in _EXPIRED and isinstance(session, RenewedSession) and session.expired(number):
-                raise TransientError("the credentials have expired") from None
+            if renewed(self.shared.fs, error, number):
+                raise TransientError(EXPIRED) from None
             if code in _SAME and request.unless is not None:
                 return Answer((), request.unless)
             if version is not None and (code in _CHANGED or is_beyond(error)):

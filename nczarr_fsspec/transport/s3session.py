@@ -9,6 +9,7 @@ Source: aiobotocore 2.26 to 3.10; earthaccess 0.17.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from aiobotocore.session import AioSession
 from botocore.credentials import ReadOnlyCredentials
 
 from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.transport.once import Once
 from nczarr_fsspec.transport.policy import CREDENTIALS_OPTION
 from nczarr_fsspec.transport.s3client import use_shared_descriptions
 
@@ -43,7 +45,7 @@ def session_of(source: Any) -> RenewedSession:
     ----------
     source
         A function that returns them as a mapping, in the spelling of NASA, the AWS tools,
-        botocore or s3fs; or an object of botocore's that renews them itself.
+        botocore or s3fs; or an object of botocore's or aiobotocore's that renews them itself.
 
     Raises
     ------
@@ -93,7 +95,7 @@ class _Renewed(AioCredentials):  # type: ignore[misc]
         self._source = source
         self._known: ReadOnlyCredentials | None = None
         self._due = math.inf
-        self._asking: asyncio.Future[None] | None = None
+        self._question: Once[ReadOnlyCredentials] = Once()
         self.number = 0
 
     def expired(self, number: int) -> bool:
@@ -104,30 +106,29 @@ class _Renewed(AioCredentials):  # type: ignore[misc]
         return True
 
     async def get_frozen_credentials(self) -> Any:
-        if not callable(self._source):  # botocore's
-            needed = getattr(self._source, "refresh_needed", bool)()
-            frozen = self._source.get_frozen_credentials
-            return await asyncio.to_thread(frozen) if needed else frozen()
-        while self._known is None or time.time() >= self._due:
-            asking = self._asking
-            if asking is None or asking.get_loop() is not asyncio.get_running_loop():
-                await self._renew()
-                break
-            await asyncio.shield(asking)
+        if not callable(self._source):
+            return await self._of_botocore()
+        if self._known is None or time.time() >= self._due:
+            return await self._question.ask(self._renewed)
         return self._known
 
-    async def _renew(self) -> None:
-        asking = self._asking = asyncio.get_running_loop().create_future()
-        try:
-            began = time.time()
-            found = await asyncio.to_thread(_called, self._source)
-            self.number += 1
-            self._known = ReadOnlyCredentials(found["key"], found["secret"], found["token"])
-            end = _seconds(found["end"])
-            self._due = end - min(_EARLY, max(0.0, end - began) / 2)
-        finally:
-            asking.set_result(None)
-            self._asking = None
+    async def _of_botocore(self) -> Any:
+        needed = getattr(self._source, "refresh_needed", bool)()
+        frozen = self._source.get_frozen_credentials
+        found = await asyncio.to_thread(frozen) if needed else frozen()
+        return await found if inspect.isawaitable(found) else found  # aiobotocore's
+
+    async def _renewed(self) -> ReadOnlyCredentials:
+        began = time.time()
+        found = await asyncio.to_thread(_called, self._source)
+        end = _seconds(found["end"])
+        if end <= time.time():
+            reason = f"the function returned keys that have ended already ({found['end']})"
+            raise StoreError(CREDENTIALS_OPTION, reason)
+        self.number += 1
+        self._known = ReadOnlyCredentials(found["key"], found["secret"], found["token"])
+        self._due = end - min(_EARLY, (end - began) / 2)
+        return self._known
 
 
 def _called(function: Callable[[], Any]) -> dict[str, Any]:

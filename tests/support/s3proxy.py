@@ -21,6 +21,8 @@ class Proxy(ThreadingHTTPServer):
     first, how
         From which change on, counted by `number`, all of them fail, and with which status;
         ``"cut"`` ends the connection instead.
+    expired
+        How many requests are yet told that their keys have expired.
     at
         What is done at a request, counted by `requests`, whose connection is cut then. Meanwhile
         no other request is answered.
@@ -34,6 +36,7 @@ class Proxy(ThreadingHTTPServer):
         self.number = 0
         self.first = 10**9
         self.how: int | str = 503
+        self.expired = 0
         self.at: dict[int, Callable[[], None]] = {}
         self.requests = 0
         self.lock = threading.Lock()
@@ -43,6 +46,12 @@ class Proxy(ThreadingHTTPServer):
         with self.lock:
             self.number += 1
             return self.number >= self.first
+
+    def expires(self) -> bool:
+        """Whether the keys of this request have expired."""
+        with self.lock:
+            self.expired -= 1
+            return self.expired >= 0
 
     def interrupted(self) -> bool:
         """Do what is to be done at this request; whether there was something."""
@@ -62,6 +71,9 @@ class _Forward(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.server.interrupted():
             self.close_connection = True
+            return
+        if self.server.expires():
+            self._answer(400, {}, _XML.replace(b"ServiceUnavailable", b"ExpiredToken"))
             return
         if self.command in ("PUT", "POST", "DELETE") and self.server.fails():
             if self.server.how == "cut":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
 import pickle
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,13 +23,18 @@ import pytest
 from nczarr_fsspec import FsspecStore, StoreError
 from nczarr_fsspec.aws import storage_options
 from nczarr_fsspec.errors import AccessDeniedError, URLError
+from nczarr_fsspec.filesystem_place import open_filesystem
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.resolve import open_keystore, resolve
+from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy as _policy
+from nczarr_fsspec.transport import s3session
 from nczarr_fsspec.transport.request import Extent
 from nczarr_fsspec.transport.s3session import _seconds, session_of
 from nczarr_fsspec.url import parse_url
 from tests.support.httpserver import Request, Server
+from tests.support.s3proxy import proxy_to
+from tests.support.s3server import S3Server
 
 pytest.importorskip("s3fs")
 
@@ -145,13 +152,45 @@ class TestFunctions:
         source.close()
 
     @pytest.mark.slow
-    def test_those_that_end_soon_are_not_used(self, bucket: Bucket) -> None:
-        make, made = function(datetime.now(UTC) - timedelta(days=1))
+    def test_those_that_end_soon_are_not_used(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        now = 1000.0
+        monkeypatch.setattr(s3session, "time", SimpleNamespace(time=lambda: now))
+        make, made = function(2000)
         source = opened(bucket, credentials=make)
         count = len(made)
+        now = 1701.0
         source.run(source.fetch(EXTENTS[:1]))
         assert len(made) > count >= 1
         source.close()
+
+    def test_those_that_have_ended(self, bucket: Bucket) -> None:
+        make, made = function("2001-01-01 00:00:00+00:00")
+        with pytest.raises(StoreError, match=r"have ended already \(2001-01-01"):
+            opened(bucket, credentials=make)
+        assert len(made) == 1
+        assert not bucket.requests
+
+    def test_all_that_wait_get_the_error(self) -> None:
+        """A source that fails is not called by one request after the other."""
+        calls: list[int] = []
+        go = threading.Event()
+
+        def fails() -> Any:
+            assert go.wait(60)
+            calls.append(1)
+            raise RuntimeError
+
+        async def read() -> list[Any]:
+            keys = session_of(fails)._credentials
+            tasks = [asyncio.ensure_future(keys.get_frozen_credentials()) for _ in range(100)]
+            await asyncio.sleep(0)
+            go.set()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert {type(error) for error in asyncio.run(read())} == {StoreError}
+        assert len(calls) == 1
 
     @pytest.mark.slow
     def test_after_pickling(self, bucket: Bucket) -> None:
@@ -175,7 +214,8 @@ class TestFunctions:
         store.close()
 
     @pytest.mark.slow
-    def test_objects_of_botocore(self, bucket: Bucket) -> None:
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    def test_objects_of_botocore(self, bucket: Bucket, asynchronous: bool) -> None:
         """Those renew themselves, and say when that is due."""
         made: list[str] = []
 
@@ -183,7 +223,11 @@ class TestFunctions:
             made.append("")
             return SimpleNamespace(access_key=f"KEY{len(made)}", secret_key="s", token="t")
 
-        keys = SimpleNamespace(get_frozen_credentials=frozen, refresh_needed=lambda: len(made) % 2)
+        async def awaited() -> Any:
+            return frozen()
+
+        get = awaited if asynchronous else frozen
+        keys = SimpleNamespace(get_frozen_credentials=get, refresh_needed=lambda: len(made) % 2)
         source = opened(bucket, credentials=keys)
         read(source)
         assert len(set(bucket.keys)) > 1
@@ -234,6 +278,43 @@ class TestFunctions:
         with pytest.raises(StoreError, match=r"the credentials have expired \(tried 6 times"):
             read(source)
         source.close()
+
+
+def test_keys_that_expire_before_any_request(s3_server: S3Server, tmp_path: Path) -> None:
+    """Lists, puts and all else is done with other keys, as reads are."""
+    calls = 0
+
+    def make() -> dict[str, str]:
+        nonlocal calls
+        calls += 1
+        return {"key": s3_server.access_key, "secret": s3_server.secret_key}
+
+    (tmp_path / "file").write_bytes(CONTENT)
+    with proxy_to(s3_server) as proxy:
+        url = f"http://127.0.0.1:{proxy.server_address[1]}"
+        root = f"{s3_server.private}/renewed"
+        options = {"endpoint_url": url, "credentials": make}
+        fs, _ = open_filesystem(parse_url(f"s3://{root}"), options)
+        writer, store = FsspecWriter(fs, root), FsspecStore(fs, root)
+        requests: list[Callable[[], Any]] = [
+            lambda: writer.put("a", CONTENT),
+            lambda: writer.create("b", CONTENT),
+            lambda: writer.upload("c", str(tmp_path / "file")),
+            lambda: writer.keys_below(""),
+            lambda: store.run(store.list("")),
+            lambda: store.get_many(["a", "b", "c"]),
+            lambda: writer.move([("a", "d")]),
+            lambda: writer.delete(["b", "c"]),
+        ]
+        for request in requests:
+            before = calls
+            proxy.expired = 1
+            request()
+            assert (proxy.expired < 0, calls > before) == (True, True)
+        assert writer.keys_below("") == ["d"]
+        assert store.get_many(["d"]) == [CONTENT]
+        writer.close()
+        store.close()
 
 
 def keys_of_workers() -> dict[str, str]:
