@@ -16,11 +16,12 @@ import pytest
 import xarray as xr
 
 from nczarr_fsspec.ranges.memory import memory
+from tests.support.clusters import two_processes
 from tests.support.marks import slow_but
 from tests.support.realservers import RangeServer
 from tests.support.remotefiles import FORMATS, expected, write_chunks
 
-distributed = pytest.importorskip("distributed")
+pytest.importorskip("distributed")
 pytestmark = [
     # what distributed says of itself when a machine is slow, or has been used with another fork
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -46,12 +47,7 @@ def server(files_server: RangeServer) -> RangeServer:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
+    with two_processes(threads=2) as client:
         yield client
 
 

@@ -18,6 +18,7 @@ from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import stored_source as source_module
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import Group
+from tests.support.copying import copy, failed
 from tests.support.emit_models import differences
 from tests.support.marks import slow_but
 from tests.support.ncwriter import FEW, WRITERS, ramp
@@ -25,18 +26,6 @@ from tests.support.netcdf_c import netcdf_model
 
 #: Writers of netCDF-C whose content pure Zarr can hold as well.
 PURE = ("all-types", "attributes", "compression", "chunk-shapes", "dimensions", "packed", "times")
-
-
-def copy(*arguments: object) -> None:
-    assert main(["copy", *map(str, arguments)]) == 0
-
-
-def failed(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 1) -> str:
-    """The message of a copy that must fail."""
-    assert main(["copy", *map(str, arguments)]) == status
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    return message
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import steps
+from tests.support.copying import copy
 from tests.support.memory import little_memory
 from tests.support.ncwriter import ramp
 
@@ -28,10 +29,6 @@ def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little enough memory for small data: that of the program, and of coding, is not counted."""
     monkeypatch.setattr(steps, "PROGRAM_BYTES", 0)
     monkeypatch.setattr(steps, "_COPIES", 0)
-
-
-def copy(*arguments: object, status: int = 0) -> None:
-    assert main(["copy", *map(str, arguments)]) == status
 
 
 def file(path: Path, shape: tuple[int, ...], chunks: tuple[int, ...], **options: Any) -> Path:

@@ -17,10 +17,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
-from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.classic_types import size_problems
 from nczarr_xarray.model import Dimension, Variable
+from tests.support.copying import copy, failed
 from tests.support.marks import slow_cases_but
 from tests.support.nc_adapter import find_ncdump, ncdump
 from tests.support.ncwriter import WRITERS, ramp
@@ -35,18 +35,6 @@ KINDS = {
     "NETCDF3_64BIT_OFFSET": "nc6",
     "NETCDF3_64BIT_DATA": "cdf5",
 }
-
-
-def copy(*arguments: object) -> None:
-    assert main(["copy", *map(str, arguments)]) == 0
-
-
-def failed(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 1) -> str:
-    """The message of a copy that must fail."""
-    assert main(["copy", *map(str, arguments)]) == status
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    return message
 
 
 def needs_nccopy() -> None:

@@ -17,6 +17,7 @@ from nczarr_xarray import compare, to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.selection import Quantization, Selection
+from tests.support.copying import copy, failed
 from tests.support.marks import slow_but, slow_cases_but
 
 #: Destinations of different kinds.
@@ -57,16 +58,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         group.createVariable("u", "f8", ("time", "y"))[:] = rng.normal(size=(11, 5))
         group.createVariable("v", "f8", ("y",))[:] = rng.normal(size=5)
     return path
-
-
-def copy(*arguments: object, status: int = 0) -> None:
-    assert main(["copy", *map(str, arguments)]) == status
-
-
-def failed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The message of a copy whose arguments are wrong."""
-    copy(*arguments, status=2)
-    return capsys.readouterr().err
 
 
 def names(path: Path) -> set[str]:
@@ -297,7 +288,7 @@ def test_what_is_not_there(
     says: str,
 ) -> None:
     for more in ([], ["--verify"], ["--resume"], ["--memory", "1GB"]):
-        assert says in failed(capsys, source, tmp_path / "y", *arguments, *more)
+        assert says in failed(capsys, source, tmp_path / "y", *arguments, *more, status=2)
         assert not (tmp_path / "y").exists()
 
 

@@ -23,6 +23,8 @@ from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import workers
 from nczarr_xarray.export.copy import plan_copy
 from nczarr_xarray.export.write_task import documents_of_arrays, put_all
+from tests.support.clusters import two_processes
+from tests.support.copying import failed
 from tests.support.ncwriter import ramp
 from tests.support.s3server import S3Server
 
@@ -36,14 +38,6 @@ pytestmark = [
     # SeaweedFS lists directories that are empty
     pytest.mark.filterwarnings("ignore:Object at .nczarr_export"),
 ]
-
-
-def failed(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 1) -> str:
-    """The message of a copy that must fail."""
-    assert main(["copy", *map(str, arguments)]) == status
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    return message
 
 
 @pytest.fixture
@@ -69,10 +63,8 @@ def cube(tmp_path: Path, dataset: xr.Dataset) -> Path:
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """The scheduler of a cluster of two processes."""
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-    ) as cluster:
-        yield cluster.scheduler_address
+    with two_processes() as client:
+        yield client.cluster.scheduler_address
 
 
 # -- without a cluster -------------------------------------------------------------------

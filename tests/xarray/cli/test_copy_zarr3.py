@@ -20,6 +20,7 @@ from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.zarr3_writer import Zarr3Writer
+from tests.support.copying import copy, failed
 from tests.support.marks import slow_but, slow_cases_but
 from tests.support.ncwriter import WRITERS, ramp
 from tests.support.s3server import S3Server
@@ -32,18 +33,6 @@ pytestmark = [
     # SeaweedFS lists directories that are empty
     pytest.mark.filterwarnings("ignore:Object at .nczarr_export"),
 ]
-
-
-def copy(*arguments: object) -> None:
-    assert main(["copy", *map(str, arguments)]) == 0
-
-
-def failed(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 1) -> str:
-    """The message of a copy that must fail."""
-    assert main(["copy", *map(str, arguments)]) == status
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    return message
 
 
 @pytest.fixture

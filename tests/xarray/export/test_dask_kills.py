@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from tests.support.clusters import two_processes
 from tests.support.killing import Target, ours, sample
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
-distributed = pytest.importorskip("distributed")
+pytest.importorskip("distributed")
 
 pytestmark = [
     pytest.mark.slow,  # processes start, end and start again
@@ -29,12 +30,7 @@ ENCODING = {"a": {"chunks": (2, 5)}}
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     """A cluster of two processes, which are replaced when they die."""
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
+    with two_processes() as client:
         yield client
 
 

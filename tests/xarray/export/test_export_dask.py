@@ -30,6 +30,7 @@ from nczarr_xarray import register, to_nczarr
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.export.gate import Gate
 from nczarr_xarray.export.progress import Progress
+from tests.support.clusters import two_processes
 from tests.support.examples import examples
 from tests.support.marks import slow_but
 from tests.support.s3server import S3Server
@@ -49,12 +50,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     """A cluster of two processes with two threads each."""
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0"
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
+    with two_processes(threads=2) as client:
         yield client
 
 
