@@ -69,6 +69,7 @@ class Grid:
         self.steps = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         #: (more chunks than numpy's integers count are told apart by Python's)
         self.dtype = np.dtype(np.int64 if math.prod(self.shape) < 1 << 63 else object)
+        self._steps = np.array(self.steps, self.dtype)
         #: all of an array that is one chunk, and most of it
         self._whole: ChunkTask | None = None
         large = 0 < math.prod(array.chunk_shape) * SHARE <= math.prod(array.shape)
@@ -148,11 +149,11 @@ class Grid:
     def _window(self, segments: list[Segment]) -> tuple[np.ndarray, Window]:
         lengths = [len(segment.pieces) for segment in segments]
         first = [0, *itertools.accumulate(lengths)]
-        if not self.steps:
-            ids = np.zeros(first[-1], dtype=np.int64)
+        steps = self._steps
+        positions = np.array([segment.first.position for segment in segments], self.dtype)
+        if first[-1] == len(segments):  # of one chunk each
+            ids = positions @ steps
         else:
-            steps = np.array(self.steps, dtype=self.dtype)
-            positions = np.array([segment.first.position for segment in segments], self.dtype)
             axes = np.array([segment.axis for segment in segments])
             own = positions[np.arange(len(segments)), axes]
             base = positions @ steps - own * steps[axes]
@@ -200,7 +201,7 @@ class Grid:
         result: np.ndarray,
         known: Chunks | None,
     ) -> None:
-        """Fetch, decode and scatter the only chunk of a table: the one with this number."""
+        """Fetch, decode and scatter the only chunk of a table, which is this one of the grid."""
         data = None
         if table.start[0] >= 0:
             if known is not None:
@@ -320,9 +321,11 @@ class GridPieces:
     def take(self, source: LocalSource, groups: Sequence[int]) -> None:
         """Fetch, decode and scatter consecutive segments."""
         read, grid, first, ids = self._read, self._read.grid, self._window.first, self._window.ids
-        if len(ids) == 1 and self._wanted is None:
-            task, axes = self._window.segments[0].first, read.plan.axes
-            grid.take(source, self.table, int(ids[0]), task, axes, read.result, self._known)
+        if self._wanted is None and (len(ids) == 1 or not grid.decoder.in_rows):
+            axes, result = read.plan.axes, read.result
+            for row in groups:  # segments of one chunk
+                table, task = self.table.of(slice(row, row + 1)), self._window.segments[row].first
+                grid.take(source, table, int(ids[row]), task, axes, result, self._known)
             return
         rows = np.arange(first[groups[0]], first[groups[-1] + 1])
         table = self.table.of(slice(first[groups[0]], first[groups[-1] + 1]))
@@ -333,8 +336,6 @@ class GridPieces:
                 table = self.table.of(left)
             versions = source.versions(ids[left].tolist(), table)  # before they are read
             left, versions = self._scatter_known(left, versions)
-        if grid.is_direct and self._wanted is None:
-            left = np.array([row for row in left.tolist() if not self._direct(source, row)], int)
         if len(left):
             table = table if len(left) == len(table.start) else self.table.of(left)
             self.scatter(left, source.fetch(table, self.most), versions)
@@ -456,9 +457,3 @@ class GridPieces:
         self._scatter(self._read.grid.scatter, rows[hits], [found[i] for i in hits])
         left = [i for i, chunk in enumerate(found) if chunk is None]
         return rows[left], [versions[i] for i in left]
-
-    def _direct(self, source: LocalSource, row: int) -> bool:
-        ((segment, _, _),) = self._parts(np.array([row]))
-        read = self._read
-        room = read.grid.scatter.room_for(segment.first, read.plan.axes, read.result)
-        return room is not None and source.fetch_into(self.table, row, room)

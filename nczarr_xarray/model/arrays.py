@@ -45,8 +45,15 @@ class ChunkTable(NamedTuple):
         return ChunkTable(self.start[which], self.size[which], self.mask[which], source)
 
 
-#: The columns of a table of one object of a store, all of it.
-_ONE_KEY = np.array([0]), np.array([-1]), np.array([0], np.uint32)
+def _whole_objects(count: int) -> ChunkTable:
+    """Return the columns of a table of objects of a store, all of each; their keys are to come."""
+    return ChunkTable(
+        np.zeros(count, np.int64), np.full(count, -1, np.int64), np.zeros(count, np.uint32)
+    )
+
+
+#: Those of so few objects that their keys are made one by one.
+_FEW = _whole_objects(16)
 
 
 class Conversion(Protocol):
@@ -257,16 +264,20 @@ class ChunkedArray(Array):
 
     async def locate(self, ids: np.ndarray) -> ChunkTable:
         grid = grid_of(self.shape, self.chunk_shape)
-        if len(ids) == 1:
-            number, names = int(ids[0]), []
-            for count in reversed(grid):
-                number, at = divmod(number, count)
-                names.append(str(at))
-            key = f"{self.path}/{self.separator.join(names[::-1]) or '0'}"
-            return ChunkTable(*_ONE_KEY, np.array([key], object))
-        keys = self._keys(ids, grid)
-        start, size = np.zeros(len(ids), np.int64), np.full(len(ids), -1, np.int64)
-        return ChunkTable(start, size, np.zeros(len(ids), np.uint32), np.array(keys, object))
+        if len(ids) <= len(_FEW.start):
+            keys = [self._key(number, grid) for number in ids.tolist()]
+            columns = _FEW.of(slice(len(ids)))
+        else:
+            keys = self._keys(ids, grid)
+            columns = _whole_objects(len(ids))
+        return columns._replace(source=np.array(keys, object))
+
+    def _key(self, number: int, grid: tuple[int, ...]) -> str:
+        names = []
+        for count in reversed(grid):
+            number, at = divmod(number, count)
+            names.append(str(at))
+        return f"{self.path}/{self.separator.join(names[::-1]) or '0'}"
 
     def _keys(self, ids: np.ndarray, grid: tuple[int, ...]) -> list[str]:
         if not grid:
@@ -275,10 +286,13 @@ class ChunkedArray(Array):
         last = map(str, (ids % inner).tolist())
         if not outer:
             return [f"{self.path}/{number}" for number in last]
-        # what many keys begin with is made once
-        rest, where = np.unique(ids // inner, return_inverse=True)
-        before = [key + self.separator for key in self._keys(rest, tuple(outer))]
-        return list(map(add, map(before.__getitem__, where.tolist()), last))
+        # what many keys begin with is made once: they follow each other
+        rest = ids // inner
+        is_new = np.ones(len(rest), bool)
+        is_new[1:] = rest[1:] != rest[:-1]
+        before = [key + self.separator for key in self._keys(rest[is_new], tuple(outer))]
+        where = (np.cumsum(is_new) - 1).tolist()
+        return list(map(add, map(before.__getitem__, where), last))
 
 
 class ChunkIndex(Protocol):
