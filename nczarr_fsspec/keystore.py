@@ -59,11 +59,14 @@ class KeyStore(ABC):
         Bytes of one object of metadata, at most.
     steady : bool
         Whether its objects stay the same as long as it is open.
+    elsewhere : bool
+        Whether bytes of them are in other files, of whose state it knows nothing.
     """
 
     url: str
     max_metadata: int = MAX_METADATA
     steady: bool = False
+    elsewhere: bool = False
 
     @abstractmethod
     def get_many(self, keys: Sequence[str], most: int | None = None) -> list[Object]:
@@ -79,9 +82,12 @@ class KeyStore(ABC):
     def list_many(self, prefixes: Sequence[str]) -> list[Listing]:
         """Return the names directly below each prefix (``""``: the root); None without listing."""
 
-    def contents(self) -> str:
-        """Return what tells the content of a `steady` store from any later one at its place."""
-        raise NotImplementedError
+    def contents(self) -> str | None:
+        """Return what tells all of its content from any later one at its place.
+
+        None if nothing does, which is never so if it is `steady`.
+        """
+        return None
 
     def close(self) -> None:
         """Release file handles. The store opens them again if it is used again."""

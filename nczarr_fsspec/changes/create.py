@@ -16,10 +16,19 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from nczarr_fsspec.changes.edit import Edit
-from nczarr_fsspec.changes.journal import COVER, HELD, INCOMPLETE, PRIVATE, ROOT, STAGED, Incomplete
+from nczarr_fsspec.changes.journal import (
+    COVER,
+    HELD,
+    INCOMPLETE,
+    ROOT,
+    STAGED,
+    WRITERS,
+    Incomplete,
+)
 from nczarr_fsspec.changes.locks import Lock
 from nczarr_fsspec.changes.owned import dataset_keys, removable
-from nczarr_fsspec.changes.resumption import DONE, PLAN, Resumption
+from nczarr_fsspec.changes.recovery import pending_in
+from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.writers import DirectoryWriter
@@ -34,10 +43,15 @@ class Change(Protocol):
     ----------
     staged
         The store where new objects are put, under their own keys.
+    resumption
+        The work, if it can be continued; notes of it are kept among the staged objects.
     """
 
     @property
     def staged(self) -> WritableStore: ...
+
+    @property
+    def resumption(self) -> Resumption | None: ...
 
     def commit(
         self,
@@ -63,10 +77,7 @@ class Change(Protocol):
         """
 
     def abort(self) -> None:
-        """Remove the staged objects."""
-
-    def suspend(self) -> None:
-        """Keep the staged objects for a `Resumption`, if this kind of change has any."""
+        """Remove the staged objects, unless there are notes by which the work is continued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +93,14 @@ class NewTree:
         The directory where the tree is built. Its existence keeps other writers out.
     old
         The lock on a dataset that is to be replaced.
+    resumption
+        The work, if it can be continued.
     """
 
     path: str
     partial: str
     old: Edit | None = None
+    resumption: Resumption | None = None
 
     @classmethod
     def begin(
@@ -109,7 +123,7 @@ class NewTree:
             If it cannot be made.
         """
         partial = partial_path(path)
-        tree = cls(path, partial)
+        tree = cls(path, partial, resumption=resumption)
         try:
             if resumption is None or not _take_over(path, partial, resumption):
                 os.makedirs(partial)
@@ -150,7 +164,13 @@ class NewTree:
             raise
         except OSError as error:
             raise StoreError(self.path, f"cannot be put into place: {error.strerror}") from error
-        self.abort()  # `partial` is the old tree now
+        if self.resumption is not None:
+            tree = DirectoryWriter(self.path)
+            with suppress(StoreError):  # notes of what is complete mean nothing
+                tree.delete(tree.keys_below(WORK))
+        if self.old is not None:
+            self.old.abort()
+        remove_partial(self.partial)  # it is the old tree now
 
     def _replace(self, old: Edit) -> None:
         """Exchange the two trees, or else put each new object in place of an old one."""
@@ -166,12 +186,7 @@ class NewTree:
     def abort(self) -> None:
         if self.old is not None:
             self.old.abort()
-        remove_partial(self.partial)
-
-    def suspend(self) -> None:
-        if self.old is not None:
-            self.old.abort()
-        AT_WORK.discard(os.path.basename(self.partial))
+        _give_up(self.partial, self.resumption)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +198,13 @@ class NewArchive:
     pack
         Takes the path of the tree and the keys to leave out of the old archive;
         puts the new archive into place, atomically.
+    resumption
+        The work, if it can be continued.
     """
 
     partial: str
     pack: Callable[[str, frozenset[str]], None]
+    resumption: Resumption | None = None
 
     @classmethod
     def begin(
@@ -196,7 +214,7 @@ class NewArchive:
         resumption: Resumption | None = None,
     ) -> NewArchive:
         """Make the directory of the tree, beside the path of the archive (see `NewTree.begin`)."""
-        return cls(NewTree.begin(beside, resumption).partial, pack)
+        return cls(NewTree.begin(beside, resumption).partial, pack, resumption)
 
     @property
     def staged(self) -> WritableStore:
@@ -209,13 +227,10 @@ class NewArchive:
         pending: Incomplete | None = None,
     ) -> None:
         self.pack(self.partial, frozenset(removed))
-        self.abort()
-
-    def abort(self) -> None:
         remove_partial(self.partial)
 
-    def suspend(self) -> None:
-        AT_WORK.discard(os.path.basename(self.partial))
+    def abort(self) -> None:
+        _give_up(self.partial, self.resumption)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +238,11 @@ class NewObjects:
     """Objects where there were none; a mark keeps readers out until all of them are there."""
 
     lock: Lock
+    resumption: Resumption | None = None
 
     @classmethod
     def begin(cls, store: WritableStore, resumption: Resumption | None = None) -> NewObjects:
-        """Put the mark, and remove what an unfinished export has left, unless it is continued.
+        """Remove what an unfinished export has left, unless it is continued, and put the mark.
 
         Raises
         ------
@@ -237,13 +253,12 @@ class NewObjects:
         """
         lock = Lock.acquire(store)
         with on_error(lock.release):
-            left = store.keys_below("")
-            store.put(INCOMPLETE, Incomplete(Owner.here()).dump())
-            if resumption is None or not resumption.continues(store):
-                _clear(store, [key for key in left if key != ROOT])
-                store.delete([PLAN, *(key for key in left if key.startswith(f"{DONE}/"))])
+            # before the mark: that of another owner says whether its work can be continued
+            if resumption is None or not _continues(store, resumption):
+                _clear(store, [key for key in store.keys_below("") if key != ROOT])
+            store.put(INCOMPLETE, Incomplete(Owner.here(), name=lock.transaction).dump())
             store.put(ROOT, COVER)
-        return cls(lock)
+        return cls(lock, resumption)
 
     @property
     def staged(self) -> WritableStore:
@@ -257,23 +272,38 @@ class NewObjects:
     ) -> None:
         assert pending is None, "readers that do not know the mark would find fill values"
         self.lock.check()
-        self.staged.delete([*removed, INCOMPLETE])
+        notes = [] if self.resumption is None else self.staged.keys_below(WORK)
+        self.staged.delete([*removed, *notes, INCOMPLETE])
         self.lock.release()
 
     def abort(self) -> None:
+        store, resumption = self.staged, self.resumption
         with suppress(StoreError):  # if this fails, the mark stays and keeps readers out
-            store = self.staged
-            _clear(store, store.keys_below(""))
-            store.delete([INCOMPLETE])
+            mark = pending_in(store)
+            # without our mark, all of it is valid, or is another writer's by now
+            ours = mark is not None and mark.name == self.lock.transaction
+            if ours and (resumption is None or not resumption.continues(store)):
+                _clear(store, store.keys_below(""))
+                store.delete([INCOMPLETE])
         self.lock.release()
 
-    def suspend(self) -> None:
-        self.lock.release()
+
+def _continues(store: WritableStore, resumption: Resumption) -> bool:
+    """Tell whether a store holds work to continue, of a process that has ended here."""
+    mark = pending_in(store)
+    return mark is not None and mark.owner.has_left(mark.name) and resumption.continues(store)
 
 
 def _clear(store: WritableStore, keys: Iterable[str]) -> None:
-    """Remove those of `keys` that belong to a dataset and are not private."""
-    store.delete([key for key in dataset_keys(keys) if not key.startswith(f"{PRIVATE}/")])
+    """Remove those of `keys` that belong to a dataset or are left of an export.
+
+    Locks and the mark stay. The plan goes first: what is noted of it holds only while all is there.
+    """
+    ours = [
+        key for key in dataset_keys(keys) if key != INCOMPLETE and not key.startswith(f"{WRITERS}/")
+    ]
+    store.delete(key for key in ours if key == PLAN)
+    store.delete(ours)
 
 
 _PARTIAL = re.compile(r"(?P<mark>.*)-(?P<unique>[0-9a-f]{8})\.partial", re.DOTALL)
@@ -305,11 +335,19 @@ def _take_over(path: str, ours: str, resumption: Resumption) -> bool:
     """Make the directory that a dead writer has left ours, if it did the same work."""
     for other, owner in leftovers(path):
         left = owner.has_left(os.path.basename(other)) and os.path.isdir(other)
-        if left and resumption.continues(DirectoryWriter(other, atomic=False)):
-            with suppress(OSError):  # another process may take it over, too
+        with suppress(OSError):  # another process may take it over, too
+            if left and resumption.continues(DirectoryWriter(other, atomic=False)):
                 os.rename(other, ours)
                 return True
     return False
+
+
+def _give_up(partial: str, resumption: Resumption | None) -> None:
+    """Remove a tree that was not completed, unless it holds work to continue."""
+    with suppress(StoreError):  # what cannot be read now may be of use later
+        if resumption is None or not resumption.continues(DirectoryWriter(partial, atomic=False)):
+            remove_partial(partial)
+    AT_WORK.discard(os.path.basename(partial))
 
 
 def _keep_out(path: str, ours: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE, STAGED, Incomplete, Journal
 from nczarr_fsspec.changes.locks import Boxes, Lock
@@ -34,6 +35,9 @@ class Edit:
     store: WritableStore
     lock: Lock
     staged: WritableStore = field(repr=False)
+
+    #: it is never continued: the next writer would remove what is staged
+    resumption: ClassVar[None] = None
 
     @classmethod
     def begin(cls, store: WritableStore, boxes: Boxes = None) -> Edit:
@@ -97,7 +101,3 @@ class Edit:
     def abort(self) -> None:
         """Remove the staged objects and the lock; do nothing if the change is valid already."""
         self.lock.release()
-
-    def suspend(self) -> None:
-        """Do as `abort`: the next writer would remove them."""
-        self.abort()

@@ -11,6 +11,10 @@ key                                     meaning
                                         which, and what is removed. Any writer may finish it.
 ``.nczarr_export/incomplete``           chunks are still to come (all, or of certain arrays)
 ``.nczarr_export/root``                 the root's ``.zgroup`` while chunks of arrays are to come
+``.nczarr_export/work/plan``            which work a copy does that can be continued: see
+                                        `nczarr_fsspec.changes.resumption`
+``.nczarr_export/work/done/<n>-<m>``    parts of that work that are done, from n to m - 1
+``.nczarr_export/work/between/<key>``   a chunk between the two passes of a copy
 ======================================  ======================================================
 
 ``staged/<id>/.nczarr_export/successors`` has one object for each process that took the

@@ -32,12 +32,19 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, Listing, LocalStore, Object, RemoteStore
 
 _WHITE = b" \t\n\r"
+#: Characters of a stamp.
+_STAMP = 32
 
 
 def stamped(document: bytes) -> bytes:
     """Return the JSON with white space at its end that is unique to this state of a dataset."""
     number = secrets.randbits(64)
-    return unstamped(document) + bytes(_WHITE[number >> 2 * i & 3] for i in range(32))
+    return unstamped(document) + bytes(_WHITE[number >> 2 * i & 3] for i in range(_STAMP))
+
+
+def is_stamped(document: bytes) -> bool:
+    """Tell whether a document ends as `stamped` ones do."""
+    return len(document) - len(unstamped(document)) >= _STAMP
 
 
 def unstamped(document: bytes) -> bytes:

@@ -1,24 +1,29 @@
 """Notes of what is done of a long change, by which another process continues it.
 
-They lie among the staged objects, so they go with these, and are removed before a change becomes
-valid. A part of the work is noted after all its objects were put. If the machine was started anew
-meanwhile, nothing tells whether these were kept: the owner of the change then counts as unknown,
-and its work is not continued.
+They lie among the staged objects, so they go with these. They are valid as long as the plan is
+there, which is put before them and removed before any of the work is. A part of the work is noted
+after all its objects were put. If the machine was started anew meanwhile, nothing tells whether
+these were kept: the owner of the change then counts as unknown, and its work is not continued.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
+from typing import Self
 
 from nczarr_fsspec.changes.journal import PRIVATE
 from nczarr_fsspec.changes.recovery import read
-from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.writable import WritableStore
 
-#: The plan of the work, and below the other key the numbers of what is done, as names of objects.
-PLAN = f"{PRIVATE}/plan"
-DONE = f"{PRIVATE}/done"
+#: Below this key is what is kept of work that can be continued: the plan of it, the numbers of what
+#: is done, as names of objects, and chunks between two passes.
+WORK = f"{PRIVATE}/work"
+PLAN = f"{WORK}/plan"
+DONE = f"{WORK}/done"
+BETWEEN = f"{WORK}/between"
 
 #: Bytes of data after which it is noted that they are done: so much is done again.
 NOTE_BYTES = 1 << 26
@@ -28,27 +33,24 @@ _SPAN = re.compile(rf"{re.escape(DONE)}/([0-9]+)-([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Work that can be continued.
+    """Work that is continued if it was begun, and noted so that it can be continued.
 
     Parameters
     ----------
     plan
         A text that is the same only for the same work, with parts of the same numbers.
-    wanted
-        Whether work that was begun is continued, and kept if this one is interrupted.
     """
 
     plan: str
-    wanted: bool = False
+
+    @classmethod
+    def of(cls, *told: object) -> Self:
+        """Return the work that `told` distinguishes from all other, by its `repr`."""
+        return cls(hashlib.sha256(repr(told).encode()).hexdigest())
 
     def continues(self, store: WritableStore) -> bool:
-        """Tell whether a store holds work to continue."""
-        if not self.wanted:
-            return False
-        try:
-            return read(store.reader(), PLAN) == self.plan.encode()
-        except StoreError:
-            return False
+        """Tell whether a store holds notes of this work (`StoreError` if it cannot be read)."""
+        return read(store.reader(), PLAN) == self.plan.encode()
 
 
 class Notes:
@@ -67,18 +69,19 @@ class Notes:
         self._resumption = resumption
         self._parts: list[int] = []
         self._nbytes = 0
-        self._done: list[range] = []
+        self._done: list[tuple[int, int]] = []
         self._begun = resumption is not None and resumption.continues(store)
         if self._begun:
             found = map(_SPAN.fullmatch, store.keys_below(DONE))
-            self._done = [range(int(one[1]), int(one[2])) for one in found if one is not None]
+            self._done = sorted((int(one[1]), int(one[2])) for one in found if one is not None)
 
     def is_done(self, part: int) -> bool:
         """Tell whether a part was done before."""
-        return any(part in span for span in self._done)
+        before = bisect_right(self._done, part, key=lambda span: span[0])
+        return before > 0 and part < self._done[before - 1][1]
 
     def note(self, part: int, nbytes: int) -> None:
-        """Note that a part is done; some are put down together."""
+        """Note that a part is done, after which `nbytes` were written; some are put together."""
         if self._parts and self._parts[-1] != part - 1:
             self.put()
         self._parts.append(part)
@@ -95,8 +98,3 @@ class Notes:
             self._begun = True
         self._store.put(f"{DONE}/{self._parts[0]}-{self._parts[-1] + 1}", b"")
         self._parts, self._nbytes = [], 0
-
-    def remove(self) -> None:
-        """Remove all notes."""
-        if self._begun:
-            self._store.delete([PLAN, *self._store.keys_below(DONE)])

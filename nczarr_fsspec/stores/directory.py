@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 from contextlib import suppress
@@ -112,6 +113,23 @@ class DirectoryStore(LocalStore):
         except (OSError, ValueError):  # StoreError is an OSError
             return None
         return status.st_mtime_ns, status.st_ino, status.st_size
+
+    def contents(self) -> str:
+        """Return a digest of names, times and sizes of all files."""
+        digest = hashlib.sha256()
+        seen = set()  # links may lead into what they are in
+        for folder, folders, names in os.walk(self.path, followlinks=self._inside.follow):
+            place = os.path.realpath(folder)
+            if place in seen:
+                folders.clear()
+                continue
+            seen.add(place)
+            folders.sort()
+            start = os.path.relpath(folder, self.path)
+            for name in sorted(names):
+                key = os.path.normpath(os.path.join(start, name))
+                digest.update(repr((key, self.stamp(key))).encode())
+        return digest.hexdigest()
 
     def list(self, prefix: str) -> frozenset[str]:
         path = self.path

@@ -95,6 +95,7 @@ class _Keys(KeyStore):
     """
 
     steady = True
+    elsewhere = True
 
     def __init__(
         self,

@@ -50,6 +50,7 @@ def pack(
     *,
     base: ZipStore | RemoteZipStore | None,
     removed: Callable[[str], bool],
+    private: str = "",
 ) -> None:
     """Write a zip archive of the files in a directory tree.
 
@@ -69,6 +70,8 @@ def pack(
         `tree` has no file for the key and it is not `removed`.
     removed
         Whether a key of `base` is left out.
+    private
+        The beginning of keys of files that are left out; "" if there are none.
 
     Raises
     ------
@@ -79,7 +82,8 @@ def pack(
     if name is not None and not is_safe_name(name):
         raise StoreError(archive, f"{name!r} cannot be the name of a directory in an archive")
     old = _open(base)
-    files = frozenset(DirectoryWriter(tree).keys_below(""))
+    below = DirectoryWriter(tree).keys_below("")
+    files = frozenset(key for key in below if not (private and key.startswith(private)))
     keys = sorted(files.union(key for key in old.members if not removed(key)))
     try:
         with Path(archive).open("xb") as file:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.changes.moment import Reading, look
+from nczarr_fsspec.changes.journal import base_of
+from nczarr_fsspec.changes.moment import Reading, is_stamped, look
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore
 from nczarr_xarray.dataset.file import DataFile, loop_of
@@ -74,12 +75,28 @@ class Opened:
             reason = "was changed while it was copied: copy it again, to have one state of it"
             raise StoreError(store.url, reason)
 
-    def state(self) -> str:
-        """Tell the state of the dataset, as far as that can be told without reading data."""
+    def state(self) -> str | None:
+        """Return what tells its state, data included, from all others; None if nothing does.
+
+        Of trees that are neither local nor archives, nothing but the stamp does that every
+        change by this package leaves in the root.
+        """
+        groups = self.hierarchy.root.walk()
+        arrays = (variable.array for group in groups for variable in group.variables.values())
+        if any(array is not None and array.elsewhere for array in arrays):
+            return None
         store = self.store
         if isinstance(store, DataFile):
-            return f"{store.source.size} {store.source.validator}"
-        return repr(store.contents() if store.steady else look(store))
+            told = store.source.validator
+            return f"{store.source.size} {told}" if told else None
+        store = base_of(store)
+        if store.elsewhere:
+            return None
+        contents = store.contents()
+        if contents is not None:
+            return contents
+        mark = look(store)
+        return repr(mark) if isinstance(mark.root, bytes) and is_stamped(mark.root) else None
 
     def reader(self, variable: Variable) -> VariableReader:
         """Return a reader of one variable (cheap; it may outlive this object)."""

@@ -71,6 +71,10 @@ class DerivedArray(Array):
         return True
 
     @property
+    def elsewhere(self) -> bool:
+        return self.base.elsewhere
+
+    @property
     def described(self) -> str:
         return self.base.described
 

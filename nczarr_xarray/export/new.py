@@ -20,6 +20,7 @@ from nczarr_xarray._version import __version__
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Contents, Exporter
 from nczarr_xarray.export.existing import Existing, is_below
+from nczarr_xarray.export.steps import planned
 from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.export.write_request import (
     Mode,
@@ -111,13 +112,15 @@ def plan_contents(
     if replace_old and target.holds_dataset():
         template = None
     change, removed, foreign = target.create(
-        replace=replace_old, template=template is not None, resumption=resumption
+        replace=replace_old,
+        template=template is not None,
+        resumption=resumption and planned(resumption, found, items),
     )
     with on_error(change.abort):
         arrays = [array_of(item).path for item in items]
         check_clashes(target.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
         flows = _flows(contents, change, skip_fill=skip_fill, but_lazy=template is not None)
-        return WriteTask(change, flows, found, removed, template=template, resumption=resumption)
+        return WriteTask(change, flows, found, removed, template=template)
 
 
 def _collect(exporter: Exporter, request: WriteRequest) -> None:

@@ -7,14 +7,14 @@ told, and is the same when the same plan is made again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.changes.journal import PRIVATE
+from nczarr_fsspec.changes.resumption import BETWEEN, Resumption
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.processors import processors
 from nczarr_fsspec.sizes import format_size
@@ -31,8 +31,6 @@ from nczarr_xarray.model import ChunkedArray
 PROGRAM_BYTES = 256_000_000
 #: Copies of a chunk that a processor has while it decodes or encodes it.
 _COPIES = 3
-#: Where chunks are between two passes.
-BETWEEN = f"{PRIVATE}/between"
 
 
 class Step:
@@ -73,13 +71,13 @@ class Step:
         source: Any = self.item.source
         return self.writer.write(np.asarray(source.data), (0,) * source.ndim, done=done)
 
-    @property
-    def leaves(self) -> bool:
-        """Whether there is something to `clean` when all parts are done."""
-        return False
+    def written(self, part: int) -> int:
+        """Return about how many bytes of data a part writes."""
+        return self.nbytes // self.parts
 
-    def clean(self) -> None:
-        """Remove what only this step needed."""
+    def leftovers(self) -> list[str]:
+        """Return the keys of objects that only this step needs."""
+        return []
 
     def __str__(self) -> str:
         size = format_size(self.nbytes)
@@ -184,18 +182,16 @@ class TwoPassStep(PartsStep):
         reader = VariableReader(store.reader(), self._variable)
         return self.writer.write(reader.read(box), tuple(along.start for along in box), done=done)
 
-    @property
-    def leaves(self) -> bool:
-        return True
+    def written(self, part: int) -> int:
+        return super().written(part) if part else self.nbytes
 
-    def clean(self) -> None:
-        store = self.writer.store
-        store.delete(store.keys_below(self._between.path))
+    def leftovers(self) -> list[str]:
+        return self.writer.store.keys_below(self._between.path)
 
     def _first_pass(self) -> None:
         store, lengths = self.writer.store, self._rechunking.first
         assert lengths is not None
-        self.clean()
+        store.delete(self.leftovers())
         writer = ChunkWriter(self._between, store, shared=True)
         for box in boxes(self._rechunking.shape, lengths):
             writer.write(self._source.read(box), tuple(along.start for along in box))
@@ -247,6 +243,31 @@ def plan_step(item: Item, writer: ArrayWriter, memory: int | None = None) -> Ste
     found = source.rechunking(new.chunk_shape, room, passes=2 if plain else 1)
     kind = PartsStep if found.first is None else TwoPassStep
     return kind(item, writer, source, found)
+
+
+def planned(
+    resumption: Resumption, documents: Mapping[str, bytes], items: Iterable[Item]
+) -> Resumption:
+    """Return work of which it is known, too, what is written, and by which parts.
+
+    Codecs that are not installed any more, say, change both.
+
+    Parameters
+    ----------
+    documents
+        The metadata of what is written.
+    items
+        The variables, whose data are stored.
+    """
+    parts = []
+    for item in items:
+        source, new = item.source, item.variable.array
+        assert isinstance(source, StoredSource)
+        assert isinstance(new, ChunkedArray)
+        old = source.reader.array
+        moved = old is not None and stored_alike(old, new)
+        parts.append((item.variable.path, source.shape, source.grid, moved))
+    return Resumption.of(resumption.plan, documents, parts)
 
 
 def _room(path: str, source: StoredSource, new: Lengths, memory: int) -> int:

@@ -19,7 +19,7 @@ from nczarr_fsspec.changes.create import (
     remove_partial,
 )
 from nczarr_fsspec.changes.edit import Edit
-from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL
+from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE
 from nczarr_fsspec.changes.locks import Boxes
 from nczarr_fsspec.changes.owned import dataset_keys, is_chunk_of, removable
 from nczarr_fsspec.changes.recovery import OTHER_ROOTS, pending_in
@@ -156,6 +156,7 @@ class WriteTarget:
         pack_it = partial(_pack, destination, base=base)
         if destination.path is not None:
             return NewArchive.begin(os.path.realpath(destination.path), pack_it, resumption)
+        # the next writer would not find it, so that it is never continued
         return NewArchive(tempfile.mkdtemp(prefix="nczarr-"), pack_it)
 
 
@@ -173,7 +174,7 @@ def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base:
     at_top = "zarr" in destination.mode if old is None else not old.directory
     name = None if at_top else file.rpartition(".")[0] or file
     try:
-        pack(tree, new, name, base=old, removed=removed.__contains__)
+        pack(tree, new, name, base=old, removed=removed.__contains__, private=f"{PRIVATE}/")
         if path is None:
             destination.upload(new)
         else:

@@ -7,7 +7,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -21,7 +21,7 @@ from nczarr_fsspec.changes.journal import ROOT, Incomplete
 from nczarr_fsspec.changes.moment import stamped
 from nczarr_fsspec.changes.owned import is_chunk_of
 from nczarr_fsspec.changes.recovery import settle
-from nczarr_fsspec.changes.resumption import Notes, Resumption
+from nczarr_fsspec.changes.resumption import Notes
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.writable import WritableStore
@@ -70,10 +70,8 @@ class WriteTask:
         A function to call at the very end.
     memory
         Bytes that the program may take: see `plan_step`.
-    resumption
-        The work, if it can be continued.
     notes
-        What is done of it.
+        What is done of the work, if it can be continued.
     """
 
     change: Change
@@ -85,7 +83,6 @@ class WriteTask:
     before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
     memory: int | None = None
-    resumption: Resumption | None = None
     notes: Notes | None = None
 
     def finish(self, mark: Incomplete | None = None) -> None:
@@ -101,8 +98,6 @@ class WriteTask:
             expected += len(self.documents)
         if self.before is not None:
             self.before()
-        if self.notes is not None:
-            self.notes.remove()
         self.change.commit(self.removed, expected, mark)
         CACHE.clear()  # it may hold chunks of datasets that are still open
 
@@ -180,24 +175,24 @@ class WriteTask:
 
     @contextmanager
     def or_nothing(self) -> Iterator[None]:
-        """Remove the staged objects if anything goes wrong, or keep them if that is wanted."""
+        """Abort the change if anything goes wrong; what is done of its work is noted before."""
         try:
             yield
         except BaseException:
             # dask's threads finish the blocks that they have begun
             for _, writer in self.flows:
                 writer.shut()
-            if self.resumption is not None and self.resumption.wanted:
-                self.change.suspend()
-            else:
-                self.change.abort()
+            if self.notes is not None:
+                with suppress(StoreError):
+                    self.notes.put()
+            self.change.abort()
             raise
 
     def write_eager(self, progress: Progress) -> None:
         """Write the metadata of arrays, and the data that are in memory or in a file."""
         # first: they show which chunks belong to an export that died
         put_all(self.change.staged, documents_of_arrays(self.documents))
-        self.notes = Notes(self.change.staged, self.resumption)
+        self.notes = Notes(self.change.staged, self.change.resumption)
         steps = self.steps()
         client = distributed_client()
         if client is not None and all(step.can_be_sent for step in steps):
@@ -228,11 +223,11 @@ class WriteTask:
                 progress.skip(max(0, min(nbytes, end - progress.done)))
                 continue
             step.run(part, done)
-            notes.note(first + part, nbytes)
+            notes.note(first + part, step.written(part))
         progress.advance(max(0, end - progress.done))
-        if step.leaves:
-            notes.put()  # before what it left is removed
-            step.clean()
+        if left := step.leftovers():
+            notes.put()  # before what it takes to do its parts again is removed
+            step.writer.store.delete(left)
 
     def _write_by_workers(self, client: Any, steps: list[Step], progress: Progress) -> None:
         """Have the parts of all steps done on a cluster, as its data are read from a store."""

@@ -176,6 +176,11 @@ class Array:
         return False
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether data may be in other files, of whose state that of this dataset tells nothing."""
+        return False
+
+    @property
     def described(self) -> str:
         """Name what describes the array, for messages."""
         return self.path
@@ -225,6 +230,10 @@ class LibraryArray(Array):
 
     @property
     def reads_itself(self) -> bool:
+        return True
+
+    @property
+    def elsewhere(self) -> bool:
         return True
 
 

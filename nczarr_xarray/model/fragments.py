@@ -210,6 +210,10 @@ class FragmentArray(Array):
     def reads_itself(self) -> bool:
         return True
 
+    @property
+    def elsewhere(self) -> bool:
+        return True
+
     def selections(self, store: Any) -> Selections:
         assert self.opener is not None
         return self.opener.selections(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from nczarr_fsspec.changes.resumption import Resumption
-from nczarr_fsspec.errors import UsageError
+from nczarr_fsspec.errors import NCZarrWarning, UsageError, caller_level
 from nczarr_fsspec.printable import did_you_mean
 from nczarr_fsspec.processors import processors
 from nczarr_fsspec.target_names import TREES
@@ -102,13 +102,18 @@ class CopyRequest:
         """Return the value of an option, or its default."""
         return self.options.get(name, default)
 
-    def resumption(self, source: Opened) -> Resumption:
-        """Return what tells this copy from all others, with the state of its source."""
-        options = {name: value for name, value in self.options.items() if name != "resume"}
-        told = (__version__, self.source, source.state(), self.selection, self.format)
-        parts = (*told, sorted(options.items()), processors())
-        digest = hashlib.sha256(repr(parts).encode()).hexdigest()
-        return Resumption(digest, wanted=bool(self.option("resume")))
+    def resumption(self, source: Opened) -> Resumption | None:
+        """Return what tells this copy from all others, if it is to be continued, and can be."""
+        if not self.option("resume"):
+            return None
+        state = source.state()
+        if state is None:
+            reason = "nothing tells whether it is what it was before: --resume copies it anew"
+            warnings.warn(f"{self.source}: {reason}", NCZarrWarning, stacklevel=caller_level())
+            return None
+        where = (self.source, sorted(self.opening.items()), state)
+        what = (self.selection, self.format, sorted(self.options.items()))
+        return Resumption.of(__version__, processors(), where, what)
 
     def run(self, task: WriteTask) -> None:
         """Carry out what is planned; if memory is limited, tell the plan before.
@@ -121,9 +126,9 @@ class CopyRequest:
         task.memory = self.option("memory")
         with task.or_nothing():
             steps = task.steps()
-        if task.memory is not None:
-            for step in steps:
-                self.tell(str(step))
+            if task.memory is not None:
+                for step in steps:
+                    self.tell(str(step))
         with self.progress() as progress:
             task.run(progress)
 

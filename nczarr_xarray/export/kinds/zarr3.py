@@ -16,6 +16,7 @@ from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for
 from nczarr_xarray.export.dataset import Contents, Item
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.lacking import UNSPECIFIED, Lacking
+from nczarr_xarray.export.steps import planned
 from nczarr_xarray.export.storage import fill_element
 from nczarr_xarray.export.stored import netcdf_text, packed, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
@@ -62,6 +63,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     documents = emit.documents(contents.root, shards)
     if request.option("consolidated"):
         documents[FILE] = emit.consolidate(documents)
+    resumption = resumption and planned(resumption, documents, contents.items)
     change, removed, foreign = target.create(replace=request.overwrite, resumption=resumption)
     with on_error(change.abort):
         arrays = [item.variable.path.strip("/") for item in contents.items]
@@ -76,8 +78,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
         lacking.tell(target.url)
         # the mark that keeps readers of Zarr 2 out is no part of what is written here
         removed = [*removed, ROOT]
-        before = opened.refuse_changed
-        return WriteTask(change, flows, documents, removed, before=before, resumption=resumption)
+        return WriteTask(change, flows, documents, removed, before=opened.refuse_changed)
 
 
 def _item(opened: Opened, variable: Variable, layout: CopyLayout) -> Item:

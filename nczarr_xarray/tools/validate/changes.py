@@ -16,6 +16,7 @@ from nczarr_fsspec.changes.journal import (
     is_state,
 )
 from nczarr_fsspec.changes.recovery import read
+from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner, parse_json
 from nczarr_fsspec.stores.writers import DirectoryWriter
@@ -86,6 +87,15 @@ def staged(subject: Subject) -> Iterator[Finding]:
         if name not in locked and name != valid:
             text = f"{count} objects of a change that was given up"
             yield Finding("warning", "leftover-staged", f"{STAGED}/{name}", text, _FIX)
+
+
+def work(subject: Subject) -> Iterator[Finding]:
+    """Find notes of a copy that is complete; without the mark nothing continues it."""
+    found = [key for key in subject.private if key.startswith(f"{WORK}/")]
+    under_way = any(key == INCOMPLETE or key.startswith(WRITERS) for key in subject.private)
+    if found and not under_way:
+        text = f"{len(found)} notes of a copy that has ended, or chunks between its passes"
+        yield Finding("warning", "leftover-work", WORK, text, _FIX)
 
 
 def siblings(subject: Subject) -> Iterator[Finding]:

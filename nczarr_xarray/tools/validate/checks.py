@@ -43,6 +43,7 @@ CHECKS: tuple[Check, ...] = (
     Check(changes.journal),
     Check(changes.locks),
     Check(changes.staged),
+    Check(changes.work),
     Check(changes.siblings),
     Check(changes.claims),
     Check(changes.temporaries),

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 from nczarr_fsspec.changes.create import remove_leftovers
 from nczarr_fsspec.changes.locks import Lock
+from nczarr_fsspec.changes.recovery import pending_in
+from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.destinations import find_destination
@@ -30,7 +32,12 @@ def _remove_leftovers(target: Any, storage_options: Options) -> None:
         remove_leftovers(os.path.realpath(place.destination.path))
     if place.store is not None:
         # a lock on nothing: to get it, a writer removes what dead ones left, and nothing else
-        Lock.acquire(place.store, {}).release()
+        lock = Lock.acquire(place.store, {})
+        try:
+            if pending_in(place.store) is None:
+                place.store.delete(place.store.keys_below(WORK))
+        finally:
+            lock.release()
 
 
 def _remove_temporaries(target: Any, storage_options: Options) -> None:
@@ -65,6 +72,7 @@ _REPAIRS: dict[str, Callable[[Any, Options], None]] = {
     "leftover-journal": _remove_leftovers,
     "leftover-lock": _remove_leftovers,
     "leftover-staged": _remove_leftovers,
+    "leftover-work": _remove_leftovers,
     "leftover-sibling": _remove_leftovers,
     "leftover-temporary": _remove_temporaries,
     "leftover-claim": _give_up_claim,

@@ -12,6 +12,7 @@ import netCDF4
 import numpy as np
 import pytest
 
+from nczarr_fsspec.changes.resumption import BETWEEN
 from nczarr_xarray.chunks import cache
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.cli.main import main
@@ -66,8 +67,8 @@ def test_maps_become_series_in_two_passes(
     assert "text: " in said
     of_v = [(path, n) for path, n in decoded if path.endswith("v")]
     assert max(n for _, n in of_v) <= room
-    assert sum(n for path, n in of_v if steps.BETWEEN not in path) == 192_000  # each chunk once
-    assert sum(n for path, n in of_v if steps.BETWEEN in path) == 192_000
+    assert sum(n for path, n in of_v if BETWEEN not in path) == 192_000  # each chunk once
+    assert sum(n for path, n in of_v if BETWEEN in path) == 192_000
     copy(source, tmp_path / "again", "--chunks", "d0=100,d1=2,d2=2")
     assert main(["compare", str(source), str(place)]) == 0
     with open_hierarchy(str(place)) as opened:

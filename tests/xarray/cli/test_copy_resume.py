@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
+import zarr
 
-from nczarr_fsspec.changes import resumption
+from nczarr_fsspec.changes import journal, recovery, resumption
+from nczarr_fsspec.changes.create import NewObjects
+from nczarr_fsspec.changes.resumption import Resumption
+from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
-from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.export import moving, steps, stored_source
+from nczarr_xarray.dataset.open import open_hierarchy
+from nczarr_xarray.export import moving, new, steps, stored_source, write_target, write_task
+from nczarr_xarray.export.kinds.kind import CopyRequest
+from nczarr_xarray.export.selection import Selection
+from nczarr_xarray.formats.nczarr import emit
 from tests.support.killing import Kill, Target, in_process, on_s3, ours
 from tests.support.ncwriter import ramp
 from tests.support.s3server import S3Server
@@ -24,6 +40,7 @@ from tests.support.s3server import S3Server
 PART = 8
 MOVED: list[str] = []
 RECHUNKED = ["--chunks", "d0=40,d1=3,d2=4", "--compress", "zlib:1"]
+RECHUNKED_CHUNKS = 20
 TWO_PASSES = [*RECHUNKED, "--memory", "20kB"]
 WAYS = {"moved": MOVED, "rechunked": RECHUNKED, "two passes": TWO_PASSES}
 
@@ -79,8 +96,9 @@ def _spelled(value: Any) -> str:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """All files but the root's document, which has a stamp."""
+    """All files but the root's document, which has a stamp, and what no reader looks at."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name != ".zgroup")
+    files = (path for path in files if journal.PRIVATE not in path.parts)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
@@ -108,7 +126,7 @@ def check(source: Path, folder: Path, way: list[str], suffix: str, count: int) -
         if there == "none":
             begun = {str(p.relative_to(one)) for one in left(place) for p in one.rglob("*")}
             again = copy(source, target, *way)
-            if resumption.PLAN in begun:  # (notes are removed just before the end)
+            if resumption.PLAN in begun:
                 # but for the part that was under way, chunks are not put again
                 assert len(begun.intersection(again)) <= PART, killed.killed
             spared += len(run.result) - len(again)
@@ -176,26 +194,32 @@ def cut_off(source: Path, tmp_path: Path) -> Path:
     return tmp_path / "y"
 
 
-def interrupt(source: Path, target: Path, *arguments: str) -> None:
-    """Interrupt a copy, as Ctrl-C does, while its third part is written."""
+def interrupt(source: Path | str, target: Path | str, *arguments: str, note_bytes: int = 1) -> None:
+    """Interrupt a copy, as Ctrl-C does, while the third part of a variable is written."""
     with small_parts(), pytest.MonkeyPatch.context() as patch:
-        run = moving.Mover.run
-
-        def interrupted(self: moving.Mover, window: int, done: Any) -> None:
-            if window == 2:
-                raise KeyboardInterrupt
-            run(self, window, done)
-
-        patch.setattr(moving.Mover, "run", interrupted)
+        patch.setattr(resumption, "NOTE_BYTES", note_bytes)
+        for kind in (steps.MoveStep, steps.PartsStep, steps.TwoPassStep):
+            patch.setattr(kind, "run", _interrupted(kind.run))
         assert main(["copy", str(source), str(target), *arguments]) == 130
 
 
-def puts(source: Path, target: Path, *arguments: str) -> int:
+def _interrupted(run: Any) -> Any:
+    def interrupted(self: steps.Step, part: int, done: Any) -> int:
+        if part == 2:
+            raise KeyboardInterrupt
+        put: int = run(self, part, done)
+        return put
+
+    return interrupted
+
+
+def puts(source: Path | str, target: Path | str, *arguments: str) -> int:
     """How many chunks are put by a copy."""
     with small_parts() as put:
         assert main(["copy", str(source), str(target), *arguments]) == 0
     assert main(["compare", str(source), str(target)]) == 0
-    assert not [path for path in left(target.parent) if path.name.startswith(f".{target.name}.")]
+    if isinstance(target, Path):
+        assert not [p for p in left(target.parent) if p.name.startswith(f".{target.name}.")]
     return len(put)
 
 
@@ -239,3 +263,265 @@ def test_a_dataset_is_replaced_when_the_new_one_is_complete(source: Path, tmp_pa
     interrupt(source, target, "--overwrite", "--resume")
     assert content(target) == before
     assert puts(source, target, "--overwrite", "--resume") == 40 - 2 * PART
+
+
+# -- whose work it is ----------------------------------------------------------------------
+
+
+def in_memory(tmp_path: Path) -> str:
+    return f"memory://resume{tmp_path}/y"
+
+
+def keys_of(url: str) -> list[str]:
+    return FsspecWriter(fsspec.filesystem("memory"), url.removeprefix("memory:/")).keys_below("")
+
+
+@pytest.mark.parametrize("way", ["moved", "two passes"])
+def test_what_is_removed_takes_its_notes_along(source: Path, tmp_path: Path, way: str) -> None:
+    """Where a copy grows in its place, and another one without the option is interrupted."""
+    url = in_memory(tmp_path)
+    interrupt(source, url, "--resume", *WAYS[way])
+    assert resumption.PLAN in keys_of(url)
+    interrupt(source, url, *WAYS[way])
+    assert keys_of(url) == []
+    assert puts(source, url, "--resume", *WAYS[way]) == (40 if way == "moved" else RECHUNKED_CHUNKS)
+    assert not [key for key in keys_of(url) if key.startswith(journal.PRIVATE)]
+
+
+def test_work_in_an_object_store_goes_on(source: Path, tmp_path: Path) -> None:
+    url = in_memory(tmp_path)
+    interrupt(source, url, "--resume")
+    assert puts(source, url, "--resume") == 40 - 2 * PART
+
+
+def test_work_of_an_owner_that_may_live_is_not_continued(source: Path, tmp_path: Path) -> None:
+    """After a start of the machine, say: what was noted need not be there in full."""
+    url = in_memory(tmp_path)
+    interrupt(source, url, "--resume")
+    store = FsspecWriter(fsspec.filesystem("memory"), url.removeprefix("memory:/"))
+    mark = recovery.pending_in(store)
+    assert mark is not None
+    owner = replace(mark.owner, system="another")
+    store.put(journal.INCOMPLETE, replace(mark, owner=owner).dump())
+    store.put("v/0.0.0", b"")
+    assert puts(source, url, "--resume") == 40
+
+
+def test_what_another_writer_has_begun_is_not_removed(source: Path, tmp_path: Path) -> None:
+    store = FsspecWriter(fsspec.filesystem("memory"), f"/begun{tmp_path}")
+    ours = NewObjects.begin(store)
+    recovery.recover(store)
+    theirs = NewObjects.begin(store)
+    theirs.staged.put("v/.zarray", b"{}")
+    ours.abort()
+    assert "v/.zarray" in store.keys_below("")
+    theirs.commit()
+    theirs.abort()  # it is valid
+    assert "v/.zarray" in store.keys_below("")
+
+
+def test_a_conflict_takes_no_work_away(source: Path, cut_off: Path) -> None:
+    owner = replace(Owner.here(), pid=os.getppid(), started="")
+    other = cut_off.with_name(f".y.{owner.mark}-01234567.partial")
+    other.mkdir()
+    assert main(["copy", str(source), str(cut_off), "--resume"]) == 1
+    other.rmdir()
+    assert puts(source, cut_off, "--resume") == 40 - 2 * PART
+
+
+def test_an_interrupt_while_it_is_planned_takes_no_work_away(
+    source: Path, cut_off: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    for module, name in ((new, "check_clashes"), (new, "_flows"), (write_task, "plan_step")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, interrupted)
+            assert main(["copy", str(source), str(cut_off), "--resume"]) == 130
+    assert puts(source, cut_off, "--resume") == 40 - 2 * PART
+
+
+def test_a_copy_of_which_nothing_is_done_leaves_nothing(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise StoreError("v", "is out of reach")
+
+    monkeypatch.setattr(moving.Mover, "run", fails)
+    arguments = ["--resume", "--var", "v"]
+    assert main(["copy", str(source), str(tmp_path / "y"), *arguments]) == 1
+    assert main(["copy", str(source), str(tmp_path / "y.zip"), *arguments]) == 1
+    assert [*tmp_path.iterdir()] == []
+    assert main(["copy", str(source), in_memory(tmp_path), *arguments]) == 1
+    assert keys_of(in_memory(tmp_path)) == []
+
+
+# -- archives ------------------------------------------------------------------------------
+
+
+def test_an_archive_that_could_not_be_packed_is_packed_again(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "y.zip"
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, small_parts():
+        patch.setattr(write_target, "pack", full)
+        assert main(["copy", str(source), str(target), "--resume"]) == 1
+    assert puts(source, target, "--resume") == 0
+    with zipfile.ZipFile(target) as archive:
+        assert not [name for name in archive.namelist() if journal.PRIVATE in name]
+
+
+def test_an_archive_far_away_leaves_nothing_here(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would find it: the copy begins anew."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    url = f"{in_memory(tmp_path)}.zip"
+    interrupt(source, url, "--resume")
+    assert [*tmp_path.iterdir()] == []
+    assert puts(source, url, "--resume") == 40
+
+
+# -- two passes ----------------------------------------------------------------------------
+
+
+def test_the_first_pass_is_not_done_again(source: Path, tmp_path: Path) -> None:
+    between: list[str] = []
+    first_pass = steps.TwoPassStep._first_pass
+
+    def counted(self: steps.TwoPassStep) -> None:
+        between.append(self.item.variable.path)
+        first_pass(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps.TwoPassStep, "_first_pass", counted)
+        interrupt(source, tmp_path / "y", "--resume", *TWO_PASSES, note_bytes=1 << 26)
+        again = puts(source, tmp_path / "y", "--resume", *TWO_PASSES)
+    assert again == RECHUNKED_CHUNKS - 5  # those of the second part
+    assert between == ["/v"]
+
+
+def test_of_the_first_pass_all_bytes_are_counted(source: Path, tmp_path: Path) -> None:
+    """Though it is one part: what it wrote is noted before the second one begins."""
+    noted: list[tuple[int, int]] = []
+
+    def note(_: Any, part: int, nbytes: int) -> None:
+        noted.append((part, nbytes))
+
+    with pytest.MonkeyPatch.context() as patch, small_parts():
+        patch.setattr(resumption.Notes, "note", note)
+        arguments = ["--resume", "--var", "v", *TWO_PASSES]
+        assert main(["copy", str(source), str(tmp_path / "y"), *arguments]) == 0
+    whole = 40 * 12 * 20 * 4
+    assert noted[0] == (0, whole)
+    assert 0 < sum(nbytes for _, nbytes in noted[1:]) <= whole
+
+
+# -- what tells one copy from another --------------------------------------------------------
+
+
+def state(target: object, **options: Any) -> str | None:
+    with open_hierarchy(str(target), **options) as opened:
+        return opened.state()
+
+
+@pytest.mark.parametrize("kind", ["NCZarr", "Zarr2", "Zarr3"])
+def test_each_state_of_a_local_tree_is_another(source: Path, tmp_path: Path, kind: str) -> None:
+    """Also if another program replaces a chunk, and nothing else."""
+    tree = tmp_path / "x"
+    assert main(["copy", str(source), str(tree), "--format", kind, "--chunks", "d0=1"]) == 0
+    before = state(tree)
+    assert before == state(tree)
+    interrupt(tree, tmp_path / "y", "--resume", *RECHUNKED)
+    array = zarr.open_array(tree, path="v", mode="r+")
+    array[0] = 5
+    assert before != state(tree)
+    assert puts(tree, tmp_path / "y", "--resume", *RECHUNKED) == RECHUNKED_CHUNKS
+
+
+def test_states_of_a_tree_far_away(source: Path, tmp_path: Path) -> None:
+    url = in_memory(tmp_path)
+    assert main(["copy", str(source), url]) == 0
+    before = state(url)
+    assert before is not None
+    xr.Dataset({"u": ("d0", np.zeros(1))}).nczarr.to_nczarr(url, region={"d0": slice(0, 1)})
+    assert state(url) not in (before, None)
+    store = FsspecWriter(fsspec.filesystem("memory"), url.removeprefix("memory:/"))
+    document = store.reader().get_many([journal.ROOT])[0]
+    assert isinstance(document, bytes)
+    store.put(journal.ROOT, document.rstrip() + b"\n")  # of another writer
+    assert state(url) is None
+    assert main(["copy", str(source), f"{url}3", "--format", "Zarr3"]) == 0
+    assert state(f"{url}3") is None
+
+
+def test_a_source_of_which_nothing_tells_the_state_is_copied_anew(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = in_memory(tmp_path)
+    assert main(["copy", str(source), url, "--format", "Zarr3"]) == 0
+    interrupt(url, tmp_path / "y", "--resume", *RECHUNKED)
+    assert "nothing tells whether it is what it was before" in capsys.readouterr().err
+    assert left(tmp_path) == []
+
+
+def test_masters_do_not_tell_the_state_of_what_they_name(source: Path, tmp_path: Path) -> None:
+    data = xr.Dataset({"v": ("t", np.arange(400.0))}, {"t": np.arange(400)})
+    master, sliced = tmp_path / "m.nca", Selection(slices={"t": slice(0, 7)})
+    data.nczarr.to_cfa(str(master), max_object_size=1000)
+    assert state(master) is None
+    with open_hierarchy(str(master)) as opened:
+        assert sliced.of(opened).state() is None
+    references = tmp_path / "x.json"
+    assert main(["refs", str(source), str(references)]) == 0
+    assert state(references) is None
+    assert state(source) is not None
+
+
+def test_how_the_source_is_opened_is_part_of_the_work(source: Path) -> None:
+    def work(**opening: Any) -> Resumption | None:
+        options = {"resume": True}
+        request = CopyRequest(str(source), "y", "NCZarr", opening, Selection(), options=options)
+        with open_hierarchy(str(source)) as opened:
+            return request.resumption(opened)
+
+    assert work() is not None
+    assert work() == work()
+    others = [work(storage_options={"endpoint_url": "x"}), work(replace={"a": "b"})]
+    assert len({work(), *others}) == 3
+
+
+def test_what_is_written_is_part_of_the_work(
+    source: Path, cut_off: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Codecs, say, that were not installed when the copy was begun."""
+    documents = emit.documents
+
+    def others(*arguments: Any) -> Any:
+        found = documents(*arguments)
+        return {key: data.replace(b'"level": 4', b'"level":  4') for key, data in found.items()}
+
+    monkeypatch.setattr(new, "documents", others)
+    assert puts(source, cut_off, "--resume") == 40
+
+
+# -- notes ---------------------------------------------------------------------------------
+
+
+def test_notes_of_many_parts() -> None:
+    store, work = MappingWriter({}), Resumption.of("work")
+    notes = resumption.Notes(store, work)
+    parts = [*range(3), 5, *range(8, 300, 2), *range(1000, 1100)]
+    for part in parts:
+        notes.note(part, 1)
+    assert not any(notes.is_done(part) for part in parts)  # before
+    notes.put()
+    again = resumption.Notes(store, work)
+    assert [part for part in range(1200) if again.is_done(part)] == parts
+    assert not resumption.Notes(store, Resumption.of("other")).is_done(0)
+    assert not resumption.Notes(store, None).is_done(0)

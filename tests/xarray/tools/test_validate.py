@@ -23,6 +23,7 @@ import xarray as xr
 import nczarr_xarray.tools.validate.data
 from nczarr_fsspec.changes.create import partial_path
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, STAGED, WRITERS, Incomplete, Journal
+from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_xarray import DatasetNotFoundError, NCZarrError, aggregate, to_nczarr, validate
 from nczarr_xarray.cli.main import main
@@ -91,6 +92,7 @@ TREES: dict[str, Callable[[], Objects]] = {
     "leftover-journal": lambda: journal(DEAD),
     "leftover-lock": lambda: lock(DEAD),
     "leftover-staged": lambda: {**NCZARR, f"{STAGED}/{CHANGE}/x/0": b"new"},
+    "leftover-work": lambda: {**NCZARR, f"{WORK}/plan": b"", f"{WORK}/between/x/0": b"plain"},
     "writer": lambda: lock(replace(DEAD, host="elsewhere")),
     "left-out": lambda: {k: v for k, v in NCZARR.items() if not k.startswith("emptygrp/")},
     "dimension-rank": lambda: structure(dimension_references=["/time", "/x"]),
