@@ -273,7 +273,8 @@ class NewObjects:
         assert pending is None, "readers that do not know the mark would find fill values"
         self.lock.check()
         notes = [] if self.resumption is None else self.staged.keys_below(WORK)
-        self.staged.delete([*removed, *notes, INCOMPLETE])
+        self.staged.delete(removed)
+        self.staged.delete([*notes, INCOMPLETE])
         self.lock.release()
 
     def abort(self) -> None:
