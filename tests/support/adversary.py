@@ -26,8 +26,8 @@ from nczarr_xarray import to_nczarr, validate
 from nczarr_xarray.cli.main import main
 from tests.support.described import convert, described, different, url_of
 from tests.support.nc_adapter import run_ncdump, run_ncgen
-from tests.support.ncwriter import ramp
-from tests.support.random_contents import Content, Var, contents
+from tests.support.ncwriter import NUMERIC, ramp
+from tests.support.random_contents import FILTERS, Content, Var, attributes, contents
 
 #: What each case counts as.
 Labels = list[tuple[str, str]]
@@ -64,6 +64,8 @@ def cases(draw: st.DrawFn) -> Case:
     """Any content for any release, with up to three changes."""
     compat = draw(st.sampled_from(["4.9.3", "4.9.2", "4.8.1"]))
     case = Case(for_release(draw(contents()), compat), compat)
+    if compat == "4.9.3" and draw(st.booleans()):
+        _add_records(draw, case.content)
     sizes = {"": {name: size or 3 for name, size in case.content.dims.items()}}
     variables = {name: ("", var) for name, var in case.content.variables.items()}
     for path, group in case.content.groups.items():
@@ -92,6 +94,21 @@ def cases(draw: st.DrawFn) -> Case:
                 region.append(slice(first, draw(st.integers(first + 1, visible[dim]))))
             case.changes.append(("region", name, tuple(region)))
     return case
+
+
+def _add_records(draw: st.DrawFn, content: Content) -> None:
+    """Add a dimension that grows and what has it: of random contents few can be appended to."""
+    if {"records", "r0", "r1"} & {*content.dims, *content.variables, *content.groups}:
+        return
+    fixed = sorted(name for name, size in content.dims.items() if size is not None)
+    content.dims["records"] = None
+    for number in range(draw(st.integers(1, 2))):
+        others = draw(st.lists(st.sampled_from(fixed), max_size=2, unique=True)) if fixed else []
+        dims = tuple(draw(st.permutations(["records", *others])))
+        lengths = tuple(draw(st.integers(1, content.dims[name] or 4)) for name in dims)
+        options = {"chunksizes": lengths, **draw(st.sampled_from(FILTERS))}
+        kind = draw(st.sampled_from(NUMERIC))
+        content.variables[f"r{number}"] = Var(kind, dims, options, 1.0, draw(attributes))
 
 
 def for_release(content: Content, compat: str) -> Content:
