@@ -20,6 +20,9 @@ AT_WORK: set[str] = set()
 _MARK = re.compile(
     r"(?P<host>.*)-(?P<system>[0-9a-f]*)-(?P<pid>[0-9]+)-(?P<started>[a-z0-9]*)", re.DOTALL
 )
+#: no key is like this
+_TEMPORARY = ".nczarr-tmp-"
+_IS_TEMPORARY = re.compile(re.escape(_TEMPORARY) + "(?P<mark>.*)-[0-9a-f]{16}", re.DOTALL).fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,22 @@ class Owner:
     def __str__(self) -> str:
         since = f", writing since {self.since}" if self.since else ""
         return f"process {self.pid} on {self.host}{since}"
+
+
+def temporary_name() -> str:
+    """Return a new name for a file that is not complete; it tells that this process writes it."""
+    return f"{_TEMPORARY}{_own_mark(os.getpid())}-{os.urandom(8).hex()}"
+
+
+def writer_of(key: str) -> Owner | None:
+    """Return the process that writes a file that is not complete; None if its name is a key."""
+    match = _IS_TEMPORARY(key.rpartition("/")[2])
+    return None if match is None else Owner.of_mark(match["mark"])
+
+
+@cache
+def _own_mark(pid: int) -> str:  # noqa: ARG001 - a fork is another process
+    return Owner.here().mark
 
 
 @cache

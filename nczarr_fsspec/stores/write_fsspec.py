@@ -16,6 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, check_key, is_safe_name
+from nczarr_fsspec.owner import temporary_name, writer_of
 from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
 from nczarr_fsspec.transport.filesystems import (
     is_async,
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Protocols of which an object appears, or is replaced, as a whole.
-_OBJECT_STORES = frozenset(
-    {"s3", "s3a", "gs3", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "memory"}
-)
 _EXISTS = frozenset({"PreconditionFailed", "412"})
 #: answers of S3 that another request in flight has caused
 _CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
@@ -52,8 +49,8 @@ class FsspecWriter(WritableStore):
     Object stores and ``memory`` replace an object at once and never hold a
     part of one: S3 drops an upload that is cut off, and s3fs aborts one in
     several parts (from 100 MiB on). Protocols for files, such as SFTP, write
-    in place, but for whole files (`put_file`): these get a name of their own
-    first, and are then renamed.
+    in place, but for whole files (`put_file`) where there is a rename: these
+    get a name of their own first.
 
     `create` is atomic among all clients of an S3 service that knows
     conditional requests (AWS, Google, Azure, MinIO, SeaweedFS 4), in this
@@ -136,7 +133,8 @@ class FsspecWriter(WritableStore):
             name.lstrip("/")[len(start) :] for name in names if name.lstrip("/").startswith(start)
         ]
         # without what is no key of a dataset, such as the marker of a directory
-        return sorted(above + key for key in keys if all(map(is_safe_name, key.split("/"))))
+        safe = (key for key in keys if all(map(is_safe_name, key.split("/"))))
+        return sorted(above + key for key in safe if writer_of(key) is None)
 
     def child(self, prefix: str) -> FsspecWriter:
         return FsspecWriter(self._fs, self._path(prefix), f"{self.url.rstrip('/')}/{prefix}")
@@ -164,11 +162,12 @@ class FsspecWriter(WritableStore):
 
     async def _put_file(self, local: str, nbytes: int, path: str) -> None:
         with self._naming(path, "written", "put", nbytes):
-            if not _OBJECT_STORES.isdisjoint(_protocols(self._fs)):
-                await self._call("put_file", local, path)
+            # without a rename of its own, an object store, or nothing better can be done
+            if is_async(self._fs) or type(self._fs).mv is AbstractFileSystem.mv:
+                await self._call_making_folder(path, "put_file", local, path)
                 return
             folder, slash, _ = path.rpartition("/")
-            new = f"{folder}{slash}.nczarr-tmp-{os.urandom(8).hex()}"
+            new = f"{folder}{slash}{temporary_name()}"
             try:
                 await self._call_making_folder(new, "put_file", local, new)
                 await self._call("mv", new, path)
@@ -278,10 +277,6 @@ class FsspecWriter(WritableStore):
             except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
                 reason = f"cannot be {what}: {_explained(self._fs, error)}"
                 raise StoreError(shown, reason) from None
-
-
-def _protocols(fs: AbstractFileSystem) -> tuple[str, ...]:
-    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
 def _bytes(data: Buffer) -> bytes:

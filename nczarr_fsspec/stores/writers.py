@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import check_key
-from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.owner import Owner, temporary_name, writer_of
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.inside import Inside
 from nczarr_fsspec.stores.mapping import MappingStore
@@ -28,10 +26,6 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _OVER = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
 #: Of a tree that is being made nothing is a link, unless another program put it there.
 _OVER |= getattr(os, "O_NOFOLLOW", 0)
-
-#: Names of files that are not complete tell which process writes them; no key is like this.
-_TEMPORARY = ".nczarr-tmp-"
-_IS_TEMPORARY = re.compile(re.escape(_TEMPORARY) + "(?P<mark>.*)-[0-9a-f]{16}", re.DOTALL).fullmatch
 
 #: No key can be where these are answered.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
@@ -146,12 +140,12 @@ class DirectoryWriter(WritableStore):
         self._prune(folders)
 
     def keys_below(self, prefix: str) -> list[str]:
-        return sorted(name for name in self._files(prefix) if _writer_of(name) is None)
+        return sorted(name for name in self._files(prefix) if writer_of(name) is None)
 
     def temporaries(self) -> Iterator[tuple[str, Owner]]:
         """Yield the names of files that are not complete, each with the process that writes it."""
         for name in sorted(self._files("")):
-            owner = _writer_of(name)
+            owner = writer_of(name)
             if owner is not None:
                 yield name, owner
 
@@ -212,19 +206,7 @@ def _complete(path: str, data: Buffer) -> Iterator[str]:
 
 def _beside(path: str) -> str:
     """Return the path of a file that is not complete, in the folder of another."""
-    return f"{os.path.dirname(path)}/{_TEMPORARY}{_mark(os.getpid())}-{os.urandom(8).hex()}"
-
-
-@cache
-def _mark(pid: int) -> str:  # noqa: ARG001 - a fork is another process
-    """Return the mark of this process."""
-    return Owner.here().mark
-
-
-def _writer_of(key: str) -> Owner | None:
-    """Return the process that writes a file that is not complete; None if its name is a key."""
-    match = _IS_TEMPORARY(key.rpartition("/")[2])
-    return None if match is None else Owner.of_mark(match["mark"])
+    return f"{os.path.dirname(path)}/{temporary_name()}"
 
 
 def _write(path: str, flags: int, data: Buffer) -> None:

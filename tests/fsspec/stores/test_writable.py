@@ -25,6 +25,7 @@ import pytest
 import s3fs
 import zarr.storage
 from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from hypothesis import HealthCheck, given, settings
@@ -37,7 +38,7 @@ from nczarr_fsspec import (
     ZipStore,
 )
 from nczarr_fsspec.destination import open_destination
-from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.owner import Owner, writer_of
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.stores.zipwrite import pack
@@ -604,6 +605,24 @@ class Plain(AbstractFileSystem):
     def rm_file(self, path: str) -> None:
         del self.files[path]
 
+    def put_file(self, lpath: str, rpath: str, *_: Any, **kwargs: Any) -> None:
+        self.pipe_file(rpath, Path(lpath).read_bytes())
+
+
+class Awaited(AsyncFileSystem):
+    """The same, to be awaited."""
+
+    protocol = "awaited"
+    cachable = False
+    files: dict[str, bytes] = {}  # noqa: RUF012
+
+    async def _put_file(self, lpath: str, rpath: str, **kwargs: Any) -> None:
+        self.files[rpath] = await asyncio.to_thread(Path(lpath).read_bytes)
+
+
+def write_two(path: str) -> None:
+    Path(path).write_bytes(b"2")
+
 
 class TestFsspecWriter:
     def test_a_filesystem_that_cannot_copy(self) -> None:
@@ -611,6 +630,35 @@ class TestFsspecWriter:
         store.put("a", b"1")
         store.move([("a", "b")])
         assert Plain.files == {"root/b": b"1"}
+
+    @pytest.mark.parametrize("kind", [Plain, Awaited])
+    def test_whole_files_of_a_filesystem_that_cannot_rename(
+        self, kind: type[Plain | Awaited], tmp_path: Path
+    ) -> None:
+        kind.files.clear()
+        (tmp_path / "file").write_bytes(b"1")
+        store = FsspecWriter(kind(), "root")
+        store.upload("d/a", str(tmp_path / "file"))
+        store.put_file("b", write_two)
+        assert kind.files == {"root/d/a": b"1", "root/b": b"2"}
+        store.close()
+
+    def test_a_whole_file_has_a_name_of_its_writer_until_it_is_complete(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put, names = LocalFileSystem.put_file, []
+
+        def noted(fs: Any, local: str, path: str, **kwargs: Any) -> None:
+            put(fs, local, path, **kwargs)
+            names.extend(os.listdir(tmp_path / "d"))
+            assert writer.keys_below("") == []
+
+        monkeypatch.setattr(LocalFileSystem, "put_file", noted)
+        writer = FsspecWriter(LocalFileSystem(), str(tmp_path))
+        writer.put_file("d/a", write_two)
+        (name,) = names
+        assert writer_of(name) == replace(Owner.here(), since="")
+        assert writer.keys_below("") == ["d/a"]
 
     def test_what_may_pass_is_tried_again(self) -> None:
         store = FsspecWriter(Plain(), "root")
