@@ -44,8 +44,13 @@ class ChunkReader:
 
     def __init__(self, array: Array, store: KeyStore | File) -> None:
         self._array = array
-        self._source = source_of(store)
-        self._scheme = Grid(array) if array.strides is None else Strided(array)
+        self._source = source = source_of(store)
+        self._scheme: Grid | Strided
+        if array.strides is None:
+            self._scheme = Grid(array)
+        else:
+            assert isinstance(source, (LocalFile, RemoteFile))
+            self._scheme = Strided(array, source.size)
 
     def read_whole(self) -> np.ndarray | None:
         """Read all elements of what is at hand in one go; None if that is not the best way.
@@ -73,7 +78,7 @@ class ChunkReader:
         """
         array, source = self._array, self._source
         assert isinstance(source, (LocalKeys, LocalFile))
-        read = self._scheme.begin(plan, source, remember=remember, local=True)
+        read = self._scheme.begin(plan, remember=remember, local=True)
         for wanted, window in read.windows():
             pieces = read.pieces(wanted, window, source.locate(array.locate(wanted)))
             take, count = partial(pieces.take, source), pieces.groups
@@ -84,7 +89,7 @@ class ChunkReader:
         """Do as `read` does, of what is far away; must run on the loop of the source."""
         array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, (RemoteKeys, RemoteFile))
-        read = scheme.begin(plan, source, remember=remember, local=False)
+        read = scheme.begin(plan, remember=remember, local=False)
         for wanted, window in read.windows():
             pieces = read.pieces(wanted, window, await source.locate(array.locate(wanted)))
             left = pieces.left()
@@ -116,10 +121,9 @@ class ChunkReader:
         """
         array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, (RemoteKeys, RemoteFile))
-        size = source.size if isinstance(source, RemoteFile) else 0
         for wanted, window in scheme.windows(plan, local=False):
             located = await source.locate(array.locate(wanted))
-            await source.fetch(*scheme.stored(plan, wanted, window, located, size), _let_go)
+            await source.fetch(*scheme.stored(plan, wanted, window, located), _let_go)
 
 
 async def _let_go(rows: Any, data: Sequence[Any]) -> None:

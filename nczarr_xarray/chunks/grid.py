@@ -19,7 +19,12 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
 from nczarr_xarray.chunks.decoder import Decoder
-from nczarr_xarray.chunks.part import ChunkPart, is_sparse, strides_of
+from nczarr_xarray.chunks.part import (
+    PART_SHARE,
+    ChunkPart,
+    may_be_sparse,
+    strides_of,
+)
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.scatter import Scatter
@@ -31,6 +36,8 @@ from nczarr_xarray.model import Array, ChunkTable, grid_of
 WINDOW = 1 << 16
 #: The same where looking up costs no round trip.
 LOCAL_WINDOW = 1 << 13
+#: Chunks of which is noted how much was read of them.
+_MOST_SPENT = 1 << 16
 #: The number of the only chunk of an array.
 _FIRST = np.zeros(1, dtype=np.int64)
 
@@ -65,6 +72,8 @@ class Grid:
         self.nbytes = self.decoder.nbytes
         self.needs_libhdf5 = self.decoder.needs_libhdf5
         self.known = CACHE.of(self)
+        #: bytes of parts that were read of chunks, by their numbers
+        self._spent: dict[int, int] = {}
         #: from a chunk to the next along each dimension
         self.steps = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         #: (more chunks than numpy's integers count are told apart by Python's)
@@ -89,7 +98,7 @@ class Grid:
         return plain and not self.decoder.in_rows and self.nbytes < 1 << 62  # what numpy can say
 
     def parts(
-        self, plan: Plan, window: Window, table: ChunkTable, *, local: bool
+        self, plan: Plan, window: Window, table: ChunkTable
     ) -> tuple[ChunkTable, list[ChunkPart] | None]:
         """Return where the bytes are that a selection wants, and what is wanted of these.
 
@@ -99,7 +108,7 @@ class Grid:
         known = table.size >= 0  # (of an object it is not)
         if (
             not self._has_parts
-            or not is_sparse(plan, array.chunk_shape, local=local)
+            or not may_be_sparse(plan, array.chunk_shape)
             or (table.size[known & (table.start >= 0)] != self.nbytes).any()
         ):
             return table, None
@@ -107,8 +116,29 @@ class Grid:
         tasks = itertools.chain.from_iterable(segment.tasks() for segment in window.segments)
         parts = [ChunkPart.of(task, strides, itemsize) for task in tasks]
         bounds = np.array([part[:2] for part in parts], np.int64)
+        size = bounds[:, 1] - bounds[:, 0]
+        if size.mean() > PART_SHARE * self.nbytes:
+            return table, None
         start = np.where(table.start < 0, -1, table.start + bounds[:, 0])
-        return table._replace(start=start, size=bounds[:, 1] - bounds[:, 0]), parts
+        return table._replace(start=start, size=size), parts
+
+    def come_back(self, ids: np.ndarray, sizes: np.ndarray) -> bool:
+        """Take note of parts of chunks that are to be read; whether whole chunks are better now.
+
+        So they are where reads come back, and have read as much of the chunks as is worth a part
+        already: whole chunks are remembered.
+        """
+        spent = self._spent if len(self._spent) < _MOST_SPENT else {}
+        numbers = ids.tolist()
+        for number, size in zip(numbers, sizes.tolist(), strict=True):
+            spent[number] = spent.get(number, 0) + size
+        self._spent = spent
+        mean = sum(spent[number] for number in numbers) / len(numbers)
+        return mean > PART_SHARE * self.nbytes
+
+    def piece_nbytes(self, table: ChunkTable, parts: list[ChunkPart] | None) -> int:
+        """Return the bytes that what is fetched of a chunk becomes, at most."""
+        return self.nbytes if parts is None else int(table.size.max())
 
     def decoder_of(self, mask: int) -> tuple[Decoder, Scatter]:
         """Return what undoes the codecs of a chunk that was stored without those of `mask`."""
@@ -117,12 +147,20 @@ class Grid:
             self._decoders[mask] = decoder, Scatter(decoder)
         return self._decoders[mask]
 
-    def begin(self, plan: Plan, source: object, *, remember: bool, local: bool) -> GridRead:
-        """Begin to read what `plan` selects; of a source that brings parts of chunks, if any."""
+    def begin(self, plan: Plan, *, remember: bool, local: bool, parts: bool = True) -> GridRead:
+        """Begin to read what `plan` selects.
+
+        Parameters
+        ----------
+        remember, local
+            As of `nczarr_xarray.chunks.engine.ChunkReader.read`, and whether chunks are at hand.
+        parts
+            Whether parts of chunks can be fetched.
+        """
         # what is not compressed is in memory anyway, in the system's cache
         remember = remember and not (local and self.decoder.is_plain)
         known = self.known.for_read(plan, self.nbytes, self.array.dtype) if remember else None
-        return GridRead(self, plan, known, local=local, whole=source is None)
+        return GridRead(self, plan, known, local=local, parts=parts)
 
     def windows(self, plan: Plan, *, local: bool) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of the chunks of a selection, and before each what has to be located."""
@@ -174,11 +212,11 @@ class Grid:
         return table.of(np.searchsorted(wanted, window.ids))
 
     def stored(
-        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable, size: int
+        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable
     ) -> tuple[ChunkTable, int, int]:
         """Return which chunks of a window there are, and bytes that one may have and becomes."""
-        table, _ = self.parts(plan, window, self.located(wanted, window, table), local=False)
-        return table.of(table.start >= 0), self.decoder.most, self.nbytes
+        table, parts = self.parts(plan, window, self.located(wanted, window, table))
+        return table.of(table.start >= 0), self.decoder.most, self.piece_nbytes(table, parts)
 
     def whole(self, source: LocalSource) -> np.ndarray | None:
         """Read all elements, if they are one chunk; None if not."""
@@ -251,18 +289,18 @@ class GridRead:
         Chunks that are remembered, if any are to be.
     local
         Whether chunks are at hand.
-    whole
-        Whether the source brings whole chunks only.
+    parts
+        Whether parts of chunks can be fetched.
     """
 
     def __init__(
-        self, grid: Grid, plan: Plan, known: Chunks | None, *, local: bool, whole: bool
+        self, grid: Grid, plan: Plan, known: Chunks | None, *, local: bool, parts: bool
     ) -> None:
         self.grid = grid
         self.plan = plan
         self.known = known
         self.local = local
-        self.whole = whole
+        self.parts = parts
         self.result = allocate(grid.array, plan.shape)
         self.fill = fill_element(grid.array)
 
@@ -272,10 +310,11 @@ class GridRead:
 
     def pieces(self, wanted: np.ndarray, window: Any, table: ChunkTable) -> GridPieces:
         """Return the chunks of a window, located."""
-        table, parts = self.grid.located(wanted, window, table), None
-        if not self.whole:
-            table, parts = self.grid.parts(self.plan, window, table, local=self.local)
-        return GridPieces(self, window, table, parts)
+        grid, table = self.grid, self.grid.located(wanted, window, table)
+        found, parts = grid.parts(self.plan, window, table) if self.parts else (table, None)
+        if parts is not None and self.known is not None and grid.come_back(window.ids, found.size):
+            found, parts = table, None
+        return GridPieces(self, window, found, parts)
 
 
 class GridPieces:
@@ -288,9 +327,9 @@ class GridPieces:
     groups
         In how many parts threads take them: segments.
     group_nbytes, group_chunks
-        Bytes and chunks that one of them is about.
+        Bytes and chunks that one of them is about. (To find a part takes as long as to find all.)
     nbytes, most
-        Bytes that a chunk becomes, and that it may have as stored.
+        Bytes that what is fetched of a chunk becomes, and that a chunk may have as stored.
     """
 
     def __init__(
@@ -299,14 +338,14 @@ class GridPieces:
         self._read = read
         #: what of each chunk is read; None if they are read whole, and then remembered
         self._wanted = parts
-        self._known = read.known if parts is None else None
+        self._known = read.known
         self._window = window
         self.table = table
         self.groups = len(window.segments)
         self.group_chunks = -(-len(window.ids) // self.groups)
-        self.nbytes = read.grid.nbytes
+        self.nbytes = read.grid.piece_nbytes(table, parts)
         self.most = read.grid.decoder.most
-        self.group_nbytes = self.group_chunks * self.nbytes
+        self.group_nbytes = self.group_chunks * read.grid.nbytes
 
     @cached_property
     def _all_stored(self) -> bool:
@@ -384,13 +423,15 @@ class GridPieces:
             own = rows[part]
             chunks = decoder.decode(data[part], partial(self._name, own))
             if self._known is not None and not mask:
-                self._known.put(versions[part] or ids[own].tolist(), chunks, self.nbytes)
+                self._known.put(versions[part] or ids[own].tolist(), chunks, read.grid.nbytes)
             self._scatter(scatter, own, chunks)
 
     def _scatter_part(self, row: int, part: ChunkPart, stored: Stored) -> None:
         if memoryview(stored).nbytes != part.stop - part.start:  # type: ignore[arg-type]
             name = self._read.grid.name(self._window.ids[row])
-            raise FormatError(name, f"has no byte {part.stop - 1} of {self.nbytes}: truncated?")
+            raise FormatError(
+                name, f"has no byte {part.stop - 1} of {self._read.grid.nbytes}: truncated?"
+            )
         part.scatter(stored, self._read.grid.array.dtype, self._read.result)
 
     def _name(self, rows: np.ndarray, i: int) -> str:

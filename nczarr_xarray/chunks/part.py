@@ -11,10 +11,8 @@ import numpy as np
 from nczarr_xarray.chunks.pieces import Part
 from nczarr_xarray.chunks.plan import ChunkTask, Plan
 
-#: A part of a chunk is read where at most one of so many elements is wanted: what is at hand
-#: costs little more than its bytes; to what is far away reads may come back, and a chunk that was
-#: fetched whole is remembered.
-LOCAL_SHARE, REMOTE_SHARE = 2, 16
+#: A part of a chunk is read where it is at most this share of its bytes: a larger one saves little.
+PART_SHARE = 0.5
 
 
 class ChunkPart(NamedTuple):
@@ -81,11 +79,9 @@ def strides_of(
     return tuple(found if axes is None else (found[axis] for axis in axes))
 
 
-def is_sparse(plan: Plan, chunk_shape: Sequence[int], *, local: bool) -> bool:
-    """Tell whether parts of chunks are to be read for a selection."""
-    wanted = math.prod(plan.shape)
-    there = plan.count * math.prod(chunk_shape)
-    return 0 < wanted * (LOCAL_SHARE if local else REMOTE_SHARE) <= there
+def may_be_sparse(plan: Plan, chunk_shape: Sequence[int]) -> bool:
+    """Tell whether a selection wants so few elements that parts of chunks may be read."""
+    return 0 < math.prod(plan.shape) <= PART_SHARE * plan.count * math.prod(chunk_shape)
 
 
 def _bounds(part: Part) -> tuple[int, int]:

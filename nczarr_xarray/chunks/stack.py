@@ -87,7 +87,7 @@ class ChunkStack:
             If a chunk of one of them cannot be read or decoded.
         """
         plan = self._plan(members, key, points)
-        reading = self._grid.begin(plan, None, remember=False, local=True)
+        reading = self._grid.begin(plan, remember=False, local=True, parts=False)
         windows = [window for _, window in reading.windows()]
         ids = [np.zeros(0, np.int64), *(window.ids for window in windows)]
         numbers = np.unique(np.concatenate(ids) % self._chunks)

@@ -13,7 +13,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.chunks.result import allocate, fill_element
-from nczarr_xarray.chunks.sources import LocalFile, LocalSource, RemoteFile, RemoteSource, at_once
+from nczarr_xarray.chunks.sources import LocalFile, LocalSource, at_once
 from nczarr_xarray.chunks.strides import LOCAL_GAP, Runs, end_of, plan_runs, span_of
 from nczarr_xarray.model import Array, ChunkTable
 
@@ -25,11 +25,20 @@ _FIRST = np.zeros(1, dtype=np.int64)
 
 
 class Strided:
-    """An array of plain elements, as far as all reads have it in common."""
+    """An array of plain elements, as far as all reads have it in common.
 
-    def __init__(self, array: Array) -> None:
+    Parameters
+    ----------
+    array
+        It has strides.
+    size
+        Bytes of its file.
+    """
+
+    def __init__(self, array: Array, size: int) -> None:
         assert array.strides is not None
         self.array = array
+        self.size = size
         self.strides = array.strides
         self.needs_libhdf5 = False  # nothing is decoded
         start, _, _, inline = at_once(array.locate(_FIRST))
@@ -50,7 +59,7 @@ class Strided:
         """
         assert isinstance(source, LocalFile)
         array, start, stop = self.array, self._start, self._start + self._span
-        if not self._span or stop > source.size:
+        if not self._span or stop > self.size:
             return None
         offset = 0
         if self._is_dense:
@@ -64,13 +73,11 @@ class Strided:
         """Yield the only chunk."""
         yield _FIRST, None
 
-    def runs(self, plan: Plan, table: ChunkTable, size: int, gap: int) -> list[Runs]:
+    def runs(self, plan: Plan, table: ChunkTable, gap: int) -> list[Runs]:
         """Return the runs of the chunk that are wanted; none if it is not stored.
 
         Parameters
         ----------
-        size
-            Of the file in bytes.
         gap
             See `plan_runs`.
 
@@ -82,8 +89,7 @@ class Strided:
         array, start = self.array, int(table.start[0])
         if start < 0:
             return []
-        if table.source is not None:
-            size = len(table.source[0])  # inline
+        size = self.size if table.source is None else len(table.source[0])  # inline
         end = start + end_of(plan, self.strides, array.dtype.itemsize)
         if math.prod(plan.shape) and end > size:
             raise FormatError(
@@ -92,23 +98,15 @@ class Strided:
         return plan_runs(plan, self.strides, array.dtype, gap)
 
     def stored(
-        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable, size: int
+        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable
     ) -> tuple[ChunkTable, int, int]:
         """Return the runs as `nczarr_xarray.chunks.grid.Grid.stored` does chunks."""
-        pieces = RunPieces(self.runs(plan, table, size, 0), table, np.empty(0))
+        pieces = RunPieces(self.runs(plan, table, 0), table, np.empty(0))
         return pieces.table, pieces.most, pieces.nbytes
 
-    def begin(
-        self,
-        plan: Plan,
-        source: LocalSource | RemoteSource,
-        *,
-        remember: bool,
-        local: bool,
-    ) -> StridedRead:
+    def begin(self, plan: Plan, *, remember: bool, local: bool) -> StridedRead:
         """Begin to read what `plan` selects."""
-        assert isinstance(source, (LocalFile, RemoteFile))
-        return StridedRead(self, plan, source.size, LOCAL_GAP if local else 0)
+        return StridedRead(self, plan, LOCAL_GAP if local else 0)
 
 
 class StridedRead:
@@ -116,10 +114,9 @@ class StridedRead:
 
     result: np.ndarray
 
-    def __init__(self, strided: Strided, plan: Plan, size: int, gap: int) -> None:
+    def __init__(self, strided: Strided, plan: Plan, gap: int) -> None:
         self._strided = strided
         self._plan = plan
-        self._size = size
         self._gap = gap
 
     def windows(self) -> Iterator[tuple[np.ndarray, None]]:
@@ -134,7 +131,7 @@ class StridedRead:
         FormatError
             Naming the variable, if the file ends before its data do.
         """
-        runs = self._strided.runs(self._plan, table, self._size, self._gap)
+        runs = self._strided.runs(self._plan, table, self._gap)
         self.result = allocate(self._strided.array, self._plan.shape)
         if table.start[0] < 0:
             self.result[...] = fill_element(self._strided.array)

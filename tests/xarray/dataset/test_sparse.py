@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,11 +17,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.keystore import ALL, RemoteStore
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.ranges.planner import SMALL_GAP
 from nczarr_xarray import to_nczarr
-from nczarr_xarray.chunks.part import LOCAL_SHARE, REMOTE_SHARE, ChunkPart, is_sparse, strides_of
+from nczarr_xarray.chunks import threads
+from nczarr_xarray.chunks.engine import ChunkReader
+from nczarr_xarray.chunks.part import (
+    PART_SHARE,
+    ChunkPart,
+    may_be_sparse,
+    strides_of,
+)
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
+from nczarr_xarray.model import ChunkedArray
 from tests.support.examples import examples
 from tests.support.httpserver import Server
 from tests.support.keys import outer, outer_keys, point_keys, pointwise
@@ -95,6 +105,12 @@ def wanted(selection: dict[str, Any]) -> np.ndarray:
     return np.asarray(xr.DataArray(VALUES, dims=DIMS).isel(selection).values)
 
 
+def fetched(span: int, touched: int, chunks: int) -> int:
+    """The bytes that are read of so many of the chunks."""
+    whole = touched * VALUES.nbytes // chunks
+    return span if span <= PART_SHARE * whole else whole
+
+
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize(("selection", "span"), CASES)
 def test_trees_at_hand(
@@ -118,7 +134,7 @@ def test_trees_at_hand(
     monkeypatch.setattr(DirectoryStore, "get", counted)
     expected = wanted(selection)
     np.testing.assert_array_equal(read(str(files / tree), selection), expected)
-    assert sum(seen) <= span
+    assert sum(seen) <= fetched(span, len(seen), 1 if "one" in tree else 3)
     assert len(seen) == (2 if tree.startswith("several") and "120" in str(selection["t"]) else 1)
 
 
@@ -134,7 +150,7 @@ def test_trees_behind_a_network(
             one for one in server.requests if f"/{tree}/v/" in one.path and "/v/." not in one.path
         ]
     np.testing.assert_array_equal(found, wanted(selection))
-    assert sum(one.sent for one in data) <= span
+    assert sum(one.sent for one in data) <= fetched(span, len(data), 1 if "one" in tree else 3)
     chunks = {one.path for one in data}
     assert len(data) == len(chunks) <= 2
 
@@ -155,7 +171,95 @@ def test_files_behind_a_network(
         sent = ranges.control("stats")["bytes"]
     np.testing.assert_array_equal(found, wanted(selection))
     most = min(span, found.nbytes * 5 // 4 + found.size * SMALL_GAP)
+    if variable == "v":
+        most = fetched(span, 2, 3)
     assert sent <= most + 4096  # headers of parts, and the index of chunks
+
+
+# -- many reads, and many chunks ------------------------------------------------------------------
+
+
+@pytest.fixture
+def square(tmp_path: Path) -> Iterator[tuple[xr.DataArray, Callable[[], list[int]]]]:
+    """A variable of one chunk of 4 MB behind a network, and what is sent of it with each answer."""
+    values = np.arange(1e6, dtype="f4").reshape(1000, 1000)
+    plain = {"compressor": None, "filters": None, "_FillValue": None, "chunks": (1000, 1000)}
+    to_nczarr(xr.Dataset({"v": (("y", "x"), values)}), tmp_path / "d", encoding={"v": plain})
+    content = {f"/d/{p.relative_to(tmp_path / 'd')}": p for p in (tmp_path / "d").rglob("*")}
+    files = {name: path.read_bytes() for name, path in content.items() if path.is_file()}
+    with (
+        Server(files) as server,
+        xr.open_dataset(f"{server.url}/d#mode=nczarr", engine="nczarr", cache=False) as ds,
+    ):
+        yield ds.v, lambda: [one.sent for one in server.requests if one.path == "/d/v/0.0"]
+
+
+def test_columns_of_a_chunk_far_away(
+    square: tuple[xr.DataArray, Callable[[], list[int]]],
+) -> None:
+    """From the first element of a column to its last is all of a chunk, which is remembered."""
+    v, sent = square
+    for column in range(50):
+        assert v[:, column].values[-1] == 999_000 + column
+    assert sent() == [4_000_000]
+
+
+def test_parts_to_which_reads_come_back(
+    square: tuple[xr.DataArray, Callable[[], list[int]]],
+) -> None:
+    """Once they are more than half of the chunk, all of it is read and remembered."""
+    v, sent = square
+    for column in range(50):
+        assert v[:100, column].values[-1] == 99_000 + column
+    assert sent() == [*[99 * 4000 + 4] * 5, 4_000_000]
+
+
+def test_elements_of_a_chunk_that_is_remembered(
+    square: tuple[xr.DataArray, Callable[[], list[int]]],
+) -> None:
+    v, sent = square
+    assert v[3, 7].values == 3007
+    assert v[:, :9].values[0, 8] == 8
+    assert sent() == [4, 4_000_000]
+    assert v[3, 7].values == 3007
+    assert v[5, 2:4].values.tolist() == [5002, 5003]
+    assert sent() == [4, 4_000_000]
+
+
+class Zeros(RemoteStore):
+    """Any key, of zeros; counts the requests in flight."""
+
+    url = "zeros"
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0)
+        self.now -= 1
+        return bytes(part.stop - part.start)
+
+    async def list(self, prefix: str) -> None:
+        return None
+
+
+def test_elements_of_many_large_chunks_are_under_way_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only what is fetched counts as in flight, and it is not worth a thread."""
+    side = 4096
+    array = ChunkedArray("v", (30, side, side), (1, side, side), np.dtype("<f4"), 0)
+    store = Zeros()
+    monkeypatch.setattr(threads, "in_pool", None)
+    plan = plan_outer((slice(0, 30), slice(5, 6), slice(7, 8)), array.shape, array.chunk_shape)
+    assert not asyncio.run(ChunkReader(array, store).read_remote(plan)).any()
+    assert store.most == min(30, store.concurrency)
 
 
 # -- the arithmetic -------------------------------------------------------------------------------
@@ -198,11 +302,10 @@ def test_parts_begin_and_end_with_what_is_wanted(
     np.testing.assert_array_equal(plan.finish(result), expected)
 
 
-@pytest.mark.parametrize(("local", "share"), [(True, LOCAL_SHARE), (False, REMOTE_SHARE)])
-def test_what_is_sparse(local: bool, share: int) -> None:
-    for count in (1, 1000 // share, 1000 // share + 1, 1000):
-        plan = plan_outer((slice(0, count),), (1000,), (1000,))
-        assert is_sparse(plan, (1000,), local=local) == (count * share <= 1000)
+@pytest.mark.parametrize("count", [1, 500, 501, 1000])
+def test_what_may_be_sparse(count: int) -> None:
+    plan = plan_outer((slice(0, count),), (1000,), (1000,))
+    assert may_be_sparse(plan, (1000,)) == (count <= 500)
 
 
 def test_a_chunk_that_is_too_short(files: Path, tmp_path: Path) -> None:
