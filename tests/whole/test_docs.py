@@ -180,6 +180,8 @@ def test_files_and_names_of_the_code_exist(page: str) -> None:
         if not re.search(rf"\b{name}\b", (ROOT / path).read_text(encoding="utf-8"))
     ]
     assert missing == []
+    loggers = (ROOT / name.replace(".", "/") for name in re.findall(r"logger `([\w.]+)`", text))
+    assert [str(p) for p in loggers if not (p.is_dir() or p.with_suffix(".py").exists())] == []
 
 
 FUNCTIONS = [
