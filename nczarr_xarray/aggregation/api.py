@@ -13,7 +13,6 @@ import numpy as np
 
 from nczarr_fsspec.addresses import AddressPolicy, Allow
 from nczarr_fsspec.errors import (
-    DatasetExistsError,
     ExportError,
     NCZarrWarning,
     URLError,
@@ -27,8 +26,12 @@ from nczarr_xarray.aggregation.files import Wanted, read_variable
 from nczarr_xarray.aggregation.grid import Arranger, check_places
 from nczarr_xarray.aggregation.reading import Summaries, read_files
 from nczarr_xarray.aggregation.summary import Layout, describe
-from nczarr_xarray.aggregation.write import MasterWriter
+from nczarr_xarray.aggregation.write import Plan, write
 from nczarr_xarray.aggregation.write_references import are_references, write_references
+from nczarr_xarray.export.cfa.cfa_task import must_be_new
+from nczarr_xarray.export.cfa.content import FileKind
+from nczarr_xarray.export.cfa.existing_master import kind_of
+from nczarr_xarray.export.cfa.master import address_of, dialect_called
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.cfa.table import packing_of
@@ -126,38 +129,47 @@ def aggregate(
     asked = () if dim is None else (dim,) if isinstance(dim, str) else tuple(dim)
     if output_options is None and is_url(os.fsdecode(output)):
         output_options = storage_options
-    writer = MasterWriter.find(output, output_options, format)
+    place, kind = _place(output, output_options, format)
     refs = are_references(output)
-    _check_files(files, writer.place)
+    _check_files(files, place)
     if refs and (append or cfa_version or format):
         raise ExportError(
-            writer.place.url,
+            place.url,
             "is to be references, which have no version of CFA and grow by being made anew: "
             "leave out append, cfa_version and format",
         )
-    before, version = None, cfa_version or DEFAULT
-    if append:
-        before, version = _before(writer, cfa_version, output_options)
-    else:
-        _check_new(writer, overwrite=overwrite)
-    request = Request(
-        tuple(f"/{name.strip('/')}" for name in asked),
-        Wanted(
-            frozenset(variables or _names(before)),
-            _scalars(asked, before),
-            storage_options,
-        ),
-        gaps == "allow",
-    )
-    with Progress("aggregate", shown=bool(progress), unit=" files", callback=callback) as shown:
-        addresses = [
-            file if refs else writer.address_of(file, version, relative=relative) for file in files
-        ]
-        found = combined(files, addresses, request, shown, before, writer.place.url)
+
+    def read() -> Plan:
+        before, version, own = None, cfa_version or DEFAULT, kind
+        if append:
+            before, version = _before(place, cfa_version, output_options)
+            own = kind_of(before.hierarchy)
+            if format is not None and own != kind:
+                kept = "CFA3" if own == "netCDF3" else "CFA4"
+                raise ExportError(place.url, f"is {kept}, and stays it: leave format out")
+        request = Request(
+            tuple(f"/{name.strip('/')}" for name in asked),
+            Wanted(
+                frozenset(variables or _names(before)),
+                _scalars(asked, before),
+                storage_options,
+            ),
+            gaps == "allow",
+        )
+        addresses = files
+        if not refs:
+            dialect = dialect_called(version, place.url)
+            addresses = [address_of(place, file, dialect, relative=relative) for file in files]
+        with Progress("aggregate", shown=bool(progress), unit=" files", callback=callback) as shown:
+            found = combined(files, addresses, request, shown, before, place.url)
+        return Plan(found, version, own)
+
     if refs:
-        write_references(found, writer.place, str, lambda _: storage_options, replaces=overwrite)
+        if not overwrite:
+            must_be_new(place)
+        write_references(read().found, place, str, lambda _: storage_options, replaces=overwrite)
     else:
-        writer.write(found, version, replaces=append or overwrite)
+        write(place, read, replaces=append or overwrite)
 
 
 def convert_references(
@@ -200,21 +212,23 @@ def convert_references(
     """
     if output_options is None and is_url(os.fsdecode(output)):
         output_options = storage_options
-    writer = MasterWriter.find(output, output_options, format)
-    _check_new(writer, overwrite=overwrite)
+    place, kind = _place(output, output_options, format)
     policy = AddressPolicy.of(source, replace=replace, allow=allow, storage_options=storage_options)
     options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
-    found = read_master(os.fsdecode(source), options, policy)
-    if are_references(output):
-        write_references(found, writer.place, policy.resolve, policy.options, replaces=overwrite)
-        return
+    read = partial(read_master, os.fsdecode(source), options, policy)
     version = cfa_version or DEFAULT
+    dialect = dialect_called(version, place.url)
 
     def renamed(address: str) -> str:
         where = policy.resolve(address) if address else address
-        return where and writer.address_of(where, version, relative=relative)
+        return where and address_of(place, where, dialect, relative=relative)
 
-    writer.write(found.readdressed(renamed), version, replaces=overwrite)
+    if are_references(output):
+        if not overwrite:
+            must_be_new(place)
+        write_references(read(), place, policy.resolve, policy.options, replaces=overwrite)
+    else:
+        write(place, lambda: Plan(read().readdressed(renamed), version, kind), replaces=overwrite)
 
 
 def _check_files(files: Sequence[str], place: MasterPlace) -> None:
@@ -232,11 +246,16 @@ def _check_files(files: Sequence[str], place: MasterPlace) -> None:
         )
 
 
-def _check_new(writer: MasterWriter, *, overwrite: bool) -> None:
-    if not overwrite and writer.place.exists():
-        raise DatasetExistsError(
-            writer.place.url, "is there already; overwrite=True replaces it, append=True adds to it"
-        )
+def _place(
+    output: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None,
+    format: str | None,  # noqa: A002 - as `to_cfa` calls it
+) -> tuple[MasterPlace, FileKind]:
+    """Find out where to write, and what if it is a file."""
+    place = MasterPlace.find(output, storage_options)
+    if format not in (None, "CFA3", "CFA4"):
+        raise ExportError(place.url, f"format is {format!r}; it is 'CFA3' or 'CFA4'")
+    return place, "netCDF3" if format == "CFA3" else "netCDF4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,20 +330,18 @@ def combined(
 
 
 def _before(
-    writer: MasterWriter, version: str | None, options: Mapping[str, Any] | None
+    place: MasterPlace, version: str | None, options: Mapping[str, Any] | None
 ) -> tuple[Aggregated, str]:
     """Return the aggregation that files are added to, and its version."""
-    found, own = read_aggregation(writer.place.file.target, options)
+    found, own = read_aggregation(place.file.target, options)
     for variable in found.variables():
         if found.packing == "after" and variable.path in found.tables and packing_of(variable):
             raise ExportError(
-                writer.place.url,
+                place.url,
                 f"packs the values of {variable.path} itself; files cannot be added to that",
             )
     if version not in (None, own):
-        raise ExportError(
-            writer.place.url, f"follows CFA-{own}; leave out cfa_version, or make it anew"
-        )
+        raise ExportError(place.url, f"follows CFA-{own}; leave out cfa_version, or make it anew")
     return found, own
 
 

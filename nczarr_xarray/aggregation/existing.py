@@ -14,6 +14,7 @@ from nczarr_xarray.aggregation.combine import Aggregated, Packing
 from nczarr_xarray.aggregation.from_references import aggregated_references, references_of
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.cfa.existing_master import check_whole
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FragmentArray, Fragments, Variable
 
@@ -30,11 +31,12 @@ def read_aggregation(
     Raises
     ------
     ExportError
-        If there is no aggregation variable, or one cannot be read.
+        If there is no aggregation variable, or one cannot be read; if something would be lost.
     NCZarrError
         If the dataset cannot be read.
     """
     with open_with(target, OpenOptions(storage_options=storage_options)) as opened:
+        check_whole(target, opened.hierarchy)
         return _aggregation(opened, target)
 
 

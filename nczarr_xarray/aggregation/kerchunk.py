@@ -12,8 +12,8 @@ from typing import Any
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.stores.writers import MappingWriter
 from nczarr_xarray.aggregation.combine import Aggregated
-from nczarr_xarray.aggregation.write import group_attributes, held, plain
-from nczarr_xarray.export.cfa.content import Content, Member, write_tree
+from nczarr_xarray.aggregation.write import group_attributes, plain
+from nczarr_xarray.export.cfa.content import Content, Member, held, write_tree
 from nczarr_xarray.export.storage import note_text
 from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.nczarr.emit import Profile

@@ -217,9 +217,13 @@ def _of(path: str, group: Group) -> Iterator[tuple[Key, Attribute]]:
 
 
 def _same(one: Attribute | None, other: Attribute | None) -> bool:
-    if one is None or other is None or one.type != other.type:
+    """Tell whether attributes say the same, whatever netCDF's types of it are."""
+    if one is None or other is None:
         return False
-    if isinstance(one.value, np.ndarray) or isinstance(other.value, np.ndarray):
-        floats = getattr(one.value, "dtype", np.dtype("i1")).kind == "f"
-        return np.array_equal(one.value, other.value, equal_nan=floats)
-    return one.value == other.value
+    left, right = (
+        v[0] if isinstance(v, tuple) and len(v) == 1 else v for v in (one.value, other.value)
+    )
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        floats = left.dtype.kind == right.dtype.kind == "f"
+        return np.array_equal(left, right, equal_nan=floats)
+    return type(left) is type(right) and bool(left == right)

@@ -17,7 +17,12 @@ from nczarr_xarray.export.cfa.cfa_request import CfaRequest
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Flow
 from nczarr_xarray.export.cfa.claim import Claim
 from nczarr_xarray.export.cfa.content import Content, Member
-from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in, referred_keys
+from nczarr_xarray.export.cfa.existing_master import (
+    ExistingMaster,
+    check_whole,
+    keys_in,
+    referred_keys,
+)
 from nczarr_xarray.export.cfa.fragment_tables import edges_between, joined, replaced
 from nczarr_xarray.export.cfa.master import aggregation, dialect_called, plain_conventions
 from nczarr_xarray.export.cfa.master_place import MasterPlace, Names
@@ -93,6 +98,7 @@ class Change:
     """
 
     def __init__(self, existing: ExistingMaster, dataset: xr.Dataset, request: CfaRequest) -> None:
+        check_whole(existing.url, existing.opened.hierarchy)
         self.existing = existing
         self.request = request
         self.root: Group = existing.root

@@ -189,7 +189,9 @@ def must_be_new(place: MasterPlace) -> None:
 
 def _exists(place: MasterPlace) -> DatasetExistsError:
     return DatasetExistsError(
-        place.url, "is there already; mode='w' replaces it, append_dim adds to it"
+        place.url,
+        "is there already; mode='w' replaces it, append_dim adds to it (in aggregate: "
+        "overwrite=True replaces it, append=True adds to it)",
     )
 
 

@@ -15,6 +15,12 @@ from nczarr_fsspec.errors import ExportError, StoreError
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.backend._compat import VLEN_STRING, netcdf4_lock
 from nczarr_xarray.export.chunk_writer import ChunkWriter
+from nczarr_xarray.export.classic_types import (
+    classic_attribute,
+    classic_values,
+    classic_variable,
+    dimension_problems,
+)
 from nczarr_xarray.export.dataset import Contents, Item
 from nczarr_xarray.export.netcdf_variables import (
     create_variable,
@@ -27,7 +33,15 @@ from nczarr_xarray.export.stored import Stored
 from nczarr_xarray.export.strings import longest
 from nczarr_xarray.export.write_task import put_all
 from nczarr_xarray.formats.nczarr.emit import Profile, documents
-from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Group, Variable
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    Attribute,
+    ChunkedArray,
+    Dimension,
+    Group,
+    Variable,
+    bytes_of,
+)
 
 FileKind: TypeAlias = Literal["netCDF3", "netCDF4"]
 
@@ -51,6 +65,25 @@ class Member(NamedTuple):
     variable: Variable
     values: np.ndarray | None = None
     chunked: bool = False
+
+
+def held(variable: Variable, values: np.ndarray) -> Member:
+    """Return a variable with these values, as one chunk without codecs."""
+    dtype = NC_DTYPES[str(variable.nc_type)]
+    variable = replace(variable, dtype=dtype, array=whole(variable, values.shape, values))
+    return Member(variable, values.astype(dtype, copy=False))
+
+
+def whole(
+    variable: Variable, shape: tuple[int, ...], texts: np.ndarray | None = None
+) -> ChunkedArray:
+    """Return an array of one chunk without codecs, with room for the longest of some texts."""
+    dtype = NC_DTYPES[str(variable.nc_type)]
+    if variable.nc_type == "string":
+        found = [] if texts is None else texts.ravel().tolist()
+        dtype = np.dtype(f"S{max((len(bytes_of(str(text))) for text in found), default=1) or 1}")
+    chunks = tuple(max(1, size) for size in shape)
+    return ChunkedArray(variable.path.strip("/"), shape, chunks, dtype)
 
 
 @dataclass(slots=True)
@@ -117,6 +150,8 @@ def write_file(path: str, content: Content, kind: FileKind, shown: str) -> None:
         If netCDF4 is not installed.
     ExportError
         If netCDF has no such form.
+    FormatError
+        If classic netCDF cannot hold a value.
     StoreError
         If the file cannot be written.
     """
@@ -126,6 +161,7 @@ def write_file(path: str, content: Content, kind: FileKind, shown: str) -> None:
         raise ImportError("netCDF files need netCDF4: pip install netCDF4") from None
     model = "NETCDF4"
     if kind == "netCDF3":
+        content = as_classic(content, shown)
         large = content.nbytes > _CLASSIC_BYTES
         model = "NETCDF3_64BIT_OFFSET" if large else "NETCDF3_CLASSIC"
     with netcdf4_lock():
@@ -136,6 +172,43 @@ def write_file(path: str, content: Content, kind: FileKind, shown: str) -> None:
             raise ExportError(shown, f"cannot be written: {error}") from error
         except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
             raise StoreError(shown, f"cannot be written: {error}") from error
+
+
+def as_classic(content: Content, shown: str) -> Content:
+    """Return a dataset in the types of classic netCDF; errors as of `write_file`."""
+    problems: list[str] = []
+    groups = {m.variable.group for m in content.members} | {*content.groups}
+    if groups - {"/"}:
+        problems.append(f"{', '.join(sorted(groups - {'/'}))}: classic netCDF has no groups")
+    attributes = {}
+    for name, attribute in content.attributes.items():
+        try:
+            attributes[name] = classic_attribute(attribute)
+        except ValueError as error:
+            problems.append(f"/: {error}")
+    members = []
+    for member in content.members:
+        variable = member.variable
+        if variable.nc_type == "string":
+            problems.append(f"{variable.path} is text, which classic netCDF lacks")
+            continue
+        try:
+            held = classic_variable(variable)
+        except ValueError as error:
+            problems.append(f"{variable.path}: {error}")
+            continue
+        assert isinstance(held.array, ChunkedArray)
+        held = replace(held, array=replace(held.array, dtype=held.dtype))
+        values = member.values
+        if values is not None:
+            values = classic_values(values, variable, held)
+        members.append(member._replace(variable=held, values=values))
+    dimensions = [*content.dimensions]
+    problems += dimension_problems([member.variable for member in members], dimensions)
+    if problems:
+        reason = "cannot be classic netCDF: write format='CFA4'"
+        raise ExportError(shown, reason, problems)
+    return Content(attributes, members, dimensions)
 
 
 def _fill(file: Any, content: Content) -> None:

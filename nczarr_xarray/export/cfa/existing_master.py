@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import xarray as xr
@@ -15,7 +15,7 @@ from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.dataset.fragments import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.cfa.content import Member
+from nczarr_xarray.export.cfa.content import FileKind, Member
 from nczarr_xarray.export.cfa.master_place import (
     OWNER,
     SUFFIXES,
@@ -26,7 +26,14 @@ from nczarr_xarray.export.cfa.master_place import (
 from nczarr_xarray.export.stored import Stored, netcdf_text, stored_as
 from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
-from nczarr_xarray.model import ChunkedArray, FragmentArray, Fragments, Group, Variable
+from nczarr_xarray.model import (
+    ChunkedArray,
+    FragmentArray,
+    Fragments,
+    Group,
+    Hierarchy,
+    Variable,
+)
 
 T = TypeVar("T")
 
@@ -34,6 +41,29 @@ T = TypeVar("T")
 _THREADS = 32
 #: Texts of any length: a master and fragments are written anew, as wide as is needed.
 _ANY_TEXT = np.dtype(f"S{2**30}")
+
+
+def kind_of(hierarchy: Hierarchy) -> FileKind:
+    """Return what a master is, if it is a file."""
+    return "netCDF3" if hierarchy.generation.startswith("CDF-") else "netCDF4"
+
+
+def check_whole(url: str, hierarchy: Hierarchy) -> None:
+    """Raise `ExportError` if a master holds what is not known, and would be lost with a change."""
+    lost = [str(error) for error in (*hierarchy.hidden, *hierarchy.problems)]
+    for group in hierarchy.root.walk():
+        for path, attributes in (
+            (group.path, group.attributes),
+            *((f"{v.path}:", v.attributes) for v in group.variables.values()),
+        ):
+            lost += [
+                f"{path}{name}: is of a compound type"
+                for name, attribute in attributes.items()
+                if attribute.type == "compound"
+            ]
+    if lost:
+        reason = "holds what a change would lose, as it is written anew as a whole"
+        raise ExportError(url, reason, lost)
 
 
 class ExistingMaster:
@@ -89,10 +119,9 @@ class ExistingMaster:
         return root
 
     @property
-    def kind(self) -> Literal["netCDF3", "netCDF4"]:
+    def kind(self) -> FileKind:
         """What the master is, if it is a file."""
-        classic = self.opened.hierarchy.generation.startswith("CDF-")
-        return "netCDF3" if classic else "netCDF4"
+        return kind_of(self.opened.hierarchy)
 
     def fragment_format(self, array: FragmentArray) -> FragmentFormat:
         """Return what the fragments of an aggregation are, by the address of the first one."""

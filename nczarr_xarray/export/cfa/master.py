@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.url import is_url
 from nczarr_xarray.export.attributes import encode_attribute
-from nczarr_xarray.export.cfa.content import Member
+from nczarr_xarray.export.cfa.content import Member, held, whole
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import DIALECTS
@@ -18,11 +21,9 @@ from nczarr_xarray.formats.cfa.dialect import Dialect, Encoded, Term
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
-    ChunkedArray,
     Dimension,
     Fragments,
     Variable,
-    bytes_of,
     join,
 )
 
@@ -54,19 +55,41 @@ def keeps_packing(dialect: Dialect) -> bool:
     return dialect.name.startswith(("0.4", "0.5"))
 
 
-def address_of(place: MasterPlace, key: str, dialect: Dialect, *, relative: bool | None) -> str:
-    """Return the address of a fragment as a master states it.
+def address_of(place: MasterPlace, target: str, dialect: Dialect, *, relative: bool | None) -> str:
+    """Return how a master names a file: by a URI, but with CFA-0.4.
 
     Parameters
     ----------
+    target
+        Absolute path or URL of the file.
     relative
-        Whether it is relative to the master. None for what is best: S3netCDF4 looks for relative
-        ones in the working directory, so those of CFA-0.4 are absolute.
+        Whether the address is relative to the folder of the master, for a file below that. None
+        for what is best: S3netCDF4 looks for relative ones in the working directory, so those of
+        CFA-0.4 are absolute.
     """
-    old = dialect.name.startswith("0.4")
-    if relative or (relative is None and not old):
-        return key
-    return place.file.folder + key if old else place.uri(key)
+    plain = dialect.name.startswith("0.4")
+    key = target.removeprefix(place.file.folder)
+    inside = key not in (target, "")
+    is_path = not is_url(target) or os.path.lexists(target)
+    if inside and (relative or (relative is None and not plain)):
+        return quote(key) if is_path and not plain else key
+    return f"file://{quote(target)}" if is_path and not plain else target
+
+
+def held_dimensions(
+    dimensions: Iterable[Dimension], data: Iterable[Variable]
+) -> dict[str, Dimension]:
+    """Return dimensions as a master has them, by path.
+
+    One that the master has no data along cannot be unlimited: its length would be lost.
+
+    Parameters
+    ----------
+    data
+        Variables whose data the master holds.
+    """
+    used = {d.path for v in data if 0 not in v.shape for d in v.dimensions}
+    return {d.path: replace(d, unlimited=d.unlimited and d.path in used) for d in dimensions}
 
 
 def as_fragments(variable: Variable, dialect: Dialect) -> Variable:
@@ -133,12 +156,14 @@ def aggregation(variable: Variable, fragments: Fragments, dialect: Dialect) -> l
     attributes = dict(variable.attributes)
     for name, value in encoded.attributes.items():
         attributes[name] = encode_attribute(name, value)
-    array = _array(variable.path, (), variable.nc_type, 1)
     scalar = replace(
-        variable, dimensions=(), attributes=attributes, array=array, dtype=array.dtype, padding=None
+        variable,
+        dimensions=(),
+        attributes=attributes,
+        array=whole(variable, ()),
+        dtype=NC_DTYPES[str(variable.nc_type)],
+        padding=None,
     )
-    if variable.nc_type == "string":
-        scalar = replace(scalar, dtype=np.dtype(object))
     return [Member(scalar), *(_term(term, variable.group) for term in encoded.terms)]
 
 
@@ -147,28 +172,13 @@ def _term(term: Term, owner: str) -> Member:
     above, _, name = term.path.strip("/").rpartition("/")
     group = join(owner, above) if above else owner
     values = np.asarray(term.values)
-    text = values.dtype.kind in "OSU"
-    nc_type = "string" if text else netcdf_type(values.dtype)
-    longest = 1
-    if text:
-        longest = max((len(bytes_of(str(v))) for v in values.ravel().tolist()), default=1)
-        values = values.astype(object)
+    nc_type = "string" if values.dtype.kind in "OSU" else netcdf_type(values.dtype)
     dimensions = tuple(Dimension(short, size, group=group) for short, size in term.dimensions)
     attributes: dict[str, Attribute] = {
         key: encode_attribute(key, value) for key, value in term.attributes.items()
     }
-    array = _array(join(group, name), values.shape, nc_type, longest)
-    dtype = np.dtype(object) if text else array.dtype
-    variable = Variable(name, group, dimensions, nc_type, dtype, attributes, array)
-    return Member(variable, values)
-
-
-def _array(path: str, shape: tuple[int, ...], nc_type: str | None, longest: int) -> ChunkedArray:
-    dtype = NC_DTYPES[str(nc_type)]
-    if nc_type == "string":
-        dtype = np.dtype(f"S{max(1, longest)}")
-    chunks = tuple(max(1, size) for size in shape)
-    return ChunkedArray(path.strip("/"), shape, chunks, dtype)
+    variable = Variable(name, group, dimensions, nc_type, values.dtype, attributes)
+    return held(variable, values)
 
 
 def conventions(attributes: Mapping[str, Attribute], dialect: Dialect) -> dict[str, Attribute]:

@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_xarray.export.cfa.content import Member
+from nczarr_xarray.export.cfa.master import held_dimensions
 from nczarr_xarray.export.cfa.split import (
     Edges,
     axis_type,
@@ -94,16 +95,10 @@ class Parts:
 
     @property
     def dimensions(self) -> list[Dimension]:
-        """All dimensions as the master has them.
-
-        One that the master has no data along cannot be unlimited: its length would be lost.
-        """
+        """All dimensions as the master has them."""
         kept = [one.item.variable for one in self.kept]
-        used = {d.path for v in kept if 0 not in v.shape for d in v.dimensions}
-        found: dict[str, Dimension] = {}
-        for one in (*self.kept, *self.divided):
-            for d in one.item.variable.dimensions:
-                found[d.path] = replace(d, unlimited=d.unlimited and d.path in used)
+        variables = [*kept, *(one.item.variable for one in self.divided)]
+        found = held_dimensions((d for v in variables for d in v.dimensions), kept)
         return [*found.values()]
 
     def members(self) -> list[Member]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -15,13 +16,18 @@ from fsspec.callbacks import Callback
 import nczarr_xarray
 from nczarr_fsspec.errors import (
     AccessDeniedError,
+    ConflictError,
     DatasetExistsError,
+    DatasetNotFoundError,
     ExportError,
     NCZarrWarning,
     StoreError,
     URLError,
 )
+from nczarr_xarray import to_cfa
+from nczarr_xarray.aggregation import api
 from nczarr_xarray.aggregation.api import aggregate
+from nczarr_xarray.aggregation.reading import read_files
 from nczarr_xarray.dataset.units import conversion
 from nczarr_xarray.export.cfa import cfa_task
 from tests.support.manyfiles import TIME, field, step, write
@@ -147,6 +153,100 @@ def test_append_puts_files_where_they_belong(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"1.nc: has the same coordinates as a file that"):
         aggregate([middle], tmp_path / "m.nca", append=True)
     check_field(tmp_path / "m.nca", 6)
+
+
+def test_one_writer_at_a_time_from_before_the_master_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the files of one of two appends would be lost."""
+    late, middle, early = months(tmp_path)
+    target = tmp_path / "m.nca"
+    aggregate([early], target, dim="time")
+    refused: list[str] = []
+
+    def meanwhile(*arguments: Any) -> None:
+        if not refused:
+            refused.append(late)
+            with pytest.raises(ConflictError, match="is being written"):
+                aggregate(refused, target, append=True)
+        read_files(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "read_files", meanwhile)
+        aggregate([middle], target, append=True)
+    assert refused == [late]
+    check_field(target, 4)
+    aggregate(refused, target, append=True)
+    check_field(target, 6)
+
+
+def test_a_failure_lets_others_write(tmp_path: Path) -> None:
+    files, target = months(tmp_path), tmp_path / "m.nca"
+    before = sorted(os.listdir(tmp_path))
+    with pytest.raises(DatasetNotFoundError):
+        aggregate([*files, tmp_path / "none.nc"], target)
+    assert sorted(os.listdir(tmp_path)) == before
+    aggregate(files, target)
+    check_field(target, 6)
+
+
+@pytest.mark.parametrize("what", ["attribute", "reference", "variable's"])
+def test_nothing_that_is_stored_is_dropped(what: str, tmp_path: Path) -> None:
+    files, target = months(tmp_path), tmp_path / "m.nca"
+    aggregate(files[1:], target)
+    with h5py.File(target, "a") as file:
+        owner = file["x"] if what == "variable's" else file
+        pair = np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")])
+        owner.attrs["strange"] = file["x"].ref if what == "reference" else pair
+    before = target.read_bytes()
+    with xr.open_dataset(target, engine="nczarr", decode_times=False) as ds:
+        part = ds.isel(time=slice(0, 1)).drop_vars(["time", "x"]).load()
+    for change in (
+        lambda: aggregate(files[:1], target, append=True),
+        lambda: to_cfa(part, target, region={"time": slice(0, 1)}),
+    ):
+        with pytest.raises(ExportError, match=r"holds what a change would lose.*\n.*strange"):
+            change()
+        assert target.read_bytes() == before
+
+
+def test_attributes_that_classic_netcdf_lacks(tmp_path: Path) -> None:
+    """As h5netcdf writes text; and numbers without a sign."""
+    files = [tmp_path / "0.nc", tmp_path / "1.nc"]
+    for number, file in enumerate(files):
+        steps = 2 * number + np.arange(2, dtype="i4")
+        data = xr.Dataset(
+            {"a": ("t", steps * 1.5, {"units": "K", "flag": np.uint8(3)})},
+            {"t": ("t", steps, {"long_name": "step"})},
+            {"title": "x", "level": np.uint32(7)},
+        )
+        data.to_netcdf(file, engine="h5netcdf")
+    target = tmp_path / "m.nca"
+    aggregate(files[:1], target, dim="t", cfa_version="0.4", format="CFA3")
+    with pytest.raises(ExportError, match="is CFA3, and stays it"):
+        aggregate(files[1:], target, append=True, format="CFA4")
+    aggregate(files[1:], target, append=True)
+    later = xr.Dataset(
+        {"a": ("t", [6.0, 7.5])}, {"t": np.array([4, 5], "i4")}, {"number": np.uint16(5)}
+    )
+    later.nczarr.to_cfa(target, append_dim="t")
+    with netCDF4.Dataset(target) as file:
+        assert file.data_model == "NETCDF3_CLASSIC"
+        assert (file.title, file.level, file.number, file["a"].flag) == ("x", 7, 5, 3)
+    with xr.open_dataset(target, engine="nczarr") as ds:
+        assert ds["a"].values.tolist() == [0, 1.5, 3, 4.5, 6, 7.5]
+
+
+def test_groups_and_classic_netcdf(tmp_path: Path) -> None:
+    files = []
+    for number in range(2):
+        file = tmp_path / f"{number}.nc"
+        data = xr.Dataset({"a": ("t", np.arange(2.0))}, {"t": [2 * number, 2 * number + 1]})
+        xr.DataTree.from_dict({"/": data, "/g": data}).to_netcdf(file)
+        files.append(file)
+    with pytest.raises(ExportError, match="/g: classic netCDF has no groups"):
+        aggregate(files, tmp_path / "m.nca", cfa_version="0.4", format="CFA3")
+    assert sorted(os.listdir(tmp_path)) == ["0.nc", "1.nc"]
 
 
 def test_append_compares_with_the_master(tmp_path: Path) -> None:
