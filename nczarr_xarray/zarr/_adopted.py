@@ -16,6 +16,7 @@ from zarr.abc.store import (
     OffsetByteRequest,
     RangeByteRequest,
     Store,
+    SuffixByteRequest,
 )
 from zarr.core.buffer import Buffer, default_buffer_prototype
 from zarr.core.sync import _get_loop
@@ -78,10 +79,13 @@ class ZarrKeyStore(RemoteStore):
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         path = self._prefix + check_key(key)
         request: ByteRequest | None = None
+        start = part.start or 0
         if part.stop is not None:
-            request = RangeByteRequest(part.start or 0, part.stop)
-        elif part.start:
-            request = OffsetByteRequest(part.start)
+            request = RangeByteRequest(start, part.stop)
+        elif start < 0:
+            request = SuffixByteRequest(-start)
+        elif start:
+            request = OffsetByteRequest(start)
         try:
             await self.store._ensure_open()
             buffer = await self.store.get(path, default_buffer_prototype(), request)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.codecs.codec import UNKNOWN
@@ -28,6 +29,9 @@ _OF_ARRAYS = frozenset({"transpose"})
 _OF_BYTES = frozenset({"blosc", "crc32c", "gzip", "zstd"})
 #: The type of netCDF's char, which zarr-python warns of whenever it meets it.
 _CHAR = {"name": "null_terminated_bytes", "configuration": {"length_bytes": 1}}
+#: Of the filters of warnings, which a process has in common: threads that changed and restored
+#: them in turns would leave those of another behind.
+_FILTERS = ProcessLock()
 #: Zarr-python makes a list of the chunks of a selection: more would fill the memory.
 MAX_CHUNKS = 1 << 24
 #: Bytes that a chunk may have besides what codecs can make of it, and its entry in a shard's index.
@@ -185,7 +189,7 @@ def _quiet(metadata: dict[str, Any]) -> Iterator[None]:
     if metadata.get("data_type") != _CHAR:
         yield
         return
-    with warnings.catch_warnings():
+    with _FILTERS, warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*does not have a Zarr V3 specification")
         yield
 

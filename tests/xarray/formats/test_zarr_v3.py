@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import warnings
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import pytest
 import xarray as xr
 import zarr
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
+from zarr.storage import LocalStore
 
 from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, StoreError
+from nczarr_xarray.formats.zarr3.array import array_in
 from tests.support.httpserver import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
@@ -192,6 +196,23 @@ def test_every_dtype(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None
         (tmp_path / "x.zarr" / "v" / "c" / "1" / "1").unlink()
     assert_like_zarr(tmp_path / "x.zarr")
     assert_like_zarr(tmp_path / "x.zarr", decode_cf=False)
+
+
+def test_threads_leave_the_filters_of_warnings_as_they_are(tmp_path: Path) -> None:
+    """Of char, of which zarr-python warns and we do not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zarr.create_array(tmp_path, name="v", shape=(3,), dtype="S1", chunks=(3,))
+        metadata = json.loads((tmp_path / "v" / "zarr.json").read_text())
+        before, interval = list(warnings.filters), sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(4) as threads:
+                store = LocalStore(tmp_path)
+                list(threads.map(lambda _: array_in(store, "v", metadata), range(1000)))
+        finally:
+            sys.setswitchinterval(interval)
+        assert list(warnings.filters) == before
 
 
 def test_text_of_any_length(tmp_path: Path) -> None:
