@@ -20,6 +20,7 @@ from nczarr_fsspec.changes.journal import (
     COVER,
     HELD,
     INCOMPLETE,
+    JOURNAL,
     ROOT,
     STAGED,
     WRITERS,
@@ -27,13 +28,16 @@ from nczarr_fsspec.changes.journal import (
 )
 from nczarr_fsspec.changes.locks import Lock
 from nczarr_fsspec.changes.owned import dataset_keys, removable
-from nczarr_fsspec.changes.recovery import pending_in
+from nczarr_fsspec.changes.recovery import OTHER_ROOTS, pending_in
 from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
+
+#: Objects at the root that show that there is a dataset.
+ROOTS = frozenset({*OTHER_ROOTS, ROOT, ".zattrs", ".zarray", JOURNAL})
 
 
 class Change(Protocol):
@@ -247,15 +251,20 @@ class NewObjects:
         Raises
         ------
         ConflictError
-            If another writer is at work there.
+            If another writer is at work there, or has just written a dataset.
         StoreError
             If the store cannot be written.
         """
         lock = Lock.acquire(store)
         with on_error(lock.release):
-            # before the mark: that of another owner says whether its work can be continued
-            if resumption is None or not _continues(store, resumption):
-                _clear(store, [key for key in store.keys_below("") if key != ROOT])
+            left = store.keys_below("")
+            mark = pending_in(store) if INCOMPLETE in left else None
+            if (mark is None or mark.pending is not None) and ROOTS.intersection(left):
+                raise ConflictError(
+                    store.url, "another writer has written a dataset just now; look at it first"
+                )
+            if not _can_go_on(store, mark, resumption):
+                _clear(store, [key for key in left if key != ROOT])
             store.put(INCOMPLETE, Incomplete(Owner.here(), name=lock.transaction).dump())
             store.put(ROOT, COVER)
         return cls(lock, resumption)
@@ -289,10 +298,13 @@ class NewObjects:
         self.lock.release()
 
 
-def _continues(store: WritableStore, resumption: Resumption) -> bool:
+def _can_go_on(
+    store: WritableStore, mark: Incomplete | None, resumption: Resumption | None
+) -> bool:
     """Tell whether a store holds work to continue, of a process that has ended here."""
-    mark = pending_in(store)
-    return mark is not None and mark.owner.has_left(mark.name) and resumption.continues(store)
+    if mark is None or resumption is None or not mark.owner.has_left(mark.name):
+        return False
+    return resumption.continues(store)
 
 
 def _clear(store: WritableStore, keys: Iterable[str]) -> None:

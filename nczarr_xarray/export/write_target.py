@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from nczarr_fsspec.changes.create import (
+    ROOTS,
     Change,
     NewArchive,
     NewObjects,
@@ -22,16 +23,15 @@ from nczarr_fsspec.changes.edit import Edit
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE
 from nczarr_fsspec.changes.locks import Boxes
 from nczarr_fsspec.changes.owned import dataset_keys, is_chunk_of, removable
-from nczarr_fsspec.changes.recovery import OTHER_ROOTS, pending_in
+from nczarr_fsspec.changes.recovery import pending_in
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.stores.zipwrite import pack
+from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
-
-_ROOTS = frozenset({*OTHER_ROOTS, ".zgroup", ".zattrs", ".zarray", JOURNAL})
 
 
 class WriteTarget:
@@ -113,7 +113,7 @@ class WriteTarget:
         foreign = sorted(set(keys) - set(owned))
         abandoned = self._is_abandoned(keys)
         if not replace:
-            if not abandoned and _ROOTS & set(owned):
+            if not abandoned and ROOTS & set(owned):
                 raise DatasetExistsError(self.url, _exists())
             refuse_foreign(self.url, foreign or (() if abandoned else removable(owned)))
         path = self.destination.path
@@ -121,17 +121,27 @@ class WriteTarget:
             path = os.path.realpath(path)
             if can_be_renamed(path):
                 links = self.destination.follow_symlinks
-                return NewTree.begin(path, resumption, follow_symlinks=links), [], []
+                tree = NewTree.begin(path, resumption, follow_symlinks=links)
+                with on_error(tree.abort):
+                    if tree.old is not None and not replace:
+                        self._refuse_new()
+                return tree, [], []
         assert self.store is not None
-        if not template and (abandoned or not (_ROOTS & set(owned) or foreign)):
+        if not template and (abandoned or not (ROOTS & set(owned) or foreign)):
             return NewObjects.begin(self.store, resumption), [], foreign
         change = Edit.begin(self.store)
         return change, removable(dataset_keys(self.keys())), foreign
 
+    def _refuse_new(self) -> None:
+        """Raise `DatasetExistsError` if there is something now, which has come before the lock."""
+        keys = self.keys()
+        if not self._is_abandoned(keys):
+            refuse_foreign(self.url, removable(keys))
+
     def holds_dataset(self) -> bool:
         """Tell whether a complete dataset exists."""
         keys = self.keys()
-        return INCOMPLETE not in keys and bool(_ROOTS & set(dataset_keys(keys)))
+        return INCOMPLETE not in keys and bool(ROOTS & set(dataset_keys(keys)))
 
     def _is_abandoned(self, keys: list[str]) -> bool:
         """Tell whether the target holds only an abandoned dataset, which was never complete."""

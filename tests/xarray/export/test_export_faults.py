@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_fsspec.changes.journal import PRIVATE
+from nczarr_fsspec.changes.journal import INCOMPLETE, PRIVATE, Incomplete
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.owner import Owner
 from nczarr_xarray import recover, to_nczarr
+from nczarr_xarray.dataset.destinations import find_destination
+from nczarr_xarray.export.write_target import WriteTarget
 from tests.support.disks import tiny_disk
 from tests.support.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample
 from tests.support.marks import slow_but
@@ -247,6 +249,43 @@ def test_new_datasets_at_once(tmp_path: Path) -> None:
             change(target)
         np.testing.assert_array_equal(rows_of(target), sample(12, 1).a.values)
         assert private(tmp_path) == set()
+
+
+@pytest.mark.parametrize("before", ["nothing", "abandoned"])
+@pytest.mark.parametrize("place", ["directory", "zip", "memory"])
+def test_a_dataset_that_came_just_now_is_kept(
+    place: str, before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer begins and ends between the look at what is there and the lock."""
+    urls = {"directory": tmp_path / "n", "zip": tmp_path / "n.zip"}
+    target = Target(str(urls.get(place, f"memory://just-now{tmp_path}/{before}")))
+    if before == "abandoned":
+        store = WriteTarget(find_destination(target.url)).store
+        if store is not None:
+            store.put(INCOMPLETE, Incomplete(Owner.here()).dump())
+    keys = WriteTarget.keys
+    others = [sample(3, 5)]
+
+    def then_written(self: WriteTarget, below: str = "") -> list[str]:
+        found = keys(self, below)
+        while others:
+            target.write(others.pop(), encoding=CHUNKS)
+        return found
+
+    monkeypatch.setattr(WriteTarget, "keys", then_written)
+    monkeypatch.setattr(WriteTarget, "_archive", _after(then_written, WriteTarget._archive))
+    with pytest.raises((ConflictError, DatasetExistsError)):
+        target.write(sample(8), encoding=CHUNKS)
+    assert others == []
+    np.testing.assert_array_equal(rows_of(target), sample(3, 5).a.values)
+
+
+def _after(first: Callable[..., Any], then: Callable[..., Any]) -> Callable[..., Any]:
+    def both(self: Any, **arguments: Any) -> Any:
+        first(self)
+        return then(self, **arguments)
+
+    return both
 
 
 @pytest.mark.parametrize("mode", ["w", "a"])
