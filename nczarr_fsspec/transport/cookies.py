@@ -7,6 +7,7 @@ writes it.
 from __future__ import annotations
 
 import contextlib
+import copy
 import email.message
 import os
 import tempfile
@@ -31,7 +32,7 @@ class Cookies:
     Parameters
     ----------
     known
-        Those that another session has.
+        Those that another session has; they go back with TLS only.
     file
         Where they are kept for other programs, in Netscape's form; made if it is not there.
 
@@ -44,7 +45,8 @@ class Cookies:
     def __init__(self, known: Iterable[Cookie] = (), file: str | None = None) -> None:
         self._file = os.path.expanduser(file) if file else None
         self._jar = _read(self._file) if self._file else MozillaCookieJar()
-        for cookie in known:
+        for cookie in map(copy.copy, known):
+            cookie.secure = True
             self._jar.set_cookie(cookie)
 
     def __bool__(self) -> bool:

@@ -25,7 +25,7 @@ from nczarr_fsspec.transport.policy import (
     REDIRECTS_OPTION,
     Timeout,
 )
-from nczarr_fsspec.transport.sessions import connecting, connections, stranger
+from nczarr_fsspec.transport.sessions import connecting, connections, proxy_of, stranger
 from nczarr_fsspec.transport.shared import SharedFilesystem
 
 #: options of a request that are meant for the host that was asked for; ``ssl`` may hold a
@@ -126,6 +126,9 @@ class RequestOptions:
             target = target.with_user(first.user).with_password(first.password)
         session = self.session if own else stranger(self.session, self.given)
         options = self.options if own else self.public
+        proxy = None if own or "proxy" in options else proxy_of(self.session, target)
+        if proxy is not None:
+            options = {**options, "proxy": proxy}
         if "ssl" not in options:
             tls = self.certificates.context(target, everywhere=own and self.named)
             options = options if tls is None else {**options, "ssl": tls}

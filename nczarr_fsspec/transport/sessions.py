@@ -11,8 +11,10 @@ import math
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+from yarl import URL
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.policy import TOO_LONG, Timeout, TransientError
@@ -67,11 +69,18 @@ def stranger(session: aiohttp.ClientSession, given: Mapping[str, str]) -> aiohtt
             headers={name: value for name, value in agents[::-1] if name.lower() == "user-agent"},
             timeout=session.timeout,
             cookie_jar=aiohttp.DummyCookieJar(),  # `Cookies` has those of all hosts
-            trust_env=session.trust_env,
+            # not trust_env, with which aiohttp sends lines of netrc: see `proxy_of`
         )
         _strangers[session] = found
         weakref.finalize(session, found.detach)  # or it complains that it was not closed
     return found
+
+
+def proxy_of(session: aiohttp.ClientSession, target: URL) -> str | None:
+    """Return the proxy for `target` that the environment names, if `session` trusts that."""
+    if not getattr(session, "trust_env", False) or proxy_bypass(target.host or ""):
+        return None
+    return getproxies().get(target.scheme)
 
 
 @contextmanager

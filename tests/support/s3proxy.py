@@ -22,7 +22,7 @@ class Proxy(ThreadingHTTPServer):
         From which change on, counted by `number`, all of them fail, and with which status;
         ``"cut"`` ends the connection instead.
     expired
-        How many requests are yet told that their keys have expired.
+        Tells whether requests are answered that their keys have expired.
     at
         What is done at a request, counted by `requests`, whose connection is cut then. Meanwhile
         no other request is answered.
@@ -36,7 +36,7 @@ class Proxy(ThreadingHTTPServer):
         self.number = 0
         self.first = 10**9
         self.how: int | str = 503
-        self.expired = 0
+        self.expired: Callable[[], bool] = lambda: False
         self.at: dict[int, Callable[[], None]] = {}
         self.requests = 0
         self.lock = threading.Lock()
@@ -46,12 +46,6 @@ class Proxy(ThreadingHTTPServer):
         with self.lock:
             self.number += 1
             return self.number >= self.first
-
-    def expires(self) -> bool:
-        """Whether the keys of this request have expired."""
-        with self.lock:
-            self.expired -= 1
-            return self.expired >= 0
 
     def interrupted(self) -> bool:
         """Do what is to be done at this request; whether there was something."""
@@ -72,7 +66,7 @@ class _Forward(BaseHTTPRequestHandler):
         if self.server.interrupted():
             self.close_connection = True
             return
-        if self.server.expires():
+        if self.server.expired():
             self._answer(400, {}, _XML.replace(b"ServiceUnavailable", b"ExpiredToken"))
             return
         if self.command in ("PUT", "POST", "DELETE") and self.server.fails():

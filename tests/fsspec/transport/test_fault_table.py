@@ -146,7 +146,7 @@ def test_the_bytes_are_right(
         (
             {"files": {}, "missing_status": 401},
             AccessDeniedError,
-            "401.*(wants|choose) credentials",
+            "401.*(got no|choose) credentials",
         ),
         ({"password": "me:hunter22"}, AccessDeniedError, "401"),
     ],

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from http.cookiejar import CookieJar
+from http.cookiejar import Cookie, CookieJar
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -123,6 +123,33 @@ class TestAddressed:
         assert policy.options(target)["http"]["redirects"] == ()
 
 
+class TestTrustedEnvironment:
+    """With ``trust_env``, aiohttp looks for proxies, and sends lines of netrc to all hosts."""
+
+    OPTIONS: ClassVar[dict[str, Any]] = {"client_kwargs": {"trust_env": True}}
+
+    @pytest.fixture(autouse=True)
+    def environment(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "netrc").write_text("default login me password hunter22\n")
+        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+        for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+            monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name.upper(), raising=False)
+
+    def test_netrc_is_not_for_where_a_redirect_leads(self, plain: Server) -> None:
+        with Server({}, redirect=plain.url) as first:
+            opened(first.url, self.OPTIONS)
+        assert "Authorization" in told(first)[0]  # as aiohttp has it
+        assert told(plain) == [{}]
+
+    def test_proxies_are(self, plain: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("http_proxy", plain.url)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        with Server({}, redirect="http://far.test") as first:
+            opened(first.url, self.OPTIONS)
+        assert [request.target for request in plain.requests] == ["http://far.test/x.nc"]
+
+
 class TestWithoutTLS:
     def test_a_line_of_an_rc_file_for_tls(self, rc: Write, plain: Server) -> None:
         for scheme in ("https", "HTTPS"):
@@ -141,6 +168,17 @@ class TestWithoutTLS:
             opened(server.url, {"logins": SESSION})
         assert told(plain) == [{}]
         assert told(safe) == [{"Authorization": "Bearer T0ken"}]
+
+    def test_the_cookies_of_a_session(self, rc: Write, plain: Server, safe: Server) -> None:
+        """They stay as they are for their owner."""
+        jar = CookieJar()
+        parts = *("session", "1", None, False), *("127.0.0.1", True, False), *("/", True)
+        jar.set_cookie(Cookie(0, *parts, False, None, True, None, None, {}))
+        session = SimpleNamespace(headers={}, hooks={}, auth=None, cookies=jar)
+        for server in (plain, safe):
+            opened(server.url, {"logins": session})
+        assert (told(plain), told(safe)) == ([{}], [{"Cookie": "session=1"}])
+        assert [cookie.secure for cookie in jar] == [False]
 
     def test_what_a_redirect_leads_to(
         self, rc: Write, plain: Server, safe: Server, tmp_path: Path
