@@ -139,6 +139,11 @@ class ChunkWriter(ArrayWriter):
         Whether chunks that hold nothing but the fill value are left out.
     shared
         Whether blocks may share a chunk; then all must come from one process.
+
+    Attributes
+    ----------
+    in_flight
+        Bytes of chunks, when decoded, that are on their way to a remote store at a time.
     """
 
     def __init__(
@@ -160,6 +165,7 @@ class ChunkWriter(ArrayWriter):
         self.rounding = rounding
         self.skip_fill = skip_fill
         self.shared = shared
+        self.in_flight = IN_FLIGHT_BYTES
         self.encoder = Encoder(array)
         self._home = os.getpid()
         self._template = ""
@@ -250,20 +256,19 @@ class ChunkWriter(ArrayWriter):
             threads=threads,
             done=finished,
             # not for remote stores: many more requests wait than chunks are being encoded
-            within=self.encoder.scratch if self._at_once else nullcontext(),
+            within=self.encoder.scratch if self.at_once else nullcontext(),
         )
 
     @property
-    def _at_once(self) -> bool:
+    def at_once(self) -> bool:
         """Whether the store answers at once, so that there are no more threads than processors."""
         return self.store.parallel == 1
 
     def threads(self, wanted: int | None = None) -> int:
         """Return how many threads are worth having (`wanted`: see `write`)."""
-        if self._at_once:
+        if self.at_once:
             return processors() if wanted is None else wanted
-        in_flight = max(2, IN_FLIGHT_BYTES // max(1, self.encoder.nbytes))
-        return min(self.store.parallel, in_flight)
+        return min(self.store.parallel, max(2, self.in_flight // max(1, self.encoder.nbytes)))
 
     def _runs(self, axes: list[list[Span]], threads: int) -> Iterator[Run]:
         """Yield all chunks that a block touches, adjacent ones as one run."""
@@ -275,7 +280,7 @@ class ChunkWriter(ArrayWriter):
         after = tuple(span for (span,) in axes[axis + 1 :])
         along = axes[axis]
         length = 1
-        if self._at_once:  # in a remote store, each chunk is a request of its own
+        if self.at_once:  # in a remote store, each chunk is a request of its own
             fair = -(-math.prod(map(len, axes)) // (RUNS_PER_THREAD * threads))
             length = max(1, min(fair, RUN_BYTES // max(1, self.encoder.nbytes)))
         for before in itertools.product(*axes[:axis]):

@@ -68,13 +68,19 @@ class Mover:
         The old one's data.
     writer
         Writer of the new array.
+    most
+        Bytes of chunks, when decoded, that may be on their way at a time, if that is limited: of
+        one at least.
     """
 
-    def __init__(self, variable: Variable, source: StoredSource, writer: ChunkWriter) -> None:
+    def __init__(
+        self, variable: Variable, source: StoredSource, writer: ChunkWriter, most: int | None = None
+    ) -> None:
         self._variable = variable
         self._source = source
         self._stored = StoredChunks(source.reader)
         self._writer = writer
+        self._most = most
         array = writer.array
         self._grid = grid_of(array.shape, array.chunk_shape)
         self._nbytes = max(1, writer.encoder.nbytes)
@@ -89,8 +95,10 @@ class Mover:
         # what does not exist reads as the same then, and need not be written
         self._skips_missing = writer.skip_fill and same_fill(old, array)
 
-    def __reduce__(self) -> tuple[type[Mover], tuple[Variable, StoredSource, ChunkWriter]]:
-        return type(self), (self._variable, self._source, self._writer)
+    def __reduce__(
+        self,
+    ) -> tuple[type[Mover], tuple[Variable, StoredSource, ChunkWriter, int | None]]:
+        return type(self), (self._variable, self._source, self._writer, self._most)
 
     @property
     def _window(self) -> int:
@@ -101,15 +109,21 @@ class Mover:
         """How many times chunks are located and moved."""
         return -(-math.prod(self._grid) // self._window)
 
-    def run(self, window: int, done: Callable[[int], None]) -> int:
+    def run(self, window: int, done: Callable[[int], None], threads: int | None = None) -> int:
         """Move the chunks of a window; return how many were put.
 
-        `done` is called with the number of those that were done.
+        Parameters
+        ----------
+        done
+            Called with the number of those that were done.
+        threads
+            As of `ArrayWriter.write`.
         """
         first, last = (self._window * number for number in (window, window + 1))
-        return self._move(np.arange(first, min(last, math.prod(self._grid)), dtype=np.int64), done)
+        ids = np.arange(first, min(last, math.prod(self._grid)), dtype=np.int64)
+        return self._move(ids, done, self._threads(threads))
 
-    def _move(self, ids: np.ndarray, done: Callable[[int], None]) -> int:
+    def _move(self, ids: np.ndarray, done: Callable[[int], None], threads: int) -> int:
         stored, writer = self._stored, self._writer
         table = stored.locate(ids)
         there = table.start >= 0
@@ -132,7 +146,7 @@ class Mover:
                     left.append(row)
             return put + sum(self._write_anew(int(ids[row])) for row in left)
 
-        threads, size = self._threads(), BATCH_BYTES // self._nbytes
+        size = self._batch // self._nbytes
         if stored.is_local:  # far away, what is asked for together takes fewer requests
             size = min(size, -(-len(ids) // threads))
         size = max(1, size)
@@ -145,11 +159,17 @@ class Mover:
             within=nullcontext(),
         )
 
-    def _threads(self) -> int:
-        if self._stored.is_local:
-            return self._writer.threads()
-        # they wait most of the time
-        return max(2, IN_FLIGHT_BYTES // max(BATCH_BYTES, self._nbytes))
+    @property
+    def _batch(self) -> int:
+        return BATCH_BYTES if self._most is None else min(BATCH_BYTES, self._most)
+
+    def _threads(self, wanted: int | None) -> int:
+        each = max(self._batch, self._nbytes)
+        if not self._stored.is_local:  # they wait most of the time
+            threads = max(2, IN_FLIGHT_BYTES // each)
+        else:
+            threads = self._writer.threads(wanted)
+        return threads if self._most is None else max(1, min(threads, self._most // each))
 
     def _position(self, ids: np.ndarray) -> tuple[np.ndarray, ...]:
         return np.unravel_index(ids, self._grid) if self._grid else ()

@@ -63,13 +63,19 @@ class Step:
         """Bytes of the data when they are stored plainly."""
         return math.prod(self.item.source.shape) * self.writer.array.dtype.itemsize
 
-    def run(self, part: int, done: Callable[[int], None]) -> int:
+    def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
         """Do a part; return the number of objects put.
 
-        `done` is called with the numbers of chunks of the new array.
+        Parameters
+        ----------
+        done
+            Called with the numbers of chunks of the new array.
+        threads
+            As of `ArrayWriter.write`.
         """
         source: Any = self.item.source
-        return self.writer.write(np.asarray(source.data), (0,) * source.ndim, done=done)
+        first = (0,) * source.ndim
+        return self.writer.write(np.asarray(source.data), first, threads=threads, done=done)
 
     def written(self, part: int) -> int:
         """Return about how many bytes of data a part writes."""
@@ -89,11 +95,13 @@ class Step:
 
 
 class MoveStep(Step):
-    """Chunks that are moved as they are stored."""
+    """Chunks that are moved as they are stored; `most` is that of `Mover`."""
 
-    def __init__(self, item: Item, writer: ChunkWriter, source: StoredSource) -> None:
+    def __init__(
+        self, item: Item, writer: ChunkWriter, source: StoredSource, most: int | None
+    ) -> None:
         super().__init__(item, writer)
-        self._mover = Mover(item.variable, source, writer)
+        self._mover = Mover(item.variable, source, writer, most)
 
     @property
     def parts(self) -> int:
@@ -103,8 +111,8 @@ class MoveStep(Step):
     def can_be_sent(self) -> bool:
         return True
 
-    def run(self, part: int, done: Callable[[int], None]) -> int:
-        return self._mover.run(part, done)
+    def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
+        return self._mover.run(part, done, threads)
 
     @property
     def _described(self) -> str:
@@ -133,10 +141,10 @@ class PartsStep(Step):
     def can_be_sent(self) -> bool:
         return True
 
-    def run(self, part: int, done: Callable[[int], None]) -> int:
+    def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
         box = self._boxes[part]
         first = tuple(along.start for along in box)
-        return self.writer.write(self._source.read(box), first, done=done)
+        return self.writer.write(self._source.read(box), first, threads=threads, done=done)
 
     @property
     def _described(self) -> str:
@@ -173,14 +181,15 @@ class TwoPassStep(PartsStep):
     def can_be_sent(self) -> bool:
         return False  # the first part has to be the first
 
-    def run(self, part: int, done: Callable[[int], None]) -> int:
+    def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
         if not part:
             self._first_pass()
             return 0
         store = self.writer.store
         box = self._boxes[part - 1]
         reader = VariableReader(store.reader(), self._variable)
-        return self.writer.write(reader.read(box), tuple(along.start for along in box), done=done)
+        first = tuple(along.start for along in box)
+        return self.writer.write(reader.read(box), first, threads=threads, done=done)
 
     def written(self, part: int) -> int:
         return super().written(part) if part else self.nbytes
@@ -193,6 +202,8 @@ class TwoPassStep(PartsStep):
         assert lengths is not None
         store.delete(self.leftovers())
         writer = ChunkWriter(self._between, store, shared=True)
+        if isinstance(self.writer, ChunkWriter):
+            writer.in_flight = self.writer.in_flight
         for box in boxes(self._rechunking.shape, lengths):
             writer.write(self._source.read(box), tuple(along.start for along in box))
 
@@ -235,11 +246,12 @@ def plan_step(item: Item, writer: ArrayWriter, memory: int | None = None) -> Ste
         return Step(item, writer)
     old, new = source.reader.array, writer.array
     if old is not None and isinstance(writer, ChunkWriter) and stored_alike(old, writer.array):
-        return MoveStep(item, writer, source)
+        most = None if memory is None else _room_to_move(source, writer, memory)
+        return MoveStep(item, writer, source, most)
     if memory is None:
         return PartsStep(item, writer, source, source.rechunking(new.chunk_shape))
     plain = not item.variable.dtype.hasobject
-    room = _room(item.variable.path, source, new.chunk_shape, memory)
+    room = _room(source, writer, memory)
     found = source.rechunking(new.chunk_shape, room, passes=2 if plain else 1)
     kind = PartsStep if found.first is None else TwoPassStep
     return kind(item, writer, source, found)
@@ -270,19 +282,46 @@ def planned(
     return Resumption.of(resumption.plan, documents, parts)
 
 
-def _room(path: str, source: StoredSource, new: Lengths, memory: int) -> int:
-    """Return the bytes that a part may have: one is read or written while its chunks are coded."""
-    chunks = [
+def _room_to_move(source: StoredSource, writer: ChunkWriter, memory: int) -> int:
+    """Return the bytes of chunks that may be on their way; any may have to be coded."""
+    copies = max(1, _COPIES)
+    chunk = max(_chunk_bytes(source, writer))
+    _check(source, writer, memory, PROGRAM_BYTES + copies * chunk)
+    return (memory - PROGRAM_BYTES) // copies
+
+
+def _room(source: StoredSource, writer: ArrayWriter, memory: int) -> int:
+    """Return the bytes that a part may have: one is read or written while its chunks are coded.
+
+    Fewer chunks are sent to a remote store at a time than could be, where they take too much.
+    """
+    old, new = _chunk_bytes(source, writer)
+    coded = processors() * _COPIES * (old + new)
+    if isinstance(writer, ChunkWriter) and not writer.at_once:
+        free = memory - PROGRAM_BYTES
+        writer.in_flight = min(writer.in_flight, max(2 * new, free // (2 * max(1, _COPIES))))
+        coded = _COPIES * (processors() * old + writer.in_flight)
+    least = PROGRAM_BYTES + coded + 2 * max(old, new)
+    _check(source, writer, memory, least)
+    return (memory - PROGRAM_BYTES - coded) // 2
+
+
+def _chunk_bytes(source: StoredSource, writer: ArrayWriter) -> tuple[int, int]:
+    """Return the bytes of a chunk, and of one of the copy."""
+    old, new = (
         math.prod(map(min, lengths, (max(1, n) for n in source.shape))) * source.itemsize
-        for lengths in (source.grid, new)
-    ]
-    coded = processors() * _COPIES * sum(chunks)
-    least = PROGRAM_BYTES + coded + 2 * max(chunks)
+        for lengths in (source.grid, writer.array.chunk_shape)
+    )
+    return old, new
+
+
+def _check(source: StoredSource, writer: ArrayWriter, memory: int, least: int) -> None:
+    """Raise `ExportError` if there is too little memory for a variable."""
+    old, new = _chunk_bytes(source, writer)
     if memory < least:
         reason = (
-            f"has chunks of {format_size(chunks[0])}, and in the copy of {format_size(chunks[1])}; "
+            f"has chunks of {format_size(old)}, and in the copy of {format_size(new)}; "
             f"with {format_size(memory)} of memory it cannot be copied: it takes "
             f"{format_size(least)}"
         )
-        raise ExportError(path, reason)
-    return (memory - PROGRAM_BYTES - coded) // 2
+        raise ExportError(source.reader.path, reason)

@@ -101,7 +101,7 @@ def run_parts(
             number, part = pair
             key = f"nczarr-copy-{steps[number].writer.array.path}-{part}-{uuid.uuid4().hex}"
             waiting[key] = pair
-            return client.submit(_run, sent[number], part, key=key, pure=False)
+            return client.submit(run_part, sent[number], part, key=key, pure=False)
 
         futures = [submit(pair) for pair in islice(parts, max(1, threads) * (1 + _WAITING))]
         done = as_completed(futures)
@@ -116,9 +116,9 @@ def run_parts(
             raise
 
 
-def _run(step: Step, part: int) -> int:
+def run_part(step: Step, part: int) -> int:
     """Do a part on a worker; return the number of objects that were put."""
-    return step.run(part, lambda _: None)
+    return step.run(part, lambda _: None, threads=1)  # others have the other processors
 
 
 def _result(future: Any, step: Step, part: int) -> int:

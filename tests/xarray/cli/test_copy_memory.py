@@ -17,7 +17,11 @@ from nczarr_xarray.chunks import cache
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import steps
+from nczarr_xarray.export import chunk_writer, steps
+from nczarr_xarray.export.copy import plan_copy
+from nczarr_xarray.export.copy_layout import CopyLayout
+from nczarr_xarray.export.gate import Gated
+from nczarr_xarray.export.workers import run_part
 from tests.support.copying import copy
 from tests.support.memory import little_memory
 from tests.support.ncwriter import ramp
@@ -95,6 +99,8 @@ def test_one_pass_where_that_is_no_worse(
 
 def test_too_little_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = file(tmp_path / "x.nc", (30, 24), (7, 24), zlib=True)
+    copy(source, tmp_path / "y", "--memory", "100MB", status=1)  # the chunks would be moved
+    assert "/v: has chunks of 672 B" in capsys.readouterr().err
     copy(source, tmp_path / "y", "--chunks", "d0=10", "--memory", "100MB", status=1)
     said = capsys.readouterr().err
     assert "/v: has chunks of 672 B, and in the copy of 960 B; with 100 MB of memory" in said
@@ -104,6 +110,55 @@ def test_too_little_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "'much' is no size" in capsys.readouterr().err
     copy(source, tmp_path / "y.nc", "--memory", "1GB", status=2)
     assert "--memory" in capsys.readouterr().err
+
+
+def note_threads(monkeypatch: pytest.MonkeyPatch, threads: list[int]) -> None:
+    """Note how many threads write, each time."""
+    each = Gated.each
+
+    def counted(self: Gated, *arguments: Any, **options: Any) -> int:
+        threads.append(options["threads"])
+        return each(self, *arguments, **options)
+
+    monkeypatch.setattr(Gated, "each", counted)
+
+
+@pytest.mark.parametrize("chunks", [None, {"d0": 5}], ids=["moved", "parts"])
+def test_a_worker_has_one_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: dict[str, int] | None
+) -> None:
+    """There are as many workers as processors."""
+    threads: list[int] = []
+    note_threads(monkeypatch, threads)
+    monkeypatch.setattr(chunk_writer, "processors", lambda: 4)
+    with open_hierarchy(file(tmp_path / "x.nc", (200, 24), (10, 24), zlib=True)) as opened:
+        task = plan_copy(opened, tmp_path / "y", layout=CopyLayout(chunks))
+        (step,) = (one for one in task.steps() if one.item.variable.name == "v")
+        step.run(0, lambda _: None)
+        run_part(step, 0)
+        task.change.abort()
+    assert threads == [4, 1]
+
+
+@pytest.mark.parametrize("chunks", [[], ["--chunks", "d0=10,d1=24"]], ids=["moved", "parts"])
+def test_little_is_sent_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: list[str]
+) -> None:
+    """An object store gets many chunks at a time, but not more than the memory has room for."""
+    source = file(tmp_path / "x.nc", (200, 24), (10, 24), zlib=True)
+    threads: list[int] = []
+    note_threads(monkeypatch, threads)
+    monkeypatch.setattr(steps, "PROGRAM_BYTES", 0)
+    monkeypatch.setattr(steps, "processors", lambda: 1)
+    codec = ["--compress", "zlib:2"] if chunks else []
+    place = f"memory://little{tmp_path}"
+    copy(source, f"{place}/y", "--var", "v", *chunks, *codec)
+    free = max(threads)
+    threads.clear()
+    copy(source, f"{place}/z", "--var", "v", *chunks, *codec, "--memory", "20kB")
+    assert 1 <= max(threads) * 960 * 3 <= 20_000
+    assert max(threads) < free
+    copy(source, f"{place}/n", "--var", "v", *chunks, *codec, "--memory", "2kB", status=1)
 
 
 _MEASURED = """
