@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 from nczarr_fsspec.errors import DatasetExistsError
 from nczarr_xarray.cli.commands import NewParser
@@ -11,6 +12,23 @@ from nczarr_xarray.cli.target import add_option
 
 #: Versions of the CFA conventions that are written.
 VERSIONS = ("0.4", "0.6.2", "1.13")
+
+
+class _Master(argparse.Action):
+    """Takes the name of the master once: of other commands, ``-o`` is a storage option."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Keep the name."""
+        if getattr(namespace, self.dest) is not None:
+            reason = "is given twice; storage options are -s of the files, -S of MASTER"
+            raise argparse.ArgumentError(self, reason)
+        setattr(namespace, self.dest, values)
 
 
 def add_parser(new: NewParser) -> None:
@@ -25,6 +43,7 @@ def add_parser(new: NewParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
+        action=_Master,
         metavar="MASTER",
         required=True,
         help="a path or URL: of a netCDF file, a tree (.zarr, .nczarr, #mode=nczarr), kerchunk "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -13,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from nczarr_fsspec.errors import LossWarning, NCZarrError, UsageError
+from nczarr_fsspec.url import redact
 from nczarr_xarray._version import __version__
 from nczarr_xarray.cli.commands import add_commands
 from nczarr_xarray.cli.text import report, reported_warnings
@@ -22,6 +24,8 @@ class _Parser(argparse.ArgumentParser):
     """A parser, also of a command, that says what is wrong on one line, as every message is."""
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized"):  # perhaps a storage option of another command
+            message = re.sub(r"=\S+", "=***", redact(message))
         self.exit(2, f"nczarr: {message}; see {self.prog} --help\n")
 
 

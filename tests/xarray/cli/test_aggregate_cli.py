@@ -31,6 +31,19 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["aggregate", *files, "-o", master, "--overwrite"]) == 0
 
 
+def test_storage_options_are_not_taken_for_the_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [step(tmp_path / f"{n}.nc", [n]) for n in range(2)]
+    with pytest.raises(SystemExit):
+        main(["aggregate", *files, "-o", "m.nca", "-o", "secret=hidden"])
+    said = capsys.readouterr().err
+    assert "-o/--output: is given twice; storage options are -s" in said
+    assert "hidden" not in said
+    assert {path.name for path in tmp_path.iterdir()} == {"0.nc", "1.nc"}
+
+
 def test_dimensions_and_variables(tmp_path: Path) -> None:
     files = [
         write(

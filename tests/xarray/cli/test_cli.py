@@ -82,6 +82,14 @@ def test_option_in_wrong_form_is_not_repeated(capsys: pytest.CaptureFixture[str]
     assert "secret" not in capsys.readouterr().err
 
 
+def test_option_of_another_command_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["info", "x", "-O", "secret=hidden", "s3://me:hidden@h/x"])
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: -O secret=***" in said
+    assert "hidden" not in said
+
+
 @pytest.mark.parametrize("command", ["info", "dump"])
 def test_error_is_one_line(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
