@@ -288,10 +288,17 @@ def test_what_is_removed_takes_its_notes_along(source: Path, tmp_path: Path, way
     assert not [key for key in keys_of(url) if key.startswith(journal.PRIVATE)]
 
 
-def test_work_in_an_object_store_goes_on(source: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("way", "rest"),
+    [(MOVED, 40 - 2 * PART), (TWO_PASSES, 15), ([*TWO_PASSES, "--format", "Zarr3"], 15)],
+)
+def test_work_in_an_object_store_goes_on(
+    source: Path, tmp_path: Path, way: list[str], rest: int
+) -> None:
     url = in_memory(tmp_path)
-    interrupt(source, url, "--resume")
-    assert puts(source, url, "--resume") == 40 - 2 * PART
+    interrupt(source, url, "--resume", *way)
+    assert puts(source, url, "--resume", *way) == rest
+    assert not [key for key in keys_of(url) if key.startswith(journal.PRIVATE)]
 
 
 def test_work_of_an_owner_that_may_live_is_not_continued(source: Path, tmp_path: Path) -> None:
