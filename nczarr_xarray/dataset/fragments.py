@@ -161,8 +161,9 @@ class FragmentDatasets:
         start = place.address.rfind("/") + 1
         folder, name = place.address[:start], place.address[start:]
         is_plain = _PLAIN_NAME.fullmatch(name) is not None
-        if is_plain and folder in self._folders:
-            return self._folders[folder] + name
+        path = self._folders.get(folder) if is_plain else None
+        if path is not None:
+            return path + name
         found = self._targets.get(place.address)
         if found is not None:
             return found
@@ -173,11 +174,9 @@ class FragmentDatasets:
         found = self.policy.resolve(place.address)
         as_it_stands = is_plain and "%" not in folder and "#" not in folder and not is_url(found)
         if as_it_stands and found.endswith(f"/{name}") and self.policy.allows_local:
-            self._folders[folder] = found.removesuffix(name)
-            return found
-        if len(self._targets) >= _REMEMBERED:
-            self._targets.clear()
-        self._targets[place.address] = found
+            _remember(self._folders, folder, found.removesuffix(name))
+        else:
+            _remember(self._targets, place.address, found)
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -187,6 +186,12 @@ class FragmentDatasets:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._begin()
+
+
+def _remember(known: dict[str, str], key: str, value: str) -> None:
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known[key] = value
 
 
 class FragmentReader:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import NCZarrError
+from nczarr_xarray.dataset import fragments
 from nczarr_xarray.dataset.fragments import FragmentDatasets
 from nczarr_xarray.model import FragmentPlace
 
@@ -65,6 +66,17 @@ def test_a_folder_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         assert outcome(datasets, f"e/{number}.nc") == f"/d/e/{number}.nc"
     assert asked == ["e/0.nc"]
+
+
+def test_what_is_remembered_of_addresses_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fragments, "_REMEMBERED", 3)
+    own: Any = None
+    datasets = FragmentDatasets(own, own, AddressPolicy.of("/d/m.nca"), 0)
+    for number in range(20):
+        assert outcome(datasets, f"{number}/a.nc") == f"/d/{number}/a.nc"
+        assert outcome(datasets, f"{number}/a b.nc") == f"/d/{number}/a b.nc"
+        assert len(datasets._folders) <= 3
+        assert len(datasets._targets) <= 3
 
 
 LENGTHS = {"t": 9, "y": 6, "x": 4}
