@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from xarray.backends.zarr import FillValueCoder
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.formats.zarr3.emit import encoded_fill
 
 #: Attributes of Zarr 2 that Zarr 3 has a place for, or that xarray spells in another way there.
 _SPELLED = frozenset({"_ARRAY_DIMENSIONS", "_FillValue"})
@@ -97,4 +97,5 @@ def _zero(dtype: np.dtype) -> Any:
 
 
 def _encoded(fill: Any, dtype: np.dtype) -> Any:
-    return FillValueCoder.encode(dtype.type(fill).item(), dtype)
+    value = dtype.type(fill).item()
+    return encoded_fill(value) if isinstance(value, (float, bytes)) else value

@@ -121,13 +121,19 @@ def _node(
 
 
 def _fill_value(attribute: Attribute, dtype: np.dtype) -> JSON:
-    """Return ``_FillValue`` as xarray states it: floats and bytes in base64."""
+    """Return ``_FillValue`` as xarray states it."""
     value = attribute.value
     if dtype.kind == "f" and isinstance(value, np.ndarray) and value.size:
-        return base64.standard_b64encode(struct.pack("<d", float(value[0]))).decode()
+        return encoded_fill(float(value[0]))
     if dtype.kind == "S" and isinstance(value, str):
-        return base64.standard_b64encode(value.encode("utf-8", "surrogateescape")).decode()
+        return encoded_fill(value.encode("utf-8", "surrogateescape"))
     return values.attribute_value(attribute, PURE)
+
+
+def encoded_fill(value: float | bytes) -> str:
+    """Return a ``_FillValue`` of floats or bytes as xarray states it, in base64."""
+    data = value if isinstance(value, bytes) else struct.pack("<d", value)
+    return base64.standard_b64encode(data).decode()
 
 
 def _data_type(dtype: np.dtype) -> JSON:
