@@ -45,7 +45,6 @@ def split_counts(
     shape: Sequence[int],
     axes: Sequence[AxisType],
     most: float,
-    mode: Literal["largest", "seed"] = "largest",
 ) -> tuple[int, ...]:
     """Decide into how many fragments each dimension is divided.
 
@@ -55,18 +54,8 @@ def split_counts(
         Lengths and types of the dimensions.
     most
         Elements that a fragment may have.
-    mode
-        ``"largest"``: no fragment has more. ``"seed"``: the counts of S3netCDF4 0.1, whose
-        average fragment has no more, and which may divide the first dimension further than it
-        is long.
     """
     counts = [1] * len(shape)
-    if mode == "seed":
-        size = math.prod(shape)
-        while size // math.prod(counts) > most:
-            found = _least(counts, shape, axes, _wanted(counts, axes))
-            counts[found or 0] += 1
-        return tuple(counts)
     while _largest(shape, counts) > most:
         wanted = _wanted(counts, axes)
         other = _LINEAR if wanted is _FIELD else _FIELD
