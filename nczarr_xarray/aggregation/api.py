@@ -28,7 +28,6 @@ from nczarr_xarray.aggregation.reading import Summaries, read_files
 from nczarr_xarray.aggregation.summary import Layout, describe
 from nczarr_xarray.aggregation.write import Plan, write
 from nczarr_xarray.aggregation.write_references import are_references, write_references
-from nczarr_xarray.export.cfa.cfa_task import must_be_new
 from nczarr_xarray.export.cfa.content import FileKind
 from nczarr_xarray.export.cfa.existing_master import kind_of
 from nczarr_xarray.export.cfa.master import address_of, dialect_called
@@ -165,9 +164,9 @@ def aggregate(
         return Plan(found, version, own)
 
     if refs:
-        if not overwrite:
-            must_be_new(place)
-        write_references(read().found, place, str, lambda _: storage_options, replaces=overwrite)
+        write_references(
+            lambda: read().found, place, str, lambda _: storage_options, replaces=overwrite
+        )
     else:
         write(place, read, replaces=append or overwrite)
 
@@ -224,9 +223,7 @@ def convert_references(
         return where and address_of(place, where, dialect, relative=relative)
 
     if are_references(output):
-        if not overwrite:
-            must_be_new(place)
-        write_references(read(), place, policy.resolve, policy.options, replaces=overwrite)
+        write_references(read, place, policy.resolve, policy.options, replaces=overwrite)
     else:
         write(place, lambda: Plan(read().readdressed(renamed), version, kind), replaces=overwrite)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.aggregation.combine import Aggregated
-from nczarr_xarray.export.cfa.cfa_task import CfaTask, must_be_new
+from nczarr_xarray.export.cfa.cfa_task import CfaTask
 from nczarr_xarray.export.cfa.claim import Claim
 from nczarr_xarray.export.cfa.content import Content, FileKind, Member, held
 from nczarr_xarray.export.cfa.existing_master import referred_keys
@@ -58,12 +58,12 @@ def write(place: MasterPlace, read: Callable[[], Plan], *, replaces: bool) -> No
         If the store fails; what was there stays.
     """
     if not replaces:
-        must_be_new(place)
+        place.must_be_new()
     referred = partial(referred_keys, place)
     claim = Claim.begin(place, referred)
     with on_error(claim.release):
         if not replaces:
-            must_be_new(place)
+            place.must_be_new()
         plan = read()
         content = _content(place, plan.found, plan.version)
     task = CfaTask(place, plan.kind, claim, referred, [], content, replaces)

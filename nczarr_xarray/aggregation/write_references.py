@@ -6,12 +6,20 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from nczarr_fsspec.changes.create import partial_path, remove_partial
-from nczarr_fsspec.errors import DatasetExistsError, ExportError
+from nczarr_fsspec.changes.create import (
+    exchange,
+    partial_path,
+    remove_leftovers,
+    remove_partial,
+)
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
+from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.undo import on_error
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.kerchunk import Combination, References, inline_bytes
 from nczarr_xarray.aggregation.write_icechunk import SUFFIX, Source, write_icechunk
@@ -23,6 +31,8 @@ _RECORD = 100_000
 #: Files whose chunks are found at a time.
 _THREADS = 32
 _PARQUET = (".parq", ".parquet")
+#: What kerchunk's folders of references hold.
+_OURS = re.compile(r"(.+/)?(\.z(metadata|group|array|attrs)|refs\.\d+\.parq)", re.DOTALL)
 _SUFFIXES = (".json", *_PARQUET, SUFFIX)
 
 
@@ -32,7 +42,7 @@ def are_references(output: str | os.PathLike[str]) -> bool:
 
 
 def write_references(
-    found: Aggregated,
+    read: Callable[[], Aggregated],
     place: MasterPlace,
     resolve: Callable[[str], str],
     options: Callable[[str], Mapping[str, Any] | None],
@@ -43,8 +53,8 @@ def write_references(
 
     Parameters
     ----------
-    found
-        The aggregation.
+    read
+        Returns the aggregation; called once it is known that something can be written.
     place
         Where to write; a name that ends in ``.json`` is a file, others are folders.
     resolve
@@ -52,26 +62,33 @@ def write_references(
     options
         Returns the storage options for what `resolve` has returned.
     replaces
-        Whether a repository of Icechunk that is there gets another version.
+        Whether there may be references already; a repository of Icechunk gets another version.
 
     Raises
     ------
+    DatasetExistsError
+        If there is something that must not, or cannot be replaced.
     ExportError
         Naming the file that does not fit into one chunk grid with others.
     NCZarrError
         If a file cannot be read, or the references cannot be written.
     """
-    combination = Combination(found, resolve)
+    is_folder = place.file.name.lower().endswith(_PARQUET)
+    if not replaces:
+        place.must_be_new()
+    if is_folder:
+        _check_folder(place, replaces=replaces)
+    combination = Combination(read(), resolve)
     sources: dict[str, Source] = {}
     files = _of_files(combination.files(), options, sources)
     references = combination.combined(files)
     if place.file.name.lower().endswith(SUFFIX):
         write_icechunk(place, references, sources, replaces=replaces)
-    elif place.file.name.lower().endswith(_PARQUET):
-        _put_folder(place, dict(parquet(references)))
+    elif is_folder:
+        _put_folder(place, dict(parquet(references)), replaces=replaces)
     else:
         text = json.dumps({"version": 1, "refs": references}, separators=(",", ":"))
-        place.store.put(place.file.name, text.encode())
+        place.put(text.encode(), replaces=replaces)
 
 
 def _of_files(
@@ -171,19 +188,51 @@ def _file(records: Mapping[int, Any], count: int) -> bytes:
     return target.getvalue()
 
 
-def _put_folder(place: MasterPlace, objects: Mapping[str, bytes]) -> None:
+def _check_folder(place: MasterPlace, *, replaces: bool) -> None:
+    """Raise if there is what a folder of references cannot replace."""
+    name, path = place.file.name, place.file.folder + place.file.name
+    keys = [key[len(name) + 1 :] for key in place.store.keys_below(name)]
+    if keys and not replaces:
+        raise DatasetExistsError(place.url, "is there already; overwrite=True replaces it")
+    others = [key for key in keys if not _OURS.fullmatch(key)]
+    if others:
+        raise DatasetExistsError(
+            place.url, f"holds what is no reference, such as {others[0]}; remove it first"
+        )
+    if path.startswith("/"):
+        if os.path.lexists(path) and not os.path.isdir(path):
+            raise DatasetExistsError(place.url, "is a file, not a folder; remove it first")
+    elif keys:
+        raise DatasetExistsError(
+            place.url, "is a folder, which cannot be replaced in one step here; remove it first"
+        )
+
+
+def _put_folder(place: MasterPlace, objects: Mapping[str, bytes], *, replaces: bool) -> None:
     """Write a folder; a local one becomes visible as a whole, others with their last object."""
-    name, folder, store = place.file.name, place.file.folder, place.store
-    if store.keys_below(name):
-        raise DatasetExistsError(place.url, "is a folder already; remove it first")
-    if not folder.startswith("/"):
+    if not place.file.folder.startswith("/"):
         for key, data in objects.items():
-            store.put(f"{name}/{key}", data)
+            place.store.put(f"{place.file.name}/{key}", data)
         return
-    partial = partial_path(folder + name)
+    path = os.path.realpath(place.file.folder + place.file.name)
+    remove_leftovers(path)
+    new = partial_path(path)
     try:
+        store = DirectoryWriter(new, atomic=False)
         for key, data in objects.items():
-            store.put(f"{os.path.basename(partial)}/{key}", data)
-        os.rename(partial, folder + name)
+            store.put(key, data)
+        _check_folder(place, replaces=replaces)
+        if not os.path.isdir(path):
+            os.rename(new, path)
+        elif not exchange(new, path):
+            old = partial_path(path)
+            os.rename(path, old)
+            with on_error(lambda: os.rename(old, path)):
+                os.rename(new, path)
+            remove_partial(old)
+    except OSError as error:
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(place.url, f"cannot be written: {error.strerror}") from error
     finally:
-        remove_partial(partial)
+        remove_partial(new)  # the old folder, if they were exchanged

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.errors import DatasetExistsError, NCZarrError, StoreError
+from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.export.cfa.claim import Claim, Referred, settle
 from nczarr_xarray.export.cfa.content import Content, file_bytes, items
@@ -94,7 +94,8 @@ class CfaTask:
             if data is None:
                 self._put_tree(progress)
             else:
-                self._put_file(data)
+                self._committing = True
+                self.place.put(data, replaces=self.replaces)
         self._clean_up()
 
     def _clean_up(self) -> None:
@@ -171,28 +172,6 @@ class CfaTask:
         task = plan_contents(contents, target, profile, options)
         self._committing = True
         task.run(progress)
-
-    def _put_file(self, data: bytes) -> None:
-        place = self.place
-        self._committing = True
-        if self.replaces:
-            place.store.put(place.file.name, data)
-        elif not place.store.create(place.file.name, data):
-            raise _exists(place)
-
-
-def must_be_new(place: MasterPlace) -> None:
-    """Raise `DatasetExistsError` if there is anything where a master is to be written."""
-    if place.exists():
-        raise _exists(place)
-
-
-def _exists(place: MasterPlace) -> DatasetExistsError:
-    return DatasetExistsError(
-        place.url,
-        "is there already; mode='w' replaces it, append_dim adds to it (in aggregate: "
-        "overwrite=True replaces it, append=True adds to it)",
-    )
 
 
 def _lazy_data(flow: Flow) -> Any:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from nczarr_fsspec.destination import FilePlace, open_file_place
+from nczarr_fsspec.errors import DatasetExistsError
 from nczarr_fsspec.writable import WritableStore
 
 #: What fragments are: a classic file, a netCDF-4 file, or a tree of NCZarr.
@@ -80,6 +81,31 @@ class MasterPlace:
     def exists(self) -> bool:
         """Tell whether there is anything where the master is written."""
         return self.file.exists() or (self.is_tree and bool(self.store.keys_below(self.file.name)))
+
+    def must_be_new(self) -> None:
+        """Raise `DatasetExistsError` if there is anything where the master is to be written."""
+        if self.exists():
+            raise self._exists()
+
+    def put(self, data: bytes, *, replaces: bool) -> None:
+        """Put a master that is a file, in one step.
+
+        Raises
+        ------
+        DatasetExistsError
+            If there is one that must not be replaced.
+        """
+        if replaces:
+            self.store.put(self.file.name, data)
+        elif not self.store.create(self.file.name, data):
+            raise self._exists()
+
+    def _exists(self) -> DatasetExistsError:
+        return DatasetExistsError(
+            self.url,
+            "is there already; mode='w' replaces it, append_dim adds to it (in aggregate: "
+            "overwrite=True replaces it, append=True adds to it)",
+        )
 
     def taken(self) -> set[str]:
         """Return the names in the folder of fragments."""

@@ -10,7 +10,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest
-from nczarr_xarray.export.cfa.cfa_task import CfaTask, Flow, must_be_new
+from nczarr_xarray.export.cfa.cfa_task import CfaTask, Flow
 from nczarr_xarray.export.cfa.claim import Claim
 from nczarr_xarray.export.cfa.content import Content, Member
 from nczarr_xarray.export.cfa.existing_master import referred_keys, removable_keys
@@ -54,13 +54,13 @@ def plan_new(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) -> Cf
     parts = divider.parts(place.url, dataset, asked)
     replaces = request.mode == "w"
     if not replaces:
-        must_be_new(place)
+        place.must_be_new()
     members = parts.members()
     referred = partial(referred_keys, place)
     claim = Claim.begin(place, referred)
     with on_error(claim.release):
         if not replaces:
-            must_be_new(place)
+            place.must_be_new()
         old = removable_keys(place) if replaces else []
         names = Names(place.stem, fragments, request.naming, place.taken())
         flows = [flow_of(place, one, names, parts, members, dialect) for one in parts.divided]

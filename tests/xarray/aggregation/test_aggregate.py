@@ -29,7 +29,7 @@ from nczarr_xarray.aggregation import api
 from nczarr_xarray.aggregation.api import aggregate
 from nczarr_xarray.aggregation.reading import read_files
 from nczarr_xarray.dataset.units import conversion
-from nczarr_xarray.export.cfa import cfa_task
+from nczarr_xarray.export.cfa.master_place import MasterPlace
 from tests.support.manyfiles import TIME, field, step, write
 
 VERSIONS = ("0.4", "0.6.2", "1.13")
@@ -526,7 +526,7 @@ def test_the_old_master_stays_if_anything_fails(
         def fail(*_: Any) -> None:
             raise StoreError("disk", "is full")
 
-        monkeypatch.setattr(cfa_task.CfaTask, "_put_file", fail)
+        monkeypatch.setattr(MasterPlace, "put", fail)
     with pytest.raises((StoreError, ExportError, nczarr_xarray.FormatError)):
         aggregate(files[:1], master, append=True)
     assert master.read_bytes() == before

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import xarray as xr
 
 from nczarr_fsspec.errors import DatasetExistsError, ExportError
 from nczarr_fsspec.ranges.memory import memory
+from nczarr_xarray.aggregation import api, write_references
 from nczarr_xarray.aggregation.api import aggregate, convert_references
+from nczarr_xarray.aggregation.reading import read_files
 from tests.support.httpserver import Server
 from tests.support.manyfiles import TIME, field, step, write
 
@@ -30,6 +33,10 @@ def chunked(path: Path, times: list[float], chunks: tuple[int, int] = (1, 2), **
         "wide": (("time", "z"), np.ones((len(times), 100)), {"chunksizes": (1, 100)}),
     }
     return write(path, variables)
+
+
+def three(folder: Path) -> list[str]:
+    return [chunked(folder / f"{n}.nc", [2 * n, 2 * n + 1]) for n in range(3)]
 
 
 def check(references: Any, times: int, **options: Any) -> None:
@@ -58,12 +65,69 @@ def test_json_for_everybody(tmp_path: Path) -> None:
 
 def test_parquet(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    files = [chunked(tmp_path / f"{n}.nc", [2 * n, 2 * n + 1]) for n in range(3)]
+    files = three(tmp_path)
     aggregate(files, tmp_path / "all.parq")
     check(tmp_path / "all.parq", 6)
     with pytest.raises(DatasetExistsError):
         aggregate(files, tmp_path / "all.parq")
     assert not list(tmp_path.glob(".*"))
+
+
+def _read_nothing(*_: Any) -> None:
+    raise AssertionError("files were read")
+
+
+@pytest.mark.parametrize("exchanged", [True, False])
+def test_parquet_is_replaced_as_a_whole(
+    exchanged: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow")
+    files = three(tmp_path)
+    target = tmp_path / "all.parq"
+    aggregate(files, target, variables=["tas"])
+    (target / "tas" / "refs.7.parq").write_bytes(b"of a longer array")
+    if not exchanged:
+        monkeypatch.setattr(write_references, "exchange", lambda one, other: False)
+    aggregate(files[:2], target, overwrite=True)
+    assert not (target / "tas" / "refs.7.parq").exists()
+    with xr.open_dataset(target, engine="nczarr", decode_times=False) as found:
+        assert found.sizes["time"] == 4
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *map(os.path.basename, files),
+        target.name,
+    }
+
+
+@pytest.mark.parametrize("what", ["mine", "all.parq/mine.txt", "all.parq"])
+def test_what_is_no_reference_stays(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that is found out before any file is read."""
+    pytest.importorskip("pyarrow")
+    files = three(tmp_path)
+    mine = tmp_path / what
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    if what == "mine":
+        aggregate(files, tmp_path / "all.parq")
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "read_files", _read_nothing)
+        with pytest.raises(DatasetExistsError):
+            aggregate(files, tmp_path / "all.parq", overwrite=what != "mine")
+    assert mine.read_text() == "mine"
+
+
+def test_json_that_came_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, target = three(tmp_path), tmp_path / "all.json"
+
+    def meanwhile(*arguments: Any) -> None:
+        read_files(*arguments)
+        target.write_text("mine")
+
+    monkeypatch.setattr(api, "read_files", meanwhile)
+    with pytest.raises(DatasetExistsError):
+        aggregate(files, target)
+    assert target.read_text() == "mine"
 
 
 def test_a_new_dimension(tmp_path: Path) -> None:
