@@ -23,7 +23,7 @@ class Certificates:
     authority : str
         Has signed the others.
     server : str
-        For 127.0.0.1, with its key.
+        For 127.0.0.1 and the hosts of `Archive`, with its key.
     client, key : str
         Of the user, and the key, which has a password.
     """
@@ -57,7 +57,8 @@ def make_certificates(folder: Path) -> Certificates:
     uses = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
     paths = ("-keyout", "ca.key", "-out", "ca.pem")
     run(*new, "-x509", "-nodes", *paths, "-subj", "/CN=authority", *uses)
-    names = "subjectAltName=IP:127.0.0.1,DNS:localhost"
+    hosts = "DNS:localhost,DNS:data.test,DNS:login.test,DNS:store.test"
+    names = f"subjectAltName=IP:127.0.0.1,{hosts}"
     (folder / "names").write_text(f"{names}\nauthorityKeyIdentifier=keyid\n")
     for name, secret in (("server", ()), ("client", ("-passout", f"pass:{PASSWORD}"))):
         request = (*new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")

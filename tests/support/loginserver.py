@@ -63,7 +63,7 @@ class Archive(Server):
 
     def at(self, host: str) -> str:
         """Return the URL of a host."""
-        return f"http://{host}.test:{self.port}"
+        return f"{'http' if self.tls is None else 'https'}://{host}.test:{self.port}"
 
     def to(self, host: str) -> list[Request]:
         """Return the requests that a host got."""

@@ -15,7 +15,7 @@ from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.resolve import resolve
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.httpserver import Server
-from tests.support.loginserver import name_hosts
+from tests.support.loginserver import TOKEN, USER, Archive, name_hosts
 
 DATA = b"CDF\x01" + bytes(60)
 SECRETS = {"Authorization", "Cookie", "X-Key"}
@@ -121,6 +121,31 @@ class TestAddressed:
         opened(target.removesuffix("/x.nc"), policy.options(target))
         assert told(plain) == [{"X-Key": "own"}]
         assert policy.options(target)["http"]["redirects"] == ()
+
+
+@pytest.mark.parametrize("kind", ["token", "password", "session"])
+def test_earthaccess(
+    rc: Write, files: Certificates, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Objects with the attributes of its `Auth`, and of the session that this makes."""
+    token, (user, password) = {"access_token": TOKEN}, USER
+    auth = SimpleNamespace(authenticated=True, token=token, username=None, password=None)
+    auth.system = SimpleNamespace(edl_hostname="login.test")
+    if kind == "password":
+        auth.token, auth.username, auth.password = None, user, password
+    if kind == "session":
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        auth = SimpleNamespace(headers=headers, hooks={}, auth=None, cookies=CookieJar())
+    name_hosts(monkeypatch)
+    with Archive({"/x.nc": DATA}, tls=files.tls()) as archive:
+        opened(archive.at("data"), {"logins": auth})
+        sent = {
+            host: {request.headers.get("Authorization", "")[:6] for request in archive.to(host)}
+            for host in ("data", "login", "store")
+        }
+    by_token = {"data": {"Bearer"}, "login": set(), "store": {""}}
+    by_password = {"data": {""}, "login": {"Basic "}, "store": {""}}
+    assert sent == (by_password if kind == "password" else by_token)
 
 
 class TestTrustedEnvironment:
