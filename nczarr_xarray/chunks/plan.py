@@ -136,7 +136,7 @@ class OuterPlan:
         # to know all dimensions
         axis = max((i for i, part in enumerate(self.pieces) if len(part) > 1), default=0)
         before, along, after = self.pieces[:axis], self.pieces[axis], self.pieces[axis + 1 :]
-        arrays = any(isinstance(part, list) and _has_array(part) for part in self.pieces)
+        arrays = self._has_arrays
         if arrays:
             most = 1
         length = self.chunk_shape[axis]
@@ -151,8 +151,19 @@ class OuterPlan:
                 yield Segment(ChunkTask(position, source, target), axis, run, step, dense)
 
     def tasks(self) -> Iterator[ChunkTask]:
-        for segment in self.segments(LONG):
-            yield from segment.tasks()
+        if not self.pieces:
+            yield ChunkTask((), (), ())
+            return
+        arrays = self._has_arrays
+        for pieces in _product(self.pieces):
+            position, source, target = zip(*pieces, strict=True)
+            if arrays:
+                source, target = as_indexer(source), as_indexer(target)
+            yield ChunkTask(position, source, target)
+
+    @property
+    def _has_arrays(self) -> bool:
+        return any(isinstance(part, list) and _has_array(part) for part in self.pieces)
 
     def finish(self, result: np.ndarray) -> np.ndarray:
         if any(self.flips):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nczarr_xarray.chunks.grid import Grid
+from nczarr_xarray.chunks.grid import Grid, Window
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.sources import Stored
 from nczarr_xarray.model import Array, ChunkTable, CodecConfig, grid_of
@@ -46,6 +46,35 @@ class Stacked(NamedTuple):
     data: np.ndarray
 
 
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What reads of one key of as many members have in common.
+
+    Parameters
+    ----------
+    members, key, points
+        As of `ChunkStack.read`.
+    plan
+        What is read.
+    numbers
+        The chunks that are read of a member.
+    windows
+        With where the chunks are in what was fetched, and for each of them its member and its
+        place among `numbers`.
+    """
+
+    members: int
+    key: tuple[Any, ...]
+    points: bool
+    plan: Plan
+    numbers: list[int]
+    windows: list[tuple[Window, ChunkTable, list[tuple[int, int]]]]
+
+    def is_for(self, members: int, key: tuple[Any, ...], points: bool) -> bool:
+        """Tell whether a read is one of these; `key` is not compared by value."""
+        return key is self.key and members == self.members and points == self.points
+
+
 class ChunkStack:
     """Reads the same selection of many arrays: planned once, decoded in rows of chunks.
 
@@ -66,6 +95,8 @@ class ChunkStack:
         self._grid = Grid(
             _StackArray(array.path, shape, chunks, array.dtype, array.fill, array.codecs)
         )
+        #: of the last read: the next one is mostly of as many members and the same key
+        self._prepared: _Prepared | None = None
 
     def nbytes(self, key: tuple[Any, ...], *, points: bool) -> int:
         """Return the decoded bytes of the chunks of one array that a selection touches."""
@@ -86,28 +117,36 @@ class ChunkStack:
         FormatError, StoreError
             If a chunk of one of them cannot be read or decoded.
         """
-        plan = self._plan(members, key, points)
-        reading = self._grid.begin(plan, remember=False, local=True, parts=False)
-        windows = [window for _, window in reading.windows()]
-        ids = [np.zeros(0, np.int64), *(window.ids for window in windows)]
-        numbers = np.unique(np.concatenate(ids) % self._chunks)
-        wanted, most = numbers.tolist(), self._grid.decoder.most
+        prepared = self._prepared
+        if prepared is None or not prepared.is_for(members, key, points):
+            prepared = self._prepared = self._prepare(members, key, points)
+        plan, most = prepared.plan, self._grid.decoder.most
         found: dict[int, Sequence[Stored]] = {}
         for member in range(members):
-            chunks = fetch(member, wanted, most)
+            chunks = fetch(member, prepared.numbers, most)
             if chunks is not None:
                 found[member] = chunks
-        for window in windows:
-            owners, own = np.divmod(window.ids, self._chunks)
-            places = zip(owners.tolist(), np.searchsorted(numbers, own).tolist(), strict=True)
+        reading = self._grid.begin(plan, remember=False, local=True, parts=False)
+        for window, table, places in prepared.windows:
             data = [found[owner][at] if owner in found else None for owner, at in places]
-            here = np.zeros(len(data), np.int64)
-            pieces = reading.pieces(window.ids, window, ChunkTable(here, here, self._masks[own]))
-            pieces.scatter(np.arange(len(data)), data)
+            reading.pieces(window.ids, window, table).scatter(np.arange(len(data)), data)
         result = plan.finish(reading.result)
         result = np.moveaxis(result, 1, 0) if points else result
         read = list(found)
         return Stacked(read, result if len(read) == members else result[read])
+
+    def _prepare(self, members: int, key: tuple[Any, ...], points: bool) -> _Prepared:
+        plan = self._plan(members, key, points)
+        windows = [window for _, window in self._grid.windows(plan, local=True)]
+        ids = [np.zeros(0, np.int64), *(window.ids for window in windows)]
+        numbers = np.unique(np.concatenate(ids) % self._chunks)
+        located = []
+        for window in windows:
+            owners, own = np.divmod(window.ids, self._chunks)
+            places = zip(owners.tolist(), np.searchsorted(numbers, own).tolist(), strict=True)
+            here = np.zeros(len(own), np.int64)
+            located.append((window, ChunkTable(here, here, self._masks[own]), list(places)))
+        return _Prepared(members, key, points, plan, numbers.tolist(), located)
 
     def _plan(self, members: int, key: tuple[Any, ...], points: bool) -> Plan:
         array = self._grid.array

@@ -164,7 +164,7 @@ class AlikeStack:
         """Return chunks of an open file; None if it has another pattern."""
         pattern, places = self.pattern, self.places
         start = read_at(descriptor, 0, min(max(_TOGETHER, pattern.stop, places.stop), size))
-        fits = len(start) >= places.stop and pattern.fits(start[: pattern.stop], size)
+        fits = len(start) >= places.stop and pattern.fits(start, size)
         extents = places.extents(start) if fits else None
         if extents is None:
             return None

@@ -44,15 +44,18 @@ class MetadataBytes:
         Parameters
         ----------
         start
-            The first `stop` bytes of the file.
+            The first bytes of the file, `stop` or more.
         size
             Of the file, in bytes.
         """
-        if len(start) != self.stop or size < self.least:
+        if len(start) < self.stop or size < self.least:
             return False
         if self.end is not None and int.from_bytes(start[self.end], "little") > size:
             return False
-        return all(start.startswith(data, at) for at, data in self.spans)
+        for at, data in self.spans:  # noqa: SIM110 - a generator takes as long as the comparison
+            if not start.startswith(data, at):
+                return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
