@@ -30,7 +30,7 @@ from nczarr_fsspec import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes
 from nczarr_fsspec.ranges.open import open_file_object, open_local, open_source, split_options
 from nczarr_fsspec.ranges.reader import RangeReader
-from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, LocalBytes, RemoteBytes
+from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport import answers as _answers
 from nczarr_fsspec.transport import bodies as _bodies
 from nczarr_fsspec.transport import buffer as _buffer
@@ -269,7 +269,7 @@ class TestRequests:
         again = opened(f"{server.url}/x.bin")
         fetch(again, EXTENTS[2:3])
         assert again.limits.latency >= 0.02
-        # (how fast a body comes depends on what else this machine does: test_route.py has its clock)
+        # how fast a body comes depends on the machine: test_route.py has a clock of its own
         assert again.limits.concurrency == most_connections()
 
     def test_connections_of_the_user_count(self, server: RangeServer, opened: Any) -> None:
