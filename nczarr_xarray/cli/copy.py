@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import DatasetExistsError, URLError
@@ -11,7 +12,7 @@ from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.cli import selection, verify
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import ByName, add_addresses, add_option, opening
-from nczarr_xarray.export.kinds.table import FORMATS, KINDS, find_kind, refuse_options
+from nczarr_xarray.export.kinds.table import FORMATS, find_kind, refuse_options
 
 if TYPE_CHECKING:
     from nczarr_xarray.model import CodecConfig
@@ -122,13 +123,11 @@ def add_parser(new: NewParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Copy; return 1 if the copy is compared, and differs (errors are raised)."""
-    from nczarr_xarray.export.kinds.kind import CopyRequest
+    from nczarr_xarray.export.kinds.kind import CopyOptions, CopyRequest
 
     kind, word = find_kind(args.target, args.format)
-    known = {name for one in KINDS for name in one.options}
-    given = {name: value for name, value in vars(args).items() if name in known}
-    given = {name: value for name, value in given.items() if value not in (None, False)}
-    refuse_options(kind, frozenset(given))
+    options = CopyOptions(**{one.name: getattr(args, one.name) for one in fields(CopyOptions)})
+    refuse_options(kind, options)
     request = CopyRequest(
         args.source,
         args.target,
@@ -140,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
         only_ours=verify.is_asked_for(args),
         shown=sys.stderr.isatty() if args.progress is None else args.progress,
         tell=print,
-        options=given,
+        options=options,
     )
     try:
         kind.copy(request)

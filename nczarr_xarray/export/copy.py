@@ -47,6 +47,7 @@ def plan_copy(
     options: WriteOptions = AS_IT_IS,
     layout: CopyLayout = AS_IN_SOURCE,
     resumption: Resumption | None = None,
+    memory: int | None = None,
 ) -> WriteTask:
     """Plan the copy of an open dataset: every dimension, attribute and value stays as it is.
 
@@ -62,6 +63,8 @@ def plan_copy(
         The differences between the copy and the source.
     resumption
         The copy, if it can be continued.
+    memory
+        Bytes that the program may take, if they are limited.
 
     Raises
     ------
@@ -81,7 +84,7 @@ def plan_copy(
         note_text(item.variable, profile)  # (of `lacking`, so not the source's)
     found += problems(contents.root, profile)
     refuse(write_target.url, found)
-    task = plan_contents(contents, write_target, profile, options, resumption)
+    task = plan_contents(contents, write_target, profile, options, resumption, memory)
     task.before = opened.refuse_changed
     with task.or_nothing():
         lacking.tell(write_target.url)

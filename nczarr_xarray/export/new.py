@@ -92,6 +92,7 @@ def plan_contents(
     profile: Profile,
     options: WriteOptions,
     resumption: Resumption | None = None,
+    memory: int | None = None,
 ) -> WriteTask:
     """Plan the writing of a whole dataset that has been checked.
 
@@ -99,6 +100,8 @@ def plan_contents(
     ----------
     resumption
         The work, if it can be continued.
+    memory
+        Bytes that the program may take, if they are limited.
     """
     root, items = contents.root, contents.items
     found = documents(root, profile, WRITER)
@@ -120,7 +123,7 @@ def plan_contents(
         arrays = [array_of(item).path for item in items]
         check_clashes(target.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
         flows = _flows(contents, change, skip_fill=skip_fill, but_lazy=template is not None)
-        return WriteTask(change, flows, found, removed, template=template)
+        return WriteTask(change, flows, found, removed, template=template, memory=memory)
 
 
 def _collect(exporter: Exporter, request: WriteRequest) -> None:

@@ -84,6 +84,7 @@ class WriteTask:
     after: Callable[[], None] | None = None
     memory: int | None = None
     notes: Notes | None = None
+    _steps: list[Step] | None = field(default=None, init=False)  # by `steps`
 
     def finish(self, mark: Incomplete | None = None) -> None:
         """Put the metadata of groups and make all of it valid; `mark` says what is to come."""
@@ -243,9 +244,11 @@ class WriteTask:
         self.check(written.items())
 
     def steps(self) -> list[Step]:
-        """Return the plan of all data that are not of dask."""
-        eager = (flow for flow in self.flows if not is_lazy(flow[0]))
-        return [plan_step(*flow, self.memory) for flow in eager]
+        """Return the plan of all data that are not of dask, which is made once."""
+        if self._steps is None:
+            eager = (flow for flow in self.flows if not is_lazy(flow[0]))
+            self._steps = [plan_step(*flow, self.memory) for flow in eager]
+        return self._steps
 
     def write_lazy(self, progress: Progress) -> list[Written]:
         """Write dask's arrays block by block, with the scheduler in use."""

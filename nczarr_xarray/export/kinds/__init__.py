@@ -1,1 +1,1 @@
-"""The kinds of target that ``nczarr copy`` writes: one module each, and one row in `table`."""
+"""The kinds of target that ``nczarr copy`` writes: a row in `table` each, and modules."""

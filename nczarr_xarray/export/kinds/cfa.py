@@ -29,8 +29,8 @@ def copy(request: CopyRequest) -> None:
             dataset = _by_chunks(dataset)
         place = MasterPlace.find(request.target, request.target_options)
         asked = CfaRequest(
-            largest_fragment(request.option("max_object_size"), request.target_options),
-            version=request.option("cfa_version", "1.13"),
+            largest_fragment(request.options.max_object_size, request.target_options),
+            version=request.options.cfa_version or "1.13",
             mode=request.mode,
             encoded=True,
         )

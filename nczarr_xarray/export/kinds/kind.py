@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +23,52 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.copy_layout import CopyLayout
     from nczarr_xarray.export.selection import Selection
     from nczarr_xarray.export.write_task import WriteTask
+    from nczarr_xarray.model import CodecConfig
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions:
+    """Options that only some kinds of target have; one that has its default was not given.
+
+    Parameters
+    ----------
+    chunks, optimize, compress
+        See `CopyLayout`.
+    fixed
+        As of `Selection`.
+    memory
+        Bytes that the program may take.
+    resume
+        Whether the copy continues, and can be continued.
+    workers, scheduler
+        See `nczarr_xarray.export.workers.connected`.
+    consolidated, portable, compat
+        As of `WriteOptions`.
+    shards
+        Lengths of shards by name of a dimension.
+    cfa_version, max_object_size
+        As of `to_cfa`.
+    """
+
+    chunks: Mapping[str, int] | None = None
+    optimize: bool = False
+    compress: tuple[CodecConfig, ...] | None = None
+    fixed: bool = False
+    memory: int | None = None
+    resume: bool = False
+    workers: int | None = None
+    scheduler: str | None = None
+    consolidated: bool = False
+    portable: bool = False
+    compat: str | None = None
+    shards: Mapping[str, int] | None = None
+    cfa_version: str | None = None
+    max_object_size: str | None = None
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The names of those that were given."""
+        return frozenset(f.name for f in fields(self) if getattr(self, f.name) != f.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +96,7 @@ class CopyRequest:
     tell
         Takes the lines of the plan.
     options
-        Values of those options that a kind has besides these, by name; others have no meaning for
-        it. Options that were not given are not there.
+        Those that the kind has besides these; others have no meaning for it.
     """
 
     source: str
@@ -64,15 +109,15 @@ class CopyRequest:
     overwrite: bool = False
     only_ours: bool = False
     tell: Callable[[str], object] = str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: CopyOptions = CopyOptions()
 
     @property
     def layout(self) -> CopyLayout:
         """The differences of the storage from that of the source."""
         from nczarr_xarray.export.copy_layout import CopyLayout
 
-        balanced = bool(self.option("optimize"))
-        return CopyLayout(self.option("chunks"), self.option("compress"), balanced=balanced)
+        options = self.options
+        return CopyLayout(options.chunks, options.compress, balanced=options.optimize)
 
     def open(self) -> Opened:
         """Open the source, as it is to be copied.
@@ -98,13 +143,9 @@ class CopyRequest:
         """The mode of writing."""
         return "w" if self.overwrite else "w-"
 
-    def option(self, name: str, default: Any = None) -> Any:
-        """Return the value of an option, or its default."""
-        return self.options.get(name, default)
-
     def resumption(self, source: Opened) -> Resumption | None:
         """Return what tells this copy from all others, if it is to be continued, and can be."""
-        if not self.option("resume"):
+        if not self.options.resume:
             return None
         state = source.state()
         if state is None:
@@ -112,7 +153,7 @@ class CopyRequest:
             warnings.warn(f"{self.source}: {reason}", NCZarrWarning, stacklevel=caller_level())
             return None
         where = (self.source, sorted(self.opening.items()), state)
-        what = (self.selection, self.format, sorted(self.options.items()))
+        what = (self.selection, self.format, self.options)
         return Resumption.of(__version__, processors(), where, what)
 
     def run(self, task: WriteTask) -> None:
@@ -123,11 +164,9 @@ class CopyRequest:
         NCZarrError
             If that fails, or there is too little memory.
         """
-        task.memory = self.option("memory")
-        with task.or_nothing():
-            steps = task.steps()
-            if task.memory is not None:
-                for step in steps:
+        if self.options.memory is not None:
+            with task.or_nothing():
+                for step in task.steps():
                     self.tell(str(step))
         with self.progress() as progress:
             task.run(progress)
@@ -136,12 +175,12 @@ class CopyRequest:
         """Return a context in which the workers that were asked for do the work."""
         from nczarr_xarray.export.workers import connected
 
-        workers, scheduler = self.option("workers"), self.option("scheduler")
+        given = self.options.given
         for option in ("memory", "resume"):  # (workers may go on when this process has died)
-            if self.option(option) is not None and (workers or scheduler):
+            if option in given and given & {"workers", "scheduler"}:
                 reason = "is for one process: leave out --workers and --scheduler"
                 raise UsageError(f"--{option}", reason)
-        return connected(workers, scheduler)
+        return connected(self.options.workers, self.options.scheduler)
 
     def progress(self) -> Progress:
         """Return a progress bar, a context manager."""
@@ -149,8 +188,9 @@ class CopyRequest:
 
     def check_names(self, names: Collection[str]) -> None:
         """Raise `UsageError` for lengths of dimensions that are not among `names`."""
-        for option in ("chunks", "shards"):
-            for name in self.option(option) or ():
+        lengths = {"chunks": self.options.chunks, "shards": self.options.shards}
+        for option, given in lengths.items():
+            for name in given or ():
                 if name not in names:
                     known = f"there are {', '.join(sorted(names))}" if names else "there is none"
                     reason = f"no dimension is called {name!r}; {known}{did_you_mean(name, names)}"
@@ -187,7 +227,7 @@ class TargetKind:
     def is_meant(self, path: str, mode: Collection[str]) -> bool:
         """Tell whether a path and the mode words of a URL mean this kind."""
         named = not TREES.intersection(mode) and path.lower().endswith(self.suffixes)
-        return bool(self.modes.intersection(mode)) or (bool(self.suffixes) and named)
+        return bool(self.modes.intersection(mode)) or named
 
     def copy(self, request: CopyRequest) -> None:
         """Write the copy."""

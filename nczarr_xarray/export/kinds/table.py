@@ -1,4 +1,4 @@
-"""The table of the kinds of target. A new kind is a module beside this one, and a row here."""
+"""The table of the kinds of target. A new kind is a row here, and a module if it is like none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.printable import did_you_mean
 from nczarr_fsspec.target_names import exists
 from nczarr_fsspec.url import is_url, parse_url
-from nczarr_xarray.export.kinds.kind import TargetKind
+from nczarr_xarray.export.kinds.kind import CopyOptions, TargetKind
 
 _HERE = "nczarr_xarray.export.kinds"
 _PARALLEL = frozenset({"workers", "scheduler"})
@@ -24,28 +24,28 @@ KINDS: tuple[TargetKind, ...] = (
     TargetKind(
         "netCDF-4",
         ("NETCDF4",),
-        f"{_HERE}.netcdf4",
+        f"{_HERE}.netcdf",
         frozenset({"fixed"}),
         suffixes=(".nc", ".nc4", ".cdf", ".netcdf"),
     ),
     TargetKind(
         "classic netCDF",
         ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA"),
-        f"{_HERE}.classic",
+        f"{_HERE}.netcdf",
         frozenset({"fixed"}),
     ),
     TargetKind("Zarr 3", ("Zarr3",), f"{_HERE}.zarr3", _LAYOUT | {"consolidated", "shards"}),
     TargetKind(
         "Zarr 2",
         ("Zarr2",),
-        f"{_HERE}.zarr2",
+        f"{_HERE}.trees",
         _LAYOUT | {"consolidated", "portable"},
         modes=frozenset({"zarr"}),
     ),
     TargetKind(
         "NCZarr",
         ("NCZarr",),
-        f"{_HERE}.nczarr",
+        f"{_HERE}.trees",
         _LAYOUT | {"consolidated", "portable", "compat"},
     ),
 )
@@ -85,9 +85,10 @@ def find_kind(target: str, wanted: str | None) -> tuple[TargetKind, str]:
     return kind, kind.formats[0]
 
 
-def refuse_options(kind: TargetKind, given: frozenset[str]) -> None:
+def refuse_options(kind: TargetKind, options: CopyOptions) -> None:
     """Raise `UsageError` if options were given that other kinds have, but not this one."""
-    wrong = sorted(given & {name for one in KINDS for name in one.options} - kind.options)
+    given = options.given
+    wrong = sorted(given - kind.options)
     if not wrong:
         return
     flags = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)

@@ -10,26 +10,25 @@ from typing import Any
 from nczarr_fsspec.errors import FormatError, URLError, UsageError
 from nczarr_xarray.export.copy import open_other, plan_copy, plan_import
 from nczarr_xarray.export.kinds.kind import CopyRequest
-from nczarr_xarray.export.write_options import WriteOptions
+from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions
 
 
-def copy_tree(request: CopyRequest, *, pure: bool) -> None:
+def copy(request: CopyRequest) -> None:
     """Copy to NCZarr, or to pure Zarr.
 
     A file that only another of xarray's engines reads is copied, too, as that reads it.
     """
-    layout, portable = request.layout, bool(request.option("portable"))
-    if portable and any(c["id"] not in ("shuffle", "zlib") for c in layout.codecs or ()):
+    layout, given = request.layout, request.options
+    if given.portable and any(c["id"] not in ("shuffle", "zlib") for c in layout.codecs or ()):
         reason = "not every reader of Zarr 2 has it (--portable): use zlib"
         raise UsageError("--compress", reason)
-    compat = request.option("compat")
     options = WriteOptions(
         mode=request.mode,
-        portable=portable,
-        pure=pure,
-        consolidated=bool(request.option("consolidated")),
+        portable=given.portable,
+        pure=given.portable or request.format == "Zarr2",
+        consolidated=given.consolidated,
         storage_options=request.target_options,
-        **({} if compat is None else {"compat": compat}),
+        compat=given.compat or AS_IT_IS.compat,
     )
     try:
         source = request.open()
@@ -42,14 +41,15 @@ def copy_tree(request: CopyRequest, *, pure: bool) -> None:
             reason = "is not read by this package, as --verify and --digests need"
             raise UsageError(request.source, reason) from None
         for option in ("memory", "workers", "scheduler", "resume"):
-            if request.option(option) is not None:
+            if option in given.given:
                 reason = "needs a source that this package reads itself"
                 raise UsageError(f"--{option}", reason) from None
         _import(request, options)
         return
     with source, request.cluster():
         resumption = request.resumption(source)
-        request.run(plan_copy(source, request.target, options, layout, resumption))
+        task = plan_copy(source, request.target, options, layout, resumption, given.memory)
+        request.run(task)
 
 
 def _import(request: CopyRequest, options: WriteOptions) -> None:

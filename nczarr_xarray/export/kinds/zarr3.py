@@ -59,9 +59,9 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     for item in contents.items:
         if item.variable.nc_type == "char":
             lacking.note(UNSPECIFIED, item.variable.path)
-    shards = _shards(contents, request.option("shards"))
+    shards = _shards(contents, request.options.shards)
     documents = emit.documents(contents.root, shards)
-    if request.option("consolidated"):
+    if request.options.consolidated:
         documents[FILE] = emit.consolidate(documents)
     resumption = resumption and planned(resumption, documents, contents.items)
     change, removed, foreign = target.create(replace=request.overwrite, resumption=resumption)
@@ -78,7 +78,8 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
         lacking.tell(target.url)
         # the mark that keeps readers of Zarr 2 out is no part of what is written here
         removed = [*removed, ROOT]
-        return WriteTask(change, flows, documents, removed, before=opened.refuse_changed)
+        before, memory = opened.refuse_changed, request.options.memory
+        return WriteTask(change, flows, documents, removed, before=before, memory=memory)
 
 
 def _item(opened: Opened, variable: Variable, layout: CopyLayout) -> Item:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from nczarr_xarray import FormatError, to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import stored_source as source_module
+from nczarr_xarray.export.kinds.kind import CopyOptions
+from nczarr_xarray.export.kinds.table import KINDS
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import Group
 from tests.support.copying import copy, failed
@@ -201,6 +203,14 @@ def test_unlimited_dimensions_become_fixed(
             found = back.hierarchy.root.find(group)
             assert found is not None
             np.testing.assert_array_equal(back.read(found.variables[name]), data.v.values)
+
+
+def test_each_option_is_of_some_kind() -> None:
+    assert {name for kind in KINDS for name in kind.options} == {
+        field.name for field in fields(CopyOptions)
+    }
+    assert CopyOptions().given == frozenset()
+    assert CopyOptions(compress=(), memory=0).given == {"compress", "memory"}
 
 
 def refuse(*_: Any, **__: Any) -> Any:

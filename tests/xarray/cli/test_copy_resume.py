@@ -29,7 +29,7 @@ from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import moving, new, steps, stored_source, write_target, write_task
-from nczarr_xarray.export.kinds.kind import CopyRequest
+from nczarr_xarray.export.kinds.kind import CopyOptions, CopyRequest
 from nczarr_xarray.export.selection import Selection
 from nczarr_xarray.formats.nczarr import emit
 from tests.support.killing import Kill, Target, in_process, on_s3, ours
@@ -492,7 +492,7 @@ def test_masters_do_not_tell_the_state_of_what_they_name(source: Path, tmp_path:
 
 def test_how_the_source_is_opened_is_part_of_the_work(source: Path) -> None:
     def work(**opening: Any) -> Resumption | None:
-        options = {"resume": True}
+        options = CopyOptions(resume=True)
         request = CopyRequest(str(source), "y", "NCZarr", opening, Selection(), options=options)
         with open_hierarchy(str(source)) as opened:
             return request.resumption(opened)

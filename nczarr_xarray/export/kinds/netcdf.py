@@ -1,4 +1,4 @@
-"""Classic netCDF files, CDF-1, CDF-2 and CDF-5, as a kind of target."""
+"""NetCDF files as kinds of target: netCDF-4, and classic ones (CDF-1, CDF-2 and CDF-5)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from nczarr_xarray.export.netcdf_file import write_netcdf
 
 
 def copy(request: CopyRequest) -> None:
-    """Copy to a classic file of the format that was asked for."""
+    """Copy to a file of the format that was asked for."""
     target = FileTarget.find(request.target, request.target_options, overwrite=request.overwrite)
-    lacking = Lacking(netcdf4=True)
+    lacking, model = Lacking(netcdf4=True), request.format
     with request.open() as source, request.progress() as progress:
-        held = as_classic(source, target.url, lacking, request.format)
-        write_netcdf(held, target, progress, model=request.format, lacking=lacking)
+        if model != "NETCDF4":
+            source = as_classic(source, target.url, lacking, model)
+        write_netcdf(source, target, progress, model=model, lacking=lacking)
