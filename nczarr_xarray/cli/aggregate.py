@@ -128,5 +128,5 @@ def run(args: argparse.Namespace) -> int:
 
 def in_terms_of_options(error: DatasetExistsError) -> DatasetExistsError:
     """Return an error whose message names options of the command line."""
-    reason = error.reason.replace("overwrite=True", "--overwrite")
+    reason = error.reason.partition(" (in to_cfa")[0].replace("overwrite=True", "--overwrite")
     return DatasetExistsError(error.object, reason.replace("append=True", "--append"))
