@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from typing import Any
 
@@ -128,5 +129,6 @@ def run(args: argparse.Namespace) -> int:
 
 def in_terms_of_options(error: DatasetExistsError) -> DatasetExistsError:
     """Return an error whose message names options of the command line."""
-    reason = error.reason.partition(" (in to_cfa")[0].replace("overwrite=True", "--overwrite")
+    reason = re.sub(r"mode=.*\(in aggregate: (.*)\)", r"\1", error.reason)
+    reason = reason.replace("overwrite=True", "--overwrite")
     return DatasetExistsError(error.object, reason.replace("append=True", "--append"))

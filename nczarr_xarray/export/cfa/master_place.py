@@ -103,8 +103,8 @@ class MasterPlace:
     def _exists(self) -> DatasetExistsError:
         return DatasetExistsError(
             self.url,
-            "is there already; overwrite=True replaces it, append=True adds to it (in to_cfa: "
-            "mode='w', append_dim)",
+            "is there already; mode='w' replaces it, append_dim adds to it (in aggregate: "
+            "overwrite=True replaces it, append=True adds to it)",
         )
 
     def taken(self) -> set[str]:
