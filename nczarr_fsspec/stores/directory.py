@@ -7,8 +7,9 @@ import hashlib
 import os
 import stat
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
+from nczarr_fsspec.births import birth_of
 from nczarr_fsspec.descriptors import OPEN_FLAGS, pread, read_at, read_into
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, LocalStore, check_key
@@ -17,6 +18,8 @@ from nczarr_fsspec.stores.inside import Inside
 #: An object of fewer bytes is read without asking for its size.
 SMALL = 1 << 16
 
+#: Documents at the root of a tree.
+_DOCUMENTS = (".zgroup", ".zattrs", "zarr.json")
 #: No key of a dataset can be where these are answered.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EILSEQ})
 
@@ -37,31 +40,31 @@ class DirectoryStore(LocalStore):
         self.path = os.path.abspath(os.fspath(path))
         self.url = self.path
         self._inside = Inside(self.path, follow=follow_symlinks)
-        self._root: tuple[int, int] | None
+        self._place: _Place | None
         self._note_place()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_root"}
+        return {name: value for name, value in self.__dict__.items() if name != "_place"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._note_place()  # another one on another machine
 
     def check_place(self) -> None:
-        if self._root is None:
+        if self._place is None:
             return
         try:
-            found = _identity(self.path)
+            found = _Place.of(self.path)
         except OSError as error:
             reason = f"cannot be found any more: {error.strerror or error}"
             raise StoreError(self.path, reason) from error
-        if found != self._root:
+        if not found.is_same(self._place):
             raise StoreError(self.path, "another dataset is in its place now")
 
     def _note_place(self) -> None:
-        self._root = None
+        self._place = None
         with suppress(OSError, ValueError):
-            self._root = _identity(self.path)
+            self._place = _Place.of(self.path)
 
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         path = self._inside.path(check_key(key))
@@ -159,10 +162,44 @@ class DirectoryStore(LocalStore):
             raise _failure(path, error) from error
 
 
-def _identity(path: str) -> tuple[int, int]:
-    """Return what tells a directory from one that is put in its place."""
-    status = os.stat(path)
-    return status.st_dev, status.st_ino
+class _Place(NamedTuple):
+    """What tells a directory from one that is put in its place.
+
+    Attributes
+    ----------
+    number
+        Of its inode, which a filesystem may give again to a directory that is made later.
+    birth
+        When it was made; None if the system does not tell.
+    device
+        Of its filesystem: another one where it is mounted again, as automounters do.
+    documents
+        Times and sizes of documents, if there is no birth: some filesystems of programs number
+        their files anew, and these have not changed then.
+    """
+
+    number: int
+    birth: int | None
+    device: int
+    documents: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, path: str) -> _Place:
+        """Look at a directory."""
+        status, birth = os.stat(path), birth_of(path)
+        documents = []
+        for name in _DOCUMENTS if birth is None else ():
+            with suppress(OSError):
+                found = os.stat(os.path.join(path, name))
+                documents.append((found.st_mtime_ns, found.st_size))
+        return cls(status.st_ino, birth, status.st_dev, tuple(documents))
+
+    def is_same(self, other: _Place) -> bool:
+        """Tell whether it is the directory that `other` was seen of."""
+        if self.birth is not None:
+            return (self.number, self.birth) == (other.number, other.birth)
+        same = (self.number, self.device) == (other.number, other.device)
+        return same or (self.documents != () and self.documents == other.documents)
 
 
 def _small(descriptor: int, most: int | None) -> bytes:

@@ -120,7 +120,7 @@ def test_version_of_the_command() -> None:
 OPENING = {
     *under(
         "nczarr_fsspec",
-        "addresses changes changes.journal changes.moment descriptors diskcache extras "
+        "addresses births changes changes.journal changes.moment descriptors diskcache extras "
         "filesystem_place forks hosts keystore owner places ranges ranges.delivery "
         "ranges.file_object ranges.kept ranges.local ranges.memory ranges.open ranges.planner "
         "ranges.reader ranges.source ranges.sparse ranges.traffic resolve s3nc sizes stores "

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
 
+from nczarr_fsspec import births
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.stores import directory
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.dataset.stored_chunks import StoredChunks
 
@@ -56,6 +60,39 @@ def test_reading_is_an_error(tree: Path, replace: Callable[[Path], None], key: s
             ds.v[key].load()
     with xr.open_dataset(tree, engine="nczarr") as ds:
         assert ds.identical(dataset(2, 2.0))
+
+
+def test_the_number_of_a_directory_returns(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ext4 gives it to a directory that is made after the first one has been removed."""
+    if births.birth_of(str(tree)) is None:
+        pytest.skip("this filesystem does not say when a directory was made")
+    first = tree.stat()
+
+    def stat(path: Any, *how: Any, **more: Any) -> os.stat_result:
+        found = list(os_stat(path, *how, **more))
+        if str(path) == str(tree):
+            found[1:3] = first.st_ino, first.st_dev
+        return os.stat_result(found)
+
+    with xr.open_dataset(tree, engine="nczarr") as ds:
+        moved_here(tree)
+        os_stat = os.stat
+        monkeypatch.setattr(os, "stat", stat)
+        with pytest.raises(StoreError, match="open it again"):
+            ds.v.load()
+
+
+def test_a_filesystem_that_numbers_its_files_anew(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if: it is a copy, with the same times, and nothing tells when it was made."""
+    monkeypatch.setattr(directory, "birth_of", lambda path: None)
+    with xr.open_dataset(tree, engine="nczarr", cache=False) as ds:
+        shutil.copytree(tree.rename(tree.with_name("first.nczarr")), tree)
+        assert (ds.v == 1).all()
+        moved_here(tree)
+        with pytest.raises(StoreError, match="open it again"):
+            ds.v.load()
 
 
 def test_removed(tree: Path) -> None:
