@@ -282,8 +282,8 @@ class AddressPolicy:
 
 
 def _is_web(place: Place) -> bool:
-    """Tell whether a place is at a server of plain HTTP."""
-    return place.stem.startswith("http") and not place.bucket
+    """Tell whether a place is at a server of plain HTTP, or of OPeNDAP."""
+    return place.scheme in ("http", "https")
 
 
 def _is_read_here(chain: str) -> bool:

@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 #: ``host[:port]`` and a path
 Place: TypeAlias = tuple[str, str]
 
+#: how keys begin that say who the user is
+_SECRETS = ("HTTP.CREDENTIALS.", "HTTP.SSL.CERTIFICATE", "HTTP.SSL.KEY")
 _NAMES = (".ncrc", ".daprc", ".dodsrc")
 _LINE = re.compile(r"(?:\[(?P<url>[^\]]*)\])?\s*(?P<key>[^=\[\s][^=]*)=(?P<value>.*)")
 _PLACE = re.compile(
@@ -98,6 +100,11 @@ def load_rc(env: Mapping[str, str] | None = None) -> list[Entry]:
         except OSError as error:
             _log.warning("%s cannot be read: %s", path, error.strerror)
     return entries
+
+
+def has_secret_for_all(entries: Sequence[Entry]) -> bool:
+    """Tell whether there are credentials, or a certificate to show, that are for no host."""
+    return any(not entry.host and entry.key.startswith(_SECRETS) for entry in entries)
 
 
 def lookup(entries: Sequence[Entry], key: str, url: NetCDFURL) -> str | None:

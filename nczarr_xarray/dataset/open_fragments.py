@@ -9,12 +9,15 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nczarr_fsspec.errors import FormatError, NCZarrError
+from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError
 from nczarr_fsspec.filesystem_place import find_remote_file
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, Known
+from nczarr_fsspec.rc import has_secret_for_all, load_rc
 from nczarr_fsspec.stores.mapping import MappingStore
 from nczarr_fsspec.target_names import ZIP
+from nczarr_fsspec.transport.policy import ADDRESSED_OPTION
+from nczarr_fsspec.url import redact
 from nczarr_xarray.dataset.alike_files import alike
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
@@ -53,7 +56,7 @@ class Fragments:
         entire: bool,
     ) -> Opening:
         if is_dap(target):
-            return _variable_of(_open_dap(target), path)
+            return _variable_of(_open_dap(target, storage_options), path)
         options = options_for(path, storage_options, entire=entire)
         options = replace(options, depth=depth)
         try:
@@ -61,7 +64,7 @@ class Fragments:
         except NCZarrError:
             if not _answers_dap(target, storage_options):
                 raise
-            opened = _open_dap(target)
+            opened = _open_dap(target, storage_options)
         with opened:  # what is read opens it again
             return _variable_of(opened, path)
 
@@ -130,8 +133,21 @@ def _answers_dap(target: str, storage_options: Mapping[str, Any] | None) -> bool
         return isinstance(found, ByteSource) and bytes(found.head).startswith(b"Dataset")
 
 
-def _open_dap(url: str) -> Opened:
-    """Open a dataset of an OPeNDAP server, whose variables read themselves."""
+def _open_dap(url: str, storage_options: Mapping[str, Any] | None) -> Opened:
+    """Open a dataset of an OPeNDAP server, whose variables read themselves.
+
+    Raises
+    ------
+    AccessDeniedError
+        If netCDF-C, which asks the server, would tell it what rc files have for no host, and only
+        a dataset names the server.
+    """
+    if (storage_options or {}).get(ADDRESSED_OPTION) and has_secret_for_all(load_rc()):
+        raise AccessDeniedError(
+            redact(url),
+            "is of an OPeNDAP server that only a dataset names, and netCDF-C sends it what .ncrc "
+            "or .dodsrc says without a URL: write [https://host] before these lines",
+        )
     return Opened(MappingStore({}), read_dap(url))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.errors import AccessDeniedError, FormatError, StoreError
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.open_fragments import Fragments
 from nczarr_xarray.formats.opendap import is_dap
@@ -56,6 +58,46 @@ def test_a_server_that_is_asked_what_it_is() -> None:
         np.testing.assert_array_equal(found.reader.read(), DATA)
         with pytest.raises(FormatError, match="has no variable 'pr'"):
             Fragments(open_with).open(url, None, "pr", depth=1, entire=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "allow", "refused"),
+    [
+        ("HTTP.CREDENTIALS.USERPASSWORD=a:hunter22", False, True),
+        ("HTTP.SSL.CERTIFICATE=/d/me.pem", False, True),
+        ("[https://h.org]HTTP.CREDENTIALS.USERPASSWORD=a:b", False, False),
+        ("HTTP.TIMEOUT=60", False, False),
+        ("HTTP.CREDENTIALS.USERPASSWORD=a:b", True, False),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}#mode=dap2", "{}"])
+def test_what_netcdf_would_send_to_all(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    line: str,
+    allow: bool,
+    refused: bool,
+    form: str,
+) -> None:
+    (tmp_path / "rc").write_text(line)
+    monkeypatch.setenv("NCRCENV_RC", str(tmp_path / "rc"))
+    with dap_server("tas", DATA, ("time", "y", "x"), {}) as url:
+        policy = AddressPolicy.of("/d/m.nca", allow={url: {}} if allow else None)
+        target = policy.resolve(form.format(url))
+        options = policy.options(target)
+        if not refused:
+            found = Fragments(open_with).open(target, options, "tas", depth=1, entire=False)
+            np.testing.assert_array_equal(found.reader.read(), DATA)
+            return
+        with pytest.raises(AccessDeniedError, match=r"netCDF-C sends it what \.ncrc") as caught:
+            Fragments(open_with).open(target, options, "tas", depth=1, entire=False)
+        assert "hunter22" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["dods://h.org/x", "dap4://h.org/x", "https://h.org/x#dap2"])
+def test_servers_that_a_dataset_names_are_addressed(address: str) -> None:
+    policy = AddressPolicy.of("/d/m.nca")
+    assert policy.options(policy.resolve(address))["addressed"] is True
 
 
 def test_a_server_that_is_gone() -> None:
