@@ -94,7 +94,8 @@ def run_parts(
 
     with outside_of_tasks():
         threads = sum(client.nthreads().values())
-        sent = [client.scatter(step, hash=False) for step in steps]
+        # tasks, not scattered data, which are lost for good with the worker that has them
+        sent = [client.submit(_itself, step, pure=False) for step in steps]
         waiting: dict[str, tuple[int, int]] = {}
 
         def submit(pair: tuple[int, int]) -> Any:
@@ -114,6 +115,10 @@ def run_parts(
         except BaseException:
             forget(client, [*done.futures])
             raise
+
+
+def _itself(step: Step) -> Step:
+    return step
 
 
 def run_part(step: Step, part: int) -> int:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,13 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import workers
+from nczarr_xarray.export import moving, stored_source, workers
 from nczarr_xarray.export.copy import plan_copy
+from nczarr_xarray.export.steps import Step
+from nczarr_xarray.export.workers import run_part
 from nczarr_xarray.export.write_task import documents_of_arrays, put_all
 from tests.support.clusters import two_processes
-from tests.support.copying import failed
+from tests.support.copying import copy, failed
 from tests.support.ncwriter import ramp
 from tests.support.s3server import S3Server
 
@@ -188,6 +193,87 @@ def test_workers_that_write_elsewhere(
     """The memory of another process."""
     message = failed(capsys, cube, "memory://of-others/y", "--scheduler", address)
     assert "dask's workers do not write to the same place" in message
+
+
+def _deadly(deaths: Path, times: int, step: Step, part: int) -> int:
+    """Kill this process, as often as `times` says, in place of some part of the work."""
+    for number in range(times if part else 0):
+        with suppress(FileExistsError):
+            (deaths / str(number)).touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+    return run_part(step, part)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunks", [[], ["--chunks", "time=5"]], ids=["moved", "parts"])
+def test_a_worker_is_killed(
+    cube: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunks: list[str]
+) -> None:
+    """Another process does its work, also where it had what says how to do it."""
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    monkeypatch.setattr(workers, "run_part", partial(_deadly, deaths, 1))
+    monkeypatch.setattr(moving, "WINDOW", 4)
+    monkeypatch.setattr(stored_source, "SLAB_BYTES", 4096)
+    with two_processes() as client:
+        copy(cube, tmp_path / "y", *chunks, "--scheduler", client.cluster.scheduler_address)
+    assert [path.name for path in deaths.iterdir()] == ["0"]
+    assert main(["compare", str(cube), str(tmp_path / "y")]) == 0
+
+
+@pytest.mark.slow
+def test_every_worker_is_killed(
+    cube: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    monkeypatch.setattr(workers, "run_part", partial(_deadly, deaths, 1000))
+    monkeypatch.setattr(moving, "WINDOW", 4)
+    with two_processes() as client:
+        address = client.cluster.scheduler_address
+        message = failed(capsys, cube, tmp_path / "y", "--scheduler", address)
+    assert re.search(r"/v, part \d+ of 20: cannot be copied by a worker: .*died", message)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cube", "deaths"]
+
+
+#: Copies with two processes, of which each says so when it has begun, and does not end.
+_ENDLESS = """
+import sys, threading
+from nczarr_xarray.cli.main import main
+from nczarr_xarray.export import workers
+
+def wait(step, part):
+    print("begun", flush=True)
+    threading.Event().wait()
+
+if __name__ == "__main__":
+    workers.run_part = wait
+    sys.exit(main(["copy", *sys.argv[1:], "--workers", "2"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="has no process groups as of a terminal")
+def test_ctrl_c(cube: Path, tmp_path: Path) -> None:
+    """A terminal sends the signal to all processes, those of the cluster too."""
+    script, folder = tmp_path / "endless.py", tmp_path / "out"
+    script.write_text(_ENDLESS)
+    folder.mkdir()
+    with subprocess.Popen(
+        [sys.executable, script, cube, folder / "y"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"begun\n"
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(timeout=60) == 128 + signal.SIGINT
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert [*folder.iterdir()] == []
 
 
 @pytest.mark.slow
