@@ -523,7 +523,7 @@ def test_the_old_master_stays_if_anything_fails(
         Path(files[0]).write_bytes(Path(files[0]).read_bytes()[:200])
     else:
 
-        def fail(*_: Any) -> None:
+        def fail(*_: Any, **__: Any) -> None:
             raise StoreError("disk", "is full")
 
         monkeypatch.setattr(MasterPlace, "put", fail)
