@@ -11,7 +11,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.grid import Before, Grid
 from nczarr_xarray.aggregation.summary import Summary
 from nczarr_xarray.formats.cfa.table import constant
-from nczarr_xarray.model import Dimension, Fragments
+from nczarr_xarray.model import Dimension, Fragments, assembled, in_a_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +87,10 @@ class Tabler:
                     self.files[int(taken[0])].target,
                     "has the same coordinates as a file that the aggregation has already",
                 )
-
-        def column(was: np.ndarray, new: np.ndarray) -> np.ndarray:
-            found = np.full(self._count(paths), None, object)
-            found[places[::-1]] = new[::-1]
-            found[moved[there]] = was[there]
-            return found
-
         count = len(self.files)
-        return Fragments(
-            *bounds,
-            addresses=column(old.addresses, self.addresses),
-            names=column(old.names, constant(path.strip("/"), count)),
-            formats=column(old.formats, constant("", count)),
-            mappings={int(moved[at]): mapping for at, mapping in old.mappings.items()},
-            others={int(moved[at]): others for at, others in old.others.items()},
-        )
+        new = in_a_row(self.addresses[::-1], constant(path.strip("/"), count), constant("", count))
+        # the first file counts where several are at one place
+        return assembled(*bounds, [(new, places[::-1]), (old, moved)])
 
     def _moved(self, old: Fragments, paths: tuple[str, ...]) -> np.ndarray:
         """Return the new numbers of the fragments that there are, by their old ones."""

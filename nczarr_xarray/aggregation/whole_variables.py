@@ -11,7 +11,15 @@ import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.stores.referenceformat import Part
-from nczarr_xarray.model import ChunkedArray, ChunkTable, Fragments, grid_of
+from nczarr_xarray.formats.cfa.table import column, constant
+from nczarr_xarray.model import (
+    ChunkedArray,
+    ChunkTable,
+    Fragments,
+    assembled,
+    grid_of,
+    in_a_row,
+)
 
 #: Stand for an address: there is no reference, or it holds the bytes itself.
 NONE, INSIDE = -1, -2
@@ -252,22 +260,13 @@ class Placements:
             )
         axes = [self._axis(axis) for axis in range(len(references.array.shape))]
         grid = tuple(len(starts) for starts, _ in axes)
-        addresses = np.full(math.prod(grid), None, object)
-        names = np.full(len(addresses), "", object)
-        for address, placed in self._found:
-            at = [
-                int(np.searchsorted(starts, start))
-                for (starts, _), (start, _) in zip(axes, placed.extent, strict=True)
-            ]
-            number = int(np.ravel_multi_index(at, grid))
-            addresses[number], names[number] = address, placed.name.strip("/")
-        return Fragments(
-            tuple(starts for starts, _ in axes),
-            tuple(stops for _, stops in axes),
-            addresses,
-            names,
-            np.full(len(addresses), "", object),
-        )
+        addresses = column([address for address, _ in self._found])
+        names = column([placed.name.strip("/") for _, placed in self._found])
+        row = in_a_row(addresses, names, constant("", len(names)))
+        begins = np.array([[start for start, _ in placed.extent] for _, placed in self._found])
+        positions = [np.searchsorted(starts, begins[:, n]) for n, (starts, _) in enumerate(axes)]
+        starts, stops = (tuple(bounds[n] for bounds in axes) for n in range(2))
+        return assembled(starts, stops, [(row, np.ravel_multi_index(positions, grid))])
 
     def _axis(self, axis: int) -> tuple[np.ndarray, np.ndarray]:
         """Return where parts begin and end along a dimension."""

@@ -34,6 +34,8 @@ from nczarr_xarray.model.fragments import (
     FragmentOpener,
     FragmentPlace,
     Fragments,
+    assembled,
+    in_a_row,
 )
 
 __all__ = [
@@ -60,10 +62,12 @@ __all__ = [
     "LibraryArray",
     "Selections",
     "Variable",
+    "assembled",
     "bytes_of",
     "described",
     "element_of",
     "grid_of",
+    "in_a_row",
     "join",
     "readable",
     "sequence_of",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -120,6 +120,74 @@ class Fragments:
             return ()
         first = FragmentPlace(address, self.names[number], self.formats[number])
         return (first, *self.others.get(number, ()))
+
+    def with_block(self, block: Fragments, first: Sequence[int]) -> Fragments:
+        """Return a table in which those of another one are a block of the grid, which may grow.
+
+        Parameters
+        ----------
+        first
+            The place of its first fragment in the grid, per dimension.
+        """
+        starts, stops = (
+            tuple(
+                np.concatenate([own, new[len(own) - at :]]) if at + len(new) > len(own) else own
+                for own, new, at in zip(ours, theirs, first, strict=True)
+            )
+            for ours, theirs in ((self.starts, block.starts), (self.stops, block.stops))
+        )
+        places = np.arange(math.prod(map(len, starts))).reshape([*map(len, starts)])
+        own = places[tuple(slice(n) for n in self.grid)]
+        new = places[tuple(slice(at, at + n) for at, n in zip(first, block.grid, strict=True))]
+        return assembled(starts, stops, [(self, own.reshape(-1)), (block, new.reshape(-1))])
+
+
+def in_a_row(addresses: _Column, names: _Column, formats: _Column) -> Fragments:
+    """Return fragments that are in no grid yet."""
+    edges = np.arange(len(addresses) + 1, dtype=np.int64)
+    return Fragments((edges[:-1],), (edges[1:],), addresses, names, formats)
+
+
+def assembled(
+    starts: tuple[_Column, ...],
+    stops: tuple[_Column, ...],
+    parts: Iterable[tuple[Fragments, _Column]],
+) -> Fragments:
+    """Return a table of the fragments of others.
+
+    Parameters
+    ----------
+    starts, stops
+        As of `Fragments`.
+    parts
+        Tables of addresses, each with the numbers that its fragments get. A later fragment takes
+        the place of an earlier one; one that is missing takes none.
+    """
+    count = math.prod(map(len, starts))
+    addresses = np.full(count, None, object)
+    names, formats = np.full(count, "", object), np.full(count, "", object)
+    mappings: dict[int, FragmentMapping] = {}
+    others: dict[int, tuple[FragmentPlace, ...]] = {}
+    for table, places in parts:
+        assert table.values is None
+        is_there = [address is not None for address in table.addresses.tolist()]
+        there = np.flatnonzero(np.array(is_there, bool))
+        new = places[there]
+        addresses[new] = table.addresses[there]
+        names[new] = table.names[there]
+        formats[new] = table.formats[there]
+        if mappings or others:
+            for number in new.tolist():
+                mappings.pop(number, None)
+                others.pop(number, None)
+        numbers = (
+            dict(zip(there.tolist(), new.tolist(), strict=True))
+            if table.mappings or table.others
+            else {}
+        )
+        mappings |= {numbers[n]: one for n, one in table.mappings.items() if n in numbers}
+        others |= {numbers[n]: one for n, one in table.others.items() if n in numbers}
+    return Fragments(starts, stops, addresses, names, formats, None, mappings, others)
 
 
 class FragmentOpener(Protocol):

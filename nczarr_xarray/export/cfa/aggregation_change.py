@@ -23,7 +23,7 @@ from nczarr_xarray.export.cfa.existing_master import (
     keys_in,
     referred_keys,
 )
-from nczarr_xarray.export.cfa.fragment_tables import edges_between, joined, replaced
+from nczarr_xarray.export.cfa.fragment_tables import edges_between
 from nczarr_xarray.export.cfa.master import aggregation, dialect_called, plain_conventions
 from nczarr_xarray.export.cfa.master_place import MasterPlace, Names
 from nczarr_xarray.export.cfa.new_aggregation import DEFAULT, flow_of, table_of
@@ -72,15 +72,12 @@ class Piece(NamedTuple):
         What becomes fragments.
     first
         Place of the first one in the grid of the aggregation.
-    axis
-        The dimension along which they are appended; None if they replace others.
     partial
         Whether fragments hold more than what is new.
     """
 
     divided: Divided
     first: tuple[int, ...]
-    axis: int | None = None
     partial: bool = False
 
 
@@ -177,7 +174,7 @@ class Change:
             edges.append(borders)
             first.append(at)
         divided = Divided(item, item.variable, tuple(edges), start)
-        self.pieces[variable.name] = Piece(divided, tuple(first), axis)
+        self.pieces[variable.name] = Piece(divided, tuple(first))
 
     def _edges(self, item: Item, axis: int, fragments: Fragments) -> np.ndarray:
         """Return the borders of new fragments along the dimension that grows, from 0."""
@@ -303,10 +300,7 @@ class Change:
                 if relative is None:
                     relative = _is_relative(fragments)
                 new = table_of(place, flow, self.dialect, relative=relative)
-                if piece.axis is None:
-                    fragments = replaced(fragments, new, piece.first)
-                else:
-                    fragments = joined(fragments, new, piece.axis)
+                fragments = fragments.with_block(new, piece.first)
             tables.append(fragments)
             everything += aggregation(variable, fragments, self.dialect)
         return flows, Content(self.attributes, everything, self.dimensions.values()), tables
