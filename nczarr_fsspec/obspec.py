@@ -40,6 +40,10 @@ class ObspecFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec has no 
     async def _cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **_: Any
     ) -> bytes:
-        if end is None:
-            end = (await self.store.head_async(path))["size"]
-        return bytes(await self.store.get_range_async(path, start=start or 0, end=end))
+        start = start or 0
+        if end is None or start < 0 or end < 0:  # which count from the end
+            size = (await self.store.head_async(path))["size"]
+            start, end, _step = slice(start, end).indices(size)
+        if start >= end:  # which stores refuse
+            return b""
+        return bytes(await self.store.get_range_async(path, start=start, end=end))

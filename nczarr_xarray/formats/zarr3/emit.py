@@ -25,6 +25,8 @@ _COMPRESSORS = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"
 _IN_BLOSC = {"gzip": "zlib", "zstd": "zstd"}
 _BLOSC_SHUFFLES = {0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 _BLOSC_LEVELS = 9
+#: The level that zstd takes itself.
+_OF_ZSTD = 3
 #: Codecs with a form in Zarr 3.
 CODECS = frozenset({*_COMPRESSORS, "shuffle", "fletcher32", "vlen-utf8"})
 
@@ -171,10 +173,12 @@ def _compressor(config: CodecConfig, itemsize: int, *, shuffled: bool) -> JSON:
         shuffle = _BLOSC_SHUFFLES.get(config.get("shuffle", 1), "shuffle")
         return _blosc(config.get("cname", "lz4"), config.get("clevel", 5), shuffle, itemsize)
     if shuffled:
-        return _blosc(_IN_BLOSC[name], max(0, min(level, _BLOSC_LEVELS)), "shuffle", itemsize)
+        own = name == "zstd" and level == 0  # what zstd takes itself; of blosc, no compression
+        clevel = _OF_ZSTD if own else min(level, _BLOSC_LEVELS)
+        return _blosc(_IN_BLOSC[name], clevel, "shuffle", itemsize)
     if name == "zstd":
         return _named("zstd", level=values.integer(level), checksum=False)
-    return _named("gzip", level=values.integer(max(0, level)))
+    return _named("gzip", level=values.integer(level))
 
 
 def _blosc(cname: str, level: int, shuffle: str, itemsize: int) -> JSON:

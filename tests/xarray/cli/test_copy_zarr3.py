@@ -95,6 +95,31 @@ def test_compression(cube: Path, tmp_path: Path, asked: str, codec: str | None) 
     assert names == ["bytes", *([codec] if codec else [])]
 
 
+@pytest.mark.parametrize(
+    ("config", "level", "clevel"),
+    [
+        ({"id": "zlib", "level": -1}, 4, 4),
+        ({"id": "zlib", "level": 0}, 0, 0),
+        ({"id": "zstd", "level": -5}, 1, 1),
+        ({"id": "zstd", "level": 0}, 0, 3),
+    ],
+)
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_levels_that_stand_for_others(
+    tmp_path: Path, config: dict[str, Any], level: int, clevel: int, shuffled: bool
+) -> None:
+    """Of zlib and blosc, 0 is no compression; of zstd it is what zstd takes itself."""
+    filters = [{"id": "shuffle", "elementsize": 4}] if shuffled else None
+    encoding = {"v": {"compressor": config, "filters": filters}}
+    ds = xr.Dataset({"v": ("x", ramp((1000,), "f4"))})
+    to_nczarr(ds, f"file://{tmp_path}/x#mode=zarr", encoding=encoding)
+    copy(tmp_path / "x", tmp_path / "y", "--format", "zarr3", "--verify")
+    configuration = document(tmp_path / "y/v/zarr.json")["codecs"][1]["configuration"]
+    assert configuration.get("clevel", configuration.get("level")) == (
+        clevel if shuffled else level
+    )
+
+
 def test_compression_that_zarr_3_lacks(
     cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,30 @@
+"""`nczarr_fsspec.obspec`: files of obstore, as fsspec reads them."""
+
+from __future__ import annotations
+
+import obstore
+import pytest
+from obstore.store import MemoryStore
+
+from nczarr_fsspec.obspec import ObspecFileSystem
+
+TEN = b"0123456789"
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(None, None), (3, None), (-3, None), (2, -2), (4, 4), (6, 4), (10, None), (0, 0)],
+)
+@pytest.mark.parametrize("data", [TEN, b""], ids=["ten", "empty"])
+def test_parts(data: bytes, start: int | None, end: int | None) -> None:
+    store = MemoryStore()
+    obstore.put(store, "x", data)
+    filesystem = ObspecFileSystem(store, "memory://x", id(store))
+    assert filesystem.cat_file("x", start=start, end=end) == data[start:end]
+
+
+def test_no_such_file() -> None:
+    store = MemoryStore()
+    filesystem = ObspecFileSystem(store, "memory://x", id(store))
+    with pytest.raises(FileNotFoundError):
+        filesystem.cat_file("x")
