@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from typing import Any
 
 from nczarr_fsspec.errors import DatasetExistsError
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_option
+from nczarr_xarray.cli.text import in_terms_of_options
 
 #: Versions of the CFA conventions that are written.
 VERSIONS = ("0.4", "0.6.2", "1.13")
@@ -123,12 +123,5 @@ def run(args: argparse.Namespace) -> int:
             output_options=args.master_options or None,
         )
     except DatasetExistsError as error:
-        raise in_terms_of_options(error) from error
+        raise in_terms_of_options(error, appends=True) from error
     return 0
-
-
-def in_terms_of_options(error: DatasetExistsError) -> DatasetExistsError:
-    """Return an error whose message names options of the command line."""
-    reason = re.sub(r"mode=.*\(in aggregate: (.*)\)", r"\1", error.reason)
-    reason = reason.replace("overwrite=True", "--overwrite")
-    return DatasetExistsError(error.object, reason.replace("append=True", "--append"))

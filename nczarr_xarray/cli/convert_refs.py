@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 
 from nczarr_fsspec.errors import DatasetExistsError
-from nczarr_xarray.cli.aggregate import VERSIONS, in_terms_of_options
+from nczarr_xarray.cli.aggregate import VERSIONS
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_addresses, add_option, opening
+from nczarr_xarray.cli.text import in_terms_of_options
 
 
 def add_parser(new: NewParser) -> None:

@@ -12,6 +12,7 @@ from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.cli import selection, verify
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import ByName, add_addresses, add_option, opening
+from nczarr_xarray.cli.text import in_terms_of_options
 from nczarr_xarray.export.kinds.table import FORMATS, find_kind, refuse_options
 
 if TYPE_CHECKING:
@@ -144,10 +145,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         kind.copy(request)
     except DatasetExistsError as error:
-        # the message in terms of the command line
-        reason = error.reason.replace(", mode='a' adds to it", "")
-        reason = reason.replace("mode='w'", "--overwrite")
-        raise DatasetExistsError(error.object, reason) from error
+        raise in_terms_of_options(error) from error
     return verify.verify(args)
 
 

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from nczarr_fsspec.errors import ExportError, NCZarrWarning
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, NCZarrWarning
 from nczarr_fsspec.printable import printable
+
+#: What functions call what the command line has options for; each once for its meaning.
+_OPTIONS = (
+    (r"mode=.*\(in aggregate: (.*)\)", r"\1"),
+    ("mode='w'|overwrite=True", "--overwrite"),
+    ("append=True", "--append"),
+)
+
+
+def in_terms_of_options(error: DatasetExistsError, *, appends: bool = False) -> DatasetExistsError:
+    """Return an error whose message names options of the command line.
+
+    `appends` says whether the command can add to what is there.
+    """
+    reason = error.reason
+    for pattern, option in _OPTIONS:
+        reason = re.sub(pattern, option, reason)
+    if not appends:
+        reason = re.sub(", (mode='a'|--append) adds.*", "", reason)
+    return DatasetExistsError(error.object, reason)
 
 
 def report(error: Exception) -> None:

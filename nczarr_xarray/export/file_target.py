@@ -54,7 +54,7 @@ class FileTarget:
     def check(self) -> None:
         """Raise `DatasetExistsError` if there is something that must not be overwritten."""
         if not self.overwrite and self.place.exists():
-            raise DatasetExistsError(self.url, "is there already; --overwrite replaces it")
+            raise DatasetExistsError(self.url, "is there already; overwrite=True replaces it")
 
     def write(self, fill: Callable[[str], None]) -> None:
         """Write the file; an old one stays until the new one is complete.

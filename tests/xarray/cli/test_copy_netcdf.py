@@ -211,6 +211,16 @@ def test_to_memory(series: Path, tmp_path: Path, options: tuple[str, ...]) -> No
         np.testing.assert_array_equal(opened.read(one), source.read(other))
 
 
+@pytest.mark.parametrize("target", ["y", "y.zip", "y.nc", "y.nca", "z#mode=zarr"])
+def test_what_replaces_is_an_option(
+    series: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    url = f"file://{tmp_path}/{target}" if "#" in target else tmp_path / target
+    copy(series, url)
+    said = failed(capsys, series, url)
+    assert said.endswith("; --overwrite replaces it\n")
+
+
 def test_nothing_is_replaced_unasked(
     series: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
