@@ -5,8 +5,8 @@
     python ci/suites.py NAME...  run these suites only, print what failed, write nothing
 
 The sources of netCDF4-python, which has its tests there only, are fetched into a temporary folder
-with pip. Exit status 1 if a test fails that the table below
-has no reason for.
+with pip. The checkers of CF are those of the extra ``suites``. Exit status 1 if a test fails that
+the table below has no reason for.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ SUITES = (
     Suite("netCDF4-python: reading our copies", "netCDF4", ("{netcdf4}",), "write"),
     Suite("h5netcdf: our reading instead of netCDF4-python's", "h5netcdf",
           ("--pyargs", "h5netcdf.tests.test_h5netcdf"), "read"),
+    Suite("compliance-checker, xrlint: our copies", "compliance-checker",
+          ("ci/suite_checkers.py",)),
 )  # fmt: skip
 #: Failures that are meant: suite, part of the test's id or of its message, and the reason.
 STATED = (
