@@ -13,6 +13,7 @@ from nczarr_xarray.aggregation.axes import Axis
 from nczarr_xarray.aggregation.checks import converted
 from nczarr_xarray.aggregation.grid import Before, Grid
 from nczarr_xarray.aggregation.reading import Key
+from nczarr_xarray.aggregation.storing import decide
 from nczarr_xarray.aggregation.summary import SMALL_BYTES, Layout, Piece, Summary
 from nczarr_xarray.aggregation.tables import Tabler
 from nczarr_xarray.model import (
@@ -209,37 +210,47 @@ class Combiner:
         attributes = self._attributes(f"{path}:", variable.attributes)
         if not piece.is_coordinate:
             attributes |= self._fill(variable, attributes)
-        dimensions = tuple(self._dimensions[d.path] for d in variable.dimensions)
-        along = [d.path for d in dimensions if d.path in self.grid.axes]
-        new = self.grid.new
-        if new is not None and new not in along and self.before is None:
-            varies = not piece.is_coordinate or path == new or self._varies(piece)
-            if varies and not (along and piece.is_coordinate):
-                dimensions = (self._dimensions[new], *dimensions)
-                along.insert(0, new)
+        dimensions = self._own_dimensions(variable, piece)
         made = replace(variable, dimensions=dimensions, attributes=attributes, padding=None)
-        old = self.before
-        stored = self._is_small(piece) if old is None else path in old.values
-        if old is not None and stored and along and not self._is_small(piece):
-            raise ExportError(
-                path,
-                "is held by the aggregation itself, and cannot be read of the files: make it anew",
-            )
-        if stored and len(along) <= 1 and (piece.is_coordinate or not along):
+        along = [d.path for d in dimensions if d.path in self.grid.axes]
+        storing = decide(
+            path,
+            along,
+            self._stored_before(path),
+            is_coordinate=piece.is_coordinate,
+            is_small=self._is_small(piece),
+            stays=self._stays(variable, piece),
+        )
+        if storing == "values":
             values = self._values[path] = self._held(piece, made, along)
-            made = _holding(made, values)
-        elif old is not None and not along and path in old.tables:
-            self._tables[path] = old.tables[path]
-        elif not along and self._stays(variable, piece):
+            return _holding(made, values)
+        if storing == "first values":
             self._values[path] = self.read_first(variable)
-        elif old is not None and path not in old.tables:
-            raise ExportError(
-                path,
-                f"is held by the aggregation, and differs along {', '.join(along)}: make it anew",
-            )
+        elif storing == "old table":
+            assert self.before is not None
+            self._tables[path] = self.before.tables[path]
         else:
             self._tables[path] = self._tabler.table(path, dimensions)
         return made
+
+    def _own_dimensions(self, variable: Variable, piece: Piece) -> tuple[Dimension, ...]:
+        """Return the dimensions of a variable, with the one that files do not have if it varies."""
+        dimensions = tuple(self._dimensions[d.path] for d in variable.dimensions)
+        paths, new = {d.path for d in dimensions}, self.grid.new
+        if new is None or new in paths or self.before is not None:
+            return dimensions
+        if not piece.is_coordinate:
+            varies = True
+        else:
+            varies = paths.isdisjoint(self.grid.axes) and (
+                variable.path == new or self._varies(piece)
+            )
+        return (self._dimensions[new], *dimensions) if varies else dimensions
+
+    def _stored_before(self, path: str) -> Literal["master", "files"] | None:
+        if self.before is None:
+            return None
+        return "files" if path in self.before.tables else "master"
 
     def _is_small(self, piece: Piece) -> bool:
         """Tell whether the values of a variable are known of all files."""
