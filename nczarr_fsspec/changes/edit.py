@@ -12,7 +12,13 @@ from typing import ClassVar
 
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE, STAGED, Incomplete, Journal
 from nczarr_fsspec.changes.locks import Boxes, Lock
-from nczarr_fsspec.changes.recovery import at_work, carry_out, finish_journal, read_journal, settle
+from nczarr_fsspec.changes.recovery import (
+    at_work,
+    carry_out,
+    end_template,
+    finish_journal,
+    read_journal,
+)
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.writable import WritableStore
@@ -95,7 +101,7 @@ class Edit:
                     finish_journal(self.store)
                 carry_out(self.store, journal)
         else:
-            settle(self.store)
+            end_template(self.store)
         self.lock.release()
 
     def abort(self) -> None:

@@ -179,7 +179,7 @@ def carry_out(store: WritableStore, journal: Journal) -> None:
     if ROOT in waiting:
         place = ROOT if pending_in(store) is None else HELD
         store.move([(journal.staged_key(ROOT), place)])
-    settle(store)
+    end_template(store)
     # The lock first: if there is neither lock nor journal, a commit that is repeated
     # knows that everything is done.
     store.delete([f"{WRITERS}/{journal.transaction}"])
@@ -203,7 +203,7 @@ def pending_in(store: WritableStore) -> Incomplete | None:
     return None if data is None else Incomplete.parse(data)
 
 
-def settle(store: WritableStore) -> None:
+def end_template(store: WritableStore) -> None:
     """Show the root and remove the mark, if all chunks that were to come are there."""
     mark = pending_in(store)
     if mark is None or mark.pending is None:
@@ -235,4 +235,4 @@ def recover(store: WritableStore) -> None:
     # the locks first: a writer that runs in spite of this sees that it must give up
     store.delete([key for key in keys if key.startswith(f"{WRITERS}/")])
     store.delete([key for key in keys if key not in (INCOMPLETE, JOURNAL, HELD)])
-    settle(store)
+    end_template(store)

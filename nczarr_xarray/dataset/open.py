@@ -290,6 +290,6 @@ def _with_aggregations(
     if next(marked(opened.hierarchy), None) is None:
         return opened
     from nczarr_xarray.dataset.aggregations import with_aggregations
-    from nczarr_xarray.dataset.open_fragments import Fragments
+    from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
 
-    return with_aggregations(opened, options, read, Fragments(open_with), master)
+    return with_aggregations(opened, options, read, DatasetsOfFragments(open_with), master)

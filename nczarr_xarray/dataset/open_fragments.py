@@ -35,7 +35,7 @@ _NUMBER = re.compile(r"#\d{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
-class Fragments:
+class DatasetsOfFragments:
     """Opens variables of datasets, as `nczarr_xarray.dataset.fragment_opener.Opener` says.
 
     Parameters
@@ -86,8 +86,8 @@ async def open_begun(
 
     Returns
     -------
-    None if it is of a kind that `Fragments.open_with` opens: an archive, an aggregation, the page
-    that a server makes of a directory.
+    None if it is of a kind that `DatasetsOfFragments.open_with` opens: an archive, an aggregation,
+    the page that a server makes of a directory.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from nczarr_xarray.export.new_values import plan_append, plan_values
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.update import RegionLike
-from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, settle
+from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
 from nczarr_xarray.export.write_request import Mode, WriteRequest
 from nczarr_xarray.export.write_task import WriteTask
 
@@ -203,7 +203,7 @@ def plan_groups(
     asked
         Returns what is asked for the group at a path.
     """
-    write_target, profile, options = settle(target, options)
+    write_target, profile, options = decide(target, options)
     how = _mode(options, write_target.url)
     for dataset in groups.values():
         refuse_other_chunks(write_target.url, dataset)

@@ -23,7 +23,7 @@ from nczarr_xarray.export.new import plan_contents
 from nczarr_xarray.export.storage import fill_element, note_text, text_dtype
 from nczarr_xarray.export.stored import netcdf_text, packed, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
-from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, settle
+from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
 from nczarr_xarray.export.write_request import aligned_item
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
@@ -76,7 +76,7 @@ def plan_copy(
     LossWarning, NCZarrWarning
         For what the copy lacks, and for what it holds in another form.
     """
-    write_target, profile, options = settle(target, options)
+    write_target, profile, options = decide(target, options)
     opened = replace(opened, exact=True)
     lacking = Lacking(netcdf4=False)
     contents, found = contents_of(opened, lacking, lambda v: _item(opened, v, profile, layout))
@@ -182,7 +182,7 @@ def plan_import(
     its characters, and dimensions that no variable uses are kept only if
     netCDF4 reads `source`.
     """
-    write_target, profile, options = settle(target, options)
+    write_target, profile, options = decide(target, options)
     root, order = _declared(source, fixed=fixed)
     exporter = Exporter(profile, root, align=True)
     for path, dataset in groups.items():

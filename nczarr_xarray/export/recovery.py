@@ -11,7 +11,7 @@ from nczarr_fsspec.changes.create import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_fsspec.errors import URLError
 from nczarr_xarray.dataset.destinations import find_destination
-from nczarr_xarray.export.cfa.claim import settle
+from nczarr_xarray.export.cfa.claim import clear_claim
 from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget
@@ -50,4 +50,4 @@ def _recover_aggregation(target: Any, storage_options: Mapping[str, Any] | None)
         place = MasterPlace.find(target, storage_options)
     except URLError:  # nothing that can have fragments beside it
         return False
-    return settle(place, partial(referred_keys, place)) and not place.is_tree
+    return clear_claim(place, partial(referred_keys, place)) and not place.is_tree

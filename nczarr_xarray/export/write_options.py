@@ -53,7 +53,7 @@ class WriteOptions:
 AS_IT_IS = WriteOptions()
 
 
-def settle(target: Any, options: WriteOptions) -> tuple[WriteTarget, Profile, WriteOptions]:
+def decide(target: Any, options: WriteOptions) -> tuple[WriteTarget, Profile, WriteOptions]:
     """Decide where to write, and as what; the mode words of a URL and the options have a say.
 
     Raises

@@ -20,7 +20,7 @@ from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.changes.journal import ROOT, Incomplete
 from nczarr_fsspec.changes.moment import stamped
 from nczarr_fsspec.changes.owned import is_chunk_of
-from nczarr_fsspec.changes.recovery import settle
+from nczarr_fsspec.changes.recovery import end_template
 from nczarr_fsspec.changes.resumption import Notes
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner
@@ -129,7 +129,9 @@ class WriteTask:
             mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex, last)
             self.finish(mark if pending else None)
         later = [(item, writer.for_template(self.template, mark.name)) for item, writer in lazy]
-        return WriteTask(self.change, later, after=partial(settle, self.template)).rest(done=True)
+        return WriteTask(self.change, later, after=partial(end_template, self.template)).rest(
+            done=True
+        )
 
     def rest(self, *, done: bool = False) -> Any:
         """Return the writing of dask's arrays, and what follows, as one ``dask.delayed``."""

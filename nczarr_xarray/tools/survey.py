@@ -55,7 +55,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class VariableStorage:
     """The storage of one variable.
 
     Parameters
@@ -149,18 +149,18 @@ class Survey:
         Why variables cannot be read, by path.
     """
 
-    facts: tuple[Facts, ...]
+    facts: tuple[VariableStorage, ...]
     others: tuple[Variable, ...]
     size: int | None = None
     index: tuple[Extent, ...] = ()
     errors: Mapping[str, NCZarrError] = field(default_factory=dict)
 
-    def of(self, path: str) -> Facts | None:
+    def of(self, path: str) -> VariableStorage | None:
         """Return the facts of the variable at a path."""
         return next((facts for facts in self.facts if facts.path == path), None)
 
     @property
-    def largest(self) -> Facts | None:
+    def largest(self) -> VariableStorage | None:
         """The variable with the most bytes."""
         return max(self.facts, key=lambda facts: facts.nbytes, default=None)
 
@@ -197,7 +197,9 @@ def survey(opened: Opened, among: Container[str] | None = None) -> Survey:
     variables = [v for group in groups for v in group.variables.values()]
     variables = [v for v in variables if among is None or v.path in among]
     own = [(v, v.array) for v in variables if v.error is None and v.array is not None]
-    facts = [Facts(v, a) for v, a in own if isinstance(a, ZarrArray) or not a.reads_itself]
+    facts = [
+        VariableStorage(v, a) for v, a in own if isinstance(a, ZarrArray) or not a.reads_itself
+    ]
     known = {one.path for one in facts}
     others = tuple(v for v in variables if v.path not in known)
     if isinstance(opened.store, DataFile):
@@ -208,7 +210,7 @@ def survey(opened: Opened, among: Container[str] | None = None) -> Survey:
     return replace(found, errors=errors | dict(_unreadable(opened, facts)))
 
 
-def _unreadable(opened: Opened, facts: list[Facts]) -> Iterable[tuple[str, NCZarrError]]:
+def _unreadable(opened: Opened, facts: list[VariableStorage]) -> Iterable[tuple[str, NCZarrError]]:
     """Yield variables whose codecs, say, cannot be undone."""
     for one in facts:
         try:
@@ -217,11 +219,15 @@ def _unreadable(opened: Opened, facts: list[Facts]) -> Iterable[tuple[str, NCZar
             yield one.path, error
 
 
-def _of_file(file: RecordedFile, facts: list[Facts], others: tuple[Variable, ...]) -> Survey:
+def _of_file(
+    file: RecordedFile, facts: list[VariableStorage], others: tuple[Variable, ...]
+) -> Survey:
     few = [one for one in facts if one.count <= MOST_CHUNKS]
     found = file.parse(together(caught(one.array.locate(np.arange(one.count))) for one in few))
     tables = dict(zip((one.path for one in few), found, strict=True))
-    known = tuple(Facts(f.variable, f.array, _stored(f, tables.get(f.path))) for f in facts)
+    known = tuple(
+        VariableStorage(f.variable, f.array, _stored(f, tables.get(f.path))) for f in facts
+    )
     return Survey(known, others, file.source.size, _joined(file.extents))
 
 
@@ -236,7 +242,7 @@ def _joined(extents: Iterable[Extent]) -> tuple[Extent, ...]:
     return tuple(found)
 
 
-def _stored(facts: Facts, table: ChunkTable | NCZarrError | None) -> Stored | None:
+def _stored(facts: VariableStorage, table: ChunkTable | NCZarrError | None) -> Stored | None:
     if table is None or isinstance(table, NCZarrError):
         return None
     there = table.start >= 0
@@ -249,7 +255,7 @@ def _stored(facts: Facts, table: ChunkTable | NCZarrError | None) -> Stored | No
     return Stored(len(start), nbytes, int(start.min()), high)
 
 
-def _in_tree(store: KeyStore, facts: list[Facts]) -> Iterable[Facts]:
+def _in_tree(store: KeyStore, facts: list[VariableStorage]) -> Iterable[VariableStorage]:
     largest = sorted(facts, key=lambda one: -one.nbytes)[:_SAMPLED]
     sampled = {one.path: keys_of(one) for one in largest}
     sizes = sizes_of(store, [key for keys in sampled.values() for key in keys])
@@ -263,10 +269,10 @@ def _in_tree(store: KeyStore, facts: list[Facts]) -> Iterable[Facts]:
         mean = sum(there) / len(there) if there else 0.0
         count = len(there) if len(own) == one.objects else None
         nbytes = sum(there) if count is not None else round(mean * share * one.objects)
-        yield Facts(one.variable, one.array, Stored(count, nbytes))
+        yield VariableStorage(one.variable, one.array, Stored(count, nbytes))
 
 
-def keys_of(facts: Facts, most: int = SAMPLE) -> list[str]:
+def keys_of(facts: VariableStorage, most: int = SAMPLE) -> list[str]:
     """Return the keys of some chunks, or shards, evenly spread; of all if there are few."""
     last = min(max(0, facts.objects - 1), _MOST_NUMBER)
     numbers = np.unique(np.linspace(0, last, most).astype(np.int64))

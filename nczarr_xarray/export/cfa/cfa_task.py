@@ -15,7 +15,7 @@ import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_fsspec.undo import on_error
-from nczarr_xarray.export.cfa.claim import Claim, Referred, settle
+from nczarr_xarray.export.cfa.claim import Claim, Referred, clear_claim
 from nczarr_xarray.export.cfa.content import Content, file_bytes, items
 from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter
 from nczarr_xarray.export.cfa.master_place import MasterPlace
@@ -24,8 +24,7 @@ from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES
 from nczarr_xarray.export.new import plan_contents
 from nczarr_xarray.export.parallel import compute, write_blocks
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.write_options import WriteOptions
-from nczarr_xarray.export.write_options import settle as settle_options
+from nczarr_xarray.export.write_options import WriteOptions, decide
 
 #: Fragments that are made and sent at a time, to a store that does not answer at once.
 _AT_A_TIME = 16
@@ -119,7 +118,7 @@ class CfaTask:
         self.claim.forget()
         with suppress(NCZarrError):  # what failed before is the error
             if self._committing:  # the store may have done it, and then failed to say so
-                settle(self.place, self.referred)
+                clear_claim(self.place, self.referred)
             else:
                 self.place.remove(self.new)
                 self.claim.release()
@@ -166,7 +165,7 @@ class CfaTask:
     def _put_tree(self, progress: Progress) -> None:
         mode = "w" if self.replaces else "w-"
         options = WriteOptions(mode=mode, storage_options=self.place.storage_options)
-        target, profile, options = settle_options(self.place.file.target, options)
+        target, profile, options = decide(self.place.file.target, options)
         content = self.master.fitted()
         contents = replace(content.contents(), items=[*items(content)])
         task = plan_contents(contents, target, profile, options)

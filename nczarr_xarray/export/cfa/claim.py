@@ -69,7 +69,7 @@ class Claim:
                     f"is being written by {other.owner}; if that process has ended, call "
                     "nczarr_xarray.recover",
                 )
-            settle(place, referred)
+            clear_claim(place, referred)
         raise ConflictError(place.url, "is being written by others; try again")
 
     def note(self, new: Iterable[str], old: Iterable[str]) -> None:
@@ -111,7 +111,7 @@ def holder(place: MasterPlace) -> Holder | None:
     return Holder(owner, owner.has_left(str(claim.get("name"))))
 
 
-def settle(place: MasterPlace, referred: Referred) -> bool:
+def clear_claim(place: MasterPlace, referred: Referred) -> bool:
     """Remove what a writer left that has ended; tell whether there was any.
 
     That is its claim, and fragments that nothing refers to.

@@ -20,7 +20,7 @@ from nczarr_xarray.export.steps import planned
 from nczarr_xarray.export.storage import fill_element
 from nczarr_xarray.export.stored import netcdf_text, packed, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
-from nczarr_xarray.export.write_options import WriteOptions, settle
+from nczarr_xarray.export.write_options import WriteOptions, decide
 from nczarr_xarray.export.write_target import check_clashes
 from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.export.zarr3_writer import Zarr3Writer
@@ -50,7 +50,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
     """
     resumption = request.resumption(opened)
     options = WriteOptions(mode=request.mode, pure=True, storage_options=request.target_options)
-    target, _, _ = settle(request.target, options)
+    target, _, _ = decide(request.target, options)
     opened = replace(opened, exact=True)
     lacking = Lacking(netcdf4=False)
     contents, found = contents_of(opened, lacking, lambda v: _item(opened, v, request.layout))

@@ -10,7 +10,7 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_values import needs_names
 from nczarr_xarray.dataset.fragments import FragmentDatasets
 from nczarr_xarray.model import FileChunks, FileStrides, FragmentArray
-from nczarr_xarray.tools.survey import Facts
+from nczarr_xarray.tools.survey import VariableStorage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregation(Facts):
+class Aggregation(VariableStorage):
     """An aggregation that can be rehearsed.
 
     Parameters
@@ -45,14 +45,14 @@ class Aggregation(Facts):
     sample: Sample | None = None
 
     @property
-    def inside(self) -> Facts:
+    def inside(self) -> VariableStorage:
         """About how it would be stored in one file."""
         if self.sample is None or len(self.sample.array.shape) != len(self.shape):
             return self
-        return Facts(self.variable, replace(self.sample.array, shape=self.shape))
+        return VariableStorage(self.variable, replace(self.sample.array, shape=self.shape))
 
 
-def sample_of(aggregation: Facts) -> Sample:
+def sample_of(aggregation: VariableStorage) -> Sample:
     """Open one fragment in the middle, and another one of the same lengths.
 
     Raises

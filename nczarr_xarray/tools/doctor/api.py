@@ -26,7 +26,7 @@ from nczarr_xarray.tools.doctor.references import of_references
 from nczarr_xarray.tools.doctor.report import Report
 from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.storage import Storage
-from nczarr_xarray.tools.survey import Facts, Survey, survey
+from nczarr_xarray.tools.survey import Survey, VariableStorage, survey
 from nczarr_xarray.tools.validate.consolidated import consolidated
 from nczarr_xarray.tools.validate.subject import Subject
 
@@ -137,7 +137,9 @@ def _stale(
             yield from consolidated(subject)
 
 
-def _chosen(opened: Opened, known: Sequence[Facts], variable: str | None) -> Facts | None:
+def _chosen(
+    opened: Opened, known: Sequence[VariableStorage], variable: str | None
+) -> VariableStorage | None:
     """Return the facts of the variable that reads are predicted of; None if there is none."""
     if variable is None:
         return max(known, key=lambda facts: facts.nbytes, default=None)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 
 from nczarr_xarray.model import Group
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.survey import Facts, Survey
+from nczarr_xarray.tools.survey import Survey, VariableStorage
 
 #: Bytes of a chunk of the data variable before codecs, at least.
 LEAST = 4 << 20
 
 
-def _is_one(facts: Facts) -> bool:
+def _is_one(facts: VariableStorage) -> bool:
     count = facts.count if facts.stored is None else facts.stored.count
     return not facts.array.is_chunked or (count or 0) <= 1
 

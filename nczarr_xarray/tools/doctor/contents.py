@@ -11,7 +11,7 @@ from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.transport.request import Data, Extent
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.tools.doctor.simulated import BLANK, FRAGMENT, Content
-from nczarr_xarray.tools.survey import Facts, sizes_of
+from nczarr_xarray.tools.survey import VariableStorage, sizes_of
 
 #: Extents that a request names where the server is not known: most servers of HTTP take several.
 RANGES = 100
@@ -95,7 +95,7 @@ class TreeContent(Content):
     """
 
     def __init__(
-        self, store: KeyStore, facts: Sequence[Facts], chunk_nbytes: Mapping[str, int]
+        self, store: KeyStore, facts: Sequence[VariableStorage], chunk_nbytes: Mapping[str, int]
     ) -> None:
         local = isinstance(store, LocalStore)
         super().__init__(1, can_list=local or bool(getattr(store, "can_list", False)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from nczarr_fsspec.processors import processors
 from nczarr_xarray.tools.doctor.patterns import Key
-from nczarr_xarray.tools.survey import Facts, codec_name
+from nczarr_xarray.tools.survey import VariableStorage, codec_name
 
 #: Decoded bytes per second of one processor, of large chunks: the table in docs/codecs.md.
 RATES = {
@@ -28,7 +28,7 @@ _OTHER, _COPY = 500e6, 4e9
 _EACH = 8e-6
 
 
-def decoding_seconds(facts: Facts, key: Key, chunks: tuple[int, ...] | None) -> float:
+def decoding_seconds(facts: VariableStorage, key: Key, chunks: tuple[int, ...] | None) -> float:
     """Return about how long all processors of this machine decode the chunks of a selection.
 
     Parameters

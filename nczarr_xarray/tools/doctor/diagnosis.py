@@ -15,7 +15,7 @@ from nczarr_xarray.tools.doctor.aggregations import Aggregation
 from nczarr_xarray.tools.doctor.diagnosis_fragments import of_fragments
 from nczarr_xarray.tools.doctor.rehearsal import Cost
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.survey import Facts, Survey, codec_name
+from nczarr_xarray.tools.survey import Survey, VariableStorage, codec_name
 
 #: Chunks of fewer bytes before codecs cost more to ask for than to bring, ...
 SMALL = 1 << 18
@@ -65,7 +65,7 @@ class Case:
     aggregations: tuple[Aggregation, ...] = ()
 
 
-def _chunked(case: Case) -> Iterator[Facts]:
+def _chunked(case: Case) -> Iterator[VariableStorage]:
     """Yield variables of several chunks."""
     for facts in case.survey.facts:
         if facts.array.is_chunked and facts.count > 1:

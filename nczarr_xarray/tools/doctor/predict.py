@@ -21,7 +21,7 @@ from nczarr_xarray.tools.doctor.proposed import in_file, in_tree, proposed_nbyte
 from nczarr_xarray.tools.doctor.references import ReferencesContent
 from nczarr_xarray.tools.doctor.rehearsal import Cost, Rehearsal
 from nczarr_xarray.tools.doctor.simulated import Content
-from nczarr_xarray.tools.survey import Facts, Survey
+from nczarr_xarray.tools.survey import Survey, VariableStorage
 
 #: Reads of more chunks than this, or of more rows of plain elements, are not rehearsed: that would
 #: take longer than is of use.
@@ -61,7 +61,9 @@ def predict_opening(opened: Opened, survey: Survey, network: Network) -> tuple[C
         return rehearsal.opening, rehearsal.opened.hierarchy.consolidated
 
 
-def predict(opened: Opened, survey: Survey, facts: Facts, network: Network) -> list[Prediction]:
+def predict(
+    opened: Opened, survey: Survey, facts: VariableStorage, network: Network
+) -> list[Prediction]:
     """Return what reads of one variable cost, as it is first, and then with proposed chunks."""
     array = facts.array
     fragmented = isinstance(facts, Aggregation)
@@ -87,7 +89,7 @@ def predict(opened: Opened, survey: Survey, facts: Facts, network: Network) -> l
 def cost_of(
     opened: Opened,
     survey: Survey,
-    facts: Facts,
+    facts: VariableStorage,
     network: Network,
     key: Key,
     chunks: tuple[int, ...] | None,
@@ -112,7 +114,7 @@ def cost_of(
     return cost.decoded(decoding_seconds(inside, key, chunks), begun)
 
 
-def _is_too_much(facts: Facts, key: Key, chunks: tuple[int, ...] | None) -> bool:
+def _is_too_much(facts: VariableStorage, key: Key, chunks: tuple[int, ...] | None) -> bool:
     """Tell whether a read has too many pieces to be rehearsed."""
     if isinstance(facts, Aggregation):
         counts = map(len, touched(key, facts.shape, facts.array.chunk_shape))
@@ -129,7 +131,7 @@ def _is_too_much(facts: Facts, key: Key, chunks: tuple[int, ...] | None) -> bool
 
 
 def _layout(
-    opened: Opened, survey: Survey, facts: Facts, chunks: tuple[int, ...] | None
+    opened: Opened, survey: Survey, facts: VariableStorage, chunks: tuple[int, ...] | None
 ) -> tuple[Array | None, Content]:
     """Return an array with other chunks, and what a server of it has; None for those it has."""
     if chunks is None:

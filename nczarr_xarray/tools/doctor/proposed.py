@@ -14,13 +14,13 @@ import numpy as np
 from nczarr_xarray.formats.rounds import read, together
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import Array, ChunkedArray, ChunkTable, FileChunks, grid_of
-from nczarr_xarray.tools.survey import Facts
+from nczarr_xarray.tools.survey import VariableStorage
 
 #: Entries of a node of HDF5's first kind of index, at most and as netCDF-C fills them.
 _MOST, _FILLED = 64, 46
 
 
-def proposed_nbytes(facts: Facts, chunk_shape: tuple[int, ...]) -> int:
+def proposed_nbytes(facts: VariableStorage, chunk_shape: tuple[int, ...]) -> int:
     """Return about how long a stored chunk of another shape would be."""
     count = math.prod(grid_of(facts.shape, chunk_shape))
     whole = math.prod(chunk_shape) * facts.itemsize
@@ -28,7 +28,7 @@ def proposed_nbytes(facts: Facts, chunk_shape: tuple[int, ...]) -> int:
     return max(1, round(facts.ratio * facts.nbytes / count)) if facts.codecs else whole
 
 
-def in_tree(facts: Facts, chunk_shape: tuple[int, ...]) -> Array:
+def in_tree(facts: VariableStorage, chunk_shape: tuple[int, ...]) -> Array:
     """Return the array with other chunks, each an object."""
     array = facts.array
     if isinstance(array, ZarrArray):
@@ -43,7 +43,7 @@ def in_tree(facts: Facts, chunk_shape: tuple[int, ...]) -> Array:
     return dataclasses.replace(array, chunk_shape=chunk_shape)
 
 
-def in_file(facts: Facts, chunk_shape: tuple[int, ...], begin: int) -> tuple[Array, int]:
+def in_file(facts: VariableStorage, chunk_shape: tuple[int, ...], begin: int) -> tuple[Array, int]:
     """Return the array with other chunks, as netCDF-C would write them, and where they end.
 
     Parameters

@@ -28,7 +28,7 @@ from nczarr_xarray.tools.doctor.simulated import (
     SimulatedTransport,
 )
 from nczarr_xarray.tools.finding import Finding
-from nczarr_xarray.tools.survey import SAMPLE, Facts, keys_of
+from nczarr_xarray.tools.survey import SAMPLE, VariableStorage, keys_of
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class _Files(Content):
         return bytes(stop - start)
 
 
-def of_references(store: KeyStore | DataFile, facts: Facts | None) -> Iterator[Finding]:
+def of_references(store: KeyStore | DataFile, facts: VariableStorage | None) -> Iterator[Finding]:
     """Say in how many files the chunks of a variable are, if references name them."""
     if facts is None or not isinstance(store, (LocalReferences, RemoteReferences)):
         return

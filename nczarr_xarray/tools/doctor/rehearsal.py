@@ -11,7 +11,7 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.aggregations import with_aggregations
 from nczarr_xarray.dataset.open import open_keys, open_with
-from nczarr_xarray.dataset.open_fragments import Fragments
+from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.cfa.variables import marked
@@ -126,7 +126,7 @@ class Rehearsal:
         file = RehearsedFile(source)
         opened = Opened(file, file.hierarchy(EVERYTHING))
         if next(marked(opened.hierarchy), None) is not None:
-            opener = Fragments(open_with)  # which nothing is opened by here
+            opener = DatasetsOfFragments(open_with)  # which nothing is opened by here
             opened = with_aggregations(opened, EVERYTHING, file.hierarchy, opener, url)
         return opened
 

@@ -14,7 +14,7 @@ from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.destinations import find_destination
-from nczarr_xarray.export.cfa.claim import holder, settle
+from nczarr_xarray.export.cfa.claim import clear_claim, holder
 from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.existing import Existing
@@ -52,7 +52,7 @@ def _give_up_claim(target: Any, storage_options: Options) -> None:
     place = MasterPlace.find(target, storage_options)
     found = holder(place)
     if found is not None and found.has_ended:
-        settle(place, partial(referred_keys, place))
+        clear_claim(place, partial(referred_keys, place))
 
 
 def _consolidate(target: Any, storage_options: Options) -> None:

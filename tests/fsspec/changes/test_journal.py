@@ -214,10 +214,10 @@ def test_a_template_stays_covered_until_it_is_complete(life: int) -> None:
     assert b"under way" in objects[ROOT]  # for all but our readers
     assert seen(objects)[ROOT] == b"new"
     store.put("v/0.0", b"1")
-    recovery.settle(store)
+    recovery.end_template(store)
     assert INCOMPLETE in objects
     store.put("v/0.1", b"2")
-    recovery.settle(store)
+    recovery.end_template(store)
     assert objects == {ROOT: b"new", "v/.zarray": b"new", "v/0.0": b"1", "v/0.1": b"2"}
 
 

@@ -26,7 +26,7 @@ from nczarr_xarray.dataset.alike_files import (
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.open_fragments import Fragments
+from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
 from nczarr_xarray.formats.alike import MetadataPattern
 from tests.support.examples import examples
 
@@ -50,7 +50,7 @@ def write(path: Path, offset: float = 0.0, **options: Any) -> Path:
 
 
 def opened(path: Path, name: str = "tas") -> Opening:
-    return Fragments(open_with).open(str(path), None, name, depth=1, entire=False)
+    return DatasetsOfFragments(open_with).open(str(path), None, name, depth=1, entire=False)
 
 
 def learned(path: Path, name: str = "tas") -> AlikeStack:

@@ -20,7 +20,7 @@ from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError
 from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.open_fragments import Fragments as Opener
+from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments as Opener
 from nczarr_xarray.model import FragmentArray, Fragments
 from tests.support.realservers import RangeServer, range_server
 

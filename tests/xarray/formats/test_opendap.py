@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, FormatError, StoreError
 from nczarr_xarray.dataset.open import open_with
-from nczarr_xarray.dataset.open_fragments import Fragments
+from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments
 from nczarr_xarray.formats.opendap import is_dap
 from tests.support.dapserver import dap_server
 from tests.support.examples import examples
@@ -25,7 +25,9 @@ DATA = np.arange(24, dtype="f4").reshape(4, 2, 3)
 @pytest.fixture(scope="module")
 def opened() -> Any:
     with dap_server("tas", DATA, ("time", "y", "x"), {"units": "K"}) as url:
-        yield Fragments(open_with).open(f"{url}#mode=dap2", None, "tas", depth=1, entire=False)
+        yield DatasetsOfFragments(open_with).open(
+            f"{url}#mode=dap2", None, "tas", depth=1, entire=False
+        )
 
 
 def test_metadata(opened: Any) -> None:
@@ -54,10 +56,10 @@ def test_pickle(opened: Any) -> None:
 
 def test_a_server_that_is_asked_what_it_is() -> None:
     with dap_server("tas", DATA, ("time", "y", "x"), {}) as url:
-        found = Fragments(open_with).open(url, None, "tas", depth=1, entire=False)
+        found = DatasetsOfFragments(open_with).open(url, None, "tas", depth=1, entire=False)
         np.testing.assert_array_equal(found.reader.read(), DATA)
         with pytest.raises(FormatError, match="has no variable 'pr'"):
-            Fragments(open_with).open(url, None, "pr", depth=1, entire=False)
+            DatasetsOfFragments(open_with).open(url, None, "pr", depth=1, entire=False)
 
 
 @pytest.mark.parametrize(
@@ -86,11 +88,13 @@ def test_what_netcdf_would_send_to_all(
         target = policy.resolve(form.format(url))
         options = policy.options(target)
         if not refused:
-            found = Fragments(open_with).open(target, options, "tas", depth=1, entire=False)
+            found = DatasetsOfFragments(open_with).open(
+                target, options, "tas", depth=1, entire=False
+            )
             np.testing.assert_array_equal(found.reader.read(), DATA)
             return
         with pytest.raises(AccessDeniedError, match=r"netCDF-C sends it what \.ncrc") as caught:
-            Fragments(open_with).open(target, options, "tas", depth=1, entire=False)
+            DatasetsOfFragments(open_with).open(target, options, "tas", depth=1, entire=False)
         assert "hunter22" not in str(caught.value)
 
 
@@ -104,7 +108,9 @@ def test_a_server_that_is_gone() -> None:
     with pytest.raises(
         StoreError, match=r"http://127\.0\.0\.1:9/x#dap2: cannot be read by OPeNDAP"
     ):
-        Fragments(open_with).open("http://127.0.0.1:9/x#dap2", None, "tas", depth=1, entire=False)
+        DatasetsOfFragments(open_with).open(
+            "http://127.0.0.1:9/x#dap2", None, "tas", depth=1, entire=False
+        )
 
 
 @pytest.mark.parametrize(

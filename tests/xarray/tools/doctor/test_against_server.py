@@ -30,7 +30,7 @@ from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.patterns import selections
 from nczarr_xarray.tools.doctor.references import ReferencesContent
 from nczarr_xarray.tools.doctor.simulated import FRAGMENT, Content, SimulatedTransport
-from nczarr_xarray.tools.survey import Facts, survey
+from nczarr_xarray.tools.survey import VariableStorage, survey
 from nczarr_xarray.tools.trace.analysis import rounds
 from nczarr_xarray.tools.trace.replay import send
 from nczarr_xarray.tools.trace.trace import Trace
@@ -70,7 +70,7 @@ def again(traces: tuple[Trace, ...], opened: Opened) -> list[float]:
         content = TreeContent(opened.keys, survey(opened).facts, {})
     variable = opened.hierarchy.root.variables["v"]
     if isinstance(variable.array, FragmentArray):
-        sample = sample_of(Facts(variable, variable.array))
+        sample = sample_of(VariableStorage(variable, variable.array))
         content = AggregationContent(content, FileContent(sample.file))
     transport = SimulatedTransport(content, Network(LATENCY, RATE))
     taken = []
