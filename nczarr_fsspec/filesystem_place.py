@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +15,6 @@ from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.open import MAX_WHOLE, OwnOptions, open_source, split_options
 from nczarr_fsspec.ranges.source import Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.s3nc import CONFIG_OPTION, located
-from nczarr_fsspec.stores.zip import open_archive
-from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.target_names import exists, says_file
 from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
 
@@ -49,6 +48,9 @@ class FilesystemPlace:
 
     def open_archive(self, shown: str | None) -> KeyStore:
         """Open the archive here; errors as `nczarr_fsspec.ranges.open.open_source`."""
+        from nczarr_fsspec.stores.zip import checked, open_archive
+        from nczarr_fsspec.stores.zipformat import TAIL_BYTES
+
         own = self.own
         source = open_source(
             self.fs,
@@ -81,14 +83,15 @@ class FilesystemPlace:
 
 def place_of_url(url: NetCDFURL, options: Mapping[str, Any] | None) -> FilesystemPlace:
     """Find the place that a URL names; errors as `open_filesystem`."""
-    from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem
-
     own, options = split_options(options, url.text.partition("#")[0])
     fs, path = innermost(*open_filesystem(url, options))
-    if isinstance(fs, ByteRangeFileSystem):  # what it does for others is done here anyway
-        if own.max_whole == MAX_WHOLE:
-            own = replace(own, max_whole=fs.max_whole)
-        fs, path = innermost(fs.fs, fs._strip_protocol(path))
+    if "nczarr_fsspec.ranges.filesystem" in sys.modules:  # else there can be none of these
+        from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem
+
+        if isinstance(fs, ByteRangeFileSystem):  # what it does for others is done here anyway
+            if own.max_whole == MAX_WHOLE:
+                own = replace(own, max_whole=fs.max_whole)
+            fs, path = innermost(fs.fs, fs._strip_protocol(path))
     return FilesystemPlace(fs, path, own)
 
 
@@ -194,12 +197,3 @@ def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, st
     while isinstance(fs, DirFileSystem):  # its asynchronous half needs an asynchronous target
         fs, path = fs.fs, fs._join(path)
     return fs, path
-
-
-def checked(store: KeyStore) -> KeyStore:
-    """Return the archive `store` if its directory can be read."""
-    (found,) = store.list_many([""])
-    if isinstance(found, StoreError):
-        store.close()
-        raise found
-    return store

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from nczarr_fsspec.errors import (
@@ -19,9 +19,7 @@ from nczarr_fsspec.errors import (
     StoreError,
     URLError,
 )
-from nczarr_fsspec.filesystem_place import FilesystemPlace, checked, innermost, place_of_url
-from nczarr_fsspec.keystore import MAX_METADATA, KeyStore
-from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
+from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.local import name_of
 from nczarr_fsspec.ranges.open import (
     open_file_object,
@@ -29,14 +27,12 @@ from nczarr_fsspec.ranges.open import (
     split_options,
 )
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.s3nc import CONFIG_OPTION
-from nczarr_fsspec.stores.directory import DirectoryStore
-from nczarr_fsspec.stores.inside import FOLLOW_OPTION
-from nczarr_fsspec.stores.mapping import MappingStore
-from nczarr_fsspec.stores.zip import ZipStore, open_archive
 from nczarr_fsspec.target_names import TREES, ZIP, exists, local_path, look, says_file, says_zip
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION
 from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
+
+if TYPE_CHECKING:
+    from nczarr_fsspec.filesystem_place import FilesystemPlace
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +96,12 @@ def resolve(
         If the package that reads this protocol is not installed.
     """
     options = dict(storage_options or {})
-    limits = {MAX_METADATA_OPTION: options.pop(MAX_METADATA_OPTION, MAX_METADATA)}
+    if MAX_METADATA_OPTION not in options:
+        return _resolve(target, options, index_cache)
+    limits = {MAX_METADATA_OPTION: options.pop(MAX_METADATA_OPTION)}
     own, _ = split_options(limits, MAX_METADATA_OPTION)
     found = _resolve(target, options, index_cache)
-    if isinstance(found.data, KeyStore) and own.max_metadata != MAX_METADATA:
+    if isinstance(found.data, KeyStore):
         found.data.max_metadata = own.max_metadata
     return found
 
@@ -127,6 +125,8 @@ def _resolve(
     if hasattr(target, "fs") and hasattr(target.fs, "cat_file"):
         return Resolved(_open_fsspec(target, index_cache))
     if isinstance(target, Mapping):
+        from nczarr_fsspec.stores.mapping import MappingStore
+
         return Resolved(MappingStore(target))
     if hasattr(target, "read") and hasattr(target, "seek"):
         return Resolved(_open_file(target))
@@ -164,6 +164,8 @@ def _open_url(
     if url.protocol == "file":
         follow = split_local_options(options, shown)
         return Resolved(_open_path(local_path(url), shown, url.mode, follow=follow), url.mode)
+    from nczarr_fsspec.filesystem_place import place_of_url
+
     found = _open_in_filesystem(place_of_url(url, options), url.mode, shown, index_cache)
     return found if not url.mode & TREES else replace(found, as_file=None)
 
@@ -171,6 +173,8 @@ def _open_url(
 def _open_fsspec(target: Any, index_cache: Path | None) -> KeyStore | ByteSource:
     """Open what has a filesystem ``fs`` and a path: a mapper, a file, one that is to be opened."""
     from fsspec.core import OpenFile
+
+    from nczarr_fsspec.filesystem_place import FilesystemPlace
 
     if isinstance(target, OpenFile) and target.compression is not None:
         return _open_file(target.open())
@@ -186,7 +190,7 @@ def _open_in_filesystem(
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem
 
-    from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
+    from nczarr_fsspec.filesystem_place import innermost
 
     fs, path = innermost(place.fs, place.path)
     place = replace(place, fs=fs, path=path)
@@ -197,6 +201,8 @@ def _open_in_filesystem(
     own = place.own
 
     def tree(as_file: Callable[[], ByteSource]) -> Resolved:
+        from nczarr_fsspec.stores.fsspec import FsspecStore
+
         return Resolved(FsspecStore(fs, path, shown, own.timeout), mode, as_file)
 
     if says_zip(name, mode):
@@ -206,6 +212,8 @@ def _open_in_filesystem(
         if not fs.exists(path):
             raise DatasetNotFoundError(shown, "there is no such file or directory")
         if not fs.isfile(path):
+            from nczarr_fsspec.stores.fsspec import SyncFsspecStore
+
             _refuse_file_modes(shown, mode)
             return Resolved(SyncFsspecStore(fs, path, shown), mode)
     elif not says_file(name, mode):
@@ -217,6 +225,8 @@ def _open_in_filesystem(
             raise
         return tree(partial(_raise, error))
     if bytes(source.head[:4]) in ZIP:
+        from nczarr_fsspec.stores.zip import checked, open_archive
+
         return Resolved(checked(open_archive(source)), mode)
     if source.head.lstrip().startswith(b"<") and "bytes" not in mode:
         # a tree may be called like a file, and this be what its server makes of a directory
@@ -244,7 +254,13 @@ def split_local_options(
     URLError
         If there are others, or it is neither True nor False.
     """
-    rest = dict(options or {})
+    if not options:
+        return False
+    from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
+    from nczarr_fsspec.s3nc import CONFIG_OPTION
+    from nczarr_fsspec.stores.inside import FOLLOW_OPTION
+
+    rest = dict(options)
     follow = rest.pop(FOLLOW_OPTION, False)
     for option in (CONFIG_OPTION, *KEEPING_OPTIONS):  # which are for remote fragments
         rest.pop(option, None)
@@ -273,9 +289,13 @@ def _open_path(
         hint = "; a path with a fragment is written file:///path#mode=..." if "#" in path else ""
         raise DatasetNotFoundError(shown, f"there is no such file or directory{hint}")
     if stat.S_ISDIR(kind):
+        from nczarr_fsspec.stores.directory import DirectoryStore
+
         _refuse_file_modes(shown, mode)
         return DirectoryStore(path, follow_symlinks=follow)
     if start.startswith(ZIP) or says_zip(path, mode):
+        from nczarr_fsspec.stores.zip import ZipStore, checked
+
         return checked(ZipStore(path))
     return open_local(path)
 
@@ -298,5 +318,7 @@ def _open_file(file: Any) -> KeyStore | ByteSource:
     if not isinstance(start, bytes):
         raise URLError(shown, "is a text file; open it in binary mode")
     if start.startswith(ZIP):
+        from nczarr_fsspec.stores.zip import ZipStore, checked
+
         return checked(ZipStore(file, shown))
     return open_file_object(file)

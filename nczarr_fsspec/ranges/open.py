@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nczarr_fsspec.errors import DatasetNotFoundError, URLError
 from nczarr_fsspec.keystore import MAX_METADATA
-from nczarr_fsspec.ranges.kept import Keeping
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes, MemoryBytes, OpenFileBytes
 from nczarr_fsspec.ranges.source import Known, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION, TIMEOUT_OPTION, Timeout
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
+
+    from nczarr_fsspec.ranges.kept import Keeping
 
 #: a file that its server does not serve in ranges is kept in memory, up to this size in bytes
 MAX_WHOLE = 256 << 20
@@ -108,7 +109,11 @@ def split_options(
     URLError
         If one of ours makes no sense.
     """
-    rest = dict(options or {})
+    if not options:
+        return OwnOptions(), {}
+    from nczarr_fsspec.ranges.kept import Keeping
+
+    rest = dict(options)
     given: dict[str, Any] = {}
     for name in (MAX_WHOLE_OPTION, MAX_METADATA_OPTION):
         if name in rest:

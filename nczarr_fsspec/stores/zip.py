@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable
 from typing import Any, BinaryIO, TypeVar, cast
 
+from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
-from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore
+from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.local import LocalFileBytes, MemoryBytes
 from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
@@ -187,6 +188,15 @@ class RemoteZipStore(RemoteStore):
 def open_archive(source: RemoteBytes | LocalBytes) -> RemoteZipStore | ZipStore:
     """Return the store of the archive that `source` is."""
     return RemoteZipStore(source) if isinstance(source, RemoteBytes) else ZipStore(source)
+
+
+def checked(store: KeyStore) -> KeyStore:
+    """Return the archive `store` if its directory can be read."""
+    (found,) = store.list_many([""])
+    if isinstance(found, StoreError):
+        store.close()
+        raise found
+    return store
 
 
 def _reading(source: LocalBytes) -> Callable[[int, int], bytes]:

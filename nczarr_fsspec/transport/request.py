@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from nczarr_fsspec.transport.route import Route
-from nczarr_fsspec.transport.version import FileVersion
+if TYPE_CHECKING:
+    from nczarr_fsspec.transport.route import Route
+    from nczarr_fsspec.transport.version import FileVersion
 
 Data: TypeAlias = bytes | memoryview
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.extras import added
-from nczarr_xarray.codecs import compress, decompress, hdf5, nbit, shuffle, szip
+from nczarr_xarray.codecs import compress, decompress, hdf5, shuffle, szip
 from nczarr_xarray.codecs.codec import (
     Codec,
     HDF5Filter,
@@ -127,6 +127,13 @@ def _values(values: tuple[int, ...]) -> dict[str, Any]:
     return {"values": list(values)}
 
 
+def _nbit(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
+    """Make the step that undoes a filter of which few files have one."""
+    from nczarr_xarray.codecs.nbit import nbit_step
+
+    return nbit_step(config, array, size)
+
+
 def _none(_: tuple[int, ...]) -> dict[str, Any]:
     return {}
 
@@ -226,7 +233,7 @@ TABLE: tuple[Codec, ...] = (
     Codec(id="jenkins_lookup3", lossless=True),
     Codec(id="vlen-utf8"),
     # of HDF5 only
-    Codec(id="hdf5-nbit", decode=nbit.nbit_step, hdf5=HDF5Filter(5, _values), zarr=False),
+    Codec(id="hdf5-nbit", decode=_nbit, hdf5=HDF5Filter(5, _values), zarr=False),
     Codec(id="hdf5-scaleoffset", decode=hdf5.unscale, hdf5=HDF5Filter(6, _values), zarr=False),
     Codec(id="hdf5-lzf", decode=hdf5.unlzf, hdf5=HDF5Filter(32000, _none), zarr=False),
     Codec(id="hdf5-lz4", decode=hdf5.unlz4, hdf5=HDF5Filter(32004, _none), zarr=False),

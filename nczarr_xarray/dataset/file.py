@@ -5,15 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, NCZarrWarning, caller_level
 from nczarr_fsspec.keystore import KeyStore, OnLoop
-from nczarr_fsspec.ranges.local import MemoryBytes
-from nczarr_fsspec.ranges.memory import memory, store
-from nczarr_fsspec.ranges.reader import RangeReader, Receive
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.formats.collection import collection_paused
@@ -22,6 +19,9 @@ from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.formats.rounds import Parsing, Read, read_rounds
 from nczarr_xarray.model import Hierarchy
+
+if TYPE_CHECKING:
+    from nczarr_fsspec.ranges.reader import RangeReader, Receive
 
 T = TypeVar("T")
 
@@ -48,6 +48,9 @@ class DataFile:
         #: what merges and bounds the requests of a remote file
         self.ranges: RangeReader | None = None
         if isinstance(source, RemoteBytes):
+            from nczarr_fsspec.ranges.memory import memory
+            from nczarr_fsspec.ranges.reader import RangeReader
+
             self.ranges = RangeReader(source, memory.of(source).sparse)
 
     def hierarchy(self, options: OpenOptions) -> Hierarchy:
@@ -63,7 +66,7 @@ class DataFile:
         if not isinstance(source, RemoteBytes):
             with collection_paused():
                 return self.parse(read_hierarchy(seen, options))
-        parsed, key = memory.of(source).parsed, _parsed_by(options)
+        parsed, key = _parsed(source), _parsed_by(options)
         hierarchy: Hierarchy | None = parsed.get(key)
         if hierarchy is None:
             hierarchy = self.parse(read_hierarchy(seen, options), around=True)
@@ -74,7 +77,7 @@ class DataFile:
         """Do as `hierarchy` does, of a remote file, on its loop."""
         source = self.source
         assert isinstance(source, RemoteBytes)
-        parsed, key = memory.of(source).parsed, _parsed_by(options)
+        parsed, key = _parsed(source), _parsed_by(options)
         hierarchy: Hierarchy | None = parsed.get(key)
         if hierarchy is None:
             reading = read_hierarchy(Source(source.url, source), options)
@@ -86,6 +89,8 @@ class DataFile:
         """Keep what is known of the metadata in the folder, if there is one; warn if not."""
         if self.index_cache is None or not isinstance(self.source, RemoteBytes):
             return
+        from nczarr_fsspec.ranges.memory import store
+
         try:
             store(self.index_cache, self.source)
         except OSError as error:
@@ -207,6 +212,8 @@ def at_hand(source: ByteSource) -> DataFile | None:
     """Return a remote file as one in memory, if all of it came with the first answer."""
     if not isinstance(source, RemoteBytes) or not 0 < source.size == len(source.head):
         return None
+    from nczarr_fsspec.ranges.local import MemoryBytes
+
     return DataFile(MemoryBytes(source.head, source.url, source.validator))
 
 
@@ -214,6 +221,13 @@ def loop_of(store: KeyStore | DataFile) -> OnLoop | None:
     """Return what has the event loop on which `store` is read, if one does."""
     source = store.source if isinstance(store, DataFile) else store
     return source if isinstance(source, OnLoop) else None
+
+
+def _parsed(source: RemoteBytes) -> dict[Any, Any]:
+    """Return what parsers have made of a file, by `_parsed_by`."""
+    from nczarr_fsspec.ranges.memory import memory
+
+    return memory.of(source).parsed
 
 
 def _parsed_by(options: OpenOptions) -> tuple[object, ...]:

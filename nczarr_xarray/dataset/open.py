@@ -10,11 +10,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from nczarr_fsspec.addresses import Allow
-from nczarr_fsspec.changes.journal import State
-from nczarr_fsspec.changes.moment import Reading
 from nczarr_fsspec.errors import (
     AccessDeniedError,
     DatasetNotFoundError,
@@ -34,6 +31,11 @@ from nczarr_xarray.formats.objects import Answer
 from nczarr_xarray.formats.open_options import EVERYTHING, OpenOptions
 from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import Hierarchy
+
+if TYPE_CHECKING:
+    from nczarr_fsspec.addresses import Allow
+    from nczarr_fsspec.changes.journal import State
+    from nczarr_fsspec.changes.moment import Reading
 
 T = TypeVar("T")
 
@@ -226,6 +228,8 @@ def open_keys(
     master
         As of `open_file`.
     """
+    from nczarr_fsspec.changes.moment import Reading
+
     before = None
     with closed_on_error(store):
         for _ in range(ATTEMPTS):

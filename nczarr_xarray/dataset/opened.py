@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
-from nczarr_fsspec.changes.journal import base_of
-from nczarr_fsspec.changes.moment import Reading, is_stamped, look
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore
 from nczarr_xarray.dataset.file import DataFile, loop_of
 from nczarr_xarray.model import Hierarchy, Variable
 
 if TYPE_CHECKING:
+    from nczarr_fsspec.changes.moment import Reading
     from nczarr_xarray.chunks.pieces import Index
     from nczarr_xarray.dataset.variable import VariableReader
 
@@ -71,6 +70,8 @@ class Opened:
             return
         if isinstance(store, LocalStore):
             store.check_place()
+        from nczarr_fsspec.changes.moment import look
+
         if not store.steady and reading is not None and look(store) != reading.mark:
             reason = "was changed while it was copied: copy it again, to have one state of it"
             raise StoreError(store.url, reason)
@@ -89,6 +90,9 @@ class Opened:
         if isinstance(store, DataFile):
             told = store.source.validator
             return f"{store.source.size} {told}" if told else None
+        from nczarr_fsspec.changes.journal import base_of
+        from nczarr_fsspec.changes.moment import is_stamped, look
+
         store = base_of(store)
         if store.elsewhere:
             return None

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 
-from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.open import split_options
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.stores.referencesigns import are_references
-from nczarr_fsspec.undo import on_error
 from nczarr_xarray.formats.open_options import OpenOptions
 
 
@@ -31,7 +29,9 @@ def as_references(target: object, data: object, options: OpenOptions) -> KeyStor
     """
     if not isinstance(data, (ByteSource, KeyStore, Mapping)) or not are_references(data):
         return None
+    from nczarr_fsspec.addresses import AddressPolicy
     from nczarr_fsspec.references import open_references
+    from nczarr_fsspec.undo import on_error
 
     policy = AddressPolicy.of(
         target,

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from nczarr_fsspec.changes.moment import Mark, look
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.transport.recording import caused_by
@@ -24,8 +23,10 @@ from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import gather_or_cancel, in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
-from nczarr_xarray.formats.nczarr.jsontext import loads, same
 from nczarr_xarray.model import Selections, Variable
+
+if TYPE_CHECKING:
+    from nczarr_fsspec.changes.moment import Mark
 
 #: Bytes of an array, decoded, that an event loop may read from memory itself.
 _MOST_AT_HAND = 1 << 20
@@ -280,6 +281,8 @@ class VariableReader:
         """Say of an error if it may come of a change of the dataset since it was opened."""
         if error is self.error or self._mark is None or not isinstance(self.store, KeyStore):
             return
+        from nczarr_fsspec.changes.moment import look
+
         with suppress(StoreError):
             if look(self.store) != self._mark:
                 error.reason += "; the dataset was changed after it was opened: open it again"
@@ -304,6 +307,8 @@ class VariableReader:
         expected = self._expected
         if expected is None:
             return
+        from nczarr_xarray.formats.nczarr.jsontext import loads, same
+
         store = self.store
         assert self.array is not None
         assert isinstance(store, RemoteStore)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from nczarr_fsspec.ranges.source import LocalBytes
-from nczarr_xarray.formats.alike import HierarchyPattern
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.formats.format import Format, Source
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import Hierarchy
+
+if TYPE_CHECKING:
+    from nczarr_xarray.formats.alike import HierarchyPattern
 
 
 class Classic:
@@ -44,10 +47,9 @@ class HDF5:
         return True  # anything may stand before the superblock
 
     async def read(self, source: Source, options: OpenOptions) -> Hierarchy:
-        from nczarr_xarray.formats.hdf5.fallback import extent_of
         from nczarr_xarray.formats.hdf5.netcdf import read_hierarchy
 
-        extent = partial(extent_of, source.data) if isinstance(source.data, LocalBytes) else None
+        extent = partial(_extent_of, source.data) if isinstance(source.data, LocalBytes) else None
         path, tree, only = options.path, options.tree, options.only
         return await read_hierarchy(source.url, source.size, path, tree, extent, only)
 
@@ -56,6 +58,13 @@ class HDF5:
 
         path, tree, only = options.path, options.tree, options.only
         return await read_pattern(source.url, source.size, path, only, tree=tree)
+
+
+def _extent_of(source: LocalBytes, path: str) -> tuple[int, ...]:
+    """Return the shape of a virtual dataset, of which few files have one."""
+    from nczarr_xarray.formats.hdf5.fallback import extent_of
+
+    return extent_of(source, path)
 
 
 class Zarr:

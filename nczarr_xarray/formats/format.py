@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from nczarr_fsspec.keystore import KeyStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_xarray.formats.alike import HierarchyPattern
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import Hierarchy
+
+if TYPE_CHECKING:
+    from nczarr_xarray.formats.alike import HierarchyPattern
 
 #: How many bytes at the start of a file formats are told by.
 SNIFFED = 512

@@ -6,12 +6,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_fsspec.addresses import Allow
 from nczarr_fsspec.errors import URLError
+
+if TYPE_CHECKING:
+    from nczarr_fsspec.addresses import Allow
 
 
 @dataclass(frozen=True, slots=True)

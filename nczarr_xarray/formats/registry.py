@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.extras import added
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_xarray.formats.alike import HierarchyPattern
 from nczarr_xarray.formats.builtin import FORMATS
 from nczarr_xarray.formats.format import SNIFFED, Format, PatternFormat, Source
 from nczarr_xarray.formats.objects import ReadRound
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.formats.rounds import read_some
 from nczarr_xarray.model import Hierarchy
+
+if TYPE_CHECKING:
+    from nczarr_xarray.formats.alike import HierarchyPattern
 
 #: Entry points of this group are rows (`Format`).
 GROUP = "nczarr_xarray.formats"

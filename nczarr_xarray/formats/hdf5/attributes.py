@@ -13,7 +13,6 @@ from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor
 from nczarr_xarray.formats.hdf5.decoded import Decoded
-from nczarr_xarray.formats.hdf5.fractal import read_dense
 from nczarr_xarray.formats.hdf5.messages import decode_attribute_info
 from nczarr_xarray.formats.hdf5.objects import H5Attribute
 from nczarr_xarray.formats.hdf5.shared_messages import SharedMessages
@@ -85,6 +84,8 @@ async def _read_dense(
     storage = decode_attribute_info(header.cursor(info, "attribute information"))
     if storage.heap is None or storage.tree is None:
         return [], storage.ordered
+    from nczarr_xarray.formats.hdf5.fractal import read_dense
+
     what = f"{header.what}, attributes"
     heap, _, records = await read_dense(header.frame, storage.heap, storage.tree, _RECORDS, what)
     if records and len(records[0]) < _RECORD.size:

@@ -7,11 +7,7 @@ import math
 import numpy as np
 
 from nczarr_xarray.formats.hdf5.binary import Frame
-from nczarr_xarray.formats.hdf5.chunkindex_arrays import element_numbers
 from nczarr_xarray.formats.hdf5.chunkindex_base import CHUNK, ChunkGrid, HDF5ChunkIndex
-from nczarr_xarray.formats.hdf5.chunkindex_extensible import ExtensibleArrayIndex
-from nczarr_xarray.formats.hdf5.chunkindex_fixed import FixedArrayIndex
-from nczarr_xarray.formats.hdf5.chunkindex_trees import BTree1Index, BTree2Index
 from nczarr_xarray.formats.hdf5.objects import ChunkedLayout, H5Dataset
 from nczarr_xarray.model import ChunkIndex
 
@@ -40,6 +36,8 @@ class ImplicitIndex(HDF5ChunkIndex):
     """All chunks of the largest shape, one behind the other."""
 
     async def find(self, ids: np.ndarray) -> np.ndarray:
+        from nczarr_xarray.formats.hdf5.chunkindex_arrays import element_numbers
+
         size, end = self.grid.chunk_bytes, self.grid.frame.end
         numbers = element_numbers(self.grid, ids)
         if self.address + (int(numbers.max()) + 1) * size > end:
@@ -95,13 +93,21 @@ def chunk_index(frame: Frame, dataset: H5Dataset, path: str = "") -> ChunkIndex:
         if math.prod(grid.counts) > 1:
             raise frame.error(path, f"it has {math.prod(grid.counts)} chunks, but one was stored")
         return SingleIndex(grid, layout.address, layout.single_size, layout.single_mask)
-    return _INDEXES[layout.index](grid, layout.address)
+    return _class_of(layout.index)(grid, layout.address)
 
 
-_INDEXES: dict[str, type[HDF5ChunkIndex]] = {
-    "implicit": ImplicitIndex,
-    "fixed": FixedArrayIndex,
-    "extensible": ExtensibleArrayIndex,
-    "btree1": BTree1Index,
-    "btree2": BTree2Index,
-}
+def _class_of(kind: str) -> type[HDF5ChunkIndex]:
+    """Return the class of a chunk index; most files have one kind, and the others stay unread."""
+    if kind == "implicit":
+        return ImplicitIndex
+    if kind == "fixed":
+        from nczarr_xarray.formats.hdf5.chunkindex_fixed import FixedArrayIndex
+
+        return FixedArrayIndex
+    if kind == "extensible":
+        from nczarr_xarray.formats.hdf5.chunkindex_extensible import ExtensibleArrayIndex
+
+        return ExtensibleArrayIndex
+    from nczarr_xarray.formats.hdf5.chunkindex_trees import BTree1Index, BTree2Index
+
+    return BTree1Index if kind == "btree1" else BTree2Index

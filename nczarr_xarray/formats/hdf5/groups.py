@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
-from nczarr_xarray.formats.hdf5.fractal import read_dense
 from nczarr_xarray.formats.hdf5.heaps import LocalHeap, read_local_heap
 from nczarr_xarray.formats.hdf5.messages import (
     Link,
@@ -43,6 +42,8 @@ async def read_links(header: oh.Header) -> tuple[list[Link], bool]:
         return links, False
     dense = decode_link_info(header.cursor(info, "link information"))
     if dense.heap is not None and dense.tree is not None:
+        from nczarr_xarray.formats.hdf5.fractal import read_dense
+
         what = f"{header.what}, links"
         store, kind, records = await read_dense(
             header.frame, dense.heap, dense.tree, _LINK_RECORDS, what

@@ -47,7 +47,6 @@ from nczarr_xarray.formats.hdf5.values import (
     in_heap,
     read_heap_values,
 )
-from nczarr_xarray.formats.hdf5.virtual import check_mappings
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import (
     Attribute,
@@ -245,8 +244,12 @@ class _Builder:
     async def _check_virtual(self) -> None:
         """Check the descriptions of virtual datasets before libhdf5 reads them."""
         datasets = [(join(node.path, d.name), d) for node in self.nodes for d in node.datasets]
-        root = self.nodes[0].group
         virtual = [one for one in datasets if isinstance(one[1].layout, OtherLayout)]
+        if not virtual:
+            return
+        from nczarr_xarray.formats.hdf5.virtual import check_mappings
+
+        root = self.nodes[0].group
         found = await together(
             caught(check_mappings(self.frame, root, dataset, path)) for path, dataset in virtual
         )

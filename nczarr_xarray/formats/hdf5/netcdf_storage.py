@@ -11,8 +11,6 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError, UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.chunkindex import chunk_index
-from nczarr_xarray.formats.hdf5.conversions import FixedText, Values, decode_texts
-from nczarr_xarray.formats.hdf5.fallback import H5pyArray
 from nczarr_xarray.formats.hdf5.filters import codecs_of
 from nczarr_xarray.formats.hdf5.netcdf_types import ValueType, is_plain
 from nczarr_xarray.formats.hdf5.objects import (
@@ -62,6 +60,8 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
         raise FormatError(path, f"has the shape {shape}, beyond what can be addressed")
     if isinstance(layout, OtherLayout):
         if value.nc_type == "string" or not value.dtype.hasobject:
+            from nczarr_xarray.formats.hdf5.fallback import H5pyArray
+
             return H5pyArray(h5_path, shape, value.dtype, layout.reason)
         reason = f"{layout.reason}, with elements of variable length"
         raise UnsupportedError(path, f"cannot be read, for {reason}")
@@ -115,10 +115,13 @@ def _fill(dataset: H5Dataset, dtype: np.dtype, path: str) -> Any:
 
 
 def _conversion(type_: Datatype, value: ValueType, frame: Frame, path: str) -> Conversion | None:
-    if type_.kind == "string" and value.nc_type == "string":
-        return FixedText(path)
-    if is_plain(type_) and type_.kind != "compound":
+    text = type_.kind == "string" and value.nc_type == "string"
+    if is_plain(type_) and type_.kind != "compound" and not text:
         return None
+    from nczarr_xarray.formats.hdf5.conversions import FixedText, Values
+
+    if text:
+        return FixedText(path)
     return Values(path, frame, type_)
 
 
@@ -140,6 +143,8 @@ def padding_of(dataset: H5Dataset, value: ValueType, fill_text: str | None, path
         return np.zeros((), dtype=value.dtype)[()]
     fill = _fill(dataset, value.stored, path)
     if value.nc_type == "string":
+        from nczarr_xarray.formats.hdf5.conversions import decode_texts
+
         return "" if fill is None else decode_texts([bytes(fill)], path)[0]
     if fill is not None:
         return fill

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
 from nczarr_xarray.formats.hdf5.checksum import verify
 from nczarr_xarray.formats.hdf5.decoded import Decoded
-from nczarr_xarray.formats.hdf5.fractal import FractalHeap, read_heap
 from nczarr_xarray.formats.rounds import Once, caught, together
+
+if TYPE_CHECKING:
+    from nczarr_xarray.formats.hdf5.fractal import FractalHeap
 
 #: Lines of the table, at most: one for each combination of types.
 _MOST_INDEXES = 8
@@ -80,6 +83,8 @@ class SharedMessages:
             reason = f"no heap for shared messages of type {type_}"
             raise self.frame.error("table of shared messages", reason)
         if address not in self._heaps:
+            from nczarr_xarray.formats.hdf5.fractal import read_heap
+
             self._heaps[address] = Once(partial(read_heap, self.frame, address, "shared messages"))
         heap = await self._heaps[address].get()
         return await heap.objects([one.heap_id for one in wanted])
