@@ -6,7 +6,6 @@ from fsspec import AbstractFileSystem
 
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.filesystems import is_http, is_s3
-from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.policy import Timeout
 
 
@@ -20,4 +19,6 @@ def open_transport(fs: AbstractFileSystem, timeout: Timeout | None = None) -> Tr
         from nczarr_fsspec.transport.s3 import S3Transport
 
         return S3Transport(fs, timeout)
+    from nczarr_fsspec.transport.fsspec import FsspecTransport
+
     return FsspecTransport(fs, timeout)

@@ -257,7 +257,11 @@ REMOTE = {
 NOT_OF_HTTP = (
     *("nczarr_fsspec.changes", "nczarr_fsspec.destination", "nczarr_fsspec.gs3"),
     *("nczarr_fsspec.transport.s3", "nczarr_fsspec.transport.signature"),
-    *("nczarr_fsspec.stores.references", "nczarr_fsspec.stores.write"),
+    *("nczarr_fsspec.transport.fsspec", "nczarr_fsspec.ranges.filesystem"),
+    *("nczarr_fsspec.addresses", "nczarr_fsspec.places", "nczarr_fsspec.ranges.kept"),
+    *("nczarr_fsspec.stores.fsspec", "nczarr_fsspec.stores.names", "nczarr_fsspec.stores.zip"),
+    *("nczarr_fsspec.stores.directory", "nczarr_fsspec.stores.references"),
+    "nczarr_fsspec.stores.write",
 )
 
 
