@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from nczarr_fsspec.errors import LossWarning, NCZarrError, UsageError
-from nczarr_fsspec.url import redact
 from nczarr_xarray._version import __version__
 from nczarr_xarray.cli.commands import add_commands
 from nczarr_xarray.cli.text import report, reported_warnings
@@ -25,6 +24,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized"):  # perhaps a storage option of another command
+            from nczarr_fsspec.url import redact
+
             message = re.sub(r"=\S+", "=***", redact(message))
         self.exit(2, f"nczarr: {message}; see {self.prog} --help\n")
 
