@@ -150,8 +150,8 @@ FORMATS = {
             *under("nczarr_xarray.formats", "implied strangers"),
             *under(
                 "nczarr_fsspec",
-                "changes changes.journal changes.moment owner stores.directory stores.inside "
-                "stores.names stores.zip stores.zipformat",
+                "births changes changes.journal changes.moment owner stores.directory "
+                "stores.inside stores.names stores.zip stores.zipformat",
             ),
         },
     ),
