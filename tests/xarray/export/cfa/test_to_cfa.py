@@ -421,7 +421,7 @@ def test_existing_is_kept_or_replaced(tmp_path: Path) -> None:
     target = tmp_path / "m.nca"
     sample().nczarr.to_cfa(target, max_object_size=300)
     before = names(tmp_path / "m")
-    with pytest.raises(DatasetExistsError, match="in to_cfa: mode='w'"):
+    with pytest.raises(DatasetExistsError, match="mode='w' replaces it"):
         sample(offset=1).nczarr.to_cfa(target, max_object_size=300)
     assert names(tmp_path / "m") == before
     sample(offset=1).nczarr.to_cfa(target, max_object_size=900, mode="w")
