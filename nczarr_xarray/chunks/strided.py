@@ -151,10 +151,11 @@ class RunPieces:
         self.most = self.nbytes = self.group_nbytes = max(
             (runs.length for runs in parts), default=0
         )
-        starts = [runs.starts for runs in parts]
+        starts = [np.zeros(0, np.int64), *(runs.starts for runs in parts)]
+        sizes = [np.full(len(runs.starts), runs.length, np.int64) for runs in parts]
         self.table = ChunkTable(
-            np.concatenate(starts) + chunk.start[0] if starts else np.zeros(0, np.int64),
-            np.repeat([runs.length for runs in parts], np.diff(self._first)).astype(np.int64),
+            np.concatenate(starts) + chunk.start[0],
+            np.concatenate([starts[0], *sizes]),
             np.zeros(count, np.uint32),
             None if chunk.source is None else np.repeat(chunk.source, count),
         )
