@@ -19,6 +19,9 @@ from nczarr_xarray.model import FragmentArray, FragmentMapping
 _RUN_BYTES = 1 << 20
 #: Fragments that are read at a time.
 _RUN = 256
+#: To open a file and compare its metadata takes the interpreter's lock as long as so many chunks
+#: do. Of small fragments two threads would read no more than one, for half as much time again.
+_CHUNKS_A_FILE = 3
 
 
 class _Run(NamedTuple):
@@ -65,7 +68,7 @@ def read_alike(
     count = max(1, len(runs))
     nbytes = sum(run.nbytes * len(run.parts) for run in runs) // count
     members = sum(len(run.parts) for run in runs) // count
-    share(read, runs, len(runs), nbytes, chunks=max(1, members))
+    share(read, runs, len(runs), nbytes, chunks=max(1, members) * _CHUNKS_A_FILE)
     return sorted(left, key=lambda part: part.number)
 
 
