@@ -230,9 +230,9 @@ def _put_folder(place: MasterPlace, objects: Mapping[str, bytes], *, replaces: b
             with on_error(lambda: os.rename(old, path)):
                 os.rename(new, path)
             remove_partial(old)
+    except StoreError:
+        raise
     except OSError as error:
-        if isinstance(error, StoreError):
-            raise
         raise StoreError(place.url, f"cannot be written: {error.strerror}") from error
     finally:
         remove_partial(new)  # the old folder, if they were exchanged

@@ -22,6 +22,7 @@ from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.part import (
     PART_SHARE,
     ChunkPart,
+    PartsRead,
     may_be_sparse,
     strides_of,
 )
@@ -36,8 +37,6 @@ from nczarr_xarray.model import Array, ChunkTable, grid_of
 WINDOW = 1 << 16
 #: The same where looking up costs no round trip.
 LOCAL_WINDOW = 1 << 13
-#: Chunks of which is noted how much was read of them.
-_MOST_SPENT = 1 << 16
 #: The number of the only chunk of an array.
 _FIRST = np.zeros(1, dtype=np.int64)
 
@@ -72,8 +71,7 @@ class Grid:
         self.nbytes = self.decoder.nbytes
         self.needs_libhdf5 = self.decoder.needs_libhdf5
         self.known = CACHE.of(self)
-        #: bytes of parts that were read of chunks, by their numbers
-        self._spent: dict[int, int] = {}
+        self.parts_read = PartsRead(self.nbytes)
         #: from a chunk to the next along each dimension
         self.steps = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         #: (more chunks than numpy's integers count are told apart by Python's)
@@ -121,20 +119,6 @@ class Grid:
             return table, None
         start = np.where(table.start < 0, -1, table.start + bounds[:, 0])
         return table._replace(start=start, size=size), parts
-
-    def come_back(self, ids: np.ndarray, sizes: np.ndarray) -> bool:
-        """Take note of parts of chunks that are to be read; whether whole chunks are better now.
-
-        So they are where reads come back, and have read as much of the chunks as is worth a part
-        already: whole chunks are remembered.
-        """
-        spent = self._spent if len(self._spent) < _MOST_SPENT else {}
-        numbers = ids.tolist()
-        for number, size in zip(numbers, sizes.tolist(), strict=True):
-            spent[number] = spent.get(number, 0) + size
-        self._spent = spent
-        mean = sum(spent[number] for number in numbers) / len(numbers)
-        return mean > PART_SHARE * self.nbytes
 
     def piece_nbytes(self, table: ChunkTable, parts: list[ChunkPart] | None) -> int:
         """Return the bytes that what is fetched of a chunk becomes, at most."""
@@ -312,7 +296,8 @@ class GridRead:
         """Return the chunks of a window, located."""
         grid, table = self.grid, self.grid.located(wanted, window, table)
         found, parts = grid.parts(self.plan, window, table) if self.parts else (table, None)
-        if parts is not None and self.known is not None and grid.come_back(window.ids, found.size):
+        remembers = parts is not None and self.known is not None
+        if remembers and grid.parts_read.add(window.ids, found.size):
             found, parts = table, None
         return GridPieces(self, window, found, parts)
 

@@ -13,6 +13,8 @@ from nczarr_xarray.chunks.plan import ChunkTask, Plan
 
 #: A part of a chunk is read where it is at most this share of its bytes: a larger one saves little.
 PART_SHARE = 0.5
+#: Chunks of which is remembered how much was read of them.
+_MOST_CHUNKS = 1 << 16
 
 
 class ChunkPart(NamedTuple):
@@ -65,6 +67,34 @@ class ChunkPart(NamedTuple):
         """Put what is wanted of the bytes into `result`; their number is right."""
         block: np.ndarray = np.ndarray(self.shape, dtype, data, strides=self.strides)
         result[self.target] = block[self.source]
+
+
+class PartsRead:
+    """How many bytes of parts were read of each chunk of an array. Safe in threads.
+
+    Parameters
+    ----------
+    nbytes
+        Of a chunk.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._most = PART_SHARE * nbytes
+        #: by the numbers of chunks
+        self._spent: dict[int, int] = {}
+
+    def add(self, ids: np.ndarray, sizes: np.ndarray) -> bool:
+        """Add parts that are to be read; tell whether whole chunks are better now.
+
+        So they are where reads come back, and have read as much of the chunks as is worth a part
+        already: whole chunks are remembered.
+        """
+        spent = self._spent if len(self._spent) < _MOST_CHUNKS else {}
+        numbers = ids.tolist()
+        for number, size in zip(numbers, sizes.tolist(), strict=True):
+            spent[number] = spent.get(number, 0) + size
+        self._spent = spent
+        return sum(spent[number] for number in numbers) > self._most * len(numbers)
 
 
 def strides_of(
