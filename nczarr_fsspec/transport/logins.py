@@ -24,8 +24,8 @@ from yarl import URL
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.rc import Entry
 from nczarr_fsspec.transport.hostrc import password
-from nczarr_fsspec.transport.once import Once
 from nczarr_fsspec.transport.policy import LOGINS_OPTION, NETRC_OPTION
+from nczarr_fsspec.transport.question import Question
 
 #: User and password; a token; or what returns one of them, called again when it is refused.
 Credential: TypeAlias = "tuple[str, str] | str | Callable[[], tuple[str, str] | str]"
@@ -165,7 +165,7 @@ class _Login:
             raise URLError(self._shown, _WHAT)
         self._function = credential if callable(credential) else None
         self._header = None if callable(credential) else _header(credential)
-        self._question: Once[None] = Once()
+        self._question: Question[None] = Question()
 
     async def header(self, refused: str | None = None) -> str:
         """Return the header; a function is called if it is unknown, or was refused."""

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nczarr_fsspec.transport.once import Once
+from nczarr_fsspec.transport.question import Question
 
 
 class Source:
@@ -31,21 +31,21 @@ class Source:
 
 def test_all_that_wait_get_what_one_asks() -> None:
     async def test() -> None:
-        once, source = Once[int](), Source()
-        waiting = [asyncio.ensure_future(once.ask(source)) for _ in range(100)]
+        question, source = Question[int](), Source()
+        waiting = [asyncio.ensure_future(question.ask(source)) for _ in range(100)]
         await asyncio.sleep(0)
         source.ready.set()
         assert await asyncio.gather(*waiting) == [1] * 100
-        assert await once.ask(source) == 2
+        assert await question.ask(source) == 2
 
     asyncio.run(test())
 
 
 def test_all_that_wait_get_the_error() -> None:
     async def test() -> None:
-        once, source = Once[int](), Source()
+        question, source = Question[int](), Source()
         source.fails = True
-        waiting = [asyncio.ensure_future(once.ask(source)) for _ in range(100)]
+        waiting = [asyncio.ensure_future(question.ask(source)) for _ in range(100)]
         await asyncio.sleep(0)
         source.ready.set()
         found = await asyncio.gather(*waiting, return_exceptions=True)
@@ -57,8 +57,8 @@ def test_all_that_wait_get_the_error() -> None:
 
 def test_another_asks_if_the_first_is_cancelled() -> None:
     async def test() -> None:
-        once, source = Once[int](), Source()
-        waiting = [asyncio.ensure_future(once.ask(source)) for _ in range(10)]
+        question, source = Question[int](), Source()
+        waiting = [asyncio.ensure_future(question.ask(source)) for _ in range(10)]
         await asyncio.sleep(0)
         waiting[0].cancel()
         waiting[5].cancel()
@@ -75,16 +75,16 @@ def test_another_asks_if_the_first_is_cancelled() -> None:
 
 def test_a_question_of_another_loop_is_not_waited_for() -> None:
     """As after a fork, in the child."""
-    once = Once[int]()
+    question = Question[int]()
 
     async def begins() -> None:
-        once._asking = asyncio.get_running_loop().create_future()
+        question._asking = asyncio.get_running_loop().create_future()
 
     async def asks() -> None:
         source = Source()
         source.ready.set()
-        assert await once.told() is None
-        assert await once.ask(source) == 1
+        assert await question.told() is None
+        assert await question.ask(source) == 1
 
     asyncio.run(begins())
     asyncio.run(asks())

@@ -1,4 +1,4 @@
-"""What several coroutines want to know, asked for by one of them."""
+"""Questions that several coroutines have, asked by one of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Once(Generic[T]):
+class Question(Generic[T]):
     """A question that one asks for all that wait; for the coroutines of one event loop."""
 
     def __init__(self) -> None:
