@@ -46,6 +46,11 @@ SLOW = {
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
+def examples(text: str) -> str:
+    """The code blocks of a text."""
+    return "\n".join(match["code"] for match in BLOCK.finditer(text))
+
+
 def blocks(page: str, language: str) -> list[tuple[str, str, bool]]:
     """Where each code block of a page is, its code, and whether it can run here."""
     return [
@@ -192,19 +197,21 @@ FUNCTIONS = [
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-def test_every_option_is_on_the_page_of_options(function: Callable[..., Any]) -> None:
-    text = PAGES["docs/options.md"]
+def test_every_option_has_an_example_on_the_page_of_options(function: Callable[..., Any]) -> None:
+    text, shown = PAGES["docs/options.md"], examples(PAGES["docs/options.md"])
     positional = {"self", "filename_or_obj", "options", "a", "b"}  # or stand for those of xarray
+    given = {"obj", "target", "targets", "source", "output"}  # without their names
     missing = [
         name
         for name in inspect.signature(function).parameters
-        if name not in positional and not re.search(rf"\b{name}=|`{name}[`=]", text)
+        if name not in positional
+        and not (re.search(rf"\b{name}=", shown) or (name in given and f"`{name}`" in text))
     ]
     assert missing == []
 
 
 @pytest.mark.parametrize("name", OFFERED)
-def test_every_option_of_a_command_is_in_its_section_or_on_a_page_of_its_own(name: str) -> None:
+def test_every_option_of_a_command_has_an_example(name: str) -> None:
     top, *sections = re.split(r"^## ", PAGES["docs/cli.md"], flags=re.MULTILINE)
     section = next(section for section in sections if section.startswith(f"{name}\n"))
     links = {f"docs/{link}" for link in LINK.findall(section)}
@@ -214,10 +221,17 @@ def test_every_option_of_a_command_is_in_its_section_or_on_a_page_of_its_own(nam
         for action in build_parser([name])._actions
         if isinstance(action, argparse._SubParsersAction)
     )
-    missing = [
-        option
+    shown = examples(text)
+
+    def is_in(part: str, option: str) -> bool:
+        return re.search(rf"(?<![\w-]){option}(?![\w-])", part) is not None
+
+    actions = [
+        action.option_strings
         for action in commands.choices[name]._actions
-        for option in action.option_strings
-        if option not in ("-h", "--help") and not re.search(rf"(?<![\w-]){option}(?![\w-])", text)
+        if action.option_strings and "--help" not in action.option_strings
     ]
-    assert missing == []
+    assert [option for options in actions for option in options if not is_in(text, option)] == []
+    assert [
+        options for options in actions if not any(is_in(shown, option) for option in options)
+    ] == []
