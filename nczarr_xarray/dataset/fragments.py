@@ -37,7 +37,7 @@ _REMEMBERED = 2048
 #: A name in a folder that means nothing but itself.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+\-]*")
 #: Threads that read other fragments behind a network, such as trees.
-_THREADS = 32
+AT_ONCE = 32
 #: So many local fragments are opened one by one, as if each were of its own kind.
 _FEW = 4
 #: Aggregations whose fragments are aggregations, at most.
@@ -374,7 +374,7 @@ class FragmentReader:
         if fragments.values is not None:
             return
         numbers = [n for n, address in enumerate(fragments.addresses) if address is not None]
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="nczarr-fragment") as pool:
             for number, error in zip(numbers, pool.map(self._fault, numbers), strict=True):
                 if error is not None:
                     yield number, error
@@ -403,7 +403,7 @@ class FragmentReader:
 
 def _in_threads(read: Callable[[Part], None], parts: list[Part]) -> None:
     """Read parts in threads that wait; the first error ends what has not begun, and is raised."""
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="nczarr-fragment") as pool:
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="nczarr-fragment") as pool:
         waiting = [pool.submit(read, part) for part in parts]
         try:
             for one in waiting:

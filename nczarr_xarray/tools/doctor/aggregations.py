@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.keystore import KeyStore
+from nczarr_fsspec.stores.directory import DirectoryStore
+from nczarr_fsspec.stores.fsspec import FsspecStore
 from nczarr_xarray.dataset.alike_files import read_variable_pattern
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_values import needs_names
 from nczarr_xarray.dataset.fragments import FragmentDatasets
-from nczarr_xarray.model import FileChunks, FileStrides, FragmentArray
-from nczarr_xarray.tools.survey import VariableStorage
+from nczarr_xarray.dataset.open import open_keys
+from nczarr_xarray.dataset.open_fragments import options_for
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.formats.open_options import OpenOptions
+from nczarr_xarray.model import Array, FileChunks, FileStrides, FragmentArray, Variable
+from nczarr_xarray.tools.doctor.contents import FileContent, TreeContent
+from nczarr_xarray.tools.doctor.network import Network
+from nczarr_xarray.tools.doctor.simulated import Content, NotedStore, Round, SimulatedTransport
+from nczarr_xarray.tools.survey import VariableStorage, survey
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """A fragment.
+class FileSample:
+    """A fragment that is in a file.
 
     Parameters
     ----------
@@ -30,6 +43,41 @@ class Sample:
     file: DataFile
     array: FileChunks | FileStrides
     alike: bool
+
+    def content(self) -> Content:
+        """Return what a server of such fragments has."""
+        return FileContent(self.file)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSample:
+    """A fragment that is in a tree.
+
+    Parameters
+    ----------
+    store
+        Of that tree.
+    facts
+        Of its variable.
+    opening
+        What opening a tree like it asks for, round by round.
+    """
+
+    store: KeyStore
+    facts: VariableStorage
+    opening: Sequence[Round]
+
+    @property
+    def array(self) -> Array:
+        """Its data."""
+        return self.facts.array
+
+    def content(self) -> Content:
+        """Return what a server of such fragments has."""
+        return TreeContent(self.store, [self.facts], {})
+
+
+Sample: TypeAlias = FileSample | TreeSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +124,10 @@ def sample_of(aggregation: VariableStorage) -> Sample:
     place = fragments.places(first)[0]
     found = opener.open(place, entire=entire)
     file, own = found.reader.store, found.variable.array
+    if place.address and isinstance(file, (DirectoryStore, FsspecStore)):
+        return _in_tree(file, found.variable, options_for(place.name, None, entire=entire))
     if not place.address or not isinstance(file, DataFile):
-        raise FormatError(array.path, "only those in files of their own can be rehearsed")
+        raise FormatError(array.path, "only those in files or trees of their own can be rehearsed")
     if not isinstance(own, (FileChunks, FileStrides)):
         raise FormatError(array.path, "another library reads them, whose requests are its own")
     pattern = file.parse(read_variable_pattern(file, place.name, entire=entire))
@@ -85,7 +135,19 @@ def sample_of(aggregation: VariableStorage) -> Sample:
     alike = pattern is not None and isinstance(source, DataFile)
     if pattern is not None and isinstance(source, DataFile):
         alike = pattern.fits(bytes(source.source.head[: pattern.stop]), source.source.size)
-    return Sample(file, own, alike)
+    return FileSample(file, own, alike)
+
+
+def _in_tree(store: KeyStore, variable: Variable, options: OpenOptions) -> TreeSample:
+    content = TreeContent(store, (), {})
+    transport = SimulatedTransport(content, Network())
+    with closing(transport):
+        noted = NotedStore(transport, store.url)
+        opened = open_keys(noted, options=options)
+        facts = survey(Opened(store, opened.hierarchy), {variable.path}).of(variable.path)
+    if facts is None:
+        raise FormatError(variable.path, "another library reads them, whose requests are its own")
+    return TreeSample(store, facts, noted.rounds)
 
 
 def _lengths(array: FragmentArray, number: int) -> list[int]:

@@ -66,19 +66,32 @@ class AggregationContent(Content):
         self._fragment = fragment
 
     def size(self, path: str) -> int | None:
-        return self._of(path).size(path)
+        content, path = self._of(path)
+        return content.size(path)
 
     def read(self, path: str, start: int, stop: int) -> Data:
-        return self._of(path).read(path, start, stop)
+        content, path = self._of(path)
+        return content.read(path, start, stop)
 
     def fetched(self, paths: Iterable[str]) -> None:
-        self._master.fetched(paths)
+        found: dict[Content, list[str]] = {}
+        for content, path in map(self._of, paths):
+            found.setdefault(content, []).append(path)
+        for content, together in found.items():
+            content.fetched(together)
+
+    def index(self, path: str, part: slice) -> bytes | None:
+        content, path = self._of(path)
+        return content.index(path, part)
 
     def list(self, path: str) -> frozenset[str] | None:
-        return self._master.list(path)
+        content, path = self._of(path)
+        return content.list(path)
 
-    def _of(self, path: str) -> Content:
-        return self._fragment if path.startswith(FRAGMENT) else self._master
+    def _of(self, path: str) -> tuple[Content, str]:
+        """Return what a path is of, and what it is called there."""
+        own = path.removeprefix(FRAGMENT)
+        return self._master if own == path else self._fragment, own
 
 
 class TreeContent(Content):

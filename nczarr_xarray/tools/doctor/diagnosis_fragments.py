@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.model import FragmentArray
-from nczarr_xarray.tools.doctor.aggregations import Aggregation
+from nczarr_xarray.tools.doctor.aggregations import Aggregation, FileSample
 from nczarr_xarray.tools.finding import Finding
 
 #: Fragments of fewer bytes before codecs take longer to open than to read, ...
@@ -57,7 +57,8 @@ def of_fragments(aggregation: Aggregation) -> Iterator[Finding]:
             "takes as many requests as to read it, or more",
             _JOIN,
         )
-    if aggregation.sample is not None and not aggregation.sample.alike and count > 1:
+    sample = aggregation.sample
+    if isinstance(sample, FileSample) and not sample.alike and count > 1:
         yield Finding(
             "note",
             "fragments-unlike",

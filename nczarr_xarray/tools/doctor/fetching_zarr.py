@@ -26,24 +26,24 @@ class _Fetched(SimulatedStore):
         Whose objects these are.
     """
 
-    def __init__(self, transport: SimulatedTransport, array: ZarrArray) -> None:
-        super().__init__(transport, array.path)
+    def __init__(self, transport: SimulatedTransport, array: ZarrArray, prefix: str) -> None:
+        super().__init__(transport, array.path, prefix)
         configs = [codec for codec in array.codecs if "index_location" in codec]
         self._is_sharded = bool(configs)
         self._index_first = any(codec["index_location"] == "start" for codec in configs)
 
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
-        transport = self.transport
-        request = Request(key, key, most=most)
+        transport, path = self.transport, f"{self.prefix}{key}"
+        request = Request(path, key, most=most)
         at_end = part.start is not None and part.start < 0
         if at_end:
-            request = Request(key, key, tail=-part.start)
+            request = Request(path, key, tail=-part.start)
         elif part != ALL:
-            request = Request(key, key, [Extent(part.start, part.stop)])
+            request = Request(path, key, [Extent(part.start, part.stop)])
         await transport.step(transport.fetch(request))
         at_begin = part != ALL and part.start == 0
         is_index = self._is_sharded and (at_begin if self._index_first else at_end)
-        return transport.content.index(key, part) if is_index else None
+        return transport.content.index(path, part) if is_index else None
 
 
 class _Nowhere(cpu.NDBuffer):
@@ -53,15 +53,22 @@ class _Nowhere(cpu.NDBuffer):
         """Leave them as they are."""
 
 
-async def fetch_zarr(transport: SimulatedTransport, array: ZarrArray, key: Key) -> None:
+async def fetch_zarr(
+    transport: SimulatedTransport, array: ZarrArray, key: Key, prefix: str = ""
+) -> None:
     """Fetch what zarr-python would of a selection.
+
+    Parameters
+    ----------
+    prefix
+        As of `SimulatedStore`.
 
     Raises
     ------
     FormatError
         If that does not go through.
     """
-    store = StoreView(_Fetched(transport, array))
+    store = StoreView(_Fetched(transport, array, prefix))
     reading = array_in(store, array.path, json.loads(array.metadata)).async_array
     lengths = zip(key, array.shape, strict=True)
     shape = [len(range(*i.indices(n))) for i, n in lengths if isinstance(i, slice)]

@@ -100,13 +100,12 @@ def cost_of(
     array, content = _layout(opened, survey, facts, chunks)
     sample = facts.sample if isinstance(facts, Aggregation) else None
     if sample is not None:
-        array, content = facts.array, AggregationContent(content, FileContent(sample.file))
+        array, content = facts.array, AggregationContent(content, sample.content())
     try:
         with _rehearsal(opened, content, network) as rehearsal:
             variable = rehearsal.variable(facts.path)
             variable.array = array or variable.array
-            alike = sample is not None and sample.alike
-            cost = rehearsal.selection(variable, key, alike=alike)
+            cost = rehearsal.selection(variable, key, sample)
     except NCZarrError:  # which reading the variable would raise, too
         return None
     begun = cost.rounds * network.latency

@@ -18,6 +18,7 @@ from nczarr_xarray.formats.cfa.variables import marked
 from nczarr_xarray.formats.open_options import EVERYTHING
 from nczarr_xarray.formats.zarr3.array import ZarrArray
 from nczarr_xarray.model import FragmentArray, Group, Variable
+from nczarr_xarray.tools.doctor.aggregations import Sample
 from nczarr_xarray.tools.doctor.fetching import RehearsedFile, fetch_fragments
 from nczarr_xarray.tools.doctor.fetching_zarr import fetch_zarr
 from nczarr_xarray.tools.doctor.network import Network
@@ -103,20 +104,20 @@ class Rehearsal:
         assert holder is not None
         return holder.variables[name]
 
-    def selection(self, variable: Variable, key: Key, *, alike: bool = False) -> Cost:
+    def selection(self, variable: Variable, key: Key, sample: Sample | None = None) -> Cost:
         """Return the cost of a selection, after all that was read before.
 
         Parameters
         ----------
-        alike
-            Of an aggregation, whether its fragments are alike.
+        sample
+            Of an aggregation, one of its fragments.
         """
         transport = self.transport
         before = transport.requests, transport.nbytes, transport.loop.now
         transport.steps.clear()
         if isinstance(self.opened.store, RehearsedFile):
             self.opened.store.opened = True
-        self._fetch([self._read(variable, key, alike=alike)])
+        self._fetch([self._read(variable, key, sample)])
         return self._cost(before)
 
     def _open_file(self, url: str) -> Opened:
@@ -134,10 +135,10 @@ class Rehearsal:
         return open_keys(SimulatedStore(self.transport, url))
 
     def _read(
-        self, variable: Variable, key: Key | None, *, alike: bool = False
+        self, variable: Variable, key: Key | None, sample: Sample | None = None
     ) -> Coroutine[Any, Any, None]:
-        if isinstance(variable.array, FragmentArray) and key is not None:
-            return fetch_fragments(self.transport, variable.array, key, alike=alike)
+        if isinstance(variable.array, FragmentArray) and key is not None and sample is not None:
+            return fetch_fragments(self.transport, variable.array, key, sample)
         if isinstance(variable.array, ZarrArray):
             whole = (slice(None),) * len(variable.array.shape)
             return fetch_zarr(self.transport, variable.array, whole if key is None else key)

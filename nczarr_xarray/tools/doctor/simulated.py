@@ -10,6 +10,7 @@ import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -37,6 +38,22 @@ _PART_HEADER = 150
 #: What a list of names takes.
 _LISTING = 1 << 10
 _VERSION = FileVersion(etag='"1"')
+
+
+@dataclass(slots=True)
+class Round:
+    """What is asked of a tree at a time.
+
+    Parameters
+    ----------
+    keys
+        With the part of each, as of `RemoteStore.get`.
+    prefixes
+        That are listed.
+    """
+
+    keys: list[tuple[str, slice]] = field(default_factory=list)
+    prefixes: list[str] = field(default_factory=list)
 
 
 class Content(ABC):
@@ -202,12 +219,19 @@ class SimulatedFile(RemoteFileBytes):
 
 
 class SimulatedStore(RemoteStore):
-    """A tree behind a `SimulatedTransport`."""
+    """A tree behind a `SimulatedTransport`.
 
-    def __init__(self, transport: SimulatedTransport, url: str) -> None:
+    Parameters
+    ----------
+    prefix
+        What its paths begin with, for the content of the server.
+    """
+
+    def __init__(self, transport: SimulatedTransport, url: str, prefix: str = "") -> None:
         self.url = url
         self.transport = transport
         self.can_list = transport.can_list
+        self.prefix = prefix
 
     @property
     def loop(self) -> VirtualLoop:
@@ -218,15 +242,42 @@ class SimulatedStore(RemoteStore):
 
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         extents = None if part == ALL else [Extent(part.start, part.stop)]
-        answer = await self.transport.fetch(Request(key, key, extents, most=most))
+        request = Request(f"{self.prefix}{key}", key, extents, most=most)
+        answer = await self.transport.fetch(request)
         return None if answer is None else bytes(answer.parts[0] or b"")
 
     async def list(self, prefix: str) -> frozenset[str] | None:
-        return await self.transport.list(prefix)
+        return await self.transport.list(f"{self.prefix}{prefix}")
 
     async def gather_objects(
         self, keys: Iterable[str], most: int | None = None
     ) -> builtins.list[Object]:
         listed = tuple(keys)
-        self.transport.content.fetched(listed)
+        self.transport.content.fetched([f"{self.prefix}{key}" for key in listed])
         return await super().gather_objects(listed, most)
+
+
+class NotedStore(SimulatedStore):
+    """Notes what is asked of it.
+
+    Attributes
+    ----------
+    rounds : list of Round
+        One after the other.
+    """
+
+    def __init__(self, transport: SimulatedTransport, url: str) -> None:
+        super().__init__(transport, url)
+        self.rounds: list[Round] = []
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        self.rounds.append(Round())
+        return super().run(coroutine)
+
+    async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        self.rounds[-1].keys.append((key, part))
+        return await super().get(key, part, most)
+
+    async def list(self, prefix: str) -> frozenset[str] | None:
+        self.rounds[-1].prefixes.append(prefix)
+        return await super().list(prefix)

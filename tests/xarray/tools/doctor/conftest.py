@@ -35,6 +35,15 @@ def aggregations(folder: Path) -> None:
             path = parts / f"{start:03}.nc"
             part.to_netcdf(path, encoding={"v": {"chunksizes": (2, 60, 90)}})
     files = sorted(map(str, parts.iterdir()))
+    for kind in ("nczarr", "zarr"):
+        trees = folder / f"parts.{kind}"
+        trees.mkdir()
+        options = ["--format", "ZARR3", "--consolidated"] if kind == "zarr" else []
+        for file in files:
+            target = f"{trees}/{Path(file).stem}.{kind}"
+            assert main(["copy", file, target, *options]) == 0
+        found = sorted(map(str, trees.iterdir()))
+        assert main(["aggregate", "-o", f"{folder}/of_{kind}.nc", *found]) == 0
     for master in ("all.nc", "all.nczarr", "all.json", "all.parq"):
         assert main(["aggregate", "-o", f"{folder}/{master}", *files]) == 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.transport import route
 from nczarr_fsspec.transport.recording import Record
+from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import FragmentArray
@@ -33,7 +34,6 @@ from nczarr_xarray.tools.doctor.simulated import FRAGMENT, Content, SimulatedTra
 from nczarr_xarray.tools.survey import VariableStorage, survey
 from nczarr_xarray.tools.trace.analysis import rounds
 from nczarr_xarray.tools.trace.replay import send
-from nczarr_xarray.tools.trace.trace import Trace
 from tests.support.marks import slow_cases_but
 from tests.support.realservers import RangeServer, range_server
 from tests.xarray.tools.doctor.test_prediction import FILES, SHAPE
@@ -45,11 +45,12 @@ PATTERNS = selections(SHAPE)
 #: Of the tree there is an object for each chunk: everything takes too long to be tried.
 CASES = [(name, pattern) for name in FILES for pattern in PATTERNS]
 CASES += [("tree.nczarr", pattern) for pattern in ("map", "series", "box")]
-OTHERS = dict.fromkeys(("all.nc", "all.nczarr", "all.json", "all.parq"), "aggregations")
+AGGREGATIONS = "all.nc", "all.nczarr", "all.json", "all.parq", "of_nczarr.nc", "of_zarr.nc"
+OTHERS = dict.fromkeys(AGGREGATIONS, "aggregations")
 OTHERS |= {"plain3.zarr": "zarr3", "shards.zarr": "zarr3"}
 CASES += [(name, pattern) for name in OTHERS for pattern in PATTERNS]
 #: Datasets whose objects do not wait for each other: fragments and shards.
-APART = ("all.nc", "all.nczarr", "shards.zarr")
+APART = ("all.nc", "all.nczarr", "of_nczarr.nc", "of_zarr.nc", "shards.zarr")
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +59,14 @@ def server(folder: Path) -> Iterator[RangeServer]:
         yield server
 
 
-def again(traces: tuple[Trace, ...], opened: Opened) -> list[float]:
-    """Send what was recorded over a simulated network; return the seconds of each trace."""
+def again(traces: Iterable[Iterable[Sequence[Record]]], opened: Opened) -> list[float]:
+    """Send what was recorded over a simulated network; return the seconds of each trace.
+
+    Parameters
+    ----------
+    traces
+        Of each, groups of records that do not wait for those of another.
+    """
     store = opened.store
     content: Content
     if isinstance(store, DataFile):
@@ -71,13 +78,13 @@ def again(traces: tuple[Trace, ...], opened: Opened) -> list[float]:
     variable = opened.hierarchy.root.variables["v"]
     if isinstance(variable.array, FragmentArray):
         sample = sample_of(VariableStorage(variable, variable.array))
-        content = AggregationContent(content, FileContent(sample.file))
+        content = AggregationContent(content, sample.content())
     transport = SimulatedTransport(content, Network(LATENCY, RATE))
     taken = []
-    for trace in traces:
+    for groups in traces:
         begun = transport.loop.now
-        paths = [_path(one.url) for one in trace.records]
-        transport.loop.run_until_complete(send(transport, trace.records, paths))
+        sending = (send(transport, one, [_path(record.url) for record in one]) for one in groups)
+        transport.loop.run_until_complete(gather_or_cancel(*sending))
         taken.append(transport.loop.now - begun)
     transport.close()
     return taken
@@ -86,7 +93,15 @@ def again(traces: tuple[Trace, ...], opened: Opened) -> list[float]:
 def _path(url: str) -> str:
     """Return what a request is for: a key of the tree, a fragment, or else the file."""
     key = re.split(r"[.](?:nczarr|zarr|parq)/", url)[-1]
-    return f"{FRAGMENT}{url}" if "/parts/" in url else key
+    if "/parts/" in url:
+        return f"{FRAGMENT}{url}"
+    return f"{FRAGMENT}{key}" if "/parts." in url else key
+
+
+def _object(url: str) -> str:
+    """Return the fragment that a request is for, if it is a tree; else what it names."""
+    found = re.match(r".*/parts[.]\w+/[^/]+", url)
+    return url if found is None else found[0]
 
 
 @pytest.mark.parametrize(("name", "pattern"), slow_cases_but(CASES, "large.nc"))
@@ -121,12 +136,12 @@ def test_a_read_takes_what_was_predicted(
     assert found.nbytes == pytest.approx(predicted.nbytes, rel=0.25, abs=HEADER * parts)
     by_file: dict[str, list[Record]] = {}
     for record in read.records:
-        by_file.setdefault(record.url if name in APART else "", []).append(record)
+        by_file.setdefault(_object(record.url) if name in APART else "", []).append(record)
     depth = max(max(rounds(records)) for records in by_file.values())
     if name == "plain3.zarr":  # zarr-python sends so many at a time; who ends first, time tells
         assert depth >= predicted.rounds == -(-found.requests // config.get("async.concurrency"))
     else:
         assert depth == predicted.rounds
     with nczarr_xarray.open_hierarchy(folder / name) as local:
-        took = again((opening, read), local)
+        took = again(([opening.records], by_file.values()), local)
     assert took == pytest.approx([report.opening.seconds, predicted.seconds], rel=0.25)
