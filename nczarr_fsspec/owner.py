@@ -18,7 +18,7 @@ from typing import Any
 AT_WORK: set[str] = set()
 
 _MARK = re.compile(
-    r"(?P<host>.*)-(?P<system>[0-9a-f]*)-(?P<pid>[0-9]+)-(?P<started>[a-z0-9]*)", re.DOTALL
+    r"(?P<host>.*)-(?P<system>[0-9a-f]*)-(?P<pid>[0-9]{1,18})-(?P<started>[a-z0-9]*)", re.DOTALL
 )
 #: no key is like this
 _TEMPORARY = ".nczarr-tmp-"
@@ -92,7 +92,7 @@ class Owner:
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
-        except OSError:
+        except (OSError, OverflowError):  # no process has such a number
             return False
         return bool(self.started) and _started(self.pid) != self.started
 

@@ -173,6 +173,8 @@ def parse_config(text: str, name: str) -> Config:
         data = json.loads(_TRAILING_COMMA.sub(lambda found: found[1] or "", text))
     except json.JSONDecodeError as error:
         problem = f"is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+    except (ValueError, RecursionError):
+        problem = "has numbers or a depth that no configuration has"
     if problem:  # outside of the handler, whose error holds the text with its keys
         raise URLError(name, problem)
     if not isinstance(data, dict):
@@ -231,7 +233,10 @@ def _host(entry: Any, title: str, name: str) -> Host:
     where = f"host {title!r}"
     if not isinstance(entry, Mapping):
         raise URLError(name, f"{where} is not a mapping")
-    keys = {**entry, **(entry.get("credentials") or {})}
+    credentials = entry.get("credentials") or {}
+    if not isinstance(credentials, Mapping):
+        raise URLError(name, f"{where}: credentials is not a mapping")
+    keys = {**entry, **credentials}
     texts = {
         option: keys.get(option) or ""
         for option in ("alias", "url", "accessKey", "secretKey", "api")
@@ -257,8 +262,8 @@ def _host(entry: Any, title: str, name: str) -> Host:
 def _count(value: Any, option: str, name: str) -> int:
     try:
         count = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         count = 0
     if count < 1:
-        raise URLError(name, f"{option} is a number from 1 on, not {value!r}")
+        raise URLError(name, f"{option} is a number from 1 on, not {value!r:.80}")
     return count

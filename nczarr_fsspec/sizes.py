@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from operator import index
 from typing import SupportsIndex
 
 from nczarr_fsspec.errors import URLError
 
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kKMGTPEZY]?)(i?)(?:[bB](?:ytes)?)?\s*")
+_SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([kKMGTPEZY]?)(i?)(?:[bB](?:ytes)?)?\s*")
 _POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6, "Z": 7, "Y": 8}
 
 
@@ -29,14 +30,21 @@ def parse_size(size: str | SupportsIndex, option: str = "size") -> int:
     if isinstance(size, str):
         found = _SIZE.fullmatch(size)
         if found is None or (found[3] and not found[2]):
-            raise URLError(option, f"{size!r} is no size; write a number of bytes, or '50MB'")
+            raise _no_size(size, option)
         number = float(found[1]) if "." in found[1] else int(found[1])
         count = int(number * (1024 if found[3] else 1000) ** _POWERS[found[2]])
     else:
-        count = size.__index__()
+        try:
+            count = index(size)
+        except TypeError:  # a configuration may have anything
+            raise _no_size(size, option) from None
     if count < 1:
         raise URLError(option, f"{size!r} is less than one byte")
     return count
+
+
+def _no_size(size: object, option: str) -> URLError:
+    return URLError(option, f"{size!r:.80} is no size; write a number of bytes, or '50MB'")
 
 
 def format_size(size: int) -> str:

@@ -153,7 +153,7 @@ class Incomplete:
             last = {str(k): str(key) for k, key in document.get("last", {}).items()}
             owner = Owner.parse(document.get("owner"))
             return cls(owner, counts, str(document.get("name", "")), last)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return cls(Owner.parse(None))
 
     def error(self, obj: str) -> IncompleteExportError:

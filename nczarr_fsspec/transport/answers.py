@@ -7,7 +7,6 @@ and Python's ``http.server``.
 from __future__ import annotations
 
 import time
-from email.utils import parsedate_to_datetime
 from functools import partial
 
 from yarl import URL
@@ -26,7 +25,7 @@ from nczarr_fsspec.transport.contentrange import ContentRange, content_range, un
 from nczarr_fsspec.transport.policy import Clock, TransientError
 from nczarr_fsspec.transport.recording import MISSING
 from nczarr_fsspec.transport.request import END, Answer, Extent, Request
-from nczarr_fsspec.transport.version import FileVersion, changed
+from nczarr_fsspec.transport.version import FileVersion, changed, moment
 
 #: answers after which another try may succeed
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
@@ -282,9 +281,7 @@ def retry_after(header: str | None) -> float:
     """Return the seconds to wait that ``Retry-After`` states in either form, or 0."""
     if header is None:
         return 0.0
-    try:
-        if header.strip().isdigit():
-            return float(header)
-        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return 0.0
+    if header.strip().isdecimal():
+        return float(header)
+    until = moment(header)
+    return 0.0 if until is None else max(0.0, until.timestamp() - time.time())

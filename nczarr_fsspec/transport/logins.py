@@ -33,7 +33,7 @@ Credential: TypeAlias = "tuple[str, str] | str | Callable[[], tuple[str, str] | 
 #: scheme, host and port
 _Origin: TypeAlias = "tuple[str, str, int | None]"
 _NAME = re.compile(
-    r"(?:(?P<scheme>https?)://)?(?P<host>\[[0-9a-f:.]+\]|[\w.\-]+)(?::(?P<port>[0-9]+))?/*"
+    r"(?:(?P<scheme>https?)://)?(?P<host>\[[0-9a-f:.]+\]|[\w.\-]+)(?::(?P<port>[0-9]{1,5}))?/*"
 )
 _PORTS = {"http": 80, "https": 443}
 

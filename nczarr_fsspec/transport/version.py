@@ -6,6 +6,7 @@ Source: RFC 9110 sections 8.8 and 13.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
@@ -97,11 +98,19 @@ def changed(shown: str, how: str) -> StoreError:
 
 def _is_past(modified: str, date: str) -> bool:
     """Tell whether a file was sent so long after `modified` that no other version has this time."""
-    try:
-        age = parsedate_to_datetime(date) - parsedate_to_datetime(modified)
-    except (ValueError, TypeError):
+    sent, made = moment(date), moment(modified)
+    if sent is None or made is None:
         return False
-    return age.total_seconds() >= _SETTLED
+    return (sent - made).total_seconds() >= _SETTLED
+
+
+def moment(header: str) -> datetime | None:
+    """Return the time that a header states; None if it states none."""
+    try:
+        found = parsedate_to_datetime(header)
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _opaque(etag: str) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from nczarr_fsspec.aws import storage_options as options_of
 from nczarr_fsspec.errors import DatasetExistsError, ExportError
-from nczarr_fsspec.transport.version import FileVersion
+from nczarr_fsspec.transport.version import FileVersion, moment
 from nczarr_fsspec.url import is_url, parse_url
 from nczarr_xarray.aggregation.kerchunk import References, inline_bytes
 from nczarr_xarray.aggregation.zarr3 import array_document, chunk_key, group_document
@@ -219,6 +218,5 @@ def _told(version: FileVersion) -> dict[str, Any]:
     """Return what Icechunk is told of the version of a file."""
     if version.etag.startswith('"'):  # a weak tag is no condition of a request
         return {"etag_checksum": version.etag}
-    if version.modified:
-        return {"last_updated_at_checksum": parsedate_to_datetime(version.modified)}
-    return {}
+    modified = moment(version.modified)
+    return {} if modified is None else {"last_updated_at_checksum": modified}

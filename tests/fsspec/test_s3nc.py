@@ -118,6 +118,12 @@ def test_sizes_are_decimal(size: Any, count: int) -> None:
         ('{"hosts": {"a": {"url": "h"}, "b": {"url": "h", "alias": "a"}}}', "'a' is given twice"),
         ('{"max_cache_size": "many"}', "max_cache_size: 'many' is no size"),
         ('{"read_threads": 0}', "read_threads is a number from 1 on, not 0"),
+        ('{"read_threads": Infinity}', "read_threads is a number from 1 on, not inf"),
+        ('{"max_cache_size": 1.5}', "max_cache_size: 1.5 is no size"),
+        ('{"max_cache_size": {}}', "max_cache_size: {} is no size"),
+        ('{"version": ' + "9" * 5000 + "}", "has numbers or a depth"),
+        ("[" * 100_000, "has numbers or a depth"),
+        ('{"hosts": {"a": {"credentials": 5}}}', "host 'a': credentials is not a mapping"),
         ('{"cache_location": 7}', "cache_location is not the name of a folder"),
     ],
 )

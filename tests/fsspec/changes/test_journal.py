@@ -286,6 +286,7 @@ def test_marks() -> None:
         state_of({ROOT: b"{}", INCOMPLETE: b'{"owner": damaged'})
     with pytest.raises(IncompleteExportError, match="ended before it was done"):
         state_of({INCOMPLETE: Incomplete(dead_owner()).dump()})
+    assert Incomplete.parse(b'{"pending": {"v": Infinity}}').pending is None
 
 
 class TestOwner:
@@ -302,6 +303,8 @@ class TestOwner:
         other: dict[str, Any] = {field: "other"}
         assert not replace(dead_owner(), **other).is_dead()
         assert not Owner.parse({"pid": "x"}).is_dead()
+        assert not replace(Owner.here(), pid=1 << 70).is_dead()
+        assert Owner.of_mark(f"h-0-{'9' * 5000}-a") is None
 
     def test_what_it_has_left(self) -> None:
         AT_WORK.add("a")

@@ -1,10 +1,12 @@
-"""`nczarr_fsspec.transport.contentrange`: what servers write into this header."""
+"""What servers write into ``Content-Range``, and into headers with times."""
 
 from __future__ import annotations
 
 import pytest
 
+from nczarr_fsspec.transport.answers import retry_after
 from nczarr_fsspec.transport.contentrange import content_range, unsatisfied_size
+from nczarr_fsspec.transport.version import FileVersion, moment
 
 LONG = "9" * 5000
 
@@ -29,3 +31,24 @@ def test_range(header: str | None, found: tuple[int, int, int | None] | None) ->
 @pytest.mark.parametrize(("header", "size"), [("bytes */20", 20), (f"bytes */{LONG}", None)])
 def test_size(header: str, size: int | None) -> None:
     assert unsatisfied_size(header) == size
+
+
+@pytest.mark.parametrize(
+    ("header", "time"),
+    [
+        ("Mon, 02 Jan 2006 15:04:05 GMT", "2006-01-02T15:04:05+00:00"),
+        ("Mon, 02 Jan 2006 15:04:05 -0000", "2006-01-02T15:04:05+00:00"),
+        ("yesterday", None),
+        ("", None),
+        ("Mon, 02 Jan 99999999999999999999 15:04:05 GMT", None),
+        ("Mon, 02 Jan 2006 15:04:05 +99999999999999999999", None),
+    ],
+)
+def test_times_in_headers(header: str, time: str | None) -> None:
+    found = moment(header)
+    assert (found and found.isoformat()) == time
+    # what has no time may be another version by now
+    assert FileVersion("", header, 5, "Tue, 03 Jan 2006 15:04:05 GMT").validator == (
+        f"{header};5" if time else ""
+    )
+    assert retry_after(header) == 0.0

@@ -147,7 +147,10 @@ def test_sizes(size: Any, count: Any) -> None:
     assert parse_size(size) == count
 
 
-@pytest.mark.parametrize("size", ["", "MB", "-1", "5 parsecs", "1iB", 0, -3, "0MB", "1e6"])
+NO_SIZES = ["", "MB", "-1", "5 parsecs", "1iB", 0, -3, "0MB", "1e6", 1.5, {}, "9" * 5000]
+
+
+@pytest.mark.parametrize("size", [*NO_SIZES, "9" * 400 + ".5 GB"])
 def test_what_is_no_size(size: Any) -> None:
     with pytest.raises(URLError, match="max_object_size"):
         parse_size(size, "max_object_size")
