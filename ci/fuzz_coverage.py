@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Try bytes on a parser that lead to code which no others reached (atheris, by libFuzzer).
+
+    pip install atheris
+    python ci/fuzz_coverage.py hdf5 900 --corpus /tmp/corpus
+    python ci/fuzz_coverage.py all 3600
+    python ci/fuzz_coverage.py hdf5 --minimize --corpus /tmp/corpus
+
+The parsers are the rows of ``tests/support/parsers.py``. A row must give a value or an error of
+ours, or one that its caller waits for, within 5 seconds of the processor and 2 GiB. What
+does not is a finding: its input is kept in the corpus as ``finding-...``, once for each place that
+raised, and the run goes on. `all` runs each of them for its share of the seconds. The corpus of a
+parser is in a folder of its name; it begins with the inputs in ``tests/data/fuzz``.
+
+--minimize puts there what of a corpus is needed for the same coverage, within --bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import atheris  # noqa: E402 - the path comes first
+
+MEMORY = 2 << 30
+SECONDS = 5.0
+#: Seconds after which libFuzzer ends the process.
+HANG = 60
+
+with atheris.instrument_imports(include=["nczarr_fsspec", "nczarr_xarray"]):
+    from tests.support import parsers
+
+
+class Findings:
+    """Runs inputs, and keeps those that break the promise.
+
+    Parameters
+    ----------
+    name
+        Of the parser.
+    folder
+        Where they are kept.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name = name
+        self._folder = folder
+        self._known: set[str] = set()
+
+    def run(self, data: bytes) -> None:
+        """Run one input."""
+        begin = time.process_time()
+        try:
+            parsers.check(self._name, data)
+        except Exception as error:  # noqa: BLE001 - these are what we look for
+            # (where the same line is reached on many ways, the first is enough)
+            frames = traceback.extract_tb(error.__traceback__)
+            ours = [frame for frame in frames if "nczarr_" in frame.filename] or frames
+            where = f"{type(error).__name__} at {ours[-1].filename}:{ours[-1].lineno}"
+            self._keep(where, data, "".join(traceback.format_exception(error, limit=-6)))
+        seconds = time.process_time() - begin
+        if seconds > SECONDS:
+            self._keep("slow", data, f"took {seconds:.1f} s")
+
+    def _keep(self, where: str, data: bytes, text: str) -> None:
+        if where in self._known:
+            return
+        self._known.add(where)
+        path = self._folder / f"finding-{hashlib.sha256(data).hexdigest()[:12]}"
+        path.write_bytes(data)
+        print(f"FINDING in {self._name}, {where}, {path}\n{text[-3000:]}", flush=True)
+
+
+def fuzz(name: str, seconds: int, corpus: Path) -> None:
+    """Run one parser; this ends the process, as libFuzzer does."""
+    parser = parsers.PARSERS[name]
+    folder = corpus / name
+    folder.mkdir(parents=True, exist_ok=True)
+    good = [*parser.seeds(), *(path.read_bytes() for path in kept(name))]
+    findings = Findings(name, corpus)
+    with atheris.instrument_imports(include=["nczarr_fsspec", "nczarr_xarray"]):
+        for data in good:  # what is imported by need is instrumented, too
+            findings.run(data)
+            if len(data) <= parser.most:
+                (folder / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+    arguments = [
+        sys.argv[0], str(folder), f"-max_total_time={seconds}", f"-max_len={parser.most}",
+        "-print_final_stats=1", f"-timeout={HANG}", f"-rss_limit_mb={MEMORY >> 20}",
+        f"-artifact_prefix={corpus}/finding-{name}-", "-use_value_profile=1",
+    ]  # fmt: skip
+    atheris.Setup(arguments, findings.run)
+    atheris.Fuzz()
+
+
+def kept(name: str) -> list[Path]:
+    """Return the inputs of a parser that are kept for the tests."""
+    return sorted((parsers.CORPUS / name).glob("*"))
+
+
+def fuzz_all(seconds: int, corpus: Path) -> int:
+    """Run every parser in a process of its own; print a table."""
+    shares = sum(parser.share for parser in parsers.PARSERS.values())
+    status = 0
+    rows = []
+    for name, parser in parsers.PARSERS.items():
+        own = max(5, seconds * parser.share // shares)
+        words = (sys.executable, __file__, name, str(own), "--corpus", str(corpus))
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        text = done.stdout + done.stderr
+        found = text.count("FINDING in ") + (done.returncode != 0)
+        status |= found > 0
+        executions = re.findall(r"stat::number_of_executed_units:\s*(\d+)", text)
+        edges = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", text)
+        rows.append(
+            f"{name:12} {own:6} s {(executions or ['?'])[-1]:>9} runs  "
+            f"{' -> '.join(one[0] for one in (edges[:1] + edges[-1:])):>14} edges "
+            f"{found:3} findings"
+        )
+        print(rows[-1], flush=True)
+        if found:
+            lines = [line for line in text.splitlines() if not re.match(r"#\d+\s|INFO:", line)]
+            print("\n".join(lines)[-20_000:], flush=True)
+    return status
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parser", choices=[*parsers.PARSERS, "all"])
+    parser.add_argument("seconds", type=int, nargs="?", default=60)
+    parser.add_argument("--corpus", type=Path, help="a folder; without it, one that is forgotten")
+    args = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_AS, (2 * MEMORY, 2 * MEMORY))
+    corpus = args.corpus or Path(tempfile.mkdtemp(prefix="fuzz-"))
+    if args.parser == "all":
+        return fuzz_all(args.seconds, corpus)
+    fuzz(args.parser, args.seconds, corpus)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
