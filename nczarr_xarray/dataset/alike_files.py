@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from nczarr_fsspec.descriptors import OPEN_FLAGS, read_at
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_xarray.chunks.sources import Stored
 from nczarr_xarray.chunks.stack import ChunkStack, Stacked
-from nczarr_xarray.dataset.file import DataFile
+from nczarr_xarray.dataset.file import DataFile, at_hand
 from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.alike import MetadataPattern, moved
@@ -30,6 +30,9 @@ _TOGETHER = 1 << 16
 #: Files whose pattern is learned, at most: in a folder of many kinds there is nothing to be gained.
 _MOST_PATTERNS = 8
 
+#: A file of a stack: its path, or all of its bytes; None if it is in neither form.
+StackedFile: TypeAlias = "str | bytes | None"
+
 
 class AlikeFiles:
     """The files that have the pattern of one that was opened before. Safe in threads.
@@ -42,7 +45,8 @@ class AlikeFiles:
     Attributes
     ----------
     stack
-        Reads small data of the local ones, many files at a time; None if that takes a parser.
+        Reads small data of many files at a time, if these are local, or came with the first answer
+        of a server; None if that takes a parser.
     """
 
     def __init__(self, *, entire: bool) -> None:
@@ -77,6 +81,21 @@ class AlikeFiles:
             return False
         pattern = file.parse(reading)
         self._known = name, pattern
+        return self._learn_stack(name, pattern, file)
+
+    async def learn_remote(self, name: str, found: Opening) -> None:
+        """Do as `learn` does, of a remote file, on its loop."""
+        file, reading = found.reader.store, self._reading(name, found)
+        if reading is None or not isinstance(file, DataFile):
+            return
+        pattern = await file.parse_remote(reading)
+        self._known = name, pattern
+        here = at_hand(file.source)
+        if here is not None:
+            self._learn_stack(name, pattern, here)
+
+    def _learn_stack(self, name: str, pattern: MetadataPattern | None, file: DataFile) -> bool:
+        """Learn where files of a pattern have chunks, from one that is read without waiting."""
         array = None if pattern is None else pattern.variable.array
         places = None if array is None else file.parse(read_alike_chunks(array))
         if pattern is None or array is None or places is None:
@@ -84,12 +103,6 @@ class AlikeFiles:
         stack = ChunkStack(array, places.shape, places.masks)
         self.stack = AlikeStack(name, pattern, stack, places)
         return True
-
-    async def learn_remote(self, name: str, found: Opening) -> None:
-        """Do as `learn` does, of a remote file, on its loop."""
-        file, reading = found.reader.store, self._reading(name, found)
-        if reading is not None and isinstance(file, DataFile):
-            self._known = name, await file.parse_remote(reading)
 
     def _reading(self, name: str, found: Opening) -> Parsing[MetadataPattern | None] | None:
         """Return what reads the pattern of a file; None if that is not worth while."""
@@ -104,7 +117,7 @@ class AlikeFiles:
 
 @dataclass(frozen=True, slots=True)
 class AlikeStack:
-    """Reads a variable of many local files with one pattern. Safe in threads.
+    """Reads a variable of many files with one pattern. Safe in threads.
 
     Parameters
     ----------
@@ -127,20 +140,27 @@ class AlikeStack:
         """Return the decoded bytes of the chunks that a selection touches in a file."""
         return self.stack.nbytes(key, points=points)
 
-    def read(self, paths: Sequence[str | None], key: tuple[Any, ...], *, points: bool) -> Stacked:
+    def read(
+        self, files: Sequence[StackedFile], key: tuple[Any, ...], *, points: bool
+    ) -> Stacked:
         """Read the same selection of several files, as `ChunkStack.read` does.
 
-        Members that have no path, cannot be read or have another pattern are left out.
+        Members that are None, cannot be read or have another pattern are left out.
         """
-        return self.stack.read(len(paths), key, partial(self._fetch, paths), points=points)
+        return self.stack.read(len(files), key, partial(self._fetch, files), points=points)
 
     def _fetch(
-        self, paths: Sequence[str | None], member: int, numbers: Sequence[int], most: int
+        self, files: Sequence[StackedFile], member: int, numbers: Sequence[int], most: int
     ) -> Sequence[Stored] | None:
         """Fetch chunks of a file: see `nczarr_xarray.chunks.stack.Fetch`."""
-        path = paths[member]
-        if path is None:
+        file = files[member]
+        if file is None:
             return None
+        if isinstance(file, bytes):
+            return self._chunks_of(file, len(file), _nothing_more, numbers, most)
+        return self._fetch_local(file, numbers, most)
+
+    def _fetch_local(self, path: str, numbers: Sequence[int], most: int) -> list[Stored] | None:
         try:
             descriptor = os.open(path, OPEN_FLAGS)
         except (OSError, ValueError):
@@ -149,7 +169,10 @@ class AlikeStack:
             before = os.fstat(descriptor)
             data = None
             if stat.S_ISREG(before.st_mode):
-                data = self._chunks_of(descriptor, before.st_size, numbers, most)
+                size, needed = before.st_size, max(self.pattern.stop, self.places.stop)
+                start = read_at(descriptor, 0, min(max(_TOGETHER, needed), size))
+                rest = partial(read_at, descriptor)
+                data = self._chunks_of(start, size, rest, numbers, most)
             after = os.fstat(descriptor)
         except OSError:
             return None
@@ -159,12 +182,16 @@ class AlikeStack:
         return data if same else None
 
     def _chunks_of(
-        self, descriptor: int, size: int, numbers: Sequence[int], most: int
+        self,
+        start: bytes,
+        size: int,
+        rest: Callable[[int, int], bytes],
+        numbers: Sequence[int],
+        most: int,
     ) -> list[Stored] | None:
-        """Return chunks of an open file; None if it has another pattern."""
-        pattern, places = self.pattern, self.places
-        start = read_at(descriptor, 0, min(max(_TOGETHER, pattern.stop, places.stop), size))
-        fits = len(start) >= places.stop and pattern.fits(start, size)
+        """Return chunks of a file, of which the start is given; None if it has another pattern."""
+        places = self.places
+        fits = len(start) >= places.stop and self.pattern.fits(start, size)
         extents = places.extents(start) if fits else None
         if extents is None:
             return None
@@ -178,8 +205,13 @@ class AlikeStack:
             if end > size or end - begin > most:
                 return None
             near = end <= len(start)
-            data.append(start[begin:end] if near else read_at(descriptor, begin, end))
+            data.append(start[begin:end] if near else rest(begin, end))
         return data
+
+
+def _nothing_more(begin: int, end: int) -> bytes:
+    """Refuse to read more of a file of which all bytes are there."""
+    raise AssertionError(f"bytes {begin} to {end} of a file that is shorter")
 
 
 async def read_variable_pattern(

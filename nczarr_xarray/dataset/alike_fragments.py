@@ -1,4 +1,4 @@
-"""Read fragments in local files that are alike: many at a time, and without opening datasets."""
+"""Read fragments in files that are alike: many at a time, and without opening datasets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_xarray.chunks.threads import share
-from nczarr_xarray.dataset.alike_files import AlikeStack
+from nczarr_xarray.dataset.alike_files import AlikeStack, StackedFile
 from nczarr_xarray.dataset.fragment_parts import Part
 from nczarr_xarray.dataset.fragment_values import Request, as_it_is, reading_of
 from nczarr_xarray.model import FragmentArray, FragmentMapping
@@ -37,7 +37,7 @@ def read_alike(
     stack: AlikeStack,
     result: np.ndarray,
     parts: Sequence[Part],
-    path: Callable[[Part], str | None],
+    file: Callable[[Part], StackedFile],
     *,
     points: bool,
 ) -> list[Part]:
@@ -49,8 +49,8 @@ def read_alike(
         The aggregation.
     stack
         Reads the files.
-    path
-        Returns the path of a part's fragment; None if it is in no file of this machine.
+    file
+        Returns the file of a part's fragment; None if it cannot be read here.
     points
         As of `nczarr_xarray.model.Selections.read`.
 
@@ -63,7 +63,7 @@ def read_alike(
 
     def read(some: list[_Run]) -> None:
         for run in some:
-            left.extend(_read_run(stack, result, run, path))
+            left.extend(_read_run(stack, result, run, file))
 
     count = max(1, len(runs))
     nbytes = sum(run.nbytes * len(run.parts) for run in runs) // count
@@ -149,13 +149,13 @@ def _join(result: np.ndarray, parts: Sequence[Part], axis: int, values: np.ndarr
 
 
 def _read_run(
-    stack: AlikeStack, result: np.ndarray, run: _Run, path: Callable[[Part], str | None]
+    stack: AlikeStack, result: np.ndarray, run: _Run, file: Callable[[Part], StackedFile]
 ) -> list[Part]:
     """Read a run; return what is left of it."""
     request, parts = run.request, run.parts
     try:
-        paths = list(map(path, parts))
-        members, data = stack.read(paths, request.key, points=request.points)
+        files = list(map(file, parts))
+        members, data = stack.read(files, request.key, points=request.points)
         values = request.values(data)
     except NCZarrError:
         return parts  # in which one it is shows when each is read by itself

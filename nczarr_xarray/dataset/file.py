@@ -210,11 +210,19 @@ def _read_many(source: LocalBytes, extents: Sequence[Extent]) -> list[memoryview
 
 def at_hand(source: ByteSource) -> DataFile | None:
     """Return a remote file as one in memory, if all of it came with the first answer."""
-    if not isinstance(source, RemoteBytes) or not 0 < source.size == len(source.head):
+    data = whole_of(source)
+    if data is None:
         return None
     from nczarr_fsspec.ranges.local import MemoryBytes
 
-    return DataFile(MemoryBytes(source.head, source.url, source.validator))
+    return DataFile(MemoryBytes(data, source.url, source.validator))
+
+
+def whole_of(source: ByteSource) -> bytes | None:
+    """Return the bytes of a remote file all of which came with the first answer."""
+    if not isinstance(source, RemoteBytes) or not 0 < source.size == len(source.head):
+        return None
+    return source.head
 
 
 def loop_of(store: KeyStore | DataFile) -> OnLoop | None:

@@ -25,6 +25,7 @@ from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.alike_fragments import read_alike
+from nczarr_xarray.dataset.file import DataFile, whole_of
 from nczarr_xarray.dataset.fragment_opener import Opener, Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part
 from nczarr_xarray.dataset.fragment_values import Reading, needs_names, reading_of
@@ -294,7 +295,10 @@ class FragmentReader:
 
     def _read_files(self, result: np.ndarray, parts: list[Part], *, points: bool) -> list[Part]:
         """Read parts that are in remote files, all at the same time; return the others."""
-        with RemoteParts(partial(self._read_on_loop, result, points=points)) as remote:
+        #: by number: all bytes of small files that are alike, which are read together
+        whole: dict[int, bytes] = {}
+        read = partial(self._read_on_loop, result, whole, points=points)
+        with RemoteParts(read, partial(self._read_whole, result, whole, points=points)) as remote:
             for part in parts:
                 place = self._place(part)
                 try:
@@ -305,10 +309,26 @@ class FragmentReader:
                 remote.add(part, found)
             return remote.left()
 
+    def _read_whole(
+        self, result: np.ndarray, whole: dict[int, bytes], parts: list[Part], *, points: bool
+    ) -> list[Part]:
+        """Read parts of files of which all bytes are there; return the other parts."""
+        stack = self._alike.stack
+        if stack is None or not whole:
+            return parts
+        take = lambda part: whole.pop(part.number, None)  # noqa: E731
+        return read_alike(self._array, stack, result, parts, take, points=points)
+
     async def _read_on_loop(
-        self, result: np.ndarray, part: Part, found: Opening | RemoteFile, *, points: bool
+        self,
+        result: np.ndarray,
+        whole: dict[int, bytes],
+        part: Part,
+        found: Opening | RemoteFile,
+        *,
+        points: bool,
     ) -> bool:
-        """Read one part; False if it has to be read in another way."""
+        """Read one part; False if it has to be read in another way, maybe as one of `whole`."""
         try:
             if not isinstance(found, Opening):
                 place = self._place(part)
@@ -319,10 +339,16 @@ class FragmentReader:
                     await self._alike.learn_remote(place.name, opened)
                 found = opened
                 self._datasets.keep(place, found, entire=self._entire)
+            if found.alike and self._alike.stack is not None:
+                file = found.reader.store
+                data = whole_of(file.source) if isinstance(file, DataFile) else None
+                if data is not None:
+                    whole[part.number] = data
+                    return False
             reading = reading_of(self._array, part.number, found.variable)
             request = reading.request(part.key, points=points)
-            data = await found.reader.read_remote(request.key, points=request.points)
-            result[part.target] = request.finish(data)
+            values = await found.reader.read_remote(request.key, points=request.points)
+            result[part.target] = request.finish(values)
         except NCZarrError:
             return False  # which is found again, and explained, or there are other places
         return True

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, Self
 
 from nczarr_fsspec.keystore import OnLoop
-from nczarr_xarray.chunks.threads import gather_or_cancel
+from nczarr_xarray.chunks.threads import gather_or_cancel, in_pool
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_parts import Part
@@ -28,12 +28,18 @@ class RemoteParts:
     ----------
     read
         Reads a part of a fragment; tells whether that could be done in this way.
+    read_others
+        Reads some of those parts for which it could not, in a thread that may wait; returns the
+        rest.
     """
 
     def __init__(
-        self, read: Callable[[Part, Opening | RemoteFile], Coroutine[Any, Any, bool]]
+        self,
+        read: Callable[[Part, Opening | RemoteFile], Coroutine[Any, Any, bool]],
+        read_others: Callable[[list[Part]], list[Part]],
     ) -> None:
         self._read = read
+        self._read_others = read_others
         self._gate = asyncio.Semaphore(AT_A_TIME)
         self._next: list[tuple[Part, Opening | RemoteFile]] = []
         self._coming: list[Future[None]] = []
@@ -62,12 +68,14 @@ class RemoteParts:
             self._coming.append(files.start(self._read_together(together)))
 
     async def _read_together(self, parts: list[tuple[Part, Opening | RemoteFile]]) -> None:
-        await gather_or_cancel(*(self._read_one(part, found) for part, found in parts))
+        done = await gather_or_cancel(*(self._read_one(part, found) for part, found in parts))
+        left = [part for (part, _), read in zip(parts, done, strict=True) if not read]
+        if left:
+            self._left += await in_pool(self._read_others, left)
 
-    async def _read_one(self, part: Part, found: Opening | RemoteFile) -> None:
+    async def _read_one(self, part: Part, found: Opening | RemoteFile) -> bool:
         async with self._gate:
-            if not await self._read(part, found):
-                self._left.append(part)
+            return await self._read(part, found)
 
     def __enter__(self) -> Self:
         return self
