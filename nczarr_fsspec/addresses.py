@@ -29,6 +29,7 @@ from nczarr_fsspec.hosts import is_metadata_service, is_private
 from nczarr_fsspec.places import SERVERS, Place, is_absolute, locate, place_of
 from nczarr_fsspec.ranges.kept import KEEPING_OPTIONS
 from nczarr_fsspec.ranges.open import MAX_WHOLE_OPTION
+from nczarr_fsspec.rc import load_rc
 from nczarr_fsspec.s3nc import CONFIG_OPTION, Configuration, configuration
 from nczarr_fsspec.stores.inside import FOLLOW_OPTION
 from nczarr_fsspec.transport.policy import (
@@ -209,6 +210,20 @@ class AddressPolicy:
         everywhere = Place("file")
         files = self._allowed is None or any(e.place == everywhere for e in self._allowed)
         return files and not self._replace
+
+    def is_even_below(self, folder: str) -> bool:
+        """Tell whether what holds for one file of a folder holds for each of its files.
+
+        Parameters
+        ----------
+        folder
+            The URL of a file in it, as `resolve` has returned it.
+        """
+        if self._replace or any(entry.path for entry in load_rc()):
+            return False
+        place = place_of(folder, self._aliases)
+        named = [entry.place for entry in self._allowed or () if entry.place is not None]
+        return not place.chain and all(len(n.segments) < len(place.segments) for n in named)
 
     def options(self, target: str) -> dict[str, Any]:
         """Return the storage options with which to open what `resolve` has returned.

@@ -117,7 +117,6 @@ def find_remote_file(
     URLError
         If `target` cannot be understood.
     """
-    from nczarr_fsspec.ranges.memory import memory
     from nczarr_fsspec.ranges.remote import RemoteFileBytes
     from nczarr_fsspec.transport.filesystems import is_http, is_s3
     from nczarr_fsspec.transport.open import open_transport
@@ -132,7 +131,33 @@ def find_remote_file(
         return None
     own, shown = place.own, target.partition("#")[0]
     transport = open_transport(place.fs, own.timeout)
-    source = RemoteFileBytes(transport, place.path, redact(shown), own.max_whole)
+    return _known(RemoteFileBytes(transport, place.path, redact(shown), own.max_whole), place)
+
+
+def find_beside(source: RemoteFileBytes, name: str) -> tuple[RemoteFileBytes, Known | None] | None:
+    """Find another file in the folder of one that `find_remote_file` has found, with its options.
+
+    Parameters
+    ----------
+    source
+        Its URL ends with its name.
+    name
+        Of the other one; nothing in it is encoded in a URL.
+
+    Returns
+    -------
+    None if it is not named as a file.
+    """
+    if not says_file(name, frozenset()):
+        return None
+    other = source.beside(name)
+    return _known(other, FilesystemPlace(*other.location))
+
+
+def _known(source: RemoteFileBytes, place: FilesystemPlace) -> tuple[RemoteFileBytes, Known | None]:
+    """Return a file at a place, and what version of it is known."""
+    from nczarr_fsspec.ranges.memory import memory
+
     source.identity = place.identity
     return source, memory.known(source.identity) if source.identity else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, RemoteBytes
@@ -12,6 +12,9 @@ from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.request import END, Answer, Data, Extent, Request
 from nczarr_fsspec.transport.route import FASTEST, Route
 from nczarr_fsspec.transport.version import FileVersion
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 _UNKNOWN = Limits()
 _NOTHING = FileVersion()
@@ -68,6 +71,19 @@ class RemoteFileBytes(RemoteBytes):
         source = cls(transport, path, url, max_whole)
         source.size = END
         return source
+
+    def beside(self, name: str) -> Self:
+        """Return the file of this name in the same folder; nothing is asked yet.
+
+        The path of the file, and its URL, have to end with its own name.
+        """
+        path, url = (f"{text.rpartition('/')[0]}/{name}" for text in (self._path, self.url))
+        return type(self)(self._transport.again(), path, url, self._route.max_whole)
+
+    @property
+    def location(self) -> tuple[AbstractFileSystem, str]:
+        """A filesystem like the one in use, and the path in it."""
+        return self._transport.recipe, self._path
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC, abstractmethod
+from copy import copy
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from fsspec import AbstractFileSystem
 
@@ -119,6 +120,12 @@ class Transport(ABC):
     @abstractmethod
     async def list(self, path: str) -> frozenset[str] | None:
         """Return the names directly below `path`; None where listing is impossible."""
+
+    def again(self) -> Self:
+        """Return the way to the same files that can be closed by itself."""
+        other = copy(self)
+        vars(other).update(_shared=None)
+        return other
 
     def close(self) -> None:
         """Close the connections, unless others of this process use them."""

@@ -140,9 +140,7 @@ class AlikeStack:
         """Return the decoded bytes of the chunks that a selection touches in a file."""
         return self.stack.nbytes(key, points=points)
 
-    def read(
-        self, files: Sequence[StackedFile], key: tuple[Any, ...], *, points: bool
-    ) -> Stacked:
+    def read(self, files: Sequence[StackedFile], key: tuple[Any, ...], *, points: bool) -> Stacked:
         """Read the same selection of several files, as `ChunkStack.read` does.
 
         Members that are None, cannot be read or have another pattern are left out.

@@ -36,6 +36,19 @@ class RemoteFile(Protocol):
     def source(self) -> OnLoop:
         """What runs coroutines on the loop."""
 
+    def beside(self, name: str) -> RemoteFile | None:
+        """Return the same variable of another file in the folder, with the same options.
+
+        Parameters
+        ----------
+        name
+            Of the file; nothing in it is encoded in a URL.
+
+        Returns
+        -------
+        None if that has to be found by `Opener.find`.
+        """
+
     async def open(self, pattern: Callable[[], MetadataPattern | None]) -> Opening | None:
         """Open the variable; None if the file is of a kind that `Opener.open` opens.
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from nczarr_xarray.dataset.fragment_values import Reading, needs_names, reading_
 from nczarr_xarray.dataset.remote_parts import RemoteParts
 from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import FragmentArray, FragmentPlace
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 #: Fragments whose metadata are remembered, for one aggregation.
 _REMEMBERED = 2048
@@ -76,6 +79,8 @@ class FragmentDatasets:
         self._targets: dict[str, str] = {}
         #: by address of a folder: its path, if all in it may be opened
         self._folders: dict[str, str] = {}
+        #: by address of a folder, and variable: one of its remote files, if all may be opened so
+        self._likes: dict[tuple[str, str, bool], RemoteFile] = {}
 
     def selections(self, array: FragmentArray) -> FragmentReader:
         """Return what reads selections of an aggregation."""
@@ -138,10 +143,21 @@ class FragmentDatasets:
         """
         if not place.address:
             return None
+        start = place.address.rfind("/") + 1
+        name, key = place.address[start:], (place.address[:start], place.name, entire)
+        is_plain = _PLAIN_NAME.fullmatch(name) is not None
+        like = self._likes.get(key) if is_plain else None
+        found = None if like is None else like.beside(name)
+        if found is not None:
+            return found
         where = self._resolved(place)
         if not is_url(where):
             return None
-        return self._other.find(where, self.policy.options(where), place.name, entire=entire)
+        found = self._other.find(where, self.policy.options(where), place.name, entire=entire)
+        is_like = found is not None and is_plain and where.endswith(f"/{name}")
+        if found is not None and is_like and self.policy.is_even_below(where):
+            _remember(self._likes, key, found)
+        return found
 
     def is_remote(self, place: FragmentPlace) -> bool:
         """Tell whether waiting for a fragment is dear; False for one that must not be opened."""
@@ -181,7 +197,7 @@ class FragmentDatasets:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        volatile = ("_lock", "_known", "_targets", "_folders")
+        volatile = ("_lock", "_known", "_targets", "_folders", "_likes")
         return {name: value for name, value in self.__dict__.items() if name not in volatile}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -189,7 +205,7 @@ class FragmentDatasets:
         self._begin()
 
 
-def _remember(known: dict[str, str], key: str, value: str) -> None:
+def _remember(known: dict[K, V], key: K, value: V) -> None:
     if len(known) >= _REMEMBERED:
         known.clear()
     known[key] = value

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nczarr_fsspec.errors import AccessDeniedError, FormatError, NCZarrError
-from nczarr_fsspec.filesystem_place import find_remote_file
+from nczarr_fsspec.filesystem_place import find_beside, find_remote_file
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import ByteSource, Known
 from nczarr_fsspec.rc import has_secret_for_all, load_rc
@@ -110,6 +110,10 @@ class RemoteVariable:
     options: OpenOptions
     path: str
     file_of: Callable[[RemoteFileBytes], DataFile] = DataFile
+
+    def beside(self, name: str) -> RemoteVariable | None:
+        found = find_beside(self.source, name)
+        return None if found is None else replace(self, source=found[0], known=found[1])
 
     async def open(self, pattern: Callable[[], MetadataPattern | None]) -> Opening | None:
         source = self.source

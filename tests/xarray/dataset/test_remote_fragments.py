@@ -6,9 +6,11 @@ import asyncio
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -16,12 +18,19 @@ import xarray as xr
 
 import nczarr_xarray  # noqa: F401 - registers the accessor
 from nczarr_fsspec.addresses import AddressPolicy
-from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, StoreError
+from nczarr_fsspec.errors import (
+    AccessDeniedError,
+    DatasetNotFoundError,
+    FormatError,
+    StoreError,
+)
+from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray.dataset.fragment_opener import Opening
 from nczarr_xarray.dataset.fragments import FragmentDatasets, FragmentReader
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.open_fragments import DatasetsOfFragments as Opener
-from nczarr_xarray.model import FragmentArray, Fragments
+from nczarr_xarray.dataset.open_fragments import RemoteVariable
+from nczarr_xarray.model import FragmentArray, FragmentPlace, Fragments
 from tests.support.realservers import RangeServer, range_server
 
 COUNT = 9
@@ -151,6 +160,164 @@ def test_a_file_that_changes(server: RangeServer) -> None:
     server.change("/large.nc")
     with pytest.raises(StoreError, match=r"has changed.*fragment \(0, 0\) of /tas"):
         found.read((slice(1, 2), ALL), points=False)
+
+
+def write_alike(folder: Path, number: int, stored: str) -> None:
+    """Write one of the files that differ in their data only."""
+    chunks = {"chunksizes": (1, 3), "zlib": True, "shuffle": True} if stored == "chunks" else {}
+    with netCDF4.Dataset(folder / f"a{number}.nc", "w") as file:
+        file.createDimension("time", 2)
+        file.createDimension("x", 3)
+        tas = file.createVariable("tas", "f4", ("time", "x"), **chunks)
+        tas[:] = np.arange(6).reshape(2, 3) + 100 * number
+
+
+class TestAlike:
+    """Small files that differ in their data are fetched one by one, and decoded together."""
+
+    count = 40
+    names = tuple(f"a{number}.nc" for number in range(count))
+
+    @pytest.fixture(params=["chunks", "plain"])
+    def folder(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+        for number in range(self.count):
+            write_alike(tmp_path, number, request.param)
+        return tmp_path
+
+    def test_any_selection(self, folder: Path) -> None:
+        values = whole(self.count)
+        with range_server(folder) as server:
+            found = reader(server.url, list(self.names))
+            for _ in range(2):
+                np.testing.assert_array_equal(found.read((ALL, ALL), points=False), values)
+            assert server.requests == self.count  # all bytes came with the first answers
+            key = (slice(1, None, 2), slice(1, 3))
+            np.testing.assert_array_equal(found.read(key, points=False), values[key])
+            points = (np.array([0, 79, 7, 7]), np.array([2, 1, 0, 1]))
+            np.testing.assert_array_equal(found.read(points, points=True), values[points])
+
+    def test_others_among_them(self, folder: Path) -> None:
+        for number in (3, 30, 31):  # classic, of more metadata, of another index of chunks
+            write(folder / f"a{number}.nc", number)
+        with netCDF4.Dataset(folder / "a20.nc", "a") as file:
+            file["tas"].setncattr("comment", "longer than what was there")
+        with range_server(folder) as server:
+            found = reader(server.url, list(self.names)).read((ALL, ALL), points=False)
+        np.testing.assert_array_equal(found, whole(self.count))
+
+    def test_one_that_is_gone(self, folder: Path) -> None:
+        (folder / "a35.nc").unlink()
+        with (
+            range_server(folder) as server,
+            pytest.raises(DatasetNotFoundError, match=r"a35\.nc: .*fragment \(35, 0\) of /tas"),
+        ):
+            reader(server.url, list(self.names)).read((ALL, ALL), points=False)
+
+    def test_one_that_is_cut_off(self, folder: Path) -> None:
+        path = folder / "a35.nc"
+        path.write_bytes(path.read_bytes()[:-1])
+        with (
+            range_server(folder) as server,
+            pytest.raises((FormatError, StoreError), match=r"fragment \(35, 0\) of /tas"),
+        ):
+            reader(server.url, list(self.names)).read((ALL, ALL), points=False)
+
+    @pytest.mark.parametrize("folder", ["chunks"], indirect=True)
+    def test_a_chunk_that_is_damaged(self, folder: Path) -> None:
+        path = folder / "a35.nc"
+        with h5py.File(path) as file:
+            start = file["tas"].id.get_chunk_info(1).byte_offset
+        data = bytearray(path.read_bytes())
+        data[start : start + 4] = b"\xff" * 4
+        path.write_bytes(data)
+        with range_server(folder) as server:
+            found = reader(server.url, list(self.names))
+            with pytest.raises(FormatError, match=r"fragment \(35, 0\) of /tas"):
+                found.read((ALL, ALL), points=False)
+            np.testing.assert_array_equal(found.read((slice(0, 70), ALL), points=False), whole(35))
+
+
+@pytest.mark.parametrize(
+    "base",
+    ["http://127.0.0.1:8000/folder/", "https://example.org/a%20b/", "s3://bucket/key/", ""],
+)
+@pytest.mark.parametrize("name", ["b.nc", "x-1_2+3.nc4"])
+def test_files_of_a_folder_are_found_like_the_first(base: str, name: str) -> None:
+    policy = AddressPolicy.of("http://127.0.0.1:8000/m.nca", allow=True)
+
+    def find(datasets: FragmentDatasets, file: str) -> RemoteVariable:
+        place = FragmentPlace(f"{base}{file}", "/g/tas", "")
+        found = datasets.find(place, entire=False)
+        assert isinstance(found, RemoteVariable)
+        return found
+
+    alone, after = (FragmentDatasets(own, Opener(open_with), policy, 0) for _ in range(2))
+    expected = find(alone, name)
+    find(after, "first.nc")
+    found = find(after, name)
+    for one in ("url", "identity", "location"):
+        assert getattr(found.source, one) == getattr(expected.source, one)
+    assert replace(found, source=expected.source) == expected
+    assert find(after, "first.nc").source.url.endswith("first.nc")
+
+
+def test_what_is_no_file_by_its_name_is_not_found_like_the_first() -> None:
+    datasets = FragmentDatasets(own, Opener(open_with), AddressPolicy.of("http://h/m.nca"), 0)
+    for name, is_file in {"a.nc": True, "b": False, "c.zarr": False, "d.nc": True}.items():
+        found = datasets.find(FragmentPlace(name, "tas", ""), entire=False)
+        assert (found is not None) is is_file
+
+
+def test_what_may_not_be_opened_is_not_found_like_the_first() -> None:
+    allow = ["http://other/folder/a.nc", "http://other/open/"]
+    policy = AddressPolicy.of("http://h/m.nca", allow=allow)
+    datasets = FragmentDatasets(own, Opener(open_with), policy, 0)
+    for address in ("folder/a.nc", "open/a.nc", "open/b.nc"):
+        place = FragmentPlace(f"http://other/{address}", "tas", "")
+        assert datasets.find(place, entire=False) is not None
+    with pytest.raises(AccessDeniedError):
+        datasets.find(FragmentPlace("http://other/folder/b.nc", "tas", ""), entire=False)
+
+
+def test_options_of_one_file_are_not_those_of_its_folder() -> None:
+    allow = {
+        "http://other/": {"headers": {"X": "all"}},
+        "http://other/f/b.nc": {"headers": {"X": "one"}},
+    }
+    policy = AddressPolicy.of("http://h/m.nca", allow=allow)
+    datasets = FragmentDatasets(own, Opener(open_with), policy, 0)
+    for name, value in {"a.nc": "all", "b.nc": "one", "c.nc": "all"}.items():
+        found = datasets.find(FragmentPlace(f"http://other/f/{name}", "tas", ""), entire=False)
+        assert isinstance(found, RemoteVariable)
+        assert found.source.location[0].storage_options["headers"]["X"] == value
+
+
+def test_rc_lines_of_one_file_are_not_those_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rc = tmp_path / "rc"
+    rc.write_text("[http://h/f/b.nc]HTTP.USERAGENT=one\n")
+    monkeypatch.setenv("NCRCENV_RC", str(rc))
+    monkeypatch.delenv("NCRCENV_IGNORE", raising=False)
+    datasets = FragmentDatasets(own, Opener(open_with), AddressPolicy.of("http://h/f/m.nca"), 0)
+    for name, agent in {"a.nc": None, "b.nc": "one", "c.nc": None}.items():
+        found = datasets.find(FragmentPlace(name, "tas", ""), entire=False)
+        assert isinstance(found, RemoteVariable)
+        headers = found.source.location[0].storage_options.get("headers", {})
+        assert headers.get("User-Agent") == agent
+
+
+def test_files_of_a_folder_are_closed_one_by_one(server: RangeServer) -> None:
+    server.set()
+    policy = AddressPolicy.of(f"{server.url}/m.nca")
+    datasets = FragmentDatasets(own, Opener(open_with), policy, 0)
+    found = [datasets.find(FragmentPlace(name, "tas", ""), entire=False) for name in names_of(3)]
+    first, *others = [one.source for one in found if isinstance(one, RemoteVariable)]
+    for source in (first, *others):
+        source.run(source.begin(None))
+    first.close()
+    for source in others:
+        assert source.run(source.fetch([Extent(0, 4)]))[0] == source.head[:4]
 
 
 def test_many_variables_at_a_time(server: RangeServer, root: Path) -> None:

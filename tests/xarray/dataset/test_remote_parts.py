@@ -30,6 +30,9 @@ class File:
 
     source = Loop()
 
+    def beside(self, name: str) -> RemoteFile | None:
+        raise AssertionError
+
     async def open(self, pattern: Callable[[], MetadataPattern | None]) -> Opening | None:
         raise AssertionError
 
@@ -50,7 +53,7 @@ def test_they_are_begun_before_all_are_found() -> None:
         begun.set()
         return True
 
-    with RemoteParts(read) as remote:
+    with RemoteParts(read, list) as remote:
         for number in range(3):
             remote.add(part(number), File())
         assert begun.wait(60)
@@ -61,17 +64,34 @@ def test_what_is_left() -> None:
     async def read(part: Part, found: Opening | RemoteFile) -> bool:
         return part.number % 2 == 0
 
-    with RemoteParts(read) as remote:
+    with RemoteParts(read, list) as remote:
         for number in range(10):
             remote.add(part(number), None if number == 4 else File())
         assert sorted(one.number for one in remote.left()) == [1, 3, 4, 5, 7, 9]
+
+
+def test_some_of_what_is_left_is_read_with_others() -> None:
+    async def read(part: Part, found: Opening | RemoteFile) -> bool:
+        return part.number % 2 == 0
+
+    together: list[list[int]] = []
+
+    def read_others(parts: list[Part]) -> list[Part]:
+        together.append([part.number for part in parts])
+        return [part for part in parts if part.number > 5]
+
+    with RemoteParts(read, read_others) as remote:
+        for number in range(10):
+            remote.add(part(number), None if number == 4 else File())
+        assert sorted(one.number for one in remote.left()) == [4, 7, 9]
+    assert sorted(together) == [[1], [3, 5], [7, 9]]
 
 
 def test_no_part_at_all() -> None:
     async def read(part: Part, found: Opening | RemoteFile) -> bool:
         return True
 
-    with RemoteParts(read) as remote:
+    with RemoteParts(read, list) as remote:
         assert remote.left() == []
 
 
@@ -88,7 +108,7 @@ def test_an_error_ends_the_others() -> None:
                 ended.set()
         return True
 
-    with RemoteParts(read) as remote:
+    with RemoteParts(read, list) as remote:
         for number in range(9):
             remote.add(part(number), File())
         with pytest.raises(ZeroDivisionError):
@@ -108,7 +128,7 @@ def test_no_more_than_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
         now -= 1
         return True
 
-    with RemoteParts(read) as remote:
+    with RemoteParts(read, list) as remote:
         for number in range(9):
             remote.add(part(number), File())
         remote.left()
