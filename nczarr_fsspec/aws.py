@@ -59,7 +59,7 @@ def storage_options(
 ) -> dict[str, Any]:
     """Return the keyword arguments with which ``fsspec.core.url_to_fs`` opens the base of `url`.
 
-    What is `given` always wins. An S3 URL gets besides: credentials (`choose_profile`,
+    Options that are `given` are kept. An S3 URL also gets credentials (`choose_profile`,
     `credentials`), region (`choose_region`) and endpoint. An HTTP URL gets the header for its user
     and password, and what rc files say (`http_options`). In a chain these go where fsspec looks
     for them, under the protocol of the last link. fsspec's own configuration (``FSSPEC_S3_KEY``

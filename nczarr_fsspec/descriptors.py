@@ -14,7 +14,7 @@ OPEN_FLAGS = sum(getattr(os, flag, 0) for flag in _FLAGS)
 
 
 def read_at(descriptor: int, start: int, stop: int) -> bytes:
-    """Bytes ``[start, stop)`` of an open file; fewer if it ends before `stop`."""
+    """Return the bytes ``[start, stop)`` of an open file; fewer if it ends before `stop`."""
     if stop <= start:
         return b""
     data = pread(descriptor, stop - start, start)
@@ -34,7 +34,7 @@ else:  # Windows: one file position a descriptor, so one reader at a time
     _lock = threading.Lock()
 
     def pread(descriptor: int, count: int, offset: int) -> bytes:
-        """Bytes from `offset` on; the position of other readers stays theirs."""
+        """Return bytes from `offset` on; a lock keeps other threads from moving the position."""
         with _lock:
             os.lseek(descriptor, offset, os.SEEK_SET)
             return os.read(descriptor, count)

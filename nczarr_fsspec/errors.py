@@ -8,7 +8,7 @@ from typing import Any
 
 
 class NCZarrError(Exception):
-    """A dataset is damaged, missing or out of reach.
+    """A dataset is damaged or missing, or cannot be reached.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ class KeyStore(ABC):
     steady : bool
         Whether its objects stay the same as long as it is open.
     elsewhere : bool
-        Whether bytes of them are in other files, of whose state it knows nothing.
+        Whether bytes of them are in other files, whose state is unknown.
     """
 
     url: str

@@ -137,14 +137,14 @@ def _resolve(
 
 
 def open_keystore(target: object, storage_options: Mapping[str, Any] | None = None) -> KeyStore:
-    """Open what must be a tree or a zip archive.
+    """Open a tree or a zip archive.
 
     Raises
     ------
     URLError, StoreError, ImportError
         As `resolve`.
     FormatError
-        If it is any other file.
+        If the target is another file.
     """
     opened = resolve(target, storage_options).data
     if isinstance(opened, ByteSource):

@@ -14,7 +14,7 @@ from nczarr_fsspec.transport.request import END
 
 
 class _Wanted(NamedTuple):
-    """A part that somebody waits for."""
+    """A part that a read waits for."""
 
     start: int
     stop: int

@@ -31,10 +31,10 @@ _AT_A_TIME = 16
 
 
 class ByteRangeFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """The files of another filesystem, read-only, each read a version that cannot change.
+    """The files of another filesystem, read-only; all bytes of an open file are of one version.
 
-    Paths are those of the filesystem below. What is opened is `ByteRangeFile`; how it caches
-    is its own business, so ``block_size``, ``cache_type`` and the like are ignored.
+    Paths are those of the filesystem below. An open file is a `ByteRangeFile`, which has its
+    own cache, so ``block_size``, ``cache_type`` and the like are ignored.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ def open_source(
     timeout: Timeout | None = None,
     tail: int = 0,
 ) -> RemoteBytes | LocalBytes:
-    """Open one file for verified reads of byte ranges; over a network with one request.
+    """Open one file for checked reads of byte ranges; a remote one with one request.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def open_source(
 
 
 def open_local(path: str | os.PathLike[str], shown: str | None = None) -> LocalBytes:
-    """Open a file of this machine; errors as `open_source`."""
+    """Open a local file; errors as of `open_source`."""
     return LocalFileBytes(path, shown)
 
 

@@ -258,7 +258,7 @@ class RangeReader:
             group.create_task(work())
 
     async def _fetch(self, extents: list[Extent]) -> list[memoryview]:
-        """Send one request in its turn; several if the server no longer takes so many extents."""
+        """Send one request when there is room; several if the server takes fewer extents."""
         ranges = self.source.limits.ranges
         if len(extents) > ranges:
             parts = [extents[at : at + ranges] for at in range(0, len(extents), ranges)]

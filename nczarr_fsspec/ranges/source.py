@@ -60,7 +60,7 @@ class ByteSource(ABC):
     size : int
         Of the file, in bytes.
     validator : str
-        What tells this version of the file from others (an entity tag, a time
+        What distinguishes this version of the file from others (an entity tag, a time
         and a size); ``""`` if nothing does.
     head : bytes
         The first bytes of the file, as many as opening it brought.
@@ -122,8 +122,8 @@ class RemoteBytes(ByteSource, OnLoop):
     Attributes
     ----------
     identity : str
-        Tells this file from all others, whatever its version; free of secrets.
-        ``""`` if that cannot be told.
+        What distinguishes this file, whatever its version, from all others; free of
+        secrets. ``""`` if nothing does.
     tail : bytes
         The last bytes of the file, if opening it brought these instead of the first.
     """

@@ -1,4 +1,4 @@
-"""Who the user is to each host: the credentials that were given for it, and no others.
+"""Logins: the credentials that were given for a host are sent to this host, and to no other.
 
 The storage option ``logins`` names hosts, ``netrc`` a file that does. An object of the package
 earthaccess may stand in their place; it is known by its attributes, so that the package itself is
@@ -125,7 +125,7 @@ class Logins:
 
     @cached_property
     def _netrc(self) -> Mapping[str, tuple[str, str, str]]:
-        """Lines of the netrc file, by host; its default, which names none, is for nobody."""
+        """Lines of the netrc file, by host; its default, which names no host, is for none."""
         if not self._netrc_file:
             return {}
         path = self._netrc_file

@@ -93,7 +93,7 @@ class Timeout:
 
     @classmethod
     def parse(cls, value: Any, shown: str) -> Timeout:
-        """Understand the storage option: seconds for the whole request, or names and numbers.
+        """Parse the storage option: seconds for the whole request, or numbers by name.
 
         Parameters
         ----------
@@ -180,7 +180,7 @@ class Clock:
     mark : float
         When so many bytes of the body have come, `came` has to be called.
     seen : Seen or None
-        What recorders are told of the try; None without recorders.
+        What recorders get of the try; None without recorders.
     """
 
     __slots__ = ("_due", "_end", "_left", "_limits", "_loop", "_timer", "mark", "seen")

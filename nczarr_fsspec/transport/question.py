@@ -33,7 +33,7 @@ class Question(Generic[T]):
 
     @contextmanager
     def asking(self) -> Iterator[asyncio.Future[T]]:
-        """Ask, for all that wait; those are told what the future gets, if it gets something."""
+        """Ask, for all that wait; they get the result of the future, if it has one."""
         asking = self._asking = asyncio.get_running_loop().create_future()
         try:
             yield asking

@@ -167,7 +167,7 @@ class RequestOptions:
         return bool(named or given or target.raw_user is not None)
 
     async def renewed(self, response: aiohttp.ClientResponse, said: str | None) -> bool:
-        """Tell whether a host that refuses what it was told can be told something else."""
+        """Tell whether there are other credentials for a host that refused the ones it got."""
         if said is None or response.status not in (401, 403):
             return False
         return await self.logins.renewed(response.url, said)

@@ -41,7 +41,7 @@ class Route:
     whole : bytes or None
         All of the file, once its server has sent that instead of a range.
     question : Question
-        Where the file is, which one request asks for all that want to know.
+        Where the file is: one request asks for all readers.
     """
 
     def __init__(self, ranges: int, max_whole: int) -> None:
@@ -119,7 +119,7 @@ class Route:
             self.target = None
 
     def forget(self) -> None:
-        """Let go of the file."""
+        """Drop the content of the file, if all of it was read."""
         self.whole = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class Form:
         raise UnusualError
 
     async def _address(self, key: str) -> tuple[URL, dict[str, str]]:
-        """URL and headers of a request for `key`."""
+        """Return the URL and headers of a request for `key`."""
         try:
             url = URL(self.base + quote(key, safe="/~"), encoded=True)
         except UnicodeEncodeError:
@@ -210,7 +210,7 @@ async def forms_of(fs: S3FileSystem, bucket: str) -> Forms | None:
 
 
 def condition(request: Request) -> dict[str, str]:
-    """Headers that ask for an object of one version only, or of another than one."""
+    """Return the headers of a request for one version of an object only, or for another one."""
     headers = {}
     if request.version is not None and request.version.etag:
         headers["If-Match"] = request.version.etag

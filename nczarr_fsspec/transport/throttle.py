@@ -67,7 +67,7 @@ class Throttle:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def cap(self, most: int) -> None:
-        """Never allow more than `most`."""
+        """Set a bound of `most` for the requests in flight."""
         self._most = min(self._most, most)
         self._change(min(self.limit, most))
 
@@ -82,8 +82,8 @@ class Throttle:
         Raises
         ------
         StoreError
-            If `ATTEMPTS` tries failed, if it took too long, or if the server wants to be left
-            alone for long.
+            If `ATTEMPTS` tries failed, if it took too long, or if the server asks for a
+            long pause.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # at first, and after a fork

@@ -52,7 +52,7 @@ class Watch:
 
     @contextmanager
     def one_try(self, nbytes: int = 0) -> Iterator[Seen]:
-        """See what happens meanwhile as one try, of which so many bytes are known."""
+        """Record what happens meanwhile as one try, of which so many bytes are known."""
         seen = Seen(nbytes=nbytes)
         token = SEEN.set(seen)
         began, error = recording.now(), ""

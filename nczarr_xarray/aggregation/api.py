@@ -62,10 +62,10 @@ def aggregate(
     output_options: Mapping[str, Any] | None = None,
     callback: Callback | None = None,
 ) -> None:
-    """Write an aggregation of files: a master that holds the coordinates, and says where data are.
+    """Write an aggregation of files: a master with their coordinates and the places of their data.
 
-    Of the files, metadata and coordinates are read, and no other data. Their order follows from
-    the coordinates of the dimensions along which they differ.
+    Only metadata and coordinates of the files are read. Their order follows from the
+    coordinates of the dimensions along which they differ.
 
     Parameters
     ----------
@@ -79,15 +79,15 @@ def aggregate(
     dim
         The dimension, or several, along which the files follow each other; by default those
         whose coordinates differ. Needed where there is no coordinate: then the files follow each
-        other as they are given. It may be a new one, for which each file has one step.
+        other as they are given. It may be in no file: then each file becomes one step of it.
     append
-        Add the files to the aggregation at `output`; of its present files, none is read.
+        Add the files to the aggregation at `output`, whose present files are not read.
     storage_options
         For fsspec, of the files.
     progress
         Show a progress bar.
     callback
-        A callback of fsspec that is told of the progress (`fsspec.callbacks`).
+        A callback of fsspec that gets the progress (`fsspec.callbacks`).
     cfa_version
         ``"1.13"`` (default): the aggregation variables of CF-1.13. ``"0.6.2"``: CFA-0.6.2.
         ``"0.4"``: CFA-0.4. With `append`, what is there stays.
@@ -98,7 +98,7 @@ def aggregate(
         those that are there.
     gaps
         ``"raise"``: refuse steps from one file to the next that are longer than usual, and parts
-        without a file. ``"allow"`` (default): take them; a warning tells of parts without a file.
+        without a file. ``"allow"`` (default): take them, and warn of parts without a file.
     overwrite
         Replace what is at `output`.
     relative
@@ -111,8 +111,8 @@ def aggregate(
     Raises
     ------
     ExportError
-        Naming the file that does not fit, and the difference: variables, types, units,
-        calendars, dimensions, coordinates, overlaps.
+        If the files do not fit together: the error names the files and the difference
+        (variables, types, units, calendars, dimensions, coordinates, overlaps).
     DatasetExistsError
         If something is at `output` that must not be replaced.
     NCZarrError
@@ -186,7 +186,7 @@ def convert_references(
 ) -> None:
     """Write an aggregation in another version of the convention, or as references.
 
-    Its files are opened only if references are read or written, whose chunks have to be found.
+    The files are opened only if references are read or written, to find their chunks.
 
     Parameters
     ----------
@@ -202,8 +202,8 @@ def convert_references(
     Raises
     ------
     ExportError
-        If `source` is no aggregation of files, or cannot be said in another way. The error names
-        the reference by which an array is not made of whole variables of files.
+        If `source` is no aggregation of files, or has something that `output` cannot express. If
+        an array of references is not made of whole variables, the error names a reference.
     DatasetExistsError
         If something is at `output` that must not be replaced.
     NCZarrError

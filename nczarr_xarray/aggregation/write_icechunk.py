@@ -215,7 +215,7 @@ def _service(
 
 
 def _told(version: FileVersion) -> dict[str, Any]:
-    """Return what Icechunk is told of the version of a file."""
+    """Return the version of a file in the form that Icechunk stores."""
     if version.etag.startswith('"'):  # a weak tag is no condition of a request
         return {"etag_checksum": version.etag}
     modified = moment(version.modified)

@@ -134,7 +134,7 @@ def loads_in_turn() -> Iterator[tuple[Variable, _Load]]:
     """Yield the variables that xarray reads one by one, if that is what it does in this thread.
 
     That is, if `Dataset.load` (of which `compute` and `DataArray.load` make use), `DataTree.load`
-    or what writes datasets has called. Nobody is told otherwise: only their frames know.
+    or what writes datasets has called. Only their frames have this information.
     """
     announced = _announced.get()
     if announced:

@@ -23,23 +23,23 @@ T = TypeVar("T", xr.Dataset, xr.DataArray)
 
 
 def state(target: Any, storage_options: Mapping[str, Any] | None = None) -> str:
-    """Tell the state of a dataset: a text that is another one after every change of it.
+    """Return the state of a dataset, a text that is different after every change.
 
-    What was read between two calls that return the same is all of one state.
-    Changes made with this package count, of whatever they are (values, appends,
-    variables, a new dataset in place of the old one). Other programs change
-    datasets piece by piece, which cannot be told.
+    Data that were read between two calls with equal results are all of one state.
+    All changes by this package count (values, appends, variables, a new dataset in
+    place of the old one). Other programs change datasets piece by piece; their
+    changes cannot be noticed.
 
     Parameters
     ----------
     target, storage_options
         As for `xarray.open_dataset` with this engine. Of one classic or HDF5 file
-        it is the state of the file, as far as that can be told.
+        the result is the state of the file, as far as its time or entity tag shows it.
 
     Raises
     ------
     StoreError
-        If it cannot be looked at.
+        If the dataset cannot be read.
     """
     return _look(target, storage_options)[1]
 
@@ -53,21 +53,21 @@ def load_dataset(
 ) -> T | xr.Dataset:
     """Open a dataset, load it and close it, with all values of one state of it.
 
-    It is `xarray.load_dataset`, done again if the dataset was changed meanwhile.
+    Do as `xarray.load_dataset`, and load again if the dataset was changed meanwhile.
 
     Parameters
     ----------
     target, storage_options
         As for `state`.
     select
-        Takes the dataset and returns what is to be loaded of it; by default everything.
+        A function from the dataset to the part of it that is loaded; by default everything.
     options
         As for `xarray.open_dataset`.
 
     Raises
     ------
     NCZarrError
-        If it cannot be read; `StoreError` too if it was changed during every attempt.
+        If the dataset cannot be read. `StoreError` also if it was changed during every attempt.
     """
     for _ in range(ATTEMPTS):
         before = _look(target, storage_options)

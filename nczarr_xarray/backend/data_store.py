@@ -112,7 +112,7 @@ def as_tree(datasets: dict[str, xr.Dataset]) -> xr.DataTree:
 
 
 class NCZarrDataStore(AbstractDataStore):
-    """One group, as xarray's decoding wants to see it.
+    """One group, in the form that xarray's decoding needs.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """Arrays that are read when xarray indexes them: remote ones together, where it wants several.
 
-xarray loads the variables of a dataset one after the other, and a backend is not told which ones.
-So the first read looks up the stack for who asked (`loads_in_turn`). If that is about to read
-other variables of the network, too, all of them are read at once and handed to xarray, which finds
-them loaded when their turn comes. Nothing is kept here, and nothing is read that was not asked for:
+xarray loads the variables of a dataset one after the other, and does not tell a backend which ones.
+So the first read looks up the stack for the call that it is part of (`loads_in_turn`). If the call
+will read other remote variables, too, all of them are read at once and given to xarray, which finds
+them loaded later. Nothing is kept here, and nothing is read that was not asked for:
 it all happens within one call of `Dataset.load`, or of what writes a dataset.
 """
 
@@ -91,7 +91,7 @@ class _Loading(NamedTuple):
     selection: Selection
 
     def finish(self, values: np.ndarray | BaseException) -> None:
-        """Have xarray decode and keep the values; of an error nothing: its turn will show it."""
+        """Let xarray decode and keep the values; later, reading the variable raises an error."""
         if not isinstance(values, BaseException):
             # StopIteration when it is loaded, or whatever decoding raises
             with suppress(Exception):
@@ -99,7 +99,7 @@ class _Loading(NamedTuple):
 
 
 def _wanted_besides(asked: NCZarrArray) -> Iterator[_Loading]:
-    """Begin to load variables that xarray will ask for after this one."""
+    """Begin to load the variables that xarray will read after this one."""
     remote = loop_of(asked.reader.store)
     if remote is None:
         return
@@ -122,7 +122,7 @@ def _wanted_besides(asked: NCZarrArray) -> Iterator[_Loading]:
 
 
 def _first_asked(loading: Coroutine[Any, Any, Any]) -> Selection | None:
-    """Run a coroutine of xarray up to where it reads; None if it fails, as its turn will show."""
+    """Run a coroutine of xarray up to where it reads; None if it fails, as the read will, too."""
     token = _only_asked.set(True)
     try:
         selection: Selection = loading.send(None)

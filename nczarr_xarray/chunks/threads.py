@@ -71,7 +71,7 @@ class _Pool:
         return helpers
 
     def leave(self, *, callers: int = 0, helpers: int = 0) -> None:
-        """They have read."""
+        """Note that a read has ended."""
         with self.lock:
             self.callers -= callers
             self.helpers -= helpers
@@ -192,7 +192,7 @@ class _Team(Generic[T]):
         return 0
 
     def hire(self, most: int) -> None:
-        """Let up to `most` threads help."""
+        """Start up to `most` threads of the pool."""
         if most > 0:
             self._expected = count = _pool.hire(most)
             with suppress(RuntimeError):  # no thread can be started, or Python is about to end
@@ -212,7 +212,7 @@ class _Team(Generic[T]):
             self._helping += 1
         try:
             room = processors()
-            # callers come first: where dask's threads read, ours would only take turns with them
+            # threads of callers are enough: with dask's, those of the pool would only compete
             while _pool.callers + _pool.helpers <= room and (batch := self._take()):
                 self._function(batch)
         except BaseException as error:  # noqa: BLE001 - raised by the caller

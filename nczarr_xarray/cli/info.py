@@ -81,7 +81,7 @@ def _print_faults(hierarchy: Hierarchy, style: Style) -> int:
 
 
 def _coloured() -> bool:
-    """Whether standard output shows colours, and the user wants them (no-color.org)."""
+    """Tell whether standard output shows colours and ``NO_COLOR`` is not set (no-color.org)."""
     dumb = os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not dumb and not os.environ.get("NO_COLOR")
 

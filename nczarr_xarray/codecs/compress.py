@@ -186,6 +186,6 @@ def _level(config: CodecConfig) -> int:
 
 
 def of_elements(make: Callable[[CodecConfig, int], Step]) -> Encode:
-    """Return an `Encode` of a function that wants to know the size of an element."""
+    """Return an `Encode` of a function that needs the size of an element."""
     # (objects have become bytes of no known structure)
     return lambda config, array: make(config, 1 if array.dtype.hasobject else array.dtype.itemsize)

@@ -43,7 +43,7 @@ _ours_alone: threading.Lock | None = None
 
 
 def _leave_dead_lock() -> None:
-    """In the child of a fork, do without xarray's lock if a thread that is not there has it.
+    """Replace xarray's lock in the child of a fork if it is held by a thread of the parent.
 
     libhdf5 itself is in order, for h5py sees to it that none of its calls is cut by a fork.
     """

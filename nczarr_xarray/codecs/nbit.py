@@ -1,7 +1,7 @@
 """n-bit of HDF5: of each number only the bits that count are stored, the highest first.
 
-Its parameters, which libhdf5 believes, are: how many there are, whether there is nothing to do,
-the number of elements, and what an element is made of (libhdf5 2.0, observed): 1 a number (bytes,
+Its parameters, which libhdf5 does not check, are: their number, whether there is nothing to do, the
+number of elements, and what an element is made of (libhdf5 2.0, observed): 1 a number (bytes,
 order, bits that count, bits below them), 2 an array (bytes, its elements), 3 a structure (bytes,
 number of fields, and of each its place and what it is made of), 4 anything else (bytes).
 """

@@ -111,13 +111,13 @@ def round_decimals(values: np.ndarray, least_significant_digit: int) -> np.ndarr
 
 
 def _tail(dtype: np.dtype, count: Any) -> Any:
-    """Numbers whose lowest `count` bits are set."""
+    """Return numbers whose lowest `count` bits are set."""
     one = dtype.type(1)
     return (one << np.asarray(count).astype(dtype)) - one
 
 
 def _granular_bits(flat: np.ndarray, digits: int) -> np.ndarray:
-    """Bits of the significand that hold so many decimal digits, value by value.
+    """Return the bits of the significand that hold so many decimal digits, value by value.
 
     The formulas are those of Delaunay, Couturier and Gailly, "Evaluation of lossless and lossy
     algorithms for the compression of scientific datasets in netCDF-4 or HDF5 files" (Geosci. Model

@@ -119,7 +119,7 @@ def _szip_options(config: CodecConfig) -> dict[str, Any]:
 
 
 def _blosc_options(config: CodecConfig) -> dict[str, Any]:
-    """As a filter of HDF5, blosc fails on what it cannot make smaller: zlib instead."""
+    """Return zlib for blosc, which as a filter of HDF5 fails on data that it cannot compress."""
     return {"compression": "zlib", "complevel": 4, "shuffle": config["shuffle"] != 0}
 
 
@@ -316,7 +316,7 @@ def step_of(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
 
 
 def as_zarr(config: CodecConfig) -> CodecConfig:
-    """Say a codec in the words of Zarr, also if it cannot be undone; unchanged if Zarr has none."""
+    """Return a codec as Zarr spells it, even if it cannot be undone; unchanged if Zarr has none."""
     row = codec_of_filter(config["filter"]) if "filter" in config else None
     if row is None or row.hdf5 is None or not row.zarr:
         return config

@@ -269,7 +269,7 @@ def _read_tree(reading: Reading, mode: frozenset[str], options: OpenOptions) -> 
 
 
 def always_changing(attempts: int) -> str:
-    """Say that a dataset was never the same at the beginning and the end of a reading."""
+    """Return the error for a dataset that changed during each attempt to read it."""
     return (
         f"was changed by its writers during each of {attempts} attempts to read it; try again "
         "when they write less often"

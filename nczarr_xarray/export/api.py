@@ -56,12 +56,12 @@ def to_nczarr(
     """Write a dataset, an array or a tree as NCZarr, or as pure Zarr 2.
 
     The target changes in one step, when everything has been written, or
-    not at all. Everything that cannot be stored is found before that.
+    not at all. Everything that cannot be stored is an error before that.
 
     Parameters
     ----------
     obj
-        A DataArray is written as xarray's `to_netcdf` writes it.
+        The data. A DataArray is written as xarray's `to_netcdf` writes it.
     target
         A path, a netCDF URL, any fsspec URL that can be written, a mapper or
         mapping, or a zarr-python Store. ``.zip`` or ``#mode=zip`` makes an
@@ -116,7 +116,7 @@ def to_nczarr(
     progress
         Show a progress bar.
     callback
-        A callback of fsspec that is told of the progress (`fsspec.callbacks`).
+        A callback of fsspec that gets the progress (`fsspec.callbacks`).
 
     Returns
     -------

@@ -209,7 +209,7 @@ class Existing:
 
 
 def _release(opened: Opened) -> frozenset[str]:
-    """Give the arrays free whose chunks are not all there; return their paths."""
+    """Clear the errors of arrays with missing chunks; return the paths of these arrays."""
     found = []
     for group in opened.hierarchy.root.walk():
         for variable in group.variables.values():

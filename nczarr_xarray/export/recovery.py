@@ -18,10 +18,10 @@ from nczarr_xarray.export.write_target import WriteTarget
 
 
 def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> None:
-    """Finish or remove what writers of a dataset left when they died.
+    """Finish or remove what dead writers of a dataset have left behind.
 
     A change that had become valid is carried out; all other staged objects are
-    removed. The next writer does the same if it can see that the other one is
+    removed. The next writer does the same if it can find out that the other one is
     dead. Call this function if that writer ran on another machine, or before a
     restart of this one. No process may write to the dataset meanwhile.
 

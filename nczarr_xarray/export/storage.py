@@ -144,7 +144,7 @@ def storage(request: StorageRequest, profile: Profile) -> ChunkedArray:
 
 
 def valid_keys() -> frozenset[str]:
-    """Everything that `encoding` may hold."""
+    """Return all keys that `encoding` may have."""
     used = CF_KEYS | encoding_keys() | _ZARR_KEYS | _CHUNK_KEYS | _VALUE_KEYS
     return used | {"endian", "preferred_chunks"}
 

@@ -54,7 +54,7 @@ AS_IT_IS = WriteOptions()
 
 
 def decide(target: Any, options: WriteOptions) -> tuple[WriteTarget, Profile, WriteOptions]:
-    """Decide where to write, and as what; the mode words of a URL and the options have a say.
+    """Decide where to write, and as what; by the mode words of a URL and the options.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a format is, and what it is told of a dataset."""
+"""What a format is, and what it gets of a dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SNIFFED = 512
 
 @dataclass(slots=True)
 class Source:
-    """What a format is told of a dataset.
+    """What a format gets to recognise and read a dataset.
 
     Attributes
     ----------

@@ -78,7 +78,7 @@ def upgrade(
     compat
         The netCDF-C release that must be able to read it: ``"4.9.3"``, ``"4.9.2"`` or ``"4.8.1"``.
     dry_run
-        Only find out what would change.
+        Find out what would change, and change nothing.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def upgrade(
     Raises
     ------
     ExportError
-        If something cannot be said in that form; it lists all of it, and nothing is written.
+        If that release cannot read something. The error lists everything, and nothing is written.
     ConflictError
         If another writer is at work.
     NCZarrError

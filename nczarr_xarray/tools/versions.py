@@ -13,12 +13,12 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def show_versions(file: TextIO | None = None) -> None:
-    """Print the versions of Python, the system, and the packages that are used if they are there.
+    """Print the versions of Python, of the system, and of the packages that this one can use.
 
     Parameters
     ----------
     file
-        Where to; by default standard output.
+        The file to print to; by default standard output.
     """
     for name, found in versions().items():
         print(f"{name}: {found}", file=file or sys.stdout)

@@ -64,8 +64,8 @@ def references(target: Any, storage_options: Mapping[str, Any] | None = None) ->
     Parameters
     ----------
     target
-        Path or URL of a file. Others must be able to open it: a local one goes by its
-        absolute path.
+        Path or URL of a file that other programs can open. The references have the absolute
+        path of a local file.
     storage_options
         For fsspec. They are not part of the references, and a reader of these has to give
         them again (``remote_options``).
@@ -74,21 +74,21 @@ def references(target: Any, storage_options: Mapping[str, Any] | None = None) ->
     -------
     dict
         References of kerchunk's version 1, for fsspec's "reference" filesystem: ``{"version":
-        1, "refs": {key: text | "base64:..." | [url, offset, size]}}``. Chunks that Zarr 2 has
-        other codecs or no form for are decoded and inside, as are tiny ones.
+        1, "refs": {key: text | "base64:..." | [url, offset, size]}}``. Tiny chunks, and
+        those that Zarr 2 cannot hold as they are stored, are decoded and put into the references.
 
     Raises
     ------
     URLError
-        If `target` is none that others can open, or its URL holds secrets.
+        If other programs cannot open `target`, or its URL holds secrets.
     FormatError, StoreError
-        If it is no such file, or cannot be read.
+        If `target` is neither a classic nor an HDF5 file, or cannot be read.
 
     Warns
     -----
     NCZarrWarning
-        For each variable that is left out, because too much of it would have to be inside, or
-        as Zarr cannot have it.
+        For each variable that is left out, because Zarr cannot hold it, or because too many
+        of its bytes would have to be in the references.
     """
     found = find_references(target, storage_options)
     for problem in found.problems:

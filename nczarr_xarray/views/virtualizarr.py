@@ -34,9 +34,9 @@ _Existing = tuple[np.ndarray, ChunkTable]
 
 @dataclass(frozen=True)
 class NCZarrParser:
-    """Parses classic netCDF and HDF5 files for VirtualiZarr: a ``parser`` of its functions.
+    """A ``parser`` of classic netCDF and HDF5 files for the functions of VirtualiZarr.
 
-    The index of a remote file is read in few rounds of requests, whatever the file has.
+    The index of a remote file is read in few read rounds.
 
     Parameters
     ----------

@@ -77,11 +77,11 @@ class Claim:
         self.place.store.put(self.key, self._document(new, old))
 
     def forget(self) -> None:
-        """Let the next writer find out what became of this one."""
+        """Leave the claim to the next writer, which finds out how far this one came."""
         AT_WORK.discard(self.name)
 
     def release(self) -> None:
-        """Let others write."""
+        """Remove the claim, so that other writers can begin."""
         self.forget()
         self.place.store.delete([self.key])
 

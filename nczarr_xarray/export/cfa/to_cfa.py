@@ -65,8 +65,8 @@ def to_cfa(
         Bytes of the largest fragment before compression, or text such as ``"50MB"``, which is
         the default unless S3netCDF4's configuration has another.
     subarray_shape
-        Lengths of fragments instead: by dimension, of the variables that have one of them; or
-        for all dimensions, of the variables that have as many.
+        Lengths of fragments, in place of `max_object_size`: a mapping by dimension, for variables
+        that have one of these; or a tuple, for variables of as many dimensions.
     fragment_format
         ``"netCDF4"``, ``"netCDF3"`` or ``"NCZarr"``; by default what the master is.
     mode
@@ -82,7 +82,7 @@ def to_cfa(
     progress
         Show a progress bar.
     callback
-        A callback of fsspec that is told of the progress (`fsspec.callbacks`).
+        A callback of fsspec that gets the progress (`fsspec.callbacks`).
     encoding
         By variable, with the names of netCDF4 or of Zarr.
     unlimited_dims
@@ -92,7 +92,7 @@ def to_cfa(
         (``data_tas_[5].nc``), as by S3netCDF4 2 or 0.1.
     relative
         Whether the master states addresses relative to itself, so that both can be moved
-        together. By default it does, but for CFA-0.4, whose programs need absolute ones.
+        together. By default it does, except in CFA-0.4, whose readers need absolute ones.
     create
         With `append_dim`: write a new aggregation where there is none. What `encoding` and
         `unlimited_dims` say is for that.

@@ -70,7 +70,7 @@ class ChunkGrid:
         return self.frame.error(self.path, reason)
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
-        """Scaled offsets of chunks, one row for each dimension."""
+        """Return the scaled offsets of chunks, one row for each dimension."""
         return np.stack(np.unravel_index(ids, self.counts))
 
     def numbers(self, scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

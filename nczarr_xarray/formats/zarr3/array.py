@@ -185,7 +185,7 @@ def array_in(store: Any, path: str, metadata: dict[str, Any]) -> Any:
 
 @contextmanager
 def _quiet(metadata: dict[str, Any]) -> Iterator[None]:
-    """Leave out zarr-python's warning of the type of char: who writes it is told."""
+    """Leave out zarr-python's warning of the type of char: writing it has a warning of its own."""
     if metadata.get("data_type") != _CHAR:
         yield
         return

@@ -64,18 +64,18 @@ def compare(
     variables
         Paths of the variables to compare, with what belongs to them; None for everything.
     sample
-        How many blocks of each variable to compare, instead of all; always the same ones.
+        Number of blocks of each variable to compare, always the same ones; None for all.
     tolerance
         How much numbers may differ: ``0.01``, or ``"1%"`` of their magnitude.
     encoding
         Whether chunks, codecs and byte order are compared as well.
     callback
-        A callback of fsspec that is told of the progress (`fsspec.callbacks`).
+        A callback of fsspec that gets the progress (`fsspec.callbacks`).
 
     Returns
     -------
     Comparison
-        Its `equal` is the answer; printed, it is a report.
+        `equal` says whether the datasets are equal; ``print`` shows the report.
 
     Raises
     ------

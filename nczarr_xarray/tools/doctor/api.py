@@ -44,7 +44,7 @@ def doctor(
     replace: Mapping[str, str] | None = None,
     allow: Allow = None,
 ) -> Report:
-    """Examine the layout of a dataset, and predict what reads of it take over a network.
+    """Examine the layout of a dataset, and predict how long reads take over a network.
 
     Only metadata are read, the index of all chunks among them; of a remote tree also the lengths
     of some chunks.
@@ -54,7 +54,7 @@ def doctor(
     target
         Whatever `nczarr_xarray.open_hierarchy` opens; or what xarray opened from it.
     variable
-        The path of the variable that reads are predicted of; by default the largest.
+        The path of the variable whose reads are predicted; by default the largest.
     latency
         Of the network, in seconds from a request to the first byte of its answer.
     bandwidth

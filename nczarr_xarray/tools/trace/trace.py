@@ -104,11 +104,11 @@ class Trace:
 
 @contextmanager
 def trace() -> Iterator[Trace]:
-    """Record the requests of this process that are answered meanwhile, of all its threads.
+    """Record the requests of all threads of this process, as long as the context is open.
 
-    Recorded is what this package reads and writes at other places, whatever asks for it, and what
-    processes do that are started meanwhile on this machine, such as dask's workers. Not recorded
-    are local files, and other processes.
+    Requests of this package to remote files and stores are recorded, also those of processes that
+    are started meanwhile on this machine, such as dask's workers. Local files and other processes
+    are not recorded.
 
     Examples
     --------

@@ -88,12 +88,12 @@ def validate(
     Returns
     -------
     tuple of Finding
-        The dataset is sound if all of them are notes.
+        The findings. The dataset is sound if all of them are notes.
 
     Raises
     ------
     NCZarrError
-        If there is no dataset, or it is out of reach.
+        If there is no dataset, or it cannot be reached.
     """
     with closing(Subject.open(target, storage_options, replace=replace, allow=allow)) as subject:
         asked = (check for check in CHECKS if data or not check.reads_data)
