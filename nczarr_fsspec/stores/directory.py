@@ -25,7 +25,7 @@ _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EIL
 
 
 class DirectoryStore(LocalStore):
-    """Keys are the paths of files below one directory.
+    """A store of the files below one directory; their paths are the keys.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ from nczarr_fsspec.transport.request import END, Extent, Request
 
 
 class FsspecStore(RemoteStore):
-    """Keys are the paths below one root of a filesystem that has to be waited for.
+    """A store of the files below one root of a remote filesystem; their paths are the keys.
 
     Parameters
     ----------

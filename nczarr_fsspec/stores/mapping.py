@@ -12,7 +12,7 @@ from nczarr_fsspec.stores.names import child_names
 
 
 class MappingStore(LocalStore):
-    """Keys and bytes of any mapping.
+    """A store of the items of a mapping.
 
     Parameters
     ----------

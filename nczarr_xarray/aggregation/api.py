@@ -83,7 +83,7 @@ def aggregate(
     append
         Add the files to the aggregation at `output`, whose present files are not read.
     storage_options
-        For fsspec, of the files.
+        Options of the filesystem of the files (fsspec).
     progress
         Show a progress bar.
     callback
@@ -106,7 +106,7 @@ def aggregate(
         all can be moved together. By default it does, but not in CFA-0.4: S3netCDF4 looks for
         relative ones in the working directory.
     output_options
-        For fsspec, of `output`; by default `storage_options` if it is a URL.
+        Options of the filesystem of `output`; by default `storage_options` if it is a URL.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def convert_references(
     source
         Path or URL of a master, or of kerchunk references whose arrays are variables of files.
     storage_options
-        For fsspec, of `source`.
+        Options of the filesystem of `source` (fsspec).
     output, cfa_version, format, overwrite, relative, output_options
         As of `aggregate`.
     replace, allow

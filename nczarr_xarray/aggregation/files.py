@@ -37,7 +37,7 @@ class Wanted:
     names, scalars
         See `nczarr_xarray.aggregation.summary.describe`.
     storage_options
-        For fsspec.
+        Options of the target's filesystem (fsspec).
     """
 
     names: frozenset[str] = frozenset()

@@ -32,7 +32,7 @@ class Source(NamedTuple):
     version
         What it is: Icechunk refuses to read another.
     options
-        For fsspec.
+        Options of the target's filesystem (fsspec).
     """
 
     version: FileVersion

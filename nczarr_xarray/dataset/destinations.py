@@ -17,7 +17,7 @@ def find_destination(target: Any, storage_options: Mapping[str, Any] | None = No
     target
         Whatever `nczarr_fsspec.destination.open_destination` takes, or a zarr-python Store.
     storage_options
-        For fsspec.
+        Options of the target's filesystem (fsspec).
     """
     if "zarr" in sys.modules:  # else there can be no Store
         from zarr.abc.store import Store

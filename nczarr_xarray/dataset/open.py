@@ -62,14 +62,14 @@ def open_hierarchy(
     target
         Whatever `nczarr_fsspec.open_keystore` takes, or a zarr-python Store.
     group
-        Path of the group wanted; None for the root.
+        Path of the wanted group; None for the root.
     tree
-        Whether the groups below it are wanted too.
+        Whether the groups below it are wanted, too.
     storage_options
-        For fsspec.
+        Options of the target's filesystem (fsspec).
     consolidated
-        True: ``.zmetadata`` must be there and is trusted. False: it is not
-        looked at. None: it is used if it saves round trips and agrees with
+        True: ``.zmetadata`` must exist, and is used without a check. False: it
+        is not used. None: it is used if it saves round trips and agrees with
         the root objects, and each variable is checked when it is read.
     anonymous_prefix
         See `nczarr_xarray.formats.nczarr.build.Naming`.
@@ -78,6 +78,11 @@ def open_hierarchy(
         other processes when it is closed; made if it is not there.
     replace, allow
         Of an aggregation: see `nczarr_fsspec.addresses.AddressPolicy.of`.
+
+    Returns
+    -------
+    Opened
+        The open dataset, with its metadata as `hierarchy`; close it, or use it in ``with``.
 
     Raises
     ------

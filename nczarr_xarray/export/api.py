@@ -110,7 +110,7 @@ def to_nczarr(
         Write pure Zarr, and only what every reader of Zarr 2 has: no filters
         (shuffling is one), and of compressors zlib and blosc.
     storage_options
-        For fsspec.
+        Options of the target's filesystem (fsspec).
     write_inherited_coords
         For a tree: write inherited coordinates in every group.
     progress

@@ -67,8 +67,8 @@ def references(target: Any, storage_options: Mapping[str, Any] | None = None) ->
         Path or URL of a file that other programs can open. The references have the absolute
         path of a local file.
     storage_options
-        For fsspec. They are not part of the references, and a reader of these has to give
-        them again (``remote_options``).
+        Options of the target's filesystem (fsspec). They are not part of the references: give
+        them again to read these (``remote_options``).
 
     Returns
     -------

@@ -45,7 +45,7 @@ def open_store(
     target
         A path, URL, file or store, as for ``xarray.open_dataset(..., engine="nczarr")``.
     storage_options
-        For fsspec.
+        Options of the target's filesystem (fsspec).
     replace, allow
         Of an aggregation: see `nczarr_fsspec.addresses.AddressPolicy.of`.
 

@@ -39,7 +39,7 @@ class MasterPlace:
     file
         The master, or the tree that it is.
     storage_options
-        For fsspec.
+        Options of the target's filesystem (fsspec).
     """
 
     file: FilePlace

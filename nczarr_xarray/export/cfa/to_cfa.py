@@ -78,7 +78,7 @@ def to_cfa(
         The part that `obj` replaces: slices by dimension, ``"auto"`` to find it by the labels
         of one dimension or of all. Fragments of which it has a part are read and written anew.
     storage_options
-        For fsspec.
+        Options of the target's filesystem (fsspec).
     progress
         Show a progress bar.
     callback

@@ -65,6 +65,11 @@ def doctor(
     storage_options, replace, allow
         As of `nczarr_xarray.open_hierarchy`.
 
+    Returns
+    -------
+    Report
+        The findings, and the predicted requests, bytes and seconds of each read.
+
     Raises
     ------
     NCZarrError

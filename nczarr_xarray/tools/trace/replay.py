@@ -31,7 +31,7 @@ def replay(
     url
         The place of what the records have in common: of the file, or of the tree.
     storage_options
-        For fsspec.
+        Options of the target's filesystem (fsspec).
 
     Raises
     ------

@@ -89,7 +89,7 @@ class Trace:
         url
             Of the same file; of the same tree if the requests are for several files.
         storage_options
-            For fsspec.
+            Options of the target's filesystem (fsspec).
         """
         with trace() as again:
             replay(self.records, url, storage_options)
