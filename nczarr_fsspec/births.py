@@ -10,9 +10,11 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-#: Of ``linux/stat.h``: relative paths count from the working directory; the bit of the time; bytes
-#: of the structure, and where in it the bits and the time are.
-_CURRENT, _BIRTH, _SIZE, _AT = -100, 0x800, 256, 80
+#: Of ``linux/stat.h``: relative paths count from the working directory; the bit of the time.
+_CURRENT, _BIRTH = -100, 0x800
+#: The structure that is filled in; the bits, the seconds and the nanoseconds in it.
+_Status: Any = ctypes.c_char * 256
+_FIELDS = struct.Struct("=I76xqI")
 
 
 def birth_of(path: str) -> int | None:
@@ -22,11 +24,10 @@ def birth_of(path: str) -> int | None:
         made = getattr(status, "st_birthtime", None)
         return None if made is None else round(made * 1e9)
     statx = _statx()
-    found = ctypes.create_string_buffer(_SIZE)
+    found = _Status()
     if statx is None or statx(_CURRENT, os.fsencode(path), 0, _BIRTH, found) != 0:
         return None
-    (known,) = struct.unpack_from("I", found)
-    seconds, nanoseconds = struct.unpack_from("qI", found, _AT)
+    known, seconds, nanoseconds = _FIELDS.unpack_from(found)
     return int(seconds) * 10**9 + int(nanoseconds) if known & _BIRTH else None
 
 
@@ -34,5 +35,7 @@ def birth_of(path: str) -> int | None:
 def _statx() -> Any:
     """Return the function of the C library; None where it has none."""
     with suppress(AttributeError, OSError, TypeError):
-        return ctypes.CDLL(None).statx
+        function = ctypes.CDLL(None).statx
+        function.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, _Status)
+        return function
     return None
