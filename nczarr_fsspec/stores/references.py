@@ -184,7 +184,7 @@ class _Keys(KeyStore):
         return found
 
     def _explained(self, error: NCZarrError, key: str) -> StoreError:
-        """Say of an error which reference leads there."""
+        """Return an error that also names the reference."""
         kind = type(error) if isinstance(error, StoreError) else StoreError
         return kind(error.object, f"{error.reason} (reference {key!r} of {self.url})")
 

@@ -149,7 +149,7 @@ CAUSE: ContextVar[str] = ContextVar("CAUSE", default="")
 
 @contextmanager
 def caused_by(what: str) -> Iterator[None]:
-    """Say of requests that are sent here that they are for `what`, such as a variable."""
+    """Record requests that are sent meanwhile as those for `what`, such as a variable."""
     if not recorders:
         yield
         return

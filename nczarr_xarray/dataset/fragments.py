@@ -434,7 +434,7 @@ class FragmentReader:
         return error
 
     def _explained(self, error: NCZarrError, number: int) -> NCZarrError:
-        """Say of an error which fragment it is of."""
+        """Return an error that also names its fragment."""
         position = self._fragments.position(number)
         hint = ""
         if isinstance(error, DatasetNotFoundError):

@@ -278,7 +278,7 @@ class VariableReader:
         return other
 
     def explain(self, error: NCZarrError) -> None:
-        """Say of an error if it may come of a change of the dataset since it was opened."""
+        """Add to an error that the dataset has changed since it was opened, if it has."""
         if error is self.error or self._mark is None or not isinstance(self.store, KeyStore):
             return
         from nczarr_fsspec.changes.moment import look

@@ -73,7 +73,7 @@ class Claim:
         raise ConflictError(place.url, "is being written by others; try again")
 
     def note(self, new: Iterable[str], old: Iterable[str]) -> None:
-        """Say which fragments are going to be written, and which ones are not needed then."""
+        """Note in the claim the fragments that will be written, and those that are then not needed."""
         self.place.store.put(self.key, self._document(new, old))
 
     def forget(self) -> None:

@@ -139,7 +139,7 @@ class _Reading:
         return dict(zip(own, self.documents(list(own)), strict=True))
 
     def report_missing(self) -> None:
-        """Say which nodes are named and have no metadata."""
+        """Report the nodes that are named and have no metadata."""
         missing = [path for path in self.consolidated if self.is_missing(path)]
         if missing and self.known is None:
             some = ", ".join(f"'/{path}'" for path in missing[:5])
@@ -165,7 +165,7 @@ class _Reading:
         return group is not None and name not in group.variables and name not in group.groups
 
     def report_strangers(self) -> None:
-        """Say what lies in groups and was left out."""
+        """Report what lies in groups and was left out."""
         others = [path for path in self.strangers if path not in self.consolidated]
         listings: list[Listing] = (
             self.store.list_many(others)
