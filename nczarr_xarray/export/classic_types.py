@@ -112,7 +112,7 @@ def classic_attribute(attribute: Attribute, types: Mapping[str, str] = TYPES) ->
 def dimension_problems(
     variables: Iterable[Variable], declared: Collection[Dimension] = ()
 ) -> Iterator[str]:
-    """Yield why classic netCDF cannot hold dimensions: one, the first, may be unlimited or empty."""
+    """Yield what is wrong with dimensions: only one, the first, may be unlimited or empty."""
     variables = list(variables)
     used = [d for v in variables for d in v.dimensions]
     growing = {d for d in (*used, *declared) if d.unlimited or not d.size}

@@ -73,7 +73,7 @@ class Claim:
         raise ConflictError(place.url, "is being written by others; try again")
 
     def note(self, new: Iterable[str], old: Iterable[str]) -> None:
-        """Note in the claim the fragments that will be written, and those that are then not needed."""
+        """Note in the claim which fragments will be written, and which are then not needed."""
         self.place.store.put(self.key, self._document(new, old))
 
     def forget(self) -> None:
