@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +39,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.servers)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out xarray's own tests where none would run: only to import them takes seconds."""
+    quick = "not slow" in config.getoption("markexpr")
+    return True if quick and "xarray_suite" in collection_path.name else None
+
+
+def pytest_collection_finish() -> None:
+    """Have garbage be looked for only among what tests make: the rest stays until the end."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,6 +1,7 @@
 """Parameters of which most are tried by `ci/run.py check` only."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,3 +20,18 @@ def slow_but(values: Iterable[Any], *quick: Any) -> list[Any]:
 def slow_cases_but(cases: Iterable[tuple[Any, ...]], *quick: Any) -> list[Any]:
     """Return `cases`, of several parameters each, marked slow unless the first is in `quick`."""
     return [case if case[0] in quick else pytest.param(*case, marks=SLOW) for case in cases]
+
+
+def each_once(*parameters: Sequence[Any]) -> list[Any]:
+    """Return all combinations of `parameters`, slow but for so few that every value is in one.
+
+    The first of the quick ones has the first value of each, the second the second of each, and so
+    on; a parameter with few values begins with its first again.
+    """
+    most = max(map(len, parameters))
+    quick = {tuple(n % len(values) for values in parameters) for n in range(most)}
+    return [
+        pytest.param(*(value for _, value in case), marks=() if places in quick else SLOW)
+        for case in product(*map(enumerate, parameters))
+        for places in [tuple(place for place, _ in case)]
+    ]

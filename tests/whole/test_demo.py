@@ -81,6 +81,7 @@ def hash_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+@pytest.mark.slow  # the quick tests run the command as the docs have it
 def test_demo_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = build_parser(["demo"]).parse_args(
         ["demo", "--output", str(tmp_path / "new" / "directory")]

@@ -36,7 +36,7 @@ from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_xarray import open_store, to_nczarr
 from nczarr_xarray.views.references import references
 from tests.support.httpserver import Server
-from tests.support.marks import slow_but
+from tests.support.marks import slow_but, slow_cases_but
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork"),
@@ -250,8 +250,11 @@ def test_locks_of_threads_that_are_gone(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "mode"),
-    [("h5.nc", "bytes"), ("virtual.h5", "bytes"), ("tree.nczarr", "nczarr"), ("v3.zarr", "zarr"),
-     ("d.zip", "zip")],
+    slow_cases_but(
+        [("h5.nc", "bytes"), ("virtual.h5", "bytes"), ("tree.nczarr", "nczarr"),
+         ("v3.zarr", "zarr"), ("d.zip", "zip")],
+        "h5.nc", "tree.nczarr",
+    ),
 )  # fmt: skip
 def test_requests_of_threads_that_are_gone(folder: Path, name: str, mode: str) -> None:
     paths = [folder / name] if (folder / name).is_file() else (folder / name).rglob("*")

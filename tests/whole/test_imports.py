@@ -20,6 +20,7 @@ import pytest
 from nczarr_xarray.cli.commands import COMMANDS
 from nczarr_xarray.cli.main import build_parser
 from tests.support.httpserver import Server
+from tests.support.marks import slow_but
 
 OURS = ("nczarr_xarray", "nczarr_fsspec")
 #: Runs code, and prints the modules that it imported beyond those in `before`.
@@ -57,7 +58,7 @@ def test_import_of_the_package() -> None:
     assert found == {*OURS, "nczarr_xarray._version", "nczarr_xarray.afterwards"}
 
 
-@pytest.mark.parametrize("first", ["nczarr_xarray", "xarray"])
+@pytest.mark.parametrize("first", slow_but(["nczarr_xarray", "xarray"], "xarray"))
 def test_accessors_are_there_in_whatever_order(first: str) -> None:
     code = (
         f"import sys, {first}, xarray as xr, nczarr_xarray\n"

@@ -18,7 +18,7 @@ import xarray as xr
 
 from nczarr_xarray import FormatError
 from nczarr_xarray.backend._compat import TO_ZARR_IGNORES_COMPRESSOR
-from tests.support.marks import slow_but
+from tests.support.marks import each_once, slow_but
 from tests.support.ncpair import Pair, as_stored, assert_same, cut_fills, write_pair
 from tests.support.ncwriter import FEW, WRITERS, grid
 
@@ -67,8 +67,7 @@ def test_same_dataset(pairs: Callable[[str], Pair], name: str, how: str) -> None
         assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("how", ["decoded", "raw"])
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(("name", "how"), each_once(list(WRITERS), ["decoded", "raw"]))
 def test_same_groups(pairs: Callable[[str], Pair], name: str, how: str) -> None:
     pair = pairs(name)
     ours = xr.open_groups(pair.nczarr, engine="nczarr", **DECODINGS[how])
@@ -185,8 +184,8 @@ def written(dataset: xr.Dataset, path: Path, form: str) -> xr.Dataset | type[Exc
 
 
 @pytest.mark.filterwarnings("ignore")  # what xarray and zarr think of the content
-@pytest.mark.parametrize("form", ["zarr2", "zarr3", "netcdf"])
-@pytest.mark.parametrize("name", slow_but(WRITERS, *FEW))
+@pytest.mark.parametrize("form", slow_but(["zarr2", "zarr3", "netcdf"], "zarr3", "netcdf"))
+@pytest.mark.parametrize("name", slow_but(WRITERS, *FEW[:3]))
 def test_xarray_writes_it_like_any_other(
     pairs: Callable[[str], Pair], tmp_path: Path, name: str, form: str
 ) -> None:

@@ -17,6 +17,7 @@ from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.reading import read_files
 from tests.support.httpserver import Server
 from tests.support.manyfiles import TIME, field, step, write
+from tests.support.marks import each_once
 
 VERSIONS = ("0.4", "0.6.2", "1.13")
 
@@ -185,9 +186,10 @@ def test_options_of_masters(tmp_path: Path, option: dict[str, Any]) -> None:
         aggregate([chunked(tmp_path / "a.nc", [0])], tmp_path / "all.json", "time", **option)
 
 
-@pytest.mark.parametrize("source", VERSIONS)
-@pytest.mark.parametrize("target", VERSIONS)
-@pytest.mark.parametrize("name", ["new.nca", "sub/new.nca", "new.zarr"])
+@pytest.mark.parametrize(
+    ("source", "target", "name"),
+    each_once(VERSIONS, (*VERSIONS[1:], VERSIONS[0]), ["new.nca", "sub/new.nca", "new.zarr"]),
+)
 def test_masters_are_converted(tmp_path: Path, source: str, target: str, name: str) -> None:
     (tmp_path / "sub").mkdir()
     files = [chunked(tmp_path / f"{n}.nc", [n]) for n in range(3)]

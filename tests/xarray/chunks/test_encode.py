@@ -29,6 +29,7 @@ from nczarr_xarray.chunks.plan import ChunkTask
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.codecs import compress
 from nczarr_xarray.model import ChunkedArray
+from tests.support.marks import each_once
 
 # fmt: off
 DTYPES = [
@@ -337,9 +338,9 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize("count", [1000, 4096, 40000])
-@pytest.mark.parametrize("level", range(-1, 10))
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize(
+    ("name", "level", "count"), each_once(list(FIELDS), range(-1, 10), [1000, 4096, 40000])
+)
 def test_libdeflate_makes_chunks_no_larger_than_zlib(name: str, level: int, count: int) -> None:
     values = FIELDS[name][:count]
     array = ChunkedArray("v", (count,), (count,), values.dtype, codecs=(SHUFFLE,))
@@ -659,8 +660,9 @@ def check_with_netcdf(
     return same
 
 
-@pytest.mark.parametrize("kind", ["i1", "u2", "i4", ">i4", "f4", ">f8", "i8"])
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize(
+    ("name", "kind"), each_once(list(FILTERS), ["i1", "u2", "i4", ">i4", "f4", ">f8", "i8"])
+)
 def test_netcdf_reads_our_chunks(tmp_path: Path, name: str, kind: str) -> None:
     if name.startswith("szip") and kind in ("i1", "i8", ">f8"):
         kind = {"i1": "u1", "i8": "u4", ">f8": "<i2"}[kind]

@@ -23,6 +23,7 @@ from nczarr_xarray.export.copy_layout import CopyLayout
 from nczarr_xarray.export.gate import Gated
 from nczarr_xarray.export.workers import run_part
 from tests.support.copying import copy
+from tests.support.marks import slow_but
 from tests.support.memory import little_memory
 from tests.support.ncwriter import ramp
 
@@ -196,7 +197,9 @@ def test_memory_stays_within_the_limit(tmp_path: Path, old: tuple[int, ...] | No
     assert main(["compare", str(tmp_path / "x.nc"), str(tmp_path / "y"), *sample]) == 0
 
 
-@pytest.mark.parametrize("place", ["", "memory://aggregation"], ids=["directory", "objects"])
+@pytest.mark.parametrize(
+    "place", slow_but(["", "memory://aggregation"], ""), ids=["directory", "objects"]
+)
 def test_aggregations_are_written_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -49,7 +49,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return printed.out
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", slow_but(FORMATS, "h5.nc", "c1.nc"))
 def test_dump(
     server: RangeServer, root: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
@@ -89,7 +89,7 @@ def test_what_is_not_there(
     assert "Traceback" not in message
 
 
-@pytest.mark.parametrize("name", slow_but(FORMATS, "h5.nc", "c2.nc"))
+@pytest.mark.parametrize("name", slow_but(FORMATS, "h5.nc"))
 @pytest.mark.parametrize("where", slow_but(["remote", "local"], "remote"))
 def test_copy(server: RangeServer, root: Path, tmp_path: Path, name: str, where: str) -> None:
     """To NCZarr and from that to netCDF; and to netCDF at once: nothing is lost on the way."""

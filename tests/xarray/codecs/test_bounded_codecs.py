@@ -17,9 +17,6 @@ from nczarr_xarray.model import ChunkedArray
 from tests.support import damage
 
 COMPRESSORS = {row.id for row in TABLE if row.compressor}
-BOMBS = {
-    name: data for name, data in damage.bombs().items() if name.partition(" ")[0] in COMPRESSORS
-}
 
 
 def decoder(codec: str, size: int) -> Step:
@@ -36,19 +33,20 @@ def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return request.param
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize("name", [*sorted(COMPRESSORS), "zstd with its size"])
 def test_memory_is_bounded(library: str, name: str) -> None:
+    bomb = damage.bombs()[name]
     codec = name.partition(" ")[0]
     step = decoder(codec, 1 << 14)
     tracemalloc.start()
     try:
         with pytest.raises(Exception):  # noqa: B017, PT011  (libraries raise what they like)
-            step(BOMBS[name])
+            step(bomb)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     # beside the chunk: a copy of what is stored if a library makes one, and lzma's dictionary
-    assert peak < len(BOMBS[name]) + (1 << 21)
+    assert peak < len(bomb) + (1 << 21)
 
 
 def encoded(codec: str, plain: bytes) -> bytes:
@@ -87,4 +85,4 @@ def test_threads_do_not_share_a_zstd_decompressor() -> None:
 
 
 def test_every_decompressor_has_a_bomb() -> None:
-    assert {name.partition(" ")[0] for name in BOMBS} == COMPRESSORS
+    assert {name.partition(" ")[0] for name in damage.bombs()} >= COMPRESSORS

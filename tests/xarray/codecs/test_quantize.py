@@ -11,6 +11,7 @@ import pytest
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.quantize import quantize, round_decimals
+from tests.support.marks import each_once
 
 DIGITS = {
     ("f4", "BitGroom"): 6,
@@ -56,11 +57,11 @@ def stored(path: Path, values: np.ndarray, **options: Any) -> np.ndarray:
         return nc["v"][...]
 
 
-@pytest.mark.parametrize("fill", [None, -9999.0, np.nan, 0.0])
-@pytest.mark.parametrize(("dtype", "mode", "digits"), CASES)
+@pytest.mark.parametrize(("case", "fill"), each_once(CASES, [None, -9999.0, np.nan, 0.0]), ids=str)
 def test_quantize_as_netcdf_does(
-    tmp_path: Path, dtype: str, mode: str, digits: int, fill: float | None
+    tmp_path: Path, case: tuple[str, str, int], fill: float | None
 ) -> None:
+    dtype, mode, digits = case
     values = floats(dtype)
     options = {"quantize_mode": mode, "significant_digits": digits, "fill_value": fill}
     expected = stored(tmp_path / "x.nc", values, **options)
@@ -120,8 +121,9 @@ def test_netcdf_refuses_the_same_digits(tmp_path: Path, dtype: str, mode: str, d
         stored(tmp_path / "x.nc", np.ones(3, dtype), quantize_mode=mode, significant_digits=digits)
 
 
-@pytest.mark.parametrize("digit", range(-4, 12))
-@pytest.mark.parametrize("dtype", ["f4", "f8", ">f4", "i4", "i2"])
+@pytest.mark.parametrize(
+    ("dtype", "digit"), each_once(["f4", "f8", ">f4", "i4", "i2"], range(-4, 12))
+)
 def test_round_decimals_as_netcdf4_does(tmp_path: Path, dtype: str, digit: int) -> None:
     rng = np.random.default_rng(4)
     numbers = rng.normal(size=(50, 60)) * 10.0 ** rng.integers(-8, 4, (50, 60))

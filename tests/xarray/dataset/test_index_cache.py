@@ -23,6 +23,7 @@ from nczarr_fsspec.ranges.source import HEAD_BYTES, Known
 from nczarr_xarray import NCZarrWarning
 from tests.support.examples import examples
 from tests.support.httpserver import Server
+from tests.support.marks import each_once
 from tests.support.realservers import RangeServer, python_server
 from tests.support.remotefiles import FORMATS, check, expected, write_chunks, write_file
 
@@ -90,8 +91,10 @@ class TestMemory:
         assert again.attrs["limits"].tolist() == [1, 2]
         assert again.v.attrs["limits"].tolist() == [3, 4]
 
-    @pytest.mark.parametrize("name", FORMATS)
-    @pytest.mark.parametrize("knobs", [{}, {"weak": 1}, {"redirect": 1}, {"max_ranges": 0}])
+    @pytest.mark.parametrize(
+        ("name", "knobs"),
+        each_once(list(FORMATS), [{}, {"weak": 1}, {"redirect": 1}, {"max_ranges": 0}]),
+    )
     def test_opening_again_is_one_request(
         self, server: RangeServer, root: Path, name: str, knobs: dict[str, int]
     ) -> None:

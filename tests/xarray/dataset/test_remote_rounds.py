@@ -23,6 +23,7 @@ from nczarr_xarray.formats.format import Source
 from nczarr_xarray.formats.open_options import EVERYTHING
 from nczarr_xarray.formats.registry import read_hierarchy
 from nczarr_xarray.model import Hierarchy, Variable
+from tests.support.marks import each_once
 from tests.support.virtualnet import VirtualBytes, VirtualLoop
 
 #: (time, lat, lon) of the benchmark files, a fifth as fine; 146 x 6 x 12 = 10,512 chunks
@@ -144,8 +145,7 @@ FILES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("ranges", [1, 100])
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(("name", "ranges"), each_once(FILES, [100, 1]))
 def test_rounds(folder: Path, truth: np.ndarray[Any, Any], name: str, ranges: int) -> None:
     """At most so many rounds to open, and for each read, with values that are right."""
     records = name == "records.nc"  # whose time coordinate lies between the records
@@ -169,8 +169,10 @@ def test_a_full_read_moves_little_more_than_the_data(
         assert session.source.moved <= 1.03 * size
 
 
-@pytest.mark.parametrize("libver", ["earliest", "latest"])
-@pytest.mark.parametrize("maxshape", [None, (None, 180, 360), (None, None, 360)])
+@pytest.mark.parametrize(
+    ("maxshape", "libver"),
+    each_once([None, (None, 180, 360), (None, None, 360)], ["latest", "earliest"]),
+)
 def test_a_full_read_of_chunks_moves_little_more_than_the_file(
     tmp_path: Path, libver: str, maxshape: Any
 ) -> None:

@@ -14,6 +14,7 @@ from nczarr_xarray.cli.main import main
 from nczarr_xarray.export.cfa.cfa_task import CfaTask
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_task import WriteTask
+from tests.support.marks import each_once
 
 VALUES = xr.Dataset({"v": (("t", "x"), np.ones((6, 4)))}, attrs={"Conventions": "CF-1.13"})
 
@@ -47,9 +48,11 @@ def change_meanwhile(monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]
     monkeypatch.setattr(StoredSource, "read", last)
 
 
-@pytest.mark.parametrize("target", ["y.nczarr", "y.zip", "y.zarr3", "y.nc", "y.nc3", "y.nca"])
-@pytest.mark.parametrize("anew", [True, False], ids=["replaced", "region"])
 @pytest.mark.parametrize("place", ["", "memory://changed"], ids=["directory", "objects"])
+@pytest.mark.parametrize(
+    ("target", "anew"),
+    each_once(["y.nczarr", "y.zip", "y.zarr3", "y.nc", "y.nc3", "y.nca"], [True, False]),
+)
 def test_no_copy_of_two_states(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -16,6 +16,7 @@ import zarr
 
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
+from tests.support.marks import each_once
 from tests.support.strictjson import strict
 
 
@@ -52,8 +53,7 @@ TARGETS = {
 OPTIONS = {"old": ("--compat", "4.9.2"), "portable": ("--portable",)}
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("kind", CODECS)
+@pytest.mark.parametrize(("kind", "target"), each_once(list(CODECS), list(TARGETS)))
 def test_no_codec_of_the_source_stops_a_copy(tmp_path: Path, kind: str, target: str) -> None:
     if kind.startswith("zarr"):
         source = tmp_path / "x.zarr"

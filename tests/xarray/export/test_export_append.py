@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from nczarr_fsspec.errors import ConflictError, DatasetNotFoundError, ExportError
 from nczarr_xarray import to_nczarr
 from tests.support.examples import examples
+from tests.support.marks import each_once
 from tests.support.nc_adapter import ncdump
 from tests.support.written import by_netcdf, opened, problems, tree
 
@@ -67,8 +68,10 @@ def refused(target: Path, new: xr.Dataset, append_dim: str = "day", **options: A
 # -- along what, and how much --------------------------------------------------------
 
 
-@pytest.mark.parametrize("unlimited", [(), ("day",)])
-@pytest.mark.parametrize("rows", [[1] * 9, [2, 3, 4], [9], [0, 1, 0, 8], [4, 5], [12, 1]])
+@pytest.mark.parametrize(
+    ("rows", "unlimited"),
+    each_once([[1] * 9, [2, 3, 4], [9], [0, 1, 0, 8], [4, 5], [12, 1]], [(), ("day",)]),
+)
 def test_many_appends(tmp_path: Path, unlimited: Any, rows: list[int]) -> None:
     path = tmp_path / "table"
     to_nczarr(days(0, 3), path, encoding=ENCODING, unlimited_dims=unlimited)

@@ -26,7 +26,7 @@ from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_options import WriteOptions
 from tests.support.described import became_zlib, bits, convert, described, different, url_of
 from tests.support.examples import examples
-from tests.support.marks import slow_but
+from tests.support.marks import each_once, slow_but
 from tests.support.nc_adapter import ncdump
 from tests.support.ncwriter import FEW, JSON_LIKE, WRITERS, grid, ramp
 from tests.support.netcdf_c import netcdf_model
@@ -243,8 +243,9 @@ ENCODINGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["u1", "i2", "u4", "i8", "f4", "f8"])
-@pytest.mark.parametrize("how", ENCODINGS)
+@pytest.mark.parametrize(
+    ("how", "kind"), each_once(list(ENCODINGS), ["u1", "i2", "u4", "i8", "f4", "f8"])
+)
 def test_netcdf_decodes_what_we_encode(tmp_path: Path, how: str, kind: str) -> None:
     data = ramp((40, 64), kind)
     chunks = {"chunksizes": (20, 32), "_FillValue": None}

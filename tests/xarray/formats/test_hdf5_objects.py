@@ -25,10 +25,10 @@ from nczarr_xarray.formats.hdf5.objects import (
 from nczarr_xarray.formats.hdf5.tree import read_superblock, read_tree
 from tests.support.h5drive import drive
 from tests.support.h5objects import LIBVERS, check, everything, made, read
+from tests.support.marks import each_once
 
 
-@pytest.mark.parametrize("libver", LIBVERS)
-@pytest.mark.parametrize("track_order", [False, True])
+@pytest.mark.parametrize(("libver", "track_order"), each_once(LIBVERS, [False, True]))
 def test_everything(libver: str, track_order: bool) -> None:
     check(made(everything, libver=libver, track_order=track_order))
 
@@ -193,8 +193,9 @@ def test_links_of_a_group_are_read_once(libver: str) -> None:
     check(data)
 
 
-@pytest.mark.parametrize("libver", ["earliest", "v108", "latest"])
-@pytest.mark.parametrize("track_order", [False, True])
+@pytest.mark.parametrize(
+    ("libver", "track_order"), each_once(["earliest", "v108", "latest"], [False, True])
+)
 def test_many_members(libver: str, track_order: bool) -> None:
     def fill(h5: h5py.File) -> None:
         for i in range(1200):
@@ -209,8 +210,7 @@ def test_many_members(libver: str, track_order: bool) -> None:
     assert read(data).rounds <= 5
 
 
-@pytest.mark.parametrize("libver", LIBVERS)
-@pytest.mark.parametrize("track_order", [False, True])
+@pytest.mark.parametrize(("libver", "track_order"), each_once(LIBVERS, [False, True]))
 def test_many_attributes(libver: str, track_order: bool) -> None:
     def fill(h5: h5py.File) -> None:
         for i in range(300):

@@ -19,7 +19,7 @@ import xarray as xr
 import zarr
 
 from nczarr_xarray import FormatError, NCZarrWarning
-from tests.support.marks import slow_but
+from tests.support.marks import each_once, slow_but
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -112,8 +112,7 @@ COMPRESSORS = [
 ]
 
 
-@pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
-@pytest.mark.parametrize("dtype", ["<i4", ">f8"])
+@pytest.mark.parametrize(("dtype", "compressor"), each_once(["<i4", ">f8"], COMPRESSORS), ids=repr)
 def test_every_compressor(tmp_path: Path, dtype: str, compressor: Any) -> None:
     data = sample(dtype, (50, 70))
     path = write(tmp_path / "x.zarr", data, chunks=(20, 30), compressors=compressor)
@@ -140,9 +139,13 @@ FILTERS: list[tuple[str, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "filters"), FILTERS, ids=repr)
-@pytest.mark.parametrize("compressor", [None, numcodecs.Zlib(1), numcodecs.Blosc()], ids=repr)
-def test_every_filter(tmp_path: Path, dtype: str, filters: list[Any], compressor: Any) -> None:
+@pytest.mark.parametrize(
+    ("case", "compressor"),
+    each_once(FILTERS, [None, numcodecs.Zlib(1), numcodecs.Blosc()]),
+    ids=repr,
+)
+def test_every_filter(tmp_path: Path, case: tuple[str, list[Any]], compressor: Any) -> None:
+    dtype, filters = case
     path = write(tmp_path / "x.zarr", sample(dtype), filters=filters, compressors=compressor)
     assert_like_zarr(path)
     assert_like_zarr(path, decode_cf=False)

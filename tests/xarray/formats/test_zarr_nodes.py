@@ -19,6 +19,7 @@ import xarray as xr
 
 from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, open_hierarchy
 from tests.support.httpserver import Server
+from tests.support.marks import each_once
 
 #: xarray says so of every square array.
 pytestmark = pytest.mark.filterwarnings("ignore:Duplicate dimension names:UserWarning")
@@ -564,8 +565,6 @@ def test_options_that_are_no_choice(option: str, value: Any) -> None:
 ODD: list[Any] = [None, True, 1, 1.5, [], ["a", "b"], [1, 2], {}, {"a": 1}, [[1]], [None], "text"]
 
 
-@pytest.mark.parametrize("dtype", ["<i4", "<f8"])
-@pytest.mark.parametrize("value", ODD, ids=json.dumps)
 @pytest.mark.parametrize(
     "name",
     [
@@ -583,6 +582,7 @@ ODD: list[Any] = [None, True, 1, 1.5, [], ["a", "b"], [1, 2], {}, {"a": 1}, [[1]
         "units",
     ],
 )
+@pytest.mark.parametrize(("value", "dtype"), each_once(ODD, ["<i4", "<f8"]), ids=json.dumps)
 @pytest.mark.filterwarnings("ignore::xarray.SerializationWarning", "ignore::UserWarning")
 def test_one_odd_attribute_spoils_no_dataset(name: str, value: Any, dtype: str) -> None:
     numbers = {".zgroup": GROUP_2, "v/.zattrs": text({name: value, "long_name": "n"})}

@@ -20,6 +20,7 @@ from zarr.storage import LocalStore
 from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, StoreError
 from nczarr_xarray.formats.zarr3.array import array_in
 from tests.support.httpserver import Server
+from tests.support.marks import each_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
 
@@ -186,8 +187,7 @@ def create(path: Path, data: np.ndarray[Any, Any], **options: Any) -> Any:
     return array
 
 
-@pytest.mark.parametrize("shape", [(5, 7), (), (0, 3)], ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "shape"), each_once(list(DTYPES), [(5, 7), (), (0, 3)]), ids=str)
 def test_every_dtype(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
     numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     data = numbers.astype("<i4").view("V4") if dtype == "|V4" else numbers.astype(dtype)

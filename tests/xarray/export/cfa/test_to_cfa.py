@@ -28,7 +28,7 @@ from nczarr_xarray import aggregate, recover, to_cfa
 from nczarr_xarray.export.cfa.claim import Claim
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from tests.support.examples import examples
-from tests.support.marks import slow_but
+from tests.support.marks import each_once, slow_but
 
 VERSIONS = ("0.4", "0.6.2", "1.13")
 KINDS = ("netCDF4", "netCDF3", "NCZarr")
@@ -96,9 +96,7 @@ def names(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-@pytest.mark.parametrize("lazy", [False, True], ids=["numpy", "dask"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("version", "kind", "lazy"), each_once(VERSIONS, KINDS, [False, True]))
 def test_round_trip(version: Any, kind: Any, lazy: bool, tmp_path: Path) -> None:
     dataset = sample()
     given = dataset.chunk(time=3, lat=4) if lazy else dataset
@@ -469,8 +467,7 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 # -- appending and regions -----------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("version", "kind"), each_once(VERSIONS, KINDS))
 def test_append(version: Any, kind: Any, tmp_path: Path) -> None:
     target, whole = tmp_path / "m.nca", sample()
     options = {"cfa_version": version, "fragment_format": kind, "max_object_size": 300}
@@ -524,8 +521,7 @@ def test_new_fragments_are_stored_as_the_first_one(kind: Any, tmp_path: Path) ->
             assert found["tas"].encoding["chunksizes"] == (1, 6, 10)
 
 
-@pytest.mark.parametrize("chunks", [None, {}], ids=["lazy", "dask"])
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("version", "chunks"), each_once(VERSIONS, [None, {}]))
 def test_written_in_the_place_of_what_is_read(version: Any, chunks: Any, tmp_path: Path) -> None:
     target = tmp_path / "m.nca"
     sample().nczarr.to_cfa(target, cfa_version=version, max_object_size=300)
@@ -543,9 +539,9 @@ def test_append_to_a_classic_master(tmp_path: Path) -> None:
     assert {path.read_bytes()[:4] for path in (tmp_path / "m").iterdir()} == {b"CDF\x01"}
 
 
-@pytest.mark.parametrize("kind", ["netCDF4", "NCZarr"])
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("lazy", [False, True], ids=["numpy", "dask"])
+@pytest.mark.parametrize(
+    ("lazy", "version", "kind"), each_once([False, True], VERSIONS, ["NCZarr", "netCDF4"])
+)
 def test_region(lazy: bool, version: Any, kind: Any, tmp_path: Path) -> None:
     target, whole = tmp_path / "m.nca", sample()
     whole.nczarr.to_cfa(target, cfa_version=version, fragment_format=kind, max_object_size=300)
@@ -648,9 +644,10 @@ def test_files_that_were_aggregated_stay(change: Any, files: Any, tmp_path: Path
             assert found.sizes["t"] == 30000
 
 
-@pytest.mark.parametrize("naming", ["s3nc2", "seed"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["m.nca", "ü#1 %.nca", "m.nczarr"])
+@pytest.mark.parametrize(
+    ("name", "kind", "naming"),
+    each_once(["m.nca", "ü#1 %.nca", "m.nczarr"], KINDS, ["s3nc2", "seed"]),
+)
 def test_fragments_that_are_not_needed_go(
     name: str, kind: Any, naming: Any, tmp_path: Path
 ) -> None:
