@@ -22,7 +22,7 @@ from harness import Options
 #: Rows of the usual kind, which harness.py turns into tables and pictures.
 ROWS = ("read", "hdf5", "opening", "small", "objects", "parallel", "aggregations")
 #: Modules that have these for themselves.
-OWN = ("cold", "memory", "scaling", "large", "decoding", "appends", "flame")
+OWN = ("cold", "memory", "scaling", "large", "decoding", "appends", "rechunk", "flame")
 SCRIPTS = ("export", "remote")
 
 

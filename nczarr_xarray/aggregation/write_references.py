@@ -85,10 +85,26 @@ def write_references(
     if place.file.name.lower().endswith(SUFFIX):
         write_icechunk(place, references, sources, replaces=replaces)
     elif is_folder:
-        _put_folder(place, dict(parquet(references)), replaces=replaces)
+        write_parquet(place, references, replaces=replaces)
     else:
         text = json.dumps({"version": 1, "refs": references}, separators=(",", ":"))
         place.put(text.encode(), replaces=replaces)
+
+
+def write_parquet(place: MasterPlace, references: References, *, replaces: bool) -> None:
+    """Write references as a folder of Parquet.
+
+    Raises
+    ------
+    DatasetExistsError
+        If there is something that must not, or cannot be replaced.
+    ImportError
+        If pyarrow is not installed.
+    NCZarrError
+        If they cannot be written.
+    """
+    _check_folder(place, replaces=replaces)
+    _put_folder(place, dict(parquet(references)), replaces=replaces)
 
 
 def _of_files(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nczarr_fsspec.changes.create import partial_path
+from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments
 from nczarr_xarray.cli.text import report
@@ -19,7 +20,8 @@ def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr refs``."""
     parser = new(
         description="Write references to the chunks of a classic or HDF5 file as JSON, by which "
-        "kerchunk, fsspec and their users read it as Zarr.",
+        "kerchunk, fsspec and their users read it as Zarr; or, if FILE ends in .parq or .parquet, "
+        "as a folder of Parquet.",
     )
     add_arguments(parser)
     parser.add_argument(
@@ -32,10 +34,21 @@ def run(args: argparse.Namespace) -> int:
     """Write the references; return 1 if a variable is missing in them."""
     from nczarr_xarray.views.references import find_references
 
+    name = "" if args.file is None else args.file.name.lower()
+    if name.endswith(".icechunk"):
+        reason = "is a repository of Icechunk by its name, which `nczarr aggregate -o` writes"
+        raise UsageError(str(args.file), reason)
     found = find_references(args.target, args.options or None)
     text = json.dumps(found.references, ensure_ascii=False, separators=(",", ":"))
     if args.file is None:
         sys.stdout.write(text + "\n")
+    elif name.endswith((".parq", ".parquet")):
+        # only they need these
+        from nczarr_xarray.aggregation.write_references import write_parquet
+        from nczarr_xarray.export.cfa.master_place import MasterPlace
+
+        place = MasterPlace.find(args.file, None)
+        write_parquet(place, found.references["refs"], replaces=True)
     else:
         write(args.file, text)
     for problem in found.problems:

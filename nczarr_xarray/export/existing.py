@@ -10,10 +10,12 @@ import xarray as xr
 from nczarr_fsspec.changes.moment import same_documents
 from nczarr_fsspec.errors import (
     DatasetNotFoundError,
+    ExportError,
     FormatError,
     IncompleteExportError,
     StoreError,
 )
+from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
@@ -77,6 +79,13 @@ class Existing:
         store = target.reader()
         if store is None:
             return None
+        if are_references(store):
+            store.close()
+            reason = (
+                "are kerchunk references, and what they refer to is in other files: copy them with "
+                "nczarr copy and change the copy, or replace them with mode='w'"
+            )
+            raise ExportError(target.url, reason)
         try:
             opened = open_keys(store, options=OpenOptions(consolidated=False))
         except DatasetNotFoundError:

@@ -12,9 +12,11 @@ import xarray as xr
 
 from nczarr_fsspec.errors import DatasetExistsError, ExportError
 from nczarr_fsspec.ranges.memory import memory
+from nczarr_xarray import to_nczarr
 from nczarr_xarray.aggregation import api, write_references
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.reading import read_files
+from nczarr_xarray.cli.main import main
 from tests.support.httpserver import Server
 from tests.support.manyfiles import TIME, field, step, write
 from tests.support.marks import each_once
@@ -289,3 +291,33 @@ def test_groups_of_references(tmp_path: Path) -> None:
         assert np.asarray(tree["a/v"]).tolist() == [1, 2]
         assert np.asarray(tree["a/b/v"]).tolist() == [3, 4]
         assert tree["a/b"].attrs["note"] == "a/b"
+
+
+def test_of_one_file_in_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    file, target = chunked(tmp_path / "x.nc", [0, 1, 2]), tmp_path / "x.parq"
+    for _ in range(2):  # other references are replaced, as JSON is
+        assert main(["refs", file, str(target)]) == 0
+        assert target.is_dir()
+        check(target, 3)
+    (target / "notes.txt").write_text("mine")
+    assert main(["refs", file, str(target)]) == 1
+    assert (target / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"mode": "a"}, {"mode": "a", "append_dim": "time"}, {"mode": "r+", "region": "auto"}],
+    ids=["add", "append", "region"],
+)
+def test_nothing_is_written_into_a_folder_of_references(
+    tmp_path: Path, how: dict[str, Any]
+) -> None:
+    pytest.importorskip("pyarrow")
+    target = tmp_path / "refs.parq"
+    aggregate(three(tmp_path), target)
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    ds = xr.Dataset({"tas": (("time", "x"), np.zeros((1, 3)))}, {"time": [5.0]})
+    with pytest.raises(ExportError, match="are kerchunk references, and what they refer to"):
+        to_nczarr(ds, target, **how)
+    assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
