@@ -9,9 +9,9 @@ a file that is mapped. Linux only.
 The goal is ``1.15 x result + in flight``. In flight are the chunks that a read has taken up and not
 yet placed, each as stored and as decoded: in a local tree or file a batch for each thread, that is
 `BATCH_BYTES` or one larger chunk; of a tree over a network `RemoteStore.concurrency` chunks, if
-they are not more than `IN_FLIGHT_BYTES` (both in nczarr_xarray/chunks); of a file over a network
-what its reader may hold, `HELD_BYTES`. Over the network it is ours alone that is measured, with
-5 ms to an answer, so that many are in flight.
+they are not more than `RemoteStore.in_flight_bytes` (nczarr_fsspec/keystore.py); of a file over a
+network what its reader may hold, `HELD_BYTES`. Over the network it is ours alone that is measured,
+with 5 ms to an answer, so that many are in flight.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from programs import programs
 from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.processors import processors
 from nczarr_fsspec.ranges.reader import HELD_BYTES
-from nczarr_xarray.chunks.sources import IN_FLIGHT_BYTES
 from nczarr_xarray.chunks.threads import BATCH_BYTES
 
 T = TypeVar("T")
@@ -122,7 +121,7 @@ class Case:
         if self.over and self.stored == "v.nc":
             return HELD_BYTES
         if self.over:
-            return 2 * min(IN_FLIGHT_BYTES, RemoteStore.concurrency * chunk)
+            return 2 * min(RemoteStore.in_flight_bytes, RemoteStore.concurrency * chunk)
         if self.array.contiguous:
             return 0  # bytes are read to where they belong
         return 2 * processors() * max(BATCH_BYTES, chunk)

@@ -195,6 +195,8 @@ class RemoteStore(KeyStore, OnLoop):
 
     #: requests in flight at most, each on a connection of its own
     concurrency: int = most_connections()
+    #: bytes of chunks, when decoded, that one read has in flight at most, unless these are few
+    in_flight_bytes: int = 1 << 28
     #: whether `list` can be expected to work
     can_list: bool = True
 

@@ -18,8 +18,8 @@ from nczarr_xarray.chunks.records import read_records
 from nczarr_xarray.chunks.threads import INLINE_BYTES, gather_or_cancel
 from nczarr_xarray.model import ChunkTable
 
-#: Bytes of decoded chunks in flight at most, for one read of the keys of a remote store.
-IN_FLIGHT_BYTES = 1 << 28
+#: Chunks of a remote store that may be in flight at a time, however large they are.
+LEAST_IN_FLIGHT = 4
 
 Locating: TypeAlias = Coroutine[Any, Any, ChunkTable]
 #: Bytes of a chunk; None if there is no such key.
@@ -131,7 +131,8 @@ class RemoteKeys:
                     arrived.clear()
                     await receive(rows, stored)
 
-        in_flight = min(len(keys), store.concurrency, max(4, IN_FLIGHT_BYTES // max(nbytes, 1)))
+        most_chunks = max(LEAST_IN_FLIGHT, store.in_flight_bytes // max(nbytes, 1))
+        in_flight = min(len(keys), store.concurrency, most_chunks)
         await gather_or_cancel(*(work() for _ in range(in_flight)))
 
 

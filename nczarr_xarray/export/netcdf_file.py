@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # paths are text, as everywhere
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.file_target import FileTarget
 from nczarr_xarray.export.lacking import Lacking
+from nczarr_xarray.export.memory import room
 from nczarr_xarray.export.netcdf_variables import (
     create_variable,
     group_at,
@@ -22,6 +24,8 @@ from nczarr_xarray.export.netcdf_variables import (
     write_attributes,
 )
 from nczarr_xarray.export.progress import Progress
+from nczarr_xarray.export.rechunk import Rechunking, boxes
+from nczarr_xarray.export.steps import one_pass
 from nczarr_xarray.export.stored import netcdf_text, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import (
@@ -41,6 +45,7 @@ def write_netcdf(
     *,
     model: str = "NETCDF4",
     lacking: Lacking | None = None,
+    limit: tuple[int | None, Callable[[str], object]] = (None, str),
 ) -> None:
     """Copy an open dataset to a netCDF file; an old file stays until the new one is complete.
 
@@ -50,6 +55,8 @@ def write_netcdf(
         The format of the file, by the word of netCDF4. A classic one has to suit `opened`.
     lacking
         What the file holds in another form, as far as that is known already.
+    limit
+        Bytes that the program may take, if they are limited, and what takes the lines of the plan.
 
     Raises
     ------
@@ -57,6 +64,8 @@ def write_netcdf(
         If netCDF4 is not installed.
     DatasetExistsError
         If there is something and it must not be overwritten.
+    ExportError
+        If there is too little memory for a chunk.
     FormatError
         If a variable cannot be read, or netCDF has no such type.
     StoreError
@@ -80,7 +89,17 @@ def write_netcdf(
     }
     lacking.tell(target.url)
     progress.expect(sum(map(_nbytes, variables)))
-    fill = partial(_fill, target.url, opened, held, model, progress)
+    memory, tell = limit
+    plan = {
+        variable.path: _planned(opened, variable, memory)
+        for one in held.values()
+        for variable in one.variables
+    }
+    if memory is not None:
+        for variable in variables:
+            said = one_pass(plan[variable.path].rechunking)
+            tell(f"{variable.path.strip('/')}: {format_size(_nbytes(variable))}, {said}")
+    fill = partial(_fill, target.url, opened, held, plan, model, progress)
     target.write(fill)
 
 
@@ -96,6 +115,7 @@ def _fill(
     url: str,
     opened: Opened,
     held: Mapping[str, Held],
+    plan: Mapping[str, Planned],
     model: str,
     progress: Progress,
     path: str,
@@ -113,7 +133,7 @@ def _fill(
                 for pair in _declare(file, opened, group, held[group.path])
             ]
             for variable, place in made:
-                _write_values(opened, variable, place, progress)
+                _write_values(plan[variable.path], variable, place, progress)
         opened.refuse_changed()
     except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
         if isinstance(error, StoreError):
@@ -147,6 +167,21 @@ class Held(NamedTuple):
     variables: list[Variable]
 
 
+class Planned(NamedTuple):
+    """How the data of a variable are copied."""
+
+    source: StoredSource
+    rechunking: Rechunking
+    is_limited: bool
+
+
+def _planned(opened: Opened, variable: Variable, memory: int | None) -> Planned:
+    chunks = stored_as(opened, variable).chunk_shape
+    source = StoredSource(opened.reader(variable), variable, chunks)
+    nbytes = None if memory is None else room(source, chunks, memory)
+    return Planned(source, source.rechunking(chunks, nbytes), memory is not None)
+
+
 def _declare(file: Any, opened: Opened, group: Group, held: Held) -> Iterator[tuple[Variable, Any]]:
     """Make a group without values; yield its variables, and those of the file for them."""
     target = group_at(file, group.path)
@@ -164,10 +199,11 @@ def _nbytes(variable: Variable) -> int:
     return math.prod(variable.shape) * variable.dtype.itemsize
 
 
-def _write_values(opened: Opened, variable: Variable, made: Any, progress: Progress) -> None:
-    chunks = stored_as(opened, variable).chunk_shape
-    source = StoredSource(opened.reader(variable), variable, chunks)
-    for part in source.slabs(chunks):
+def _write_values(planned: Planned, variable: Variable, made: Any, progress: Progress) -> None:
+    source, rechunking, is_limited = planned
+    if is_limited and isinstance(made.chunking(), list):  # parts are whole chunks: keep none
+        made.set_var_chunk_cache(size=0, nelems=1)
+    for part in boxes(rechunking.shape, rechunking.parts):
         if not math.prod(p.stop - p.start for p in part):
             continue
         values = source.read(part)

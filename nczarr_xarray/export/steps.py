@@ -15,22 +15,16 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.changes.resumption import BETWEEN, Resumption
-from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.processors import processors
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.chunk_writer import ChunkWriter
 from nczarr_xarray.export.dataset import Item
+from nczarr_xarray.export.memory import room, room_to_move
 from nczarr_xarray.export.moving import Mover, stored_alike
 from nczarr_xarray.export.rechunk import Lengths, Rechunking, boxes
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import ChunkedArray
-
-#: Bytes that the program takes without data: Python with its packages, metadata, caches.
-PROGRAM_BYTES = 256_000_000
-#: Copies of a chunk that a processor has while it decodes or encodes it.
-_COPIES = 3
 
 
 class Step:
@@ -57,6 +51,9 @@ class Step:
     def can_be_sent(self) -> bool:
         """Whether other processes can do its parts: they read the data where these are stored."""
         return False
+
+    #: Whether the others wait for the first part.
+    first_alone = False
 
     @property
     def nbytes(self) -> int:
@@ -148,9 +145,7 @@ class PartsStep(Step):
 
     @property
     def _described(self) -> str:
-        again = self._rechunking.repeats
-        said = f", chunks are decoded {again:.1f} times" if again > 1 else ""
-        return f"one pass by {_parts(self.parts, self._rechunking.parts)}{said}"
+        return one_pass(self._rechunking)
 
 
 class TwoPassStep(PartsStep):
@@ -177,9 +172,7 @@ class TwoPassStep(PartsStep):
     def parts(self) -> int:
         return 1 + super().parts
 
-    @property
-    def can_be_sent(self) -> bool:
-        return False  # the first part has to be the first
+    first_alone = True
 
     def run(self, part: int, done: Callable[[int], None], *, threads: int | None = None) -> int:
         if not part:
@@ -219,6 +212,14 @@ class TwoPassStep(PartsStep):
         )
 
 
+def one_pass(rechunking: Rechunking) -> str:
+    """Describe a plan without a second pass."""
+    again = rechunking.repeats
+    said = f", chunks are decoded {again:.1f} times" if again > 1 else ""
+    count = sum(1 for _ in boxes(rechunking.shape, rechunking.parts))
+    return f"one pass by {_parts(count, rechunking.parts)}{said}"
+
+
 def _parts(count: int, lengths: Lengths) -> str:
     return f"{count} part{'' if count == 1 else 's'} of {_times(lengths)}"
 
@@ -233,7 +234,7 @@ def plan_step(item: Item, writer: ArrayWriter, memory: int | None = None) -> Ste
     Parameters
     ----------
     memory
-        Bytes that the whole program may take; None for parts of a size that is seldom too large,
+        Bytes that a process may take; None for parts of a size that is seldom too large,
         and one pass.
 
     Raises
@@ -246,13 +247,14 @@ def plan_step(item: Item, writer: ArrayWriter, memory: int | None = None) -> Ste
         return Step(item, writer)
     old, new = source.reader.array, writer.array
     if old is not None and isinstance(writer, ChunkWriter) and stored_alike(old, writer.array):
-        most = None if memory is None else _room_to_move(source, writer, memory)
+        most = None if memory is None else room_to_move(source, new.chunk_shape, memory)
         return MoveStep(item, writer, source, most)
     if memory is None:
         return PartsStep(item, writer, source, source.rechunking(new.chunk_shape))
     plain = not item.variable.dtype.hasobject
-    room = _room(source, writer, memory)
-    found = source.rechunking(new.chunk_shape, room, passes=2 if plain else 1)
+    sender = writer if isinstance(writer, ChunkWriter) else None
+    nbytes = room(source, new.chunk_shape, memory, sender)
+    found = source.rechunking(new.chunk_shape, nbytes, passes=2 if plain else 1)
     kind = PartsStep if found.first is None else TwoPassStep
     return kind(item, writer, source, found)
 
@@ -280,48 +282,3 @@ def planned(
         moved = old is not None and stored_alike(old, new)
         parts.append((item.variable.path, source.shape, source.grid, moved))
     return Resumption.of(resumption.plan, documents, parts)
-
-
-def _room_to_move(source: StoredSource, writer: ChunkWriter, memory: int) -> int:
-    """Return the bytes of chunks that may be on their way; any may have to be coded."""
-    copies = max(1, _COPIES)
-    chunk = max(_chunk_bytes(source, writer))
-    _check(source, writer, memory, PROGRAM_BYTES + copies * chunk)
-    return (memory - PROGRAM_BYTES) // copies
-
-
-def _room(source: StoredSource, writer: ArrayWriter, memory: int) -> int:
-    """Return the bytes that a part may have: one is read or written while its chunks are coded.
-
-    Fewer chunks are sent to a remote store at a time than could be, where they take too much.
-    """
-    old, new = _chunk_bytes(source, writer)
-    coded = processors() * _COPIES * (old + new)
-    if isinstance(writer, ChunkWriter) and not writer.at_once:
-        free = memory - PROGRAM_BYTES
-        writer.in_flight = min(writer.in_flight, max(2 * new, free // (2 * max(1, _COPIES))))
-        coded = _COPIES * (processors() * old + writer.in_flight)
-    least = PROGRAM_BYTES + coded + 2 * max(old, new)
-    _check(source, writer, memory, least)
-    return (memory - PROGRAM_BYTES - coded) // 2
-
-
-def _chunk_bytes(source: StoredSource, writer: ArrayWriter) -> tuple[int, int]:
-    """Return the bytes of a chunk, and of one of the copy."""
-    old, new = (
-        math.prod(map(min, lengths, (max(1, n) for n in source.shape))) * source.itemsize
-        for lengths in (source.grid, writer.array.chunk_shape)
-    )
-    return old, new
-
-
-def _check(source: StoredSource, writer: ArrayWriter, memory: int, least: int) -> None:
-    """Raise `ExportError` if there is too little memory for a variable."""
-    old, new = _chunk_bytes(source, writer)
-    if memory < least:
-        reason = (
-            f"has chunks of {format_size(old)}, and in the copy of {format_size(new)}; "
-            f"with {format_size(memory)} of memory it cannot be copied: it takes "
-            f"{format_size(least)}"
-        )
-        raise ExportError(source.reader.path, reason)

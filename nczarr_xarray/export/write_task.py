@@ -235,14 +235,23 @@ class WriteTask:
     def _write_by_workers(self, client: Any, steps: list[Step], progress: Progress) -> None:
         """Have the parts of all steps done on a cluster, as its data are read from a store."""
         progress.expect(sum(step.nbytes for step in steps))
-        parts = ((number, part) for number, step in enumerate(steps) for part in range(step.parts))
+        first = [(number, 0) for number, step in enumerate(steps) if step.first_alone]
+        rest = (
+            (number, part)
+            for number, step in enumerate(steps)
+            for part in range(int(step.first_alone), step.parts)
+        )
         written: dict[str, int] = {}
-        with closing(run_parts(client, steps, parts)) as finished:
-            for number, _, put in finished:
-                step = steps[number]
-                path = step.writer.array.path
-                written[path] = written.get(path, 0) + put
-                progress.advance(step.nbytes // step.parts)
+        for parts in (iter(first), rest):
+            with closing(run_parts(client, steps, parts)) as finished:
+                for number, _, put in finished:
+                    step = steps[number]
+                    path = step.writer.array.path
+                    written[path] = written.get(path, 0) + put
+                    progress.advance(step.nbytes // step.parts)
+        for step in steps:
+            if left := step.leftovers():
+                step.writer.store.delete(left)
         self.check(written.items())
 
     def steps(self) -> list[Step]:

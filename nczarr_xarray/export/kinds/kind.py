@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,7 +37,7 @@ class CopyOptions:
     fixed
         As of `Selection`.
     memory
-        Bytes that the program may take.
+        Bytes that the program, with its workers, may take.
     resume
         Whether the copy continues, and can be continued.
     workers, scheduler
@@ -139,6 +139,20 @@ class CopyRequest:
             return source
 
     @property
+    def memory(self) -> int | None:
+        """Bytes that a process that reads and writes data may take; None if there is no limit.
+
+        Raises
+        ------
+        UsageError
+            If there are too many processes for what is given.
+        """
+        from nczarr_xarray.export.memory import share
+
+        memory, workers = self.options.memory, self.options.workers
+        return memory if memory is None or workers is None else share(memory, workers)
+
+    @property
     def mode(self) -> Literal["w", "w-"]:
         """The mode of writing."""
         return "w" if self.overwrite else "w-"
@@ -176,10 +190,13 @@ class CopyRequest:
         from nczarr_xarray.export.workers import connected
 
         given = self.options.given
-        for option in ("memory", "resume"):  # (workers may go on when this process has died)
-            if option in given and given & {"workers", "scheduler"}:
-                reason = "is for one process: leave out --workers and --scheduler"
-                raise UsageError(f"--{option}", reason)
+        if "resume" in given and given & {"workers", "scheduler"}:
+            # (workers may go on when this process has died)
+            reason = "is for one process: leave out --workers and --scheduler"
+            raise UsageError("--resume", reason)
+        if {"memory", "scheduler"} <= given:
+            reason = "is for processes of this machine: --workers, not --scheduler"
+            raise UsageError("--memory", reason)
         return connected(self.options.workers, self.options.scheduler)
 
     def progress(self) -> Progress:
@@ -215,6 +232,8 @@ class TargetKind:
         Ends of the names of targets that mean it, unless a format is given.
     modes
         Mode words of URLs that mean it.
+    lacks
+        Why it does not have some options, and what to do, by their names in Python.
     """
 
     name: str
@@ -223,6 +242,7 @@ class TargetKind:
     options: frozenset[str]
     suffixes: tuple[str, ...] = ()
     modes: frozenset[str] = frozenset()
+    lacks: Mapping[str, str] = field(default_factory=dict)
 
     def is_meant(self, path: str, mode: Collection[str]) -> bool:
         """Tell whether a path and the mode words of a URL mean this kind."""

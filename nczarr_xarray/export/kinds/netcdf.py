@@ -16,4 +16,5 @@ def copy(request: CopyRequest) -> None:
     with request.open() as source, request.progress() as progress:
         if model != "NETCDF4":
             source = as_classic(source, target.url, lacking, model)
-        write_netcdf(source, target, progress, model=model, lacking=lacking)
+        limit = request.memory, request.tell
+        write_netcdf(source, target, progress, model=model, lacking=lacking, limit=limit)

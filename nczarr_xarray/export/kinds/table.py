@@ -11,6 +11,11 @@ from nczarr_xarray.export.kinds.kind import CopyOptions, TargetKind
 _HERE = "nczarr_xarray.export.kinds"
 _PARALLEL = frozenset({"workers", "scheduler"})
 _LAYOUT = _PARALLEL | frozenset({"chunks", "optimize", "compress", "fixed", "memory", "resume"})
+#: HDF5 writes what says where data are when a file is closed, and a remote file appears at once.
+_FILE_LACKS = {
+    "resume": "a netCDF file is of no use before it is complete, so it cannot be continued: copy "
+    "to NCZarr with --resume, and from there to a netCDF file"
+}
 
 #: In the order in which they are asked whether a name means them; the last one takes what is left.
 KINDS: tuple[TargetKind, ...] = (
@@ -25,14 +30,16 @@ KINDS: tuple[TargetKind, ...] = (
         "netCDF-4",
         ("NETCDF4",),
         f"{_HERE}.netcdf",
-        frozenset({"fixed"}),
+        frozenset({"fixed", "memory"}),
+        lacks=_FILE_LACKS,
         suffixes=(".nc", ".nc4", ".cdf", ".netcdf"),
     ),
     TargetKind(
         "classic netCDF",
         ("NETCDF3_CLASSIC", "NETCDF3_64BIT_OFFSET", "NETCDF3_64BIT_DATA"),
         f"{_HERE}.netcdf",
-        frozenset({"fixed"}),
+        frozenset({"fixed", "memory"}),
+        lacks=_FILE_LACKS,
     ),
     TargetKind("Zarr 3", ("Zarr3",), f"{_HERE}.zarr3", _LAYOUT | {"consolidated", "shards"}),
     TargetKind(
@@ -49,6 +56,8 @@ KINDS: tuple[TargetKind, ...] = (
         _LAYOUT | {"consolidated", "portable", "compat"},
     ),
 )
+#: Names of what holds places in other files.
+_NO_COPIES = (".parq", ".parquet", ".json", ".icechunk")
 #: All words of ``--format``.
 FORMATS: tuple[str, ...] = tuple(word for kind in KINDS for word in kind.formats)
 
@@ -66,7 +75,7 @@ def find_kind(target: str, wanted: str | None) -> tuple[TargetKind, str]:
     Raises
     ------
     UsageError
-        If there is no such format.
+        If there is no such format, or the name means what is no copy.
     URLError
         If the target is a URL that cannot be understood.
     """
@@ -82,6 +91,12 @@ def find_kind(target: str, wanted: str | None) -> tuple[TargetKind, str]:
         mode = parse_url(target).mode
         path = target.partition("#")[0].rstrip("/")
     kind = next((kind for kind in KINDS if kind.is_meant(path, mode)), KINDS[-1])
+    if kind is KINDS[-1] and not mode and path.lower().rstrip("/").endswith(_NO_COPIES):
+        reason = (
+            "is references by its name, which are no copy: `nczarr aggregate -o` writes them; "
+            "with --format NCZarr it becomes a tree of this name"
+        )
+        raise UsageError(target, reason)
     return kind, kind.formats[0]
 
 
@@ -92,6 +107,9 @@ def refuse_options(kind: TargetKind, options: CopyOptions) -> None:
     if not wrong:
         return
     flags = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)
+    for name in wrong:
+        if reason := kind.lacks.get(name):
+            raise UsageError(f"--{name}", f"not for {kind.name}: {reason}")
     others = [one.name for one in KINDS if given.intersection(wrong) <= one.options]
     rather = f", but for {', '.join(others)}" if others else ""
     raise UsageError(flags, f"not for {kind.name}{rather} (see --format)")

@@ -48,7 +48,7 @@ def copy(request: CopyRequest) -> None:
         return
     with source, request.cluster():
         resumption = request.resumption(source)
-        task = plan_copy(source, request.target, options, layout, resumption, given.memory)
+        task = plan_copy(source, request.target, options, layout, resumption, request.memory)
         request.run(task)
 
 

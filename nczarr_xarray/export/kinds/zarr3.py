@@ -78,7 +78,7 @@ def plan_zarr3(opened: Opened, request: CopyRequest) -> WriteTask:
         lacking.tell(target.url)
         # the mark that keeps readers of Zarr 2 out is no part of what is written here
         removed = [*removed, ROOT]
-        before, memory = opened.refuse_changed, request.options.memory
+        before, memory = opened.refuse_changed, request.memory
         return WriteTask(change, flows, documents, removed, before=before, memory=memory)
 
 

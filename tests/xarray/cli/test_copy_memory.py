@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -13,11 +14,12 @@ import numpy as np
 import pytest
 
 from nczarr_fsspec.changes.resumption import BETWEEN
+from nczarr_fsspec.stores.fsspec import FsspecStore
 from nczarr_xarray.chunks import cache
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import chunk_writer, steps
+from nczarr_xarray.export import chunk_writer, memory
 from nczarr_xarray.export.copy import plan_copy
 from nczarr_xarray.export.copy_layout import CopyLayout
 from nczarr_xarray.export.gate import Gated
@@ -26,6 +28,7 @@ from tests.support.copying import copy
 from tests.support.marks import slow_but
 from tests.support.memory import little_memory
 from tests.support.ncwriter import ramp
+from tests.support.realservers import range_server
 
 MB = 1_000_000
 
@@ -33,8 +36,8 @@ MB = 1_000_000
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little enough memory for small data: that of the program, and of coding, is not counted."""
-    monkeypatch.setattr(steps, "PROGRAM_BYTES", 0)
-    monkeypatch.setattr(steps, "_COPIES", 0)
+    monkeypatch.setattr(memory, "PROGRAM_BYTES", 0)
+    monkeypatch.setattr(memory, "COPIES", 0)
 
 
 def file(path: Path, shape: tuple[int, ...], chunks: tuple[int, ...], **options: Any) -> Path:
@@ -109,8 +112,6 @@ def test_too_little_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit):
         main(["copy", str(source), str(tmp_path / "y"), "--memory", "much"])
     assert "'much' is no size" in capsys.readouterr().err
-    copy(source, tmp_path / "y.nc", "--memory", "1GB", status=2)
-    assert "--memory" in capsys.readouterr().err
 
 
 def note_threads(monkeypatch: pytest.MonkeyPatch, threads: list[int]) -> None:
@@ -149,8 +150,8 @@ def test_little_is_sent_at_a_time(
     source = file(tmp_path / "x.nc", (200, 24), (10, 24), zlib=True)
     threads: list[int] = []
     note_threads(monkeypatch, threads)
-    monkeypatch.setattr(steps, "PROGRAM_BYTES", 0)
-    monkeypatch.setattr(steps, "processors", lambda: 1)
+    monkeypatch.setattr(memory, "PROGRAM_BYTES", 0)
+    monkeypatch.setattr(memory, "processors", lambda: 1)
     codec = ["--compress", "zlib:2"] if chunks else []
     place = f"memory://little{tmp_path}"
     copy(source, f"{place}/y", "--var", "v", *chunks, *codec)
@@ -163,38 +164,155 @@ def test_little_is_sent_at_a_time(
 
 
 _MEASURED = """
-import pathlib, re, sys
+import os, pathlib, re, sys
 from nczarr_xarray.cli.main import main
-assert main(["copy", *sys.argv[1:]]) == 0
-print(re.search(r"VmHWM:\\s*(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1])
+from nczarr_xarray.export import workers
+
+def tell():
+    status = pathlib.Path("/proc/self/status").read_text()
+    with open(sys.argv[1], "a") as out:
+        print(os.getpid(), re.search(r"VmHWM:\\s*(\\d+) kB", status)[1], file=out)
+
+def measured(step, part, out=sys.argv[1], run=workers.run_part, tell=tell):
+    put = run(step, part)
+    sys.argv[1:] = [out]  # which those of a worker are not
+    tell()
+    return put
+
+if __name__ == "__main__":
+    workers.run_part = measured
+    assert main(["copy", *sys.argv[2:]]) == 0
+    tell()
 """  # ru_maxrss would begin with that of the process that started this one
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("old", [(1, 1000, 1000), None])
-def test_memory_stays_within_the_limit(tmp_path: Path, old: tuple[int, ...] | None) -> None:
-    """Of a file of 1.6 GB, chunked as maps or contiguous, the whole process takes 400 MB."""
-    shape, limit = (400, 1000, 1000), 400 * MB
-    with netCDF4.Dataset(tmp_path / "x.nc", "w") as nc:
-        names = [nc.createDimension(f"d{i}", n).name for i, n in enumerate(shape)]
-        options: dict[str, Any] = {"chunksizes": old, "zlib": True, "complevel": 1} if old else {}
-        v = nc.createVariable("v", "f4", names, **options)
-        plane = np.arange(1000, dtype="f4")[:, np.newaxis] * np.ones(1000, "f4")
-        for step in range(shape[0]):
-            v[step] = plane + step
-    arguments = ["--chunks", "d0=400,d1=50,d2=50", "--compress", "zlib:1", "--memory", "400MB"]
+def peaks(tmp_path: Path, *arguments: object) -> tuple[list[int], str]:
+    """Copy; return the most memory that each process has had, in bytes, and what was printed."""
+    script, told = tmp_path / "measured.py", tmp_path / "told"
+    script.write_text(_MEASURED)
     run = subprocess.run(
-        [sys.executable, "-c", _MEASURED, tmp_path / "x.nc", tmp_path / "y", *arguments],
+        [sys.executable, script, told, *map(str, arguments)],
         capture_output=True,
         check=True,
         text=True,
     )
-    plan, peak = run.stdout.splitlines()
+    found: dict[str, int] = {}
+    for line in told.read_text().splitlines():
+        process, peak = line.split()
+        found[process] = max(found.get(process, 0), int(peak) * 1024)
+    return [*found.values()], run.stdout
+
+
+def large_file(path: Path, steps: int, old: tuple[int, ...] | None, *, noise: bool = False) -> Path:
+    """A netCDF-4 file of 4 MB for each step; codecs cannot make noise smaller."""
+    shape = (steps, 1000, 1000)
+    with netCDF4.Dataset(path, "w") as nc:
+        names = [nc.createDimension(f"d{i}", n).name for i, n in enumerate(shape)]
+        options: dict[str, Any] = {"chunksizes": old, "zlib": True, "complevel": 1} if old else {}
+        v = nc.createVariable("v", "f4", names, **options)
+        plane = np.arange(1000, dtype="f4")[:, np.newaxis] * np.ones(1000, "f4")
+        if noise:
+            plane = np.random.default_rng(0).random((1000, 1000), "f4")
+        for step in range(shape[0]):
+            v[step] = plane + step
+    return path
+
+
+SERIES = ["--chunks", "d0=400,d1=50,d2=50", "--compress", "zlib:1"]
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize("old", [(1, 1000, 1000), None])
+def test_memory_stays_within_the_limit(tmp_path: Path, old: tuple[int, ...] | None) -> None:
+    """Of a file of 1.6 GB, chunked as maps or contiguous, the whole process takes 400 MB."""
+    source = large_file(tmp_path / "x.nc", 400, old)
+    (peak,), plan = peaks(tmp_path, source, tmp_path / "y", *SERIES, "--memory", "400MB")
     assert ("two passes" in plan) is (old is not None)
-    assert int(peak) * 1024 <= limit
-    sample = ["--sample", "20"]
-    assert main(["compare", str(tmp_path / "x.nc"), str(tmp_path / "y"), *sample]) == 0
+    assert peak <= 400 * MB
+    assert main(["compare", str(source), str(tmp_path / "y"), "--sample", "20"]) == 0
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize("chunks", [SERIES, ["--compress", "zlib:2"]], ids=["parts", "steps"])
+def test_workers_share_the_memory(tmp_path: Path, chunks: list[str]) -> None:
+    pytest.importorskip("distributed")
+    source = large_file(tmp_path / "x.nc", 200, (1, 1000, 1000))
+    target = tmp_path / "y"
+    found, _ = peaks(tmp_path, source, target, *chunks, "--memory", "900MB", "--workers", 2)
+    assert len(found) == 3
+    assert sum(found) <= 900 * MB
+    assert main(["compare", str(source), str(target), "--sample", "20"]) == 0
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize("kind", ["x.nc", "x.nczarr"])
+def test_what_comes_from_far_is_counted(tmp_path: Path, kind: str) -> None:
+    """Of chunks that a server sends, too."""
+    file = large_file(tmp_path / "x.nc", 100, (1, 1000, 1000), noise=True)
+    if kind != file.name:
+        copy(file, tmp_path / kind)
+    with range_server(tmp_path) as server:
+        chunks = ["--chunks", "d0=100,d1=50,d2=100", "--compress", "none"]
+        url, target = f"{server.url}/{kind}", tmp_path / "y"
+        (peak,), _ = peaks(tmp_path, url, target, *chunks, "--memory", "450MB")
+    assert peak <= 450 * MB
+    assert main(["compare", str(file), str(target), "--sample", "20"]) == 0
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize("model", ["NETCDF4", "NETCDF3_64BIT_DATA"])
+def test_netcdf_files_are_written_within_the_limit(tmp_path: Path, model: str) -> None:
+    source = large_file(tmp_path / "x.nc", 150, (50, 100, 1000))
+    target = tmp_path / "y.nc"
+    (peak,), plan = peaks(tmp_path, source, target, "--format", model, "--memory", "460MB")
+    assert "v: 600 MB, one pass by" in plan
+    assert peak <= 460 * MB
+    assert main(["compare", str(source), str(target), "--sample", "20"]) == 0
+
+
+def test_little_comes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A remote store is asked for fewer chunks at a time where there is little memory."""
+    source = file(tmp_path / "x.nc", (200, 24), (10, 24), zlib=True)
+    copy(source, tmp_path / "y", "--var", "v")
+    monkeypatch.setattr(memory, "PROGRAM_BYTES", 0)
+    monkeypatch.setattr(memory, "COPIES", 0)
+    asked = [0]
+    most: list[int] = []
+    get = FsspecStore.get
+
+    async def counted(self: FsspecStore, key: str, *args: Any, **options: Any) -> bytes | None:
+        asked[0] += 1
+        most.append(asked[0])
+        try:
+            await asyncio.sleep(0)  # others begin
+            return await get(self, key, *args, **options)
+        finally:
+            asked[0] -= 1
+
+    monkeypatch.setattr(FsspecStore, "get", counted)
+    with range_server(tmp_path) as server:
+        for options, wanted in (([], 20), (["--memory", "60kB"], 60_000 // 4 // 960)):
+            most.clear()
+            copy(f"{server.url}/y", tmp_path / f"z{wanted}", "--chunks", "d0=200", *options)
+            assert max(most) == wanted
+
+
+def test_netcdf_files_by_small_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = file(tmp_path / "x.nc", (200, 24), (10, 24), zlib=True)
+    copy(source, tmp_path / "y.nc", "--memory", "100MB", status=1)
+    assert "/v: has chunks of 960 B" in capsys.readouterr().err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "PROGRAM_BYTES", 0)
+        patch.setattr(memory, "COPIES", 0)
+        copy(source, tmp_path / "y.nc", "--var", "v", "--memory", "8kB", "--verify")
+    assert "v: 19.2 kB, one pass by 5 parts of 40 × 24" in capsys.readouterr().out
+    copy(source, tmp_path / "z.nc", "--resume", status=2)
+    assert "--resume: not for netCDF-4: a netCDF file is of no use" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import moving, new, steps, stored_source, write_target, write_task
+from nczarr_xarray.export import memory, moving, new, steps, stored_source, write_target, write_task
 from nczarr_xarray.export.kinds.kind import CopyOptions, CopyRequest
 from nczarr_xarray.export.selection import Selection
 from nczarr_xarray.formats.nczarr import emit
@@ -69,8 +69,8 @@ def small_parts() -> Iterator[list[str]]:
         patch.setattr(resumption, "NOTE_BYTES", 1)
         patch.setattr(moving, "WINDOW_BYTES", PART * 960)
         patch.setattr(stored_source, "SLAB_BYTES", PART * 1920)
-        patch.setattr(steps, "PROGRAM_BYTES", 0)
-        patch.setattr(steps, "_COPIES", 0)
+        patch.setattr(memory, "PROGRAM_BYTES", 0)
+        patch.setattr(memory, "COPIES", 0)
         for kind in (DirectoryWriter, FsspecWriter):
             put_of_kind = kind.put
 

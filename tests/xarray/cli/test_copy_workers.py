@@ -23,7 +23,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import moving, stored_source, workers
+from nczarr_xarray.export import memory, moving, stored_source, workers
 from nczarr_xarray.export.copy import plan_copy
 from nczarr_xarray.export.steps import Step
 from nczarr_xarray.export.workers import run_part
@@ -129,8 +129,12 @@ def test_no_scheduler(
 def test_arguments(cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = failed(capsys, cube, tmp_path / "y.nc", "--workers", 2, status=2)
     assert "--workers: not for netCDF-4, but for" in message
-    asked = (cube, tmp_path / "y", "--workers", 2, "--memory", "1GB")
-    assert "--memory: is for one process" in failed(capsys, *asked, status=2)
+    asked = (cube, tmp_path / "y", "--workers", 2)
+    assert "--resume: is for one process" in failed(capsys, *asked, "--resume", status=2)
+    few = failed(capsys, *asked, "--memory", "700MB", status=2)
+    assert "--memory: 3 processes take 768 MB without any data" in few
+    elsewhere = (cube, tmp_path / "y", "--scheduler", "tcp://host:1", "--memory", "1GB")
+    assert "--memory: is for processes of this machine" in failed(capsys, *elsewhere, status=2)
     with pytest.raises(SystemExit):
         main(["copy", str(cube), str(tmp_path / "y"), "--workers", "0"])
     assert os.listdir(tmp_path) == ["cube"]
@@ -148,6 +152,7 @@ def test_arguments(cube: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("sliced", ("--slice", "time=5:50", "--quantize", "v=3")),
         ("zarr3", ("--format", "Zarr3", "--shards", "time=40")),
         ("y.zip", ("--compress", "zstd")),
+        ("two passes", ("--chunks", "time=100,x=1", "--var", "v")),
     ],
 )
 @pytest.mark.parametrize("kind", ["NCZarr", "HDF5"])
@@ -236,6 +241,24 @@ def test_every_worker_is_killed(
         message = failed(capsys, cube, tmp_path / "y", "--scheduler", address)
     assert re.search(r"/\w+, part \d+ of \d+: cannot be copied by a worker: .*died", message)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cube", "deaths"]
+
+
+@pytest.mark.slow
+def test_two_passes(
+    cube: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The first is that of one worker, before the other one."""
+    monkeypatch.setattr(memory, "PROGRAM_BYTES", 0)
+    monkeypatch.setattr(memory, "COPIES", 0)
+    asked = ["--chunks", "time=100,x=1", "--memory", "4kB", "--workers", "2", "--verify"]
+    assert main(["copy", str(cube), str(tmp_path / "y"), *asked, "--var", "v"]) == 0
+    assert "v: 25.6 kB, two passes" in capsys.readouterr().out
+    plain = tmp_path / "plain"
+    assert main(["copy", str(cube), str(plain), "--chunks", "time=100,x=1", "--var", "v"]) == 0
+    assert sorted(os.listdir(tmp_path / "y")) == sorted(os.listdir(plain))
 
 
 #: Copies with two processes, of which each says so when it has begun, and does not end.

@@ -1,0 +1,118 @@
+"""How much of a limited memory a part of a copy may take: arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from nczarr_fsspec.errors import ExportError, UsageError
+from nczarr_fsspec.keystore import RemoteStore
+from nczarr_fsspec.processors import processors
+from nczarr_fsspec.ranges.reader import HELD_BYTES
+from nczarr_fsspec.sizes import format_size
+from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT
+from nczarr_xarray.dataset.file import loop_of
+from nczarr_xarray.export.chunk_writer import ChunkWriter
+from nczarr_xarray.export.stored_source import StoredSource
+
+#: Bytes that the program takes without data: Python with its packages, metadata, caches.
+PROGRAM_BYTES = 256_000_000
+#: Copies of a chunk that a processor has while it decodes or encodes it.
+COPIES = 3
+
+
+def share(memory: int, workers: int) -> int:
+    """Return what each worker may take of the memory of all, and of the process that has them.
+
+    Raises
+    ------
+    UsageError
+        If not even the programs fit.
+    """
+    each = (memory - PROGRAM_BYTES) // workers
+    if each <= PROGRAM_BYTES:
+        least = format_size((1 + workers) * PROGRAM_BYTES)
+        reason = f"{1 + workers} processes take {least} without any data: fewer --workers take less"
+        raise UsageError("--memory", reason)
+    return each
+
+
+def room_to_move(source: StoredSource, chunk_shape: Sequence[int], memory: int) -> int:
+    """Return the bytes of chunks that may be on their way; any may have to be coded.
+
+    Raises
+    ------
+    ExportError
+        If the memory does not suffice for one chunk.
+    """
+    copies = max(1, COPIES)
+    chunk = max(_chunk_bytes(source, chunk_shape))
+    _check(source, chunk_shape, memory, PROGRAM_BYTES + copies * chunk)
+    return (memory - PROGRAM_BYTES) // copies
+
+
+def room(
+    source: StoredSource,
+    chunk_shape: Sequence[int],
+    memory: int,
+    writer: ChunkWriter | None = None,
+) -> int:
+    """Return the bytes that a part may have: one is read or written while its chunks are coded.
+
+    Fewer chunks come from a remote store, and are sent to one, at a time than could be, where
+    they take too much.
+
+    Parameters
+    ----------
+    chunk_shape
+        Of the copy.
+    memory
+        Bytes that the process may take.
+    writer
+        If chunks of the copy are sent while others are coded, what sends them.
+
+    Raises
+    ------
+    ExportError
+        If the memory does not suffice for one chunk.
+    """
+    old, new = _chunk_bytes(source, chunk_shape)
+    free = memory - PROGRAM_BYTES
+    coded = processors() * COPIES * (old + new)
+    if writer is not None and not writer.at_once:
+        writer.in_flight = min(writer.in_flight, max(2 * new, free // (2 * max(1, COPIES))))
+        coded = COPIES * (processors() * old + writer.in_flight)
+    coded += _coming(source, old, free)
+    least = PROGRAM_BYTES + coded + 2 * max(old, new)
+    _check(source, chunk_shape, memory, least)
+    return (free - coded) // 2
+
+
+def _coming(source: StoredSource, chunk: int, free: int) -> int:
+    """Return the bytes that are on their way from a remote source, which are limited here."""
+    store = source.reader.store
+    if isinstance(store, RemoteStore):
+        store.in_flight_bytes = max(1, min(store.in_flight_bytes, free // 4))
+        return max(LEAST_IN_FLIGHT * chunk, store.in_flight_bytes)
+    return 0 if loop_of(store) is None else HELD_BYTES
+
+
+def _chunk_bytes(source: StoredSource, chunk_shape: Sequence[int]) -> tuple[int, int]:
+    """Return the bytes of a chunk, and of one of the copy."""
+    old, new = (
+        math.prod(map(min, lengths, (max(1, n) for n in source.shape))) * source.itemsize
+        for lengths in (source.grid, chunk_shape)
+    )
+    return old, new
+
+
+def _check(source: StoredSource, chunk_shape: Sequence[int], memory: int, least: int) -> None:
+    """Raise `ExportError` if there is too little memory for a variable."""
+    old, new = _chunk_bytes(source, chunk_shape)
+    if memory < least:
+        reason = (
+            f"has chunks of {format_size(old)}, and in the copy of {format_size(new)}; "
+            f"with {format_size(memory)} of memory for a process it cannot be copied: it takes "
+            f"{format_size(least)}"
+        )
+        raise ExportError(source.reader.path, reason)
