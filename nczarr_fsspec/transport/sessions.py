@@ -109,4 +109,5 @@ def _is_final(error: Exception) -> bool:
     """Tell whether there is no such host, no server listening there, or a bad certificate."""
     if not isinstance(error, aiohttp.ClientConnectorError):
         return False
-    return not isinstance(error.os_error, (ConnectionResetError, TimeoutError))
+    reason = getattr(error, "os_error", None)  # a bad certificate has none in aiohttp 3.12
+    return not isinstance(reason, (ConnectionResetError, TimeoutError))
