@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import obstore
 import pytest
-from obstore.store import MemoryStore
 
 from nczarr_fsspec.obspec import ObspecFileSystem
+
+obstore = pytest.importorskip("obstore")
+stores = pytest.importorskip("obstore.store")
 
 TEN = b"0123456789"
 
@@ -17,14 +18,14 @@ TEN = b"0123456789"
 )
 @pytest.mark.parametrize("data", [TEN, b""], ids=["ten", "empty"])
 def test_parts(data: bytes, start: int | None, end: int | None) -> None:
-    store = MemoryStore()
+    store = stores.MemoryStore()
     obstore.put(store, "x", data)
     filesystem = ObspecFileSystem(store, "memory://x", id(store))
     assert filesystem.cat_file("x", start=start, end=end) == data[start:end]
 
 
 def test_no_such_file() -> None:
-    store = MemoryStore()
+    store = stores.MemoryStore()
     filesystem = ObspecFileSystem(store, "memory://x", id(store))
     with pytest.raises(FileNotFoundError):
         filesystem.cat_file("x")

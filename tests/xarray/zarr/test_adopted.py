@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import obstore.store
 import pytest
 import xarray as xr
 import zarr
@@ -25,7 +24,8 @@ def memory() -> Store:
 
 
 def objects() -> Store:
-    return ObjectStore(obstore.store.MemoryStore())
+    stores = pytest.importorskip("obstore.store")
+    return ObjectStore(stores.MemoryStore())
 
 
 @pytest.fixture(params=[memory, objects])
