@@ -4,11 +4,13 @@
     python3 ci/run.py demo              install the package, run `nczarr demo`
     python3 ci/run.py test [ARGUMENT]   install for development, run the quick tests
     python3 ci/run.py oldest [ARGUMENT] the quick tests with the oldest releases that are supported
+    python3 ci/run.py newest [ARGUMENT] the quick tests with releases that are not out yet
     python3 ci/run.py check             linters, docs and all tests, as continuous integration
 
 The quick tests are those without the marks slow and servers, and hypothesis tries fewer examples;
-`test -m ""` runs the others, too. The oldest releases are the lower bounds in pyproject.toml; they
-have an environment of their own, `.venv-oldest`.
+`test -m ""` runs the others, too. The oldest releases are the lower bounds in pyproject.toml, the
+newest ones pre-releases of the same packages. Both have an environment of their own, `.venv-oldest`
+and `.venv-newest`.
 
 With the environment variable CI set, the Debian packages that tests use are
 installed first (as root), and whatever a test needs must be there.
@@ -51,7 +53,7 @@ LINT = {
 }
 # Every worker begins with a part of the files, and takes tests of another when it has done.
 PYTEST = ("-m", "pytest", "--numprocesses", "auto", "--dist", "worksteal")
-#: Extras of users: `oldest` installs the lower bounds of what they require.
+#: Extras of users: `oldest` and `newest` choose the releases of what they require.
 EXTRAS = ("cfa", "dask", "demo", "icechunk", "parquet", "remote", "s3")
 QUICK = ("-m", "not slow and not servers", "--hypothesis-profile", "quick")
 #: Seconds for all tests. If a worker dies, in a C library, the others were seen to wait for ever.
@@ -63,24 +65,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("task", choices=("demo", "test", "oldest", "check"))
+    parser.add_argument("task", choices=("demo", "test", "oldest", "newest", "check"))
     parser.add_argument("--python", default=sys.executable, help="make the environment from this")
-    parser.add_argument("--venv", type=Path, help="where it is (.venv, or .venv-oldest)")
+    parser.add_argument("--venv", type=Path, help="where it is (.venv, or .venv-TASK)")
     args, rest = parser.parse_known_args()
     if rest and args.task == "check":
         parser.error(f"check takes no {rest}")
 
-    standard = ROOT / (".venv-oldest" if args.task == "oldest" else ".venv")
+    wanted = releases(args.task)
+    standard = ROOT / (f".venv-{args.task}" if wanted else ".venv")
     python = environment(args.venv or standard, args.python)
     if args.task == "demo":
         install(python, "demo")
         return call(python, "-m", "nczarr_xarray", "demo", *rest)
     if IN_CI:
         install_debian()
-    if args.task != "oldest":
+    if not wanted:
         install_for_development(python)
-    elif not install(python, "test", pins=lower_bounds()):
-        sys.exit("The oldest releases could not be installed together.")
+    elif not install(python, "test", pins=wanted):
+        sys.exit(f"The {args.task} releases could not be installed together.")
     failed = []
     if args.task == "check":
         failed = [name for name, command in LINT.items() if call(python, *command)]
@@ -102,21 +105,26 @@ def environment(path: Path, base: str) -> Path:
 def install(python: Path, *extras: str, pins: Sequence[str] = ()) -> bool:
     """Install the package in place, with `extras` and releases; True if that went well."""
     return not call(
-        python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+        python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade",
         "--editable", f".[{','.join(extras)}]", *pins,
     )  # fmt: skip
 
 
-def lower_bounds() -> list[str]:
-    """Return the oldest releases of what users install, as pip has them: ``numpy==2.2``.
+def releases(task: str) -> list[str]:
+    """Return what `task` wants of the packages of users, as pip has it; nothing if any will do.
 
-    h5py is not among them. Tests write files with it that only a new HDF5 can write.
+    The oldest are the lower bounds (``numpy==2.2``). The newest may be pre-releases, because the
+    bound is one (``numpy>=2.2.dev0``). h5py is among neither. Tests write files with it that only
+    a new HDF5 can write.
     """
+    form = {"oldest": "{}=={}", "newest": "{}>={}.dev0"}.get(task)
+    if form is None:
+        return []
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *(one for name in EXTRAS for one in extras[name])]
     bounds = (re.match(r"([\w-]+)(?:\[\w+\])?>=([\w.]+)", one) for one in wanted)
-    return sorted({f"{bound[1]}=={bound[2]}" for bound in bounds if bound})
+    return sorted({form.format(bound[1], bound[2]) for bound in bounds if bound})
 
 
 def install_for_development(python: Path) -> None:
