@@ -248,7 +248,9 @@ def _pack(sizes: Integers, ranges: int, most: int, count: int) -> Integers:
         end = max(bisect_right(ends, goal, begin), begin + 1)
         if end < len(ends) and ends[end] - goal < goal - ends[end - 1] and ends[end] - done <= most:
             end += 1  # nearer to the goal
-        end = min(end, begin + ranges)
+        fits = max(bisect_right(ends, done + most, begin), begin + 1)
+        left = len(ends) - ranges * (count - 1)  # the others cannot take more
+        end = min(max(end, left), begin + ranges, fits)
         first.append(end)
         done = ends[end - 1]
         count -= 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import FormatError, StoreError
@@ -74,6 +74,14 @@ def total(extents: Sequence[Extent]) -> int:
     return sum(stop - start for start, stop in extents)
 
 
+#: Eight extents of uneven sizes: by their bytes alone they went by six requests of two at most.
+UNEVEN: tuple[Any, Any] = (
+    np.array([0, 6697, 10795, 17492, 21590, 25688, 42072, 46170]),
+    np.array([2600, 6698, 13395, 17493, 21591, 25689, 42073, 46171]),
+)
+
+
+@example(UNEVEN, Limits(ranges=2, bandwidth=1e5), 1)
 @given(pieces(), LIMITS, st.integers(1, 100))
 @settings(max_examples=examples(400), deadline=None)
 def test_requests_keep_the_rules(
