@@ -4,7 +4,7 @@
     pip install atheris
     python ci/fuzz_coverage.py hdf5 900 --corpus /tmp/corpus
     python ci/fuzz_coverage.py all 3600
-    python ci/fuzz_coverage.py hdf5 --minimize --corpus /tmp/corpus
+    python ci/fuzz_coverage.py all --keep 400000 --corpus /tmp/corpus
 
 The parsers are the rows of ``tests/support/parsers.py``. A row must give a value or an error of
 ours, or one that its caller waits for, within 5 seconds of the processor and 2 GiB. What
@@ -12,7 +12,9 @@ does not is a finding: its input is kept in the corpus as ``finding-...``, once 
 raised, and the run goes on. `all` runs each of them for its share of the seconds. The corpus of a
 parser is in a folder of its name; it begins with the inputs in ``tests/data/fuzz``.
 
---minimize puts there what of a corpus is needed for the same coverage, within --bytes.
+With --keep nothing is tried: the smallest inputs of the corpus that reach all the lines of ours, in
+all orders in which any input does, are put into ``tests/data/fuzz``; in so many bytes, of which
+each parser has its share.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -103,6 +107,58 @@ def fuzz(name: str, seconds: int, corpus: Path) -> None:
     atheris.Fuzz()
 
 
+def keep(name: str, corpus: Path, most: int) -> None:
+    """Replace the kept inputs of a parser by the smallest ones that reach the same, by lines."""
+    known: set[tuple[str, int, int]] = set()
+    chosen: list[bytes] = []
+    inputs = {path.read_bytes() for path in [*(corpus / name).iterdir(), *kept(name)]}
+    for data in sorted(inputs, key=lambda data: (len(data), data)):
+        if len(data) > most:
+            break
+        reached = steps(name, data)
+        if not reached <= known:
+            known |= reached
+            chosen.append(data)
+            most -= len(data)
+    for path in kept(name):
+        path.unlink()
+    folder = parsers.CORPUS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for data in chosen:
+        (folder / hashlib.sha256(data).hexdigest()[:12]).write_bytes(data)
+    total = sum(map(len, chosen))
+    print(
+        f"{name:12} {len(chosen):4} of {len(inputs):5} inputs, {total:6} bytes, {len(known)} steps"
+    )
+
+
+def steps(name: str, data: bytes) -> set[tuple[str, int, int]]:
+    """Return the steps from line to line of ours that an input leads to."""
+    found: set[tuple[str, int, int]] = set()
+
+    def trace(frame: FrameType, _: str, __: object) -> Any:
+        file = frame.f_code.co_filename
+        if "nczarr_" not in file:
+            return None
+        last = 0
+
+        def line(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal last
+            if event == "line":
+                found.add((file, last, frame.f_lineno))
+                last = frame.f_lineno
+            return line
+
+        return line
+
+    sys.settrace(trace)
+    try:
+        parsers.check(name, data)
+    finally:
+        sys.settrace(None)
+    return found
+
+
 def kept(name: str) -> list[Path]:
     """Return the inputs of a parser that are kept for the tests."""
     return sorted((parsers.CORPUS / name).glob("*"))
@@ -142,7 +198,13 @@ def main() -> int:
     parser.add_argument("parser", choices=[*parsers.PARSERS, "all"])
     parser.add_argument("seconds", type=int, nargs="?", default=60)
     parser.add_argument("--corpus", type=Path, help="a folder; without it, one that is forgotten")
+    parser.add_argument("--keep", type=int, help="bytes of inputs to keep for the tests, in all")
     args = parser.parse_args()
+    if args.keep:
+        shares = sum(one.share for one in parsers.PARSERS.values())
+        for name in parsers.PARSERS if args.parser == "all" else [args.parser]:
+            keep(name, args.corpus, args.keep * parsers.PARSERS[name].share // shares)
+        return 0
     resource.setrlimit(resource.RLIMIT_AS, (2 * MEMORY, 2 * MEMORY))
     corpus = args.corpus or Path(tempfile.mkdtemp(prefix="fuzz-"))
     if args.parser == "all":

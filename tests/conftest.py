@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from nczarr_xarray.export.write_task import WriteTask
 from tests.support.remotefiles import files_root, files_server  # noqa: F401
@@ -22,6 +22,12 @@ pytest.register_assert_rewrite("tests.support.ncpair")
 # how long an example takes depends on what else the machine does
 settings.register_profile("any machine", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=12)
+settings.register_profile(
+    "mutants",  # mutmut runs a test several times in one process
+    deadline=None,
+    max_examples=12,
+    suppress_health_check=[HealthCheck.differing_executors],
+)
 settings.load_profile("any machine")
 
 

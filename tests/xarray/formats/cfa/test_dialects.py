@@ -171,6 +171,26 @@ class TestCfa04:
         mapping = array.fragments.mappings.get(0)
         assert (mapping and mapping.part) == expected
 
+    @pytest.mark.parametrize(
+        "part",
+        [
+            *([["12"]], [[1.0]], [[True]], [[None]], [1], [{"1": 2}], ["12"], {}, 5),
+            *(
+                [[1 << 62]],
+                [[-1]],
+                [[0, 1, 0]],
+                [[-1, 5, 1]],
+                "[[0, 1, 0]]",
+                "[(-1,)]",
+                "[(1]",
+                "[",
+            ),
+        ],
+    )
+    def test_a_part_that_is_none(self, part: Any) -> None:
+        with pytest.raises(FormatError, match=r"has the part .* which cannot be understood"):
+            read_04([half(0, part=part), half(1)])
+
     def test_a_dimension_of_length_one_that_the_data_lack(self) -> None:
         array = read_04([half(0, pdimensions=["height", "time"], reverse=["height"])])
         assert array.fragments.mappings[0] == FragmentMapping(axes=(None, 0), reverse=(0,))
