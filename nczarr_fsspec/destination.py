@@ -16,6 +16,7 @@ from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.target_names import ZIP, exists, local_path, look, says_file, says_zip
+from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.url import is_url, parse_url, redact
 from nczarr_fsspec.writable import WritableStore
 
@@ -48,6 +49,8 @@ class Destination:
         The store to write to, if `kind` is ``"objects"``.
     fs, remote_path : AbstractFileSystem and str, or None
         Where an archive is that has no `path`.
+    timeout : Timeout or None
+        Of requests to `fs`, if not what that says.
     """
 
     kind: Literal["directory", "zip", "objects"]
@@ -58,6 +61,7 @@ class Destination:
     store: WritableStore | None = None
     fs: AbstractFileSystem | None = None
     remote_path: str | None = None
+    timeout: Timeout | None = None
 
     def open_archive(self) -> ZipStore | RemoteZipStore | None:
         """Return the archive that is there now; None if there is none.
@@ -102,7 +106,7 @@ class Destination:
         assert self.fs is not None
         assert self.remote_path is not None
         folder, _, name = self.remote_path.rpartition("/")
-        store = FsspecWriter(self.fs, folder)
+        store = FsspecWriter(self.fs, folder, timeout=self.timeout)
         try:
             store.upload(name, path)
         finally:
@@ -183,7 +187,7 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
         return _beside_path(local_path(url), text, url.mode, follow=follow)
     if url.target_protocol in ("http", "https"):
         raise _plain_http(shown)
-    _, options = split_options(storage_options, shown)
+    ours, options = split_options(storage_options, shown)
     fs, path = innermost(*open_filesystem(url, options))
     _refuse_readonly(fs, shown)
     above, _, name = path.rstrip("/").rpartition("/")
@@ -195,7 +199,7 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
     written = text.partition("#")[0].rstrip("/").rpartition("/")[0]
     if folder != written or folder.startswith("http"):
         folder = fs.unstrip_protocol(above)
-    store = FsspecWriter(fs, above, folder)
+    store = FsspecWriter(fs, above, folder, ours.timeout)
     return FilePlace(store, name, shown, text, f"{folder}/", url.mode)
 
 
@@ -276,13 +280,17 @@ def _in_url(text: str, options: Mapping[str, Any] | None) -> Destination:
         return _at_path(local_path(url), shown, url.mode, follow=follow)
     if url.target_protocol in ("http", "https"):
         raise _plain_http(shown)
-    _, options = split_options(options, shown)  # this package's options concern reading only
+    ours, options = split_options(options, shown)
     fs, path = open_filesystem(url, options)
-    return _in_filesystem(fs, path, url.mode, shown)
+    return _in_filesystem(fs, path, url.mode, shown, ours.timeout)
 
 
 def _in_filesystem(
-    fs: AbstractFileSystem, path: str, mode: frozenset[str], shown: str | None
+    fs: AbstractFileSystem,
+    path: str,
+    mode: frozenset[str],
+    shown: str | None,
+    timeout: Timeout | None = None,
 ) -> Destination:
     from fsspec.implementations.local import LocalFileSystem
 
@@ -297,8 +305,8 @@ def _in_filesystem(
     if says_file(path, mode):
         raise _ambiguous(shown, f"{shown}#mode=nczarr")
     if says_zip(path, mode):
-        return Destination("zip", shown, mode, fs=fs, remote_path=path)
-    return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown))
+        return Destination("zip", shown, mode, fs=fs, remote_path=path, timeout=timeout)
+    return Destination("objects", shown, mode, store=FsspecWriter(fs, path, shown, timeout))
 
 
 def _refuse_readonly(fs: AbstractFileSystem, shown: str) -> None:

@@ -255,11 +255,25 @@ class RemoteStore(KeyStore, OnLoop):
     def run_each(
         self, function: Callable[[A], Awaitable[T]], arguments: Iterable[A]
     ) -> builtins.list[T]:
-        """Do as `gather` does, from another thread, and raise the first error."""
+        """Do as `gather` does, from another thread, and raise the first error.
+
+        What has not begun by then is not begun.
+        """
+        failed: builtins.list[StoreError] = []
+
+        async def unless_failed(argument: A) -> T:
+            if failed:
+                raise failed[0]
+            try:
+                return await function(argument)
+            except StoreError as error:
+                failed.append(error)
+                raise
+
         results: builtins.list[T] = []
-        for result in self.run(self.gather(function, arguments)):
+        for result in self.run(self.gather(unless_failed, arguments)):
             if isinstance(result, StoreError):
-                raise result
+                raise failed[0]
             results.append(result)
         return results
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -19,15 +20,18 @@ from nczarr_fsspec.keystore import KeyStore, check_key, is_safe_name
 from nczarr_fsspec.owner import temporary_name, writer_of
 from nczarr_fsspec.stores.fsspec import FsspecStore, SyncFsspecStore
 from nczarr_fsspec.transport.filesystems import (
+    EXPIRED,
     is_async,
     is_s3,
     keys_number,
     renewed,
     s3_code,
     wants_credentials,
+    within,
     without_secrets,
 )
 from nczarr_fsspec.transport.fsspec import FsspecTransport
+from nczarr_fsspec.transport.policy import TOO_LONG, Timeout, TransientError
 from nczarr_fsspec.transport.recording import Kind
 from nczarr_fsspec.transport.request import Extent, Request
 from nczarr_fsspec.transport.watch import watched
@@ -41,16 +45,22 @@ T = TypeVar("T")
 _EXISTS = frozenset({"PreconditionFailed", "412"})
 #: answers of S3 that another request in flight has caused
 _CONFLICTS = frozenset({"ConditionalRequestConflict", "OperationAborted"})
+#: bytes from which an object of S3 is sent in parts, so that a part is what has to be sent again
+SEVERAL_PARTS = 100 << 20
+#: bytes of a part, parts that are sent at a time, and parts that S3 takes
+PART = 16 << 20
+PARTS_AT_A_TIME = 8
+MOST_PARTS = 10_000
 
 
 class FsspecWriter(WritableStore):
     """Keys are the paths below one root of a filesystem.
 
     Object stores and ``memory`` replace an object at once and never hold a
-    part of one: S3 drops an upload that is cut off, and s3fs aborts one in
-    several parts (from 100 MiB on). Protocols for files, such as SFTP, write
-    in place, but for whole files (`put_file`) where there is a rename: these
-    get a name of their own first.
+    part of one: S3 drops an upload that is cut off, and one in several parts
+    is aborted. Protocols for files, such as SFTP, write in place, but for
+    whole files (`put_file`) where there is a rename: these get a name of
+    their own first.
 
     `create` is atomic among all clients of an S3 service that knows
     conditional requests (AWS, Google, Azure, MinIO, SeaweedFS 4), in this
@@ -65,25 +75,36 @@ class FsspecWriter(WritableStore):
         Path of the dataset in `fs`, without protocol.
     url
         How messages name the dataset, where that is not plain from `root`.
+    timeout
+        Of its requests, if not what the filesystem says.
     """
 
     parallel = 64  # measured with puts; reads bear more
 
     #: keys that S3 deletes in one request
     bulk = 1000
-    #: seconds between attempts, see `_may_pass`
-    pauses = (0.5, 2.0)
 
-    def __init__(self, fs: AbstractFileSystem, root: str, url: str | None = None) -> None:
+    def __init__(
+        self,
+        fs: AbstractFileSystem,
+        root: str,
+        url: str | None = None,
+        timeout: Timeout | None = None,
+    ) -> None:
         self._fs = fs
         self._root = root
-        self._transport = FsspecTransport(fs)
-        self._keys = FsspecStore(fs, root, url)
+        self._keys = FsspecStore(fs, root, url, timeout)
         self.url = self._keys.url
 
+    @property
+    def _transport(self) -> FsspecTransport:
+        assert isinstance(self._keys.transport, FsspecTransport), "HTTP cannot be written"
+        return self._keys.transport
+
     def reader(self) -> KeyStore:
-        kind = SyncFsspecStore if isinstance(self._fs, MemoryFileSystem) else FsspecStore
-        return kind(self._fs, self._root, self.url)
+        if isinstance(self._fs, MemoryFileSystem):
+            return SyncFsspecStore(self._fs, self._root, self.url)
+        return FsspecStore(self._fs, self._root, self.url, self._transport.timeout)
 
     def put(self, key: str, data: Buffer) -> None:
         self._keys.run_each(partial(self._put, _bytes(data)), [self._path(key)])
@@ -137,14 +158,14 @@ class FsspecWriter(WritableStore):
         return sorted(above + key for key in safe if writer_of(key) is None)
 
     def child(self, prefix: str) -> FsspecWriter:
-        return FsspecWriter(self._fs, self._path(prefix), f"{self.url.rstrip('/')}/{prefix}")
+        url = f"{self.url.rstrip('/')}/{prefix}"
+        return FsspecWriter(self._fs, self._path(prefix), url, self._transport.timeout)
 
     def close(self) -> None:
         self._keys.close()
-        self._transport.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._fs, self._root, self.url)
+        return type(self), (self._fs, self._root, self.url, self._transport.timeout)
 
     def _path(self, key: str) -> str:
         return self._transport.join(self._root, check_key(key))
@@ -158,13 +179,19 @@ class FsspecWriter(WritableStore):
 
     async def _put(self, data: bytes, path: str) -> None:
         with self._naming(path, "written", "put", len(data)):
-            await self._call_making_folder(path, "pipe_file", path, data)
+            if is_s3(self._fs) and len(data) >= SEVERAL_PARTS:
+                await self._put_parts(path, len(data), lambda start, stop: data[start:stop])
+                return
+            await self._call_making_folder(path, "pipe_file", path, data, nbytes=len(data))
 
     async def _put_file(self, local: str, nbytes: int, path: str) -> None:
         with self._naming(path, "written", "put", nbytes):
+            if is_s3(self._fs) and nbytes >= SEVERAL_PARTS:
+                await self._put_parts(path, nbytes, partial(_part_of, local))
+                return
             # without a rename of its own, an object store, or nothing better can be done
             if is_async(self._fs) or type(self._fs).mv is AbstractFileSystem.mv:
-                await self._call_making_folder(path, "put_file", local, path)
+                await self._call_making_folder(path, "put_file", local, path, nbytes=nbytes)
                 return
             folder, slash, _ = path.rpartition("/")
             new = f"{folder}{slash}{temporary_name()}"
@@ -176,18 +203,63 @@ class FsspecWriter(WritableStore):
                     await self._call("rm_file", new)
                 raise
 
+    async def _put_parts(self, path: str, nbytes: int, part: Callable[[int, int], bytes]) -> None:
+        """Put an object of S3 in several requests, each of which is tried again by itself.
+
+        Parameters
+        ----------
+        part
+            Returns the bytes from one position to another, in a thread.
+        """
+        fs = self._transport.shared.fs
+        bucket, key, _ = fs.split_path(path)
+        where = {"Bucket": bucket, "Key": key}
+        begun = await self._tried(partial(fs._call_s3, "create_multipart_upload", **where))
+        where["UploadId"] = begun["UploadId"]
+        size, gate = max(PART, -(-nbytes // MOST_PARTS)), asyncio.Semaphore(PARTS_AT_A_TIME)
+
+        async def put_part(start: int) -> dict[str, object]:
+            number = start // size + 1
+            async with gate:
+                body = await asyncio.to_thread(part, start, min(start + size, nbytes))
+                given = {**where, "PartNumber": number, "Body": body}
+                answer = await self._tried(partial(fs._call_s3, "upload_part", **given), len(body))
+            return {"PartNumber": number, "ETag": answer["ETag"]}
+
+        try:
+            parts = await _all_or_none([put_part(start) for start in range(0, nbytes, size)])
+            whole = {**where, "MultipartUpload": {"Parts": parts}}
+            complete = partial(fs._call_s3, "complete_multipart_upload", **whole)
+            await self._tried(complete, 100 * len(parts))
+        except BaseException as error:
+            gone = isinstance(error, Exception) and s3_code(error) == "NoSuchUpload"
+            if gone and await self._size(path) == nbytes:
+                return  # the answer was lost that said so
+            with suppress(Exception):
+                await self._tried(partial(fs._call_s3, "abort_multipart_upload", **where))
+            raise
+
+    async def _size(self, path: str) -> int | None:
+        """Return how many bytes are there now; None if nothing is."""
+        request = Request(path, self._transport.describe(path), [Extent(0, 1)])
+        answer = await self._transport.fetch(request)
+        return None if answer is None else answer.version.size
+
     async def _create(self, data: bytes, path: str) -> bool:
         if await self._read(path, 1) is not None:  # a service may ignore conditions
             return False
         with self._naming(path, "written", "put", len(data)):
             try:
-                await self._call_making_folder(path, "pipe_file", path, data, mode="create")
+                given = {"mode": "create", "nbytes": len(data)}
+                await self._call_making_folder(path, "pipe_file", path, data, **given)
             except Exception as error:
                 if not isinstance(error, FileExistsError) and s3_code(error) not in _EXISTS:
                     raise
-                # an answer that was lost: the second attempt met what the first one stored
-                return _was_retried(error) and await self._read(path) == data
-        return True
+            else:
+                return True
+        # The answer may have been lost that the first try got, by a retry of any library below:
+        # aiohttp sends a PUT again, and tells nobody, where a connection ends that was used before.
+        return await self._read(path) == data
 
     async def _delete(self, path: str) -> None:
         with self._naming(path, "deleted", "delete"):
@@ -204,7 +276,8 @@ class FsspecWriter(WritableStore):
         request = {"Bucket": bucket, "Delete": {"Objects": objects, "Quiet": True}}
         with self._naming(paths[0], "deleted", "delete"):
             # not fs._bulk_delete, which forgets what could not be deleted
-            answer = await self._tried(partial(fs._call_s3, "delete_objects", **request))
+            delete = partial(fs._call_s3, "delete_objects", **request)
+            answer = await self._tried(delete, sum(map(len, paths)))
         for failed in answer.get("Errors", ()):
             if failed.get("Code") != "NoSuchKey":
                 raise StoreError(
@@ -228,7 +301,8 @@ class FsspecWriter(WritableStore):
             try:
                 if is_s3(self._fs):  # its _find asks for the path itself where nothing is below
                     fs = self._transport.shared.fs
-                    found = await self._tried(partial(fs._lsdir, path, delimiter="", refresh=True))
+                    listing = partial(fs._lsdir, path, delimiter="", refresh=True)
+                    found = await self._tried(listing)
                     return [entry["name"] for entry in found]
                 names: list[str] = await self._call("find", path)
                 return names
@@ -247,23 +321,51 @@ class FsspecWriter(WritableStore):
             await self._call("makedirs", path.rpartition("/")[0], exist_ok=True)
             await self._call(method, *args, **kwargs)
 
-    async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the filesystem, and again after a moment where a failure may pass."""
-        return await self._tried(partial(self._transport.shared.call, method, *args, **kwargs))
+    async def _call(self, method: str, *args: Any, nbytes: int | None = None, **kwargs: Any) -> Any:
+        """Call the filesystem, as `_tried` does."""
+        call = partial(self._transport.shared.call, method, *args, **kwargs)
+        return await self._tried(call, nbytes)
 
-    async def _tried(self, call: Callable[[], Awaitable[T]]) -> T:
-        fs = self._transport.shared.fs
-        for pause in self.pauses:
+    async def _tried(self, call: Callable[[], Awaitable[T]], nbytes: int | None = None) -> T:
+        """Await what `call` returns, and again where a failure may pass, as reads are tried again.
+
+        Parameters
+        ----------
+        nbytes
+            Of the body, if `call` sends one. To S3 it has so much time only: botocore's limits
+            begin when all of it was sent, and it is not sent before the server asks for it.
+
+        Raises
+        ------
+        StoreError
+            If it was given up. Else what `call` raises.
+        """
+        transport = self._transport
+        fs, limits = transport.shared.fs, transport.timeout
+        longest, bounded = math.inf, is_s3(fs) and nbytes is not None
+        if nbytes is not None and limits.rate:
+            longest = limits.connect + limits.first_byte + nbytes / limits.rate
+
+        async def attempt(left: float) -> T:
             number = keys_number(fs)
             try:
-                return await call()
+                async with within(min(left, longest) if bounded else math.inf):
+                    return await call()
+            except TransientError:
+                if longest >= left:
+                    raise
+                reason = f"no answer came in time ({limits.text})"
+                raise TransientError(reason, cost=TOO_LONG) from None
             except Exception as error:
                 if renewed(fs, error, number):
-                    continue
-                if not _may_pass(fs, error):
-                    raise
-            await asyncio.sleep(pause)
-        return await call()
+                    raise TransientError(EXPIRED) from None
+                if s3_code(error) in _CONFLICTS:
+                    raise TransientError(_explained(fs, error)) from None
+                if (transient := transport.transient(error)) is not None:
+                    raise transient from None
+                raise
+
+        return await transport.throttle("").retried(attempt, self.url)
 
     @contextmanager
     def _naming(self, path: str, what: str, kind: Kind, nbytes: int = 0) -> Iterator[None]:
@@ -272,8 +374,8 @@ class FsspecWriter(WritableStore):
         with watched(Request(path, shown), kind, nbytes):
             try:
                 yield
-            except StoreError:
-                raise
+            except StoreError as error:
+                raise StoreError(shown, f"cannot be {what}: {error.reason}") from None
             except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
                 reason = f"cannot be {what}: {_explained(self._fs, error)}"
                 raise StoreError(shown, reason) from None
@@ -284,22 +386,22 @@ def _bytes(data: Buffer) -> bytes:
     return data if isinstance(data, bytes) else memoryview(data).tobytes()
 
 
-def _may_pass(fs: AbstractFileSystem, error: Exception) -> bool:
-    """Tell whether to try again what no layer below has tried again.
-
-    s3fs and botocore do, both, five times: against a server that answers with 5xx they give up
-    after 5 requests and about 10 s, with SlowDown after 25 and 40 s, not at all after 25 and 6
-    minutes (s3fs 2026.9).
-    """
-    if is_s3(fs):
-        return s3_code(error) in _CONFLICTS
-    return isinstance(error, (ConnectionError, TimeoutError))
+def _part_of(path: str, start: int, stop: int) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(start)
+        return file.read(stop - start)
 
 
-def _was_retried(error: Exception) -> bool:
-    response = getattr(error.__cause__, "response", None) or {}
-    attempts: int = response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
-    return attempts > 0
+async def _all_or_none(work: list[Coroutine[Any, Any, T]]) -> list[T]:
+    """Return what all of `work` returns; if one raises, end the others and raise that."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def _explained(fs: AbstractFileSystem, error: Exception) -> str:

@@ -138,12 +138,12 @@ class FsspecTransport(Transport):
         except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
             if renewed(self.shared.fs, error, number):
                 raise TransientError(EXPIRED) from None
-            if (transient := self._transient(error)) is not None:
+            if (transient := self.transient(error)) is not None:
                 raise transient from None
             fail(self.recipe, path, error)
 
-    def _transient(self, error: Exception) -> TransientError | None:
+    def transient(self, error: Exception) -> TransientError | None:
         """Return what to try again of the errors of the filesystem; None if it will not pass."""
         if not isinstance(error, BROKEN):
             return None
-        return TransientError(f"cannot be read: {without_secrets(self.recipe, error)}")
+        return TransientError(without_secrets(self.recipe, error))

@@ -154,15 +154,25 @@ class TransientError(Exception):
     cost : int
         How many of the `ATTEMPTS` it takes. The owner of many requests sets this to 0 if the
         server answered others meanwhile: it works, and this one comes to its turn.
+    absent : bool
+        Whether there is no such host, or nobody listens there. That passes where somebody has
+        answered before, who is being restarted; else the address is wrong.
     """
 
     def __init__(
-        self, reason: str, wait: float = 0.0, *, busy: bool = False, cost: int = 1
+        self,
+        reason: str,
+        wait: float = 0.0,
+        *,
+        busy: bool = False,
+        cost: int = 1,
+        absent: bool = False,
     ) -> None:
         super().__init__(reason)
         self.wait = wait
         self.busy = busy
         self.cost = cost
+        self.absent = absent
 
 
 class Clock:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from botocore.exceptions import ConnectTimeoutError, ReadTimeoutError
+from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError, ReadTimeoutError
 from fsspec import AbstractFileSystem
 from multidict import CIMultiDict
 from s3fs import S3FileSystem
@@ -34,6 +34,7 @@ from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.policy import TOO_LONG, Clock, Timeout, TransientError
 from nczarr_fsspec.transport.request import Answer, Request, range_text
 from nczarr_fsspec.transport.s3form import UnusualError, condition, forms_of
+from nczarr_fsspec.transport.sessions import failed_connection
 from nczarr_fsspec.transport.version import FileVersion, changed
 
 #: what S3 calls being asked too often
@@ -131,7 +132,7 @@ class S3Transport(FsspecTransport):
         except TransientError:
             raise
         except Exception as error:
-            if (transient := self._transient(error)) is not None:
+            if (transient := self.transient(error)) is not None:
                 raise transient from None
             raise
         response = _Response(answer)
@@ -149,7 +150,7 @@ class S3Transport(FsspecTransport):
         entries = await self.shared.fs._lsdir(path, refresh=True)
         return [entry["name"] for entry in entries]
 
-    def _transient(self, error: Exception) -> TransientError | None:
+    def transient(self, error: Exception) -> TransientError | None:
         cause = error.__cause__ or error
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
@@ -160,6 +161,10 @@ class S3Transport(FsspecTransport):
                 return None
             wait = retry_after(meta.get("HTTPHeaders", {}).get("retry-after"))
             return TransientError(f"HTTP status {status} ({code})", wait, busy=busy)
+        # what botocore calls so may be a connection that was made, and that ended
+        broken = cause.kwargs.get("error") if isinstance(cause, EndpointConnectionError) else None
+        if isinstance(broken, OSError):
+            return failed_connection(broken)
         if isinstance(cause, _BROKEN):
             cost = TOO_LONG if isinstance(cause, _LATE) else 1
             return TransientError(f"{type(cause).__name__}: {cause}", cost=cost)

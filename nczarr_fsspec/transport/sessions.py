@@ -91,13 +91,10 @@ def translated(shown: str) -> Iterator[None]:
     except (TransientError, StoreError):
         raise
     except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
-        reason = f"{type(error).__name__}: {redact(str(error))}"
-        if getattr(error, "errno", None) in TOO_MANY_FILES:
-            raise TransientError(reason, busy=True) from None
-        if _is_final(error):
-            raise StoreError(shown, f"cannot connect: {reason}") from None
-        cost = TOO_LONG if isinstance(error, TimeoutError) else 1
-        raise TransientError(reason, cost=cost) from None
+        if (transient := failed_connection(error)) is not None:
+            raise transient from None
+        reason = f"cannot connect: {type(error).__name__}: {redact(str(error))}"
+        raise StoreError(shown, reason) from None
     except MemoryError:
         raise StoreError(shown, "does not fit into memory") from None
     except (aiohttp.ClientError, ValueError) as error:
@@ -105,9 +102,16 @@ def translated(shown: str) -> Iterator[None]:
         raise StoreError(shown, f"cannot be read: {reason}") from None
 
 
-def _is_final(error: Exception) -> bool:
-    """Tell whether there is no such host, no server listening there, or a bad certificate."""
-    if not isinstance(error, aiohttp.ClientConnectorError):
-        return False
-    reason = getattr(error, "os_error", None)  # a bad certificate has none in aiohttp 3.12
-    return not isinstance(reason, (ConnectionResetError, TimeoutError))
+def failed_connection(error: Exception) -> TransientError | None:
+    """Return what aiohttp says of a connection, to be tried again; None for a bad certificate."""
+    reason = f"{type(error).__name__}: {redact(str(error))}"
+    if getattr(error, "errno", None) in TOO_MANY_FILES:
+        return TransientError(reason, busy=True)
+    cause = getattr(error, "os_error", None)  # a bad certificate has none in aiohttp 3.12
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(
+        cause, (ConnectionResetError, TimeoutError)
+    ):
+        if isinstance(error, aiohttp.ClientSSLError):
+            return None
+        return TransientError(f"cannot connect: {reason}", absent=True)
+    return TransientError(reason, cost=TOO_LONG if isinstance(error, TimeoutError) else 1)

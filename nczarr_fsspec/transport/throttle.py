@@ -82,8 +82,8 @@ class Throttle:
         Raises
         ------
         StoreError
-            If `ATTEMPTS` tries failed, if it took too long, or if the server asks for a
-            long pause.
+            If `ATTEMPTS` tries failed, if it took too long, if the server asks for a long pause,
+            or if there never was one.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:  # at first, and after a fork
@@ -109,6 +109,8 @@ class Throttle:
             try:
                 return await self._try(attempt, self.timeout.whole - spent, shown)
             except TransientError as error:
+                if error.absent and not self._answers:
+                    raise StoreError(shown, str(error)) from None
                 if error.busy and answers != self._answers:
                     error.cost = 0
                 answers = self._answers

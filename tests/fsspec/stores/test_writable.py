@@ -42,6 +42,7 @@ from nczarr_fsspec.owner import Owner, writer_of
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.stores.zipwrite import pack
+from nczarr_fsspec.transport import policy
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.zarr._adopted import ZarrWriter
 from tests.support.archives import DATASET, HOSTILE, write_zip
@@ -660,13 +661,13 @@ class TestFsspecWriter:
         assert writer_of(name) == replace(Owner.here(), since="")
         assert writer.keys_below("") == ["d/a"]
 
-    def test_what_may_pass_is_tried_again(self) -> None:
+    def test_what_may_pass_is_tried_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(policy, "FIRST_WAIT", 0.0)
         store = FsspecWriter(Plain(), "root")
-        store.pauses = (0.0, 0.0)
         Plain.failures[:] = [ConnectionResetError("a"), TimeoutError("b")]
         store.put("again", b"1")
         assert Plain.files["root/again"] == b"1"
-        Plain.failures[:] = [ConnectionResetError("down")] * 3
+        Plain.failures[:] = [ConnectionResetError("down")] * policy.ATTEMPTS
         with pytest.raises(StoreError, match="root/x: cannot be written: ConnectionResetError"):
             store.put("x", b"")
         Plain.failures[:] = [ValueError("never"), ValueError("never")]

@@ -241,3 +241,27 @@ class TestOption:
         }
         http = HTTPFileSystem(timeout=9, skip_instance_cache=True)
         assert FsspecStore(http, "http://h/d").transport.timeout == Timeout(whole=9)
+
+
+def test_only_a_host_that_has_answered_may_come_back() -> None:
+    gone = TransientError("nobody listens", absent=True)
+
+    async def read(throttle: Throttle, *outcomes: object) -> object:
+        left = iter(outcomes)
+
+        async def attempt(seconds: float) -> object:
+            outcome = next(left)
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        return await throttle.retried(attempt, "u")
+
+    async def go() -> object:
+        throttle = Throttle(1)
+        with pytest.raises(StoreError, match=r"u: nobody listens$"):
+            await read(throttle, gone)
+        await read(throttle, 1)
+        return await read(throttle, gone, gone, 2)
+
+    assert run(go())[0] == 2
