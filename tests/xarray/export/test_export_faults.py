@@ -17,6 +17,7 @@ import xarray as xr
 from nczarr_fsspec.changes.journal import INCOMPLETE, PRIVATE, Incomplete
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.export.write_target import WriteTarget
@@ -121,9 +122,7 @@ def s3_target(server: S3Server, name: str, endpoint: str | None = None) -> Targe
 
 
 def _impatient(change: Callable[[Target], None], target: Target) -> None:
-    import s3fs
-
-    s3fs.S3FileSystem.retries = 1
+    policy.FIRST_WAIT = 0.0  # of this process, which ends with it
     change(target)
 
 
