@@ -84,8 +84,8 @@ def plan_copy(
         note_text(item.variable, profile)  # (of `lacking`, so not the source's)
     found += problems(contents.root, profile)
     refuse(write_target.url, found)
-    task = plan_contents(contents, write_target, profile, options, resumption, memory)
-    task.before = opened.refuse_changed
+    before = opened.refuse_changed
+    task = plan_contents(contents, write_target, profile, options, resumption, memory, before)
     with task.or_nothing():
         lacking.tell(write_target.url)
     return task

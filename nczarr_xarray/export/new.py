@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -93,6 +93,7 @@ def plan_contents(
     options: WriteOptions,
     resumption: Resumption | None = None,
     memory: int | None = None,
+    before: Callable[[], None] | None = None,
 ) -> WriteTask:
     """Plan the writing of a whole dataset that has been checked.
 
@@ -102,6 +103,8 @@ def plan_contents(
         The work, if it can be continued.
     memory
         Bytes that the program may take, if they are limited.
+    before
+        As of `WriteTask`.
     """
     root, items = contents.root, contents.items
     found = documents(root, profile, WRITER)
@@ -123,7 +126,9 @@ def plan_contents(
         arrays = [array_of(item).path for item in items]
         check_clashes(target.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
         flows = _flows(contents, change, skip_fill=skip_fill, but_lazy=template is not None)
-        return WriteTask(change, flows, found, removed, template=template, memory=memory)
+        return WriteTask(
+            change, flows, found, removed, template=template, before=before, memory=memory
+        )
 
 
 def _collect(exporter: Exporter, request: WriteRequest) -> None:
