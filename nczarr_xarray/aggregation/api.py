@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,17 +21,17 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing
 from nczarr_xarray.aggregation.combine import Aggregated, Combiner
-from nczarr_xarray.aggregation.existing import read_aggregation, read_master
 from nczarr_xarray.aggregation.files import Wanted, read_variable
 from nczarr_xarray.aggregation.grid import Arranger, check_places
+from nczarr_xarray.aggregation.masters import content, read_aggregation, read_master
 from nczarr_xarray.aggregation.reading import Summaries, read_files
 from nczarr_xarray.aggregation.summary import Layout, describe
-from nczarr_xarray.aggregation.write import Plan, write
 from nczarr_xarray.aggregation.write_references import are_references, write_references
+from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft
 from nczarr_xarray.export.cfa.content import FileKind
-from nczarr_xarray.export.cfa.existing_master import kind_of
+from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import address_of, dialect_called
-from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.export.cfa.master_place import OVERWRITE, MasterPlace
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.open_options import OpenOptions
@@ -128,8 +128,9 @@ def aggregate(
     asked = () if dim is None else (dim,) if isinstance(dim, str) else tuple(dim)
     if output_options is None and is_url(os.fsdecode(output)):
         output_options = storage_options
-    place, kind = _place(output, output_options, format)
     refs = are_references(output)
+    advice = OVERWRITE if refs else f"{OVERWRITE}, append=True adds to it"
+    place, kind = _place(output, output_options, format, advice)
     _check_files(files, place)
     if refs and (append or cfa_version or format):
         raise ExportError(
@@ -138,14 +139,7 @@ def aggregate(
             "leave out append, cfa_version and format",
         )
 
-    def read() -> Plan:
-        before, version, own = None, cfa_version or DEFAULT, kind
-        if append:
-            before, version = _before(place, cfa_version, output_options)
-            own = kind_of(before.hierarchy)
-            if format is not None and own != kind:
-                kept = "CFA3" if own == "netCDF3" else "CFA4"
-                raise ExportError(place.url, f"is {kept}, and stays it: leave format out")
+    def read(addresses: Sequence[str], before: Aggregated | None = None) -> Aggregated:
         request = Request(
             tuple(f"/{name.strip('/')}" for name in asked),
             Wanted(
@@ -155,20 +149,23 @@ def aggregate(
             ),
             gaps == "allow",
         )
-        addresses = files
-        if not refs:
-            dialect = dialect_called(version, place.url)
-            addresses = [address_of(place, file, dialect, relative=relative) for file in files]
         with Progress("aggregate", shown=bool(progress), unit=" files", callback=callback) as shown:
-            found = combined(files, addresses, request, shown, before, place.url)
-        return Plan(found, version, own)
+            return combined(files, addresses, request, shown, before, place.url)
+
+    def draft() -> Draft:
+        before, version, own = None, cfa_version or DEFAULT, kind
+        if append:
+            before, version, own = _before(place, cfa_version, format)
+        dialect = dialect_called(version, place.url)
+        addresses = [address_of(place, file, dialect, relative=relative) for file in files]
+        return Draft(own, content(read(addresses, before), dialect))
 
     if refs:
         write_references(
-            lambda: read().found, place, str, lambda _: storage_options, replaces=overwrite
+            lambda: read(files), place, str, lambda _: storage_options, replaces=overwrite
         )
     else:
-        write(place, read, replaces=append or overwrite)
+        _write(place, draft, replaces=append or overwrite)
 
 
 def convert_references(
@@ -215,8 +212,7 @@ def convert_references(
     policy = AddressPolicy.of(source, replace=replace, allow=allow, storage_options=storage_options)
     options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
     read = partial(read_master, os.fsdecode(source), options, policy)
-    version = cfa_version or DEFAULT
-    dialect = dialect_called(version, place.url)
+    dialect = dialect_called(cfa_version or DEFAULT, place.url)
 
     def renamed(address: str) -> str:
         where = policy.resolve(address) if address else address
@@ -225,7 +221,18 @@ def convert_references(
     if are_references(output):
         write_references(read, place, policy.resolve, policy.options, replaces=overwrite)
     else:
-        write(place, lambda: Plan(read().readdressed(renamed), version, kind), replaces=overwrite)
+        _write(
+            place,
+            lambda: Draft(kind, content(read().readdressed(renamed), dialect)),
+            replaces=overwrite,
+        )
+
+
+def _write(place: MasterPlace, draft: Callable[[], Draft], *, replaces: bool) -> None:
+    """Write a master in one step; parameters and errors as of `CfaTask.plan`."""
+    task = CfaTask.plan(place, draft, replaces=replaces)
+    with Progress("aggregate", shown=False) as progress:
+        task.run(progress)
 
 
 def _check_files(files: Sequence[str], place: MasterPlace) -> None:
@@ -247,9 +254,10 @@ def _place(
     output: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None,
     format: str | None,  # noqa: A002 - as `to_cfa` calls it
+    advice: str = OVERWRITE,
 ) -> tuple[MasterPlace, FileKind]:
     """Find out where to write, and what if it is a file."""
-    place = MasterPlace.find(output, storage_options)
+    place = MasterPlace.find(output, storage_options, advice)
     if format not in (None, "CFA3", "CFA4"):
         raise ExportError(place.url, f"format is {format!r}; it is 'CFA3' or 'CFA4'")
     return place, "netCDF3" if format == "CFA3" else "netCDF4"
@@ -327,19 +335,23 @@ def combined(
 
 
 def _before(
-    place: MasterPlace, version: str | None, options: Mapping[str, Any] | None
-) -> tuple[Aggregated, str]:
-    """Return the aggregation that files are added to, and its version."""
-    found, own = read_aggregation(place.file.target, options)
+    place: MasterPlace,
+    version: str | None,
+    format: str | None,  # noqa: A002 - as `to_cfa` calls it
+) -> tuple[Aggregated, str, FileKind]:
+    """Return the aggregation that files are added to, which keeps its version and kind."""
+    existing = ExistingMaster.open(place)
+    with existing.opened as opened:
+        own = existing.kept_version(version, format)
+        found = read_aggregation(place.url, opened)
+    assert own is not None  # or there were no aggregation variable
     for variable in found.variables():
         if found.packing == "after" and variable.path in found.tables and packing_of(variable):
             raise ExportError(
                 place.url,
                 f"packs the values of {variable.path} itself; files cannot be added to that",
             )
-    if version not in (None, own):
-        raise ExportError(place.url, f"follows CFA-{own}; leave out cfa_version, or make it anew")
-    return found, own
+    return found, own, existing.kind
 
 
 def _names(before: Aggregated | None) -> list[str]:

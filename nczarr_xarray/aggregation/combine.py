@@ -63,6 +63,11 @@ class Aggregated:
         for group in self.hierarchy.root.walk():
             yield from group.variables.values()
 
+    def group_attributes(self) -> dict[str, Mapping[str, Attribute]]:
+        """Return the attributes of groups below the root."""
+        _, *groups = self.hierarchy.root.walk()
+        return {group.path: group.attributes for group in groups}
+
     def readdressed(self, renamed: Callable[[str], str]) -> Aggregated:
         """Return the aggregation with other addresses."""
         tables = {path: _readdressed(table, renamed) for path, table in self.tables.items()}

@@ -12,8 +12,8 @@ from typing import Any
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.stores.writers import MappingWriter
 from nczarr_xarray.aggregation.combine import Aggregated
-from nczarr_xarray.aggregation.write import group_attributes, plain
 from nczarr_xarray.export.cfa.content import Content, Member, held, write_tree
+from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.storage import note_text
 from nczarr_xarray.formats.cfa.table import packing_of
 from nczarr_xarray.formats.nczarr.emit import Profile
@@ -139,7 +139,7 @@ class Combination:
     def _documents(self) -> References:
         """Return what does not refer to files: metadata, and what the aggregation holds itself."""
         members = []
-        for variable in map(plain, self.found.variables()):
+        for variable in map(without_enum, self.found.variables()):
             if variable.path in self.found.values:
                 member = held(variable, self.found.values[variable.path])
                 note_text(member.variable, _PROFILE)
@@ -152,7 +152,7 @@ class Combination:
                 members.append(Member(replace(variable, array=array)))
         objects: dict[str, bytes] = {}
         root = self.found.hierarchy.root
-        content = Content(root.attributes, members, (), group_attributes(self.found))
+        content = Content(root.attributes, members, (), self.found.group_attributes())
         write_tree(content, MappingWriter(objects), _PROFILE)
         found: References = {}
         for key, data in objects.items():

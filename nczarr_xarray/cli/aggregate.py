@@ -123,5 +123,5 @@ def run(args: argparse.Namespace) -> int:
             output_options=args.master_options or None,
         )
     except DatasetExistsError as error:
-        raise in_terms_of_options(error, appends=True) from error
+        raise in_terms_of_options(error) from error
     return 0

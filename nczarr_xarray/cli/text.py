@@ -11,24 +11,19 @@ from contextlib import contextmanager, suppress
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, NCZarrWarning
 from nczarr_fsspec.printable import printable
 
-#: What functions call what the command line has options for; each once for its meaning.
+#: What functions call what the command line has options for, or has not; each once for its meaning.
 _OPTIONS = (
-    (r"mode=.*\(in aggregate: (.*)\)", r"\1"),
+    (", mode='a' adds.*", ""),
     ("mode='w'|overwrite=True", "--overwrite"),
     ("append=True", "--append"),
 )
 
 
-def in_terms_of_options(error: DatasetExistsError, *, appends: bool = False) -> DatasetExistsError:
-    """Return an error whose message names options of the command line.
-
-    `appends` says whether the command can add to what is there.
-    """
+def in_terms_of_options(error: DatasetExistsError) -> DatasetExistsError:
+    """Return an error whose message names options of the command line."""
     reason = error.reason
     for pattern, option in _OPTIONS:
         reason = re.sub(pattern, option, reason)
-    if not appends:
-        reason = re.sub(", (mode='a'|--append) adds.*", "", reason)
     return DatasetExistsError(error.object, reason)
 
 

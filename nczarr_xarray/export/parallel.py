@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.errors import ExportError, StoreError
 from nczarr_xarray.export.progress import Progress
 
 #: The path of an array, and the number of chunks that each of its blocks put (0 if they are not
@@ -108,6 +108,15 @@ def optimized(writes: list[Written]) -> list[Written]:
     rebuilds = (array.__dask_postpersist__() for array in arrays)
     done = [rebuild(graph, *arguments) for rebuild, arguments in rebuilds]
     return [(path, array) for (path, _), array in zip(writes, done, strict=True)]
+
+
+def not_shared(url: str, said: str) -> StoreError:
+    """Return the error for what dask's workers have written, and is not there."""
+    return StoreError(
+        url,
+        f"{said}: dask's workers do not write to the same place; use a scheduler of this process "
+        "(threads), or a place that all of them share",
+    )
 
 
 def _write_block(

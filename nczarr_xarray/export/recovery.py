@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from nczarr_fsspec.changes.create import remove_leftovers
@@ -12,7 +11,6 @@ from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_fsspec.errors import URLError
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.export.cfa.claim import clear_claim
-from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget
 
@@ -50,4 +48,4 @@ def _recover_aggregation(target: Any, storage_options: Mapping[str, Any] | None)
         place = MasterPlace.find(target, storage_options)
     except URLError:  # nothing that can have fragments beside it
         return False
-    return clear_claim(place, partial(referred_keys, place)) and not place.is_tree
+    return clear_claim(place) and not place.is_tree

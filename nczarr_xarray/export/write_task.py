@@ -34,6 +34,7 @@ from nczarr_xarray.export.parallel import (
     Written,
     compute,
     distributed_client,
+    not_shared,
     optimized,
     write_blocks,
 )
@@ -169,12 +170,8 @@ class WriteTask:
         for path, number in counts.items():
             there = sum(is_chunk_of(key, path) for key in staged.keys_below(path))
             if there < number:
-                raise StoreError(
-                    f"{staged.url}/{path}",
-                    f"{number} chunks were written and {there} are there: dask's workers do not "
-                    "write to the same place; use a scheduler of this process (threads), or a "
-                    "place that all of them share",
-                )
+                said = f"{number} chunks were written and {there} are there"
+                raise not_shared(f"{staged.url}/{path}", said)
 
     @contextmanager
     def or_nothing(self) -> Iterator[None]:

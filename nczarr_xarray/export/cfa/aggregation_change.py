@@ -10,19 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
-from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest
-from nczarr_xarray.export.cfa.cfa_task import CfaTask, Flow
-from nczarr_xarray.export.cfa.claim import Claim
+from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft, Flow
 from nczarr_xarray.export.cfa.content import Content, Member
-from nczarr_xarray.export.cfa.existing_master import (
-    ExistingMaster,
-    check_whole,
-    keys_in,
-    referred_keys,
-)
+from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in
 from nczarr_xarray.export.cfa.fragment_tables import edges_between
 from nczarr_xarray.export.cfa.master import aggregation, dialect_called, plain_conventions
 from nczarr_xarray.export.cfa.master_place import MasterPlace, Names
@@ -32,7 +25,6 @@ from nczarr_xarray.export.cfa.split import even_edges, regular_edges
 from nczarr_xarray.export.dataset import Exporter, Item
 from nczarr_xarray.export.packing import as_integers
 from nczarr_xarray.export.update import Update
-from nczarr_xarray.formats.cfa.dialect import Dialect
 from nczarr_xarray.model import Attribute, Fragments, Group, Variable
 
 
@@ -46,21 +38,18 @@ def plan_update(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) ->
     NCZarrError
         If there is nothing to change, or the new values do not fit.
     """
-    referred = partial(referred_keys, place)
-    claim = Claim.begin(place, referred)
-    with on_error(claim.release):
+
+    def draft() -> Draft:
         existing = ExistingMaster.open(place)
-        if existing is None:
-            raise DatasetNotFoundError(place.url, "there is no dataset to change; write it first")
         with existing.opened:
             change = Change(existing, dataset, request)
             if request.region is None:
                 change.append()
             else:
                 change.replace_region()
-            flows, master, tables = change.result()
-            old = existing.removable(keys_in(place, tables))
-    return CfaTask(place, existing.kind, claim, referred, flows, master, replaces=True, old=old)
+            return change.draft()
+
+    return CfaTask.plan(place, draft, replaces=True)
 
 
 class Piece(NamedTuple):
@@ -95,13 +84,13 @@ class Change:
     """
 
     def __init__(self, existing: ExistingMaster, dataset: xr.Dataset, request: CfaRequest) -> None:
-        check_whole(existing.url, existing.opened.hierarchy)
         self.existing = existing
         self.request = request
+        version = existing.kept_version(request.version, request.format)
+        self.dialect = dialect_called(version or request.version or DEFAULT, existing.url)
+        self._check_options()
         self.root: Group = existing.root
         self.aggregations = existing.aggregations()
-        self.dialect = self._dialect()
-        self._check_options()
         if existing.kind == "netCDF3":
             dataset = _narrowed(dataset, self.root)
         self.update = Update(existing, "/", dataset)
@@ -110,33 +99,13 @@ class Change:
         self.attributes: dict[str, Attribute] = dict(self.root.attributes)
         self.pieces: dict[str, Piece] = {}
 
-    def _dialect(self) -> Dialect:
-        versions = {array.dialect for _, array in self.aggregations.values()}
-        asked = self.request.version
-        if len(versions) > 1 or (asked and versions and asked not in versions):
-            said = " and ".join(sorted(versions))
-            raise ExportError(
-                self.existing.url,
-                f"is an aggregation of version {said}, and stays one: leave cfa_version out"
-                if len(versions) == 1
-                else f"mixes versions {said}, and is not changed: write it anew",
-            )
-        version = next(iter(versions), asked or DEFAULT)
-        return dialect_called(version, self.existing.url)
-
     def _check_options(self) -> None:
-        request, url = self.request, self.existing.url
-        for option, value in (
-            ("encoding", request.encoding),
-            ("unlimited_dims", request.unlimited_dims),
-        ):
-            if value:
+        for option in ("encoding", "unlimited_dims"):
+            if getattr(self.request, option):
                 raise ExportError(
-                    url, f"{option} was given, but what exists keeps its own: leave it out"
+                    self.existing.url,
+                    f"{option} was given, but what exists keeps its own: leave it out",
                 )
-        kept = "CFA3" if self.existing.kind == "netCDF3" else "CFA4"
-        if request.format not in (None, kept):
-            raise ExportError(url, f"is {kept}, and stays it: leave format out")
 
     def append(self) -> None:
         """Add the new values behind those that are there."""
@@ -264,8 +233,8 @@ class Change:
         exporter.check(self.existing.url)
         self.attributes |= node.attributes
 
-    def result(self) -> tuple[list[Flow], Content, list[Fragments]]:
-        """Return what is to be written, the new master, and its tables."""
+    def draft(self) -> Draft:
+        """Return what is to be written."""
         place = self.existing.place
         coordinates = frozenset(self.update.stored.coords)
         members = [*self.members.values()]
@@ -303,7 +272,9 @@ class Change:
                 fragments = fragments.with_block(new, piece.first)
             tables.append(fragments)
             everything += aggregation(variable, fragments, self.dialect)
-        return flows, Content(self.attributes, everything, self.dimensions.values()), tables
+        master = Content(self.attributes, everything, self.dimensions.values())
+        gone = self.existing.removable(keys_in(place, tables))
+        return Draft(self.existing.kind, master, flows, gone)
 
 
 def _is_relative(fragments: Fragments) -> bool | None:

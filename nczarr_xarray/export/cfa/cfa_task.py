@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import NCZarrError, StoreError
 from nczarr_fsspec.undo import on_error
-from nczarr_xarray.export.cfa.claim import Claim, Referred, clear_claim
-from nczarr_xarray.export.cfa.content import Content, file_bytes, items
+from nczarr_xarray.export.cfa.claim import Claim, clear_claim
+from nczarr_xarray.export.cfa.content import Content, FileKind, file_bytes, items
 from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.parts import Divided
 from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES
 from nczarr_xarray.export.new import plan_contents
-from nczarr_xarray.export.parallel import compute, write_blocks
+from nczarr_xarray.export.parallel import compute, not_shared, write_blocks
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_options import WriteOptions, decide
+from nczarr_xarray.export.write_task import is_lazy, lazy_data
 
 #: Fragments that are made and sent at a time, to a store that does not answer at once.
 _AT_A_TIME = 16
@@ -37,6 +38,32 @@ class Flow(NamedTuple):
     writer: FragmentWriter
 
 
+class Draft(NamedTuple):
+    """An aggregation that is to be written.
+
+    Attributes
+    ----------
+    kind
+        What a master is that is a file.
+    master
+        What is put when the fragments are there.
+    flows
+        What becomes fragments.
+    old
+        Keys of fragments that are not needed afterwards.
+    """
+
+    kind: FileKind
+    master: Content
+    flows: Sequence[Flow] = ()
+    old: Sequence[str] = ()
+
+    @property
+    def new(self) -> list[str]:
+        """Keys of fragments that are written."""
+        return [key for flow in self.flows for key in flow.writer.keys]
+
+
 @dataclass(slots=True)
 class CfaTask:
     """The writing of an aggregation.
@@ -45,47 +72,65 @@ class CfaTask:
     ----------
     place
         Where it is written.
-    kind
-        What a master is that is a file.
     claim
         Keeps other writers out.
-    referred
-        Finds the fragments that the present master refers to.
-    flows
-        What becomes fragments.
-    master
-        What is put when the fragments are there.
+    draft
+        What is written.
     replaces
         Whether there may be a master already.
-    new, old
-        Keys of fragments that are written, and of those that are not needed afterwards.
     before
         A function to call before the master is put; if it raises, nothing stays.
     """
 
     place: MasterPlace
-    kind: Literal["netCDF3", "netCDF4"]
     claim: Claim
-    referred: Referred
-    flows: list[Flow]
-    master: Content
+    draft: Draft
     replaces: bool
-    old: list[str] = field(default_factory=list)
     before: Callable[[], None] | None = None
     _committing: bool = False
 
-    @property
-    def new(self) -> list[str]:
-        return [key for flow in self.flows for key in flow.writer.keys]
+    @classmethod
+    def plan(
+        cls,
+        place: MasterPlace,
+        draft: Callable[[], Draft],
+        *,
+        replaces: bool,
+        before: Callable[[], None] | None = None,
+    ) -> CfaTask:
+        """Plan the writing of a new aggregation, or of one that changes.
+
+        Parameters
+        ----------
+        draft
+            Is called when other writers are kept out: it may read the present master.
+
+        Raises
+        ------
+        ConflictError
+            If another writer is at work.
+        DatasetExistsError
+            If there is something that must not be replaced.
+        NCZarrError
+            Of `draft`; if the master would hold two variables of one name.
+        """
+        if not replaces:
+            place.must_be_new()
+        claim = Claim.begin(place)
+        with on_error(claim.release):
+            if not replaces:
+                place.must_be_new()
+            found = draft()
+            found.master.check_names(place.url)
+        return cls(place, claim, found, replaces, before)
 
     def run(self, progress: Progress) -> None:
         """Write everything; if that fails, the old aggregation stays, and nothing else."""
         with on_error(self._give_up):
-            self.claim.note(self.new, self.old)
+            place, draft = self.place, self.draft
+            self.claim.note(draft.new, draft.old)
             # made before the data are written: it may find out that it is impossible
-            data = (
-                None if self.place.is_tree else file_bytes(self.master, self.kind, self.place.url)
-            )
+            data = None if place.is_tree else file_bytes(draft.master, draft.kind, place.url)
             self._write_eager(progress)
             self._write_lazy(progress)
             if self.before is not None:
@@ -94,13 +139,13 @@ class CfaTask:
                 self._put_tree(progress)
             else:
                 self._committing = True
-                self.place.put(data, replaces=self.replaces)
+                place.put(data, replaces=self.replaces)
         self._clean_up()
 
     def _clean_up(self) -> None:
         """Remove what the new master does not need; what fails here is left to the next writer."""
         try:
-            self.place.remove(sorted({*self.old} - {*self.new}))
+            self.place.remove(sorted({*self.draft.old} - {*self.draft.new}))
             self.claim.release()
         except StoreError as error:
             raise StoreError(
@@ -113,19 +158,19 @@ class CfaTask:
 
     def _give_up(self) -> None:
         # dask's threads finish the blocks that they have begun
-        for flow in self.flows:
+        for flow in self.draft.flows:
             flow.writer.shut()
         self.claim.forget()
         with suppress(NCZarrError):  # what failed before is the error
             if self._committing:  # the store may have done it, and then failed to say so
-                clear_claim(self.place, self.referred)
+                clear_claim(self.place)
             else:
-                self.place.remove(self.new)
+                self.place.remove(self.draft.new)
                 self.claim.release()
 
     def _write_eager(self, progress: Progress) -> None:
         """Write the fragments of data that are not of dask, which are read one by one."""
-        eager = [flow for flow in self.flows if _lazy_data(flow) is None]
+        eager = [flow for flow in self.draft.flows if not is_lazy(flow.divided.item)]
         progress.expect(sum(_nbytes(flow) for flow in eager))
         for flow in eager:
             fragment = _nbytes(flow) // max(1, math.prod(flow.divided.grid))
@@ -142,8 +187,8 @@ class CfaTask:
         """Write the fragments of dask's arrays, each where its block is computed."""
         writes = []
         names: set[str] = set()
-        for flow in self.flows:
-            data = _lazy_data(flow)
+        for flow in self.draft.flows:
+            data = lazy_data(flow.divided.item)
             if data is not None:
                 lengths = tuple(tuple(np.diff(edges).tolist()) for edges in flow.divided.blocks)
                 blocks = write_blocks(data.rechunk(lengths), flow.writer, counted=True)
@@ -151,32 +196,22 @@ class CfaTask:
                 names |= {key.rpartition("/")[2] for key in flow.writer.keys}
         if not writes:
             return
-        lazy = (flow for flow in self.flows if _lazy_data(flow) is not None)
+        lazy = (flow for flow in self.draft.flows if is_lazy(flow.divided.item))
         compute(writes, map(_nbytes, lazy), progress)
         missing = len(names - self.place.taken())
         if missing:
-            raise StoreError(
-                self.place.url,
-                f"{missing} of {len(names)} fragments that were written are not there: dask's "
-                "workers do not write to the same place; use a scheduler of this process "
-                "(threads), or a place that all of them share",
-            )
+            said = f"{missing} of {len(names)} fragments that were written are not there"
+            raise not_shared(self.place.url, said)
 
     def _put_tree(self, progress: Progress) -> None:
         mode = "w" if self.replaces else "w-"
         options = WriteOptions(mode=mode, storage_options=self.place.storage_options)
         target, profile, options = decide(self.place.file.target, options)
-        content = self.master.fitted()
+        content = self.draft.master.fitted()
         contents = replace(content.contents(), items=[*items(content)])
         task = plan_contents(contents, target, profile, options)
         self._committing = True
         task.run(progress)
-
-
-def _lazy_data(flow: Flow) -> Any:
-    """Return the data as dask's array; None if they are not lazy."""
-    source = flow.divided.item.source
-    return source.data if isinstance(source, xr.Variable) and source.chunks is not None else None
 
 
 def _nbytes(flow: Flow) -> int:

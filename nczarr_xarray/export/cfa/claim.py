@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nczarr_fsspec.changes.recovery import read
 from nczarr_fsspec.errors import ConflictError
 from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
+from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace
-
-#: Returns the keys of the fragments that the present master refers to; None if it cannot be read.
-Referred = Callable[[], set[str] | None]
 
 _ATTEMPTS = 10
 
@@ -45,7 +43,7 @@ class Claim:
         return claim_key(self.place)
 
     @classmethod
-    def begin(cls, place: MasterPlace, referred: Referred) -> Claim:
+    def begin(cls, place: MasterPlace) -> Claim:
         """Keep other writers out; clean up after one that died.
 
         Raises
@@ -69,7 +67,7 @@ class Claim:
                     f"is being written by {other.owner}; if that process has ended, call "
                     "nczarr_xarray.recover",
                 )
-            clear_claim(place, referred)
+            clear_claim(place)
         raise ConflictError(place.url, "is being written by others; try again")
 
     def note(self, new: Iterable[str], old: Iterable[str]) -> None:
@@ -111,7 +109,7 @@ def holder(place: MasterPlace) -> Holder | None:
     return Holder(owner, owner.has_left(str(claim.get("name"))))
 
 
-def clear_claim(place: MasterPlace, referred: Referred) -> bool:
+def clear_claim(place: MasterPlace) -> bool:
     """Remove what a writer left that has ended; tell whether there was any.
 
     That is its claim, and fragments that nothing refers to.
@@ -119,7 +117,7 @@ def clear_claim(place: MasterPlace, referred: Referred) -> bool:
     claim = _present(place)
     if claim is None:
         return False
-    present = referred()
+    present = referred_keys(place)
     if present is not None:
         named = (claim.get(part) for part in ("new", "old"))
         keys = {key for part in named if isinstance(part, list) for key in part}

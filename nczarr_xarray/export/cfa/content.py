@@ -120,6 +120,14 @@ class Content:
         """Return the dataset as a tree is to hold it, where texts have a length."""
         return replace(self, members=[_with_room(member) for member in self.members])
 
+    def check_names(self, url: str) -> None:
+        """Raise `ExportError` if a variable has the name of another, such as one of a table."""
+        seen: set[str] = set()
+        for path in (member.variable.path for member in self.members):
+            if path in seen:
+                raise ExportError(url, f"would hold {path} twice: give the variable another name")
+            seen.add(path)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""

@@ -16,6 +16,7 @@ from nczarr_xarray.dataset.fragments import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.cfa.content import FileKind, Member
+from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.cfa.master_place import (
     OWNER,
     SUFFIXES,
@@ -43,12 +44,7 @@ _THREADS = 32
 _ANY_TEXT = np.dtype(f"S{2**30}")
 
 
-def kind_of(hierarchy: Hierarchy) -> FileKind:
-    """Return what a master is, if it is a file."""
-    return "netCDF3" if hierarchy.generation.startswith("CDF-") else "netCDF4"
-
-
-def check_whole(url: str, hierarchy: Hierarchy) -> None:
+def _check_whole(url: str, hierarchy: Hierarchy) -> None:
     """Raise `ExportError` if a master holds what is not known, and would be lost with a change."""
     lost = [str(error) for error in (*hierarchy.hidden, *hierarchy.problems)]
     for group in hierarchy.root.walk():
@@ -64,6 +60,29 @@ def check_whole(url: str, hierarchy: Hierarchy) -> None:
     if lost:
         reason = "holds what a change would lose, as it is written anew as a whole"
         raise ExportError(url, reason, lost)
+
+
+def held_values(url: str, opened: Opened) -> list[tuple[Variable, np.ndarray]]:
+    """Read the variables of a master that are no aggregations.
+
+    Raises
+    ------
+    ExportError
+        If there is a variable that cannot be read.
+    NCZarrError
+        If values cannot be read.
+    """
+    variables = [v for group in opened.hierarchy.root.walk() for v in group.variables.values()]
+    for variable in variables:
+        if variable.error is not None:
+            raise ExportError(url, f"has a variable that cannot be read: {variable.error}")
+    held = [v for v in variables if not isinstance(v.array, FragmentArray)]
+    values: list[np.ndarray] = []
+    for found in replace(opened, exact=True).read_many([(variable, None) for variable in held]):
+        if isinstance(found, NCZarrError):
+            raise found
+        values.append(found)
+    return [*zip(held, values, strict=True)]
 
 
 class ExistingMaster:
@@ -82,11 +101,13 @@ class ExistingMaster:
         self.opened = opened
 
     @classmethod
-    def open(cls, place: MasterPlace) -> ExistingMaster | None:
-        """Open a master; None if there is none.
+    def open(cls, place: MasterPlace) -> ExistingMaster:
+        """Open a master.
 
         Raises
         ------
+        DatasetNotFoundError
+            If there is none.
         NCZarrError
             If it cannot be read.
         """
@@ -94,7 +115,8 @@ class ExistingMaster:
         try:
             return cls(place, open_with(place.file.target, options))
         except DatasetNotFoundError:
-            return None
+            reason = "there is no dataset to change; write it first"
+            raise DatasetNotFoundError(place.url, reason) from None
 
     @property
     def url(self) -> str:
@@ -121,7 +143,36 @@ class ExistingMaster:
     @property
     def kind(self) -> FileKind:
         """What the master is, if it is a file."""
-        return kind_of(self.opened.hierarchy)
+        return "netCDF3" if self.opened.hierarchy.generation.startswith("CDF-") else "netCDF4"
+
+    def kept_version(self, version: str | None, format: str | None) -> str | None:  # noqa: A002
+        """Return the version of its tables, which stays when it is written anew; None without any.
+
+        Parameters
+        ----------
+        version, format
+            What the caller asks for.
+
+        Raises
+        ------
+        ExportError
+            If it would lose something, if its tables are of several versions, or the caller
+            asks for another version or format.
+        """
+        _check_whole(self.url, self.opened.hierarchy)
+        kept = "CFA3" if self.kind == "netCDF3" else "CFA4"
+        if format not in (None, kept):
+            raise ExportError(self.url, f"is {kept}, and stays it: leave format out")
+        versions = sorted({array.dialect for _, array in aggregated(self.opened.hierarchy)})
+        if len(versions) > 1:
+            said = " and ".join(versions)
+            raise ExportError(self.url, f"mixes versions {said}, and is not changed: write it anew")
+        if versions and version not in (None, *versions):
+            raise ExportError(
+                self.url,
+                f"is an aggregation of version {versions[0]}, and stays one: leave cfa_version out",
+            )
+        return versions[0] if versions else None
 
     def fragment_format(self, array: FragmentArray) -> FragmentFormat:
         """Return what the fragments of an aggregation are, by the address of the first one."""
@@ -176,40 +227,17 @@ class ExistingMaster:
         return replace(plain, chunk_shape=stored.chunk_shape, codecs=stored.codecs)
 
     def members(self) -> list[Member]:
-        """Read what the master holds besides aggregations.
-
-        Raises
-        ------
-        NCZarrError
-            If a variable cannot be read.
-        """
-        variables = [
-            netcdf_text(v)
-            for v in self.root.variables.values()
-            if not isinstance(v.array, FragmentArray)
-        ]
-        for variable in variables:
-            if variable.error is not None:
-                raise variable.error
-        exact = replace(self.opened, exact=True)
+        """Read what the master holds besides aggregations; errors as of `held_values`."""
         found = []
-        values = exact.read_many([(variable, None) for variable in variables])
-        for variable, value in zip(variables, values, strict=True):
-            if isinstance(value, NCZarrError):
-                raise value
-            plain = stored_as(self.opened, variable).contiguous
-            held = replace(variable, array=self.array(variable), padding=None)
-            found.append(Member(held, value, not plain))
+        for variable, values in held_values(self.url, self.opened):
+            held = without_enum(netcdf_text(variable))
+            held = replace(held, array=self.array(held), padding=None)
+            found.append(Member(held, values, not stored_as(self.opened, variable).contiguous))
         return found
 
     def aggregations(self) -> dict[str, tuple[Variable, FragmentArray]]:
         """Return the aggregations in it, by name."""
-        found = {}
-        for variable, array in aggregated(self.opened.hierarchy):
-            if variable.error is not None:
-                raise variable.error
-            found[variable.name] = variable, array
-        return found
+        return {v.name: (v, array) for v, array in aggregated(self.opened.hierarchy)}
 
     def keys(self) -> set[str]:
         """Return the keys of those fragments that are in the folder of the aggregation."""
@@ -270,12 +298,12 @@ def _asked(place: MasterPlace, ask: Callable[[ExistingMaster], T], nothing: T) -
     """Ask the present master, if there is one; return None if it cannot be read."""
     try:
         existing = ExistingMaster.open(place)
-        if existing is None:
-            return nothing
         with existing.opened:
             groups = existing.opened.hierarchy.root.walk()
             if any(v.error for group in groups for v in group.variables.values()):
                 return None
             return ask(existing)
+    except DatasetNotFoundError:
+        return nothing
     except NCZarrError:
         return None

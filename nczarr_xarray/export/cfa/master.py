@@ -18,6 +18,7 @@ from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import DIALECTS
 from nczarr_xarray.formats.cfa.dialect import Dialect, Encoded, Term
+from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
@@ -141,6 +142,13 @@ def unpacked(variable: Variable) -> Variable:
             missing = np.array([np.nan])
         attributes["_FillValue"] = Attribute("_FillValue", nc_type, missing.astype(dtype))
     return replace(variable, nc_type=nc_type, dtype=NC_DTYPES[nc_type], attributes=attributes)
+
+
+def without_enum(variable: Variable) -> Variable:
+    """Return a variable with attributes of its own; what is an enum becomes numbers with flags."""
+    if variable.enum is None:
+        return replace(variable, attributes=dict(variable.attributes))
+    return replace(variable, attributes=as_flags(variable), enum=None)
 
 
 def aggregation(variable: Variable, fragments: Fragments, dialect: Dialect) -> list[Member]:

@@ -25,6 +25,8 @@ Naming = Literal["s3nc2", "seed"]
 _TREES = re.compile(r"\.(nczarr|zarr|zip)\Z", re.IGNORECASE)
 #: What needs no quoting in a URL, and is no wildcard.
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
+#: What functions are told to replace what is there.
+OVERWRITE = "overwrite=True replaces it"
 #: Attribute of fragments: for which master they were written.
 OWNER = "aggregation_master"
 SUFFIXES: dict[FragmentFormat, str] = {"netCDF3": ".nc", "netCDF4": ".nc", "NCZarr": ".zarr"}
@@ -40,15 +42,20 @@ class MasterPlace:
         The master, or the tree that it is.
     storage_options
         Options of the target's filesystem (fsspec).
+    advice
+        What errors say of replacing what is there, in the words of the function that was called.
     """
 
     file: FilePlace
     storage_options: Mapping[str, Any] | None = None
+    advice: str = OVERWRITE
 
     @classmethod
-    def find(cls, target: object, storage_options: Mapping[str, Any] | None) -> MasterPlace:
+    def find(
+        cls, target: object, storage_options: Mapping[str, Any] | None, advice: str = OVERWRITE
+    ) -> MasterPlace:
         """Find out where to write; errors as `nczarr_fsspec.destination.open_file_place`."""
-        return cls(open_file_place(target, storage_options), storage_options)
+        return cls(open_file_place(target, storage_options), storage_options, advice)
 
     @property
     def url(self) -> str:
@@ -101,11 +108,7 @@ class MasterPlace:
             raise self._exists()
 
     def _exists(self) -> DatasetExistsError:
-        return DatasetExistsError(
-            self.url,
-            "is there already; mode='w' replaces it, append_dim adds to it (in aggregate: "
-            "overwrite=True replaces it, append=True adds to it)",
-        )
+        return DatasetExistsError(self.url, f"is there already; {self.advice}")
 
     def taken(self) -> set[str]:
         """Return the names in the folder of fragments."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest
-from nczarr_xarray.export.cfa.cfa_task import CfaTask, Flow
-from nczarr_xarray.export.cfa.claim import Claim
+from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft, Flow
 from nczarr_xarray.export.cfa.content import Content, Member
-from nczarr_xarray.export.cfa.existing_master import referred_keys, removable_keys
+from nczarr_xarray.export.cfa.existing_master import removable_keys
 from nczarr_xarray.export.cfa.fragment_tables import table
 from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter, beside
 from nczarr_xarray.export.cfa.master import (
@@ -33,8 +31,18 @@ from nczarr_xarray.model import Attribute, Fragments
 DEFAULT = "0.4"
 
 
-def plan_new(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) -> CfaTask:
+def plan_new(
+    place: MasterPlace,
+    dataset: xr.Dataset,
+    request: CfaRequest,
+    before: Callable[[], None] | None = None,
+) -> CfaTask:
     """Plan the writing of a new aggregation, in the place of what is there.
+
+    Parameters
+    ----------
+    before
+        As of `CfaTask`.
 
     Raises
     ------
@@ -53,14 +61,9 @@ def plan_new(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) -> Cf
     asked = Options(request.encoding or {}, request.unlimited_dims, request.encoded)
     parts = divider.parts(place.url, dataset, asked)
     replaces = request.mode == "w"
-    if not replaces:
-        place.must_be_new()
-    members = parts.members()
-    referred = partial(referred_keys, place)
-    claim = Claim.begin(place, referred)
-    with on_error(claim.release):
-        if not replaces:
-            place.must_be_new()
+
+    def draft() -> Draft:
+        members = parts.members()
         old = removable_keys(place) if replaces else []
         names = Names(place.stem, fragments, request.naming, place.taken())
         flows = [flow_of(place, one, names, parts, members, dialect) for one in parts.divided]
@@ -71,7 +74,9 @@ def plan_new(place: MasterPlace, dataset: xr.Dataset, request: CfaRequest) -> Cf
         attributes = conventions(parts.attributes, dialect) if flows else parts.attributes
         everything = [*members, *(member for one in tables for member in one)]
         master = Content(attributes, everything, parts.dimensions)
-    return CfaTask(place, kind, claim, referred, flows, master, replaces, old)
+        return Draft(kind, master, flows, old)
+
+    return CfaTask.plan(place, draft, replaces=replaces, before=before)
 
 
 def table_of(

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_xarray.export.cfa.content import Member
-from nczarr_xarray.export.cfa.master import held_dimensions
+from nczarr_xarray.export.cfa.master import held_dimensions, without_enum
 from nczarr_xarray.export.cfa.split import (
     Edges,
     axis_type,
@@ -27,7 +27,6 @@ from nczarr_xarray.export.classic_types import (
 )
 from nczarr_xarray.export.dataset import Exporter, Item, Options
 from nczarr_xarray.formats.nczarr.emit import Profile, problems
-from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
 
 #: Fragments as they are asked for: lengths by dimension, or for all dimensions of a variable.
@@ -183,9 +182,7 @@ class Divider:
     def _add(
         self, found: Parts, exporter: Exporter, dataset: xr.Dataset, item: Item, options: Options
     ) -> None:
-        variable = item.variable
-        if variable.enum is not None:
-            variable = replace(variable, attributes=as_flags(variable), enum=None)
+        variable = without_enum(item.variable)
         edges = self.edges(dataset, variable)
         stored = variable
         array = variable.array
@@ -224,7 +221,7 @@ class Divider:
         names = [d.name for d in variable.dimensions]
         source = dataset.variables[variable.name]
         whole_from = source.ndim  # what is behind are the characters of texts
-        asked = self._asked(names[:whole_from])
+        asked = asked_lengths(self.shape, names[:whole_from])
         if asked is not None:
             lengths = [*asked, *shape[whole_from:]]
             return tuple(map(regular_edges, shape, lengths))
@@ -240,10 +237,6 @@ class Divider:
         axes += [""] * (len(shape) - whole_from)
         counts = split_counts(shape, axes, self.most / itemsize)
         return tuple(map(even_edges, shape, counts))
-
-    def _asked(self, names: list[str]) -> list[int] | None:
-        """Return the lengths of fragments that are asked for; None if it is left to the size."""
-        return asked_lengths(self.shape, names)
 
     def _shape_problems(self, dataset: xr.Dataset) -> list[str]:
         if self.shape is None:

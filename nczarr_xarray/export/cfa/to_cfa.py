@@ -110,7 +110,8 @@ def to_cfa(
     StoreError
         If the store fails; the old aggregation can still be read.
     """
-    place = MasterPlace.find(target, storage_options)
+    advice = "mode='w' replaces it, append_dim adds to it"
+    place = MasterPlace.find(target, storage_options, advice)
     dataset = _dataset(obj, place.url)
     refuse_other_chunks(place.url, dataset)
     if create and append_dim not in dataset.dims:

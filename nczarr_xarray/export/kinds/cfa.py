@@ -34,8 +34,7 @@ def copy(request: CopyRequest) -> None:
             mode=request.mode,
             encoded=True,
         )
-        task = plan_new(place, dataset, asked)
-        task.before = source.refuse_changed
+        task = plan_new(place, dataset, asked, before=source.refuse_changed)
         with request.progress() as progress:
             task.run(progress)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, TypeAlias
 
 from nczarr_fsspec.changes.create import remove_leftovers
@@ -15,7 +14,6 @@ from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.export.cfa.claim import clear_claim, holder
-from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.write_target import WriteTarget
@@ -52,7 +50,7 @@ def _give_up_claim(target: Any, storage_options: Options) -> None:
     place = MasterPlace.find(target, storage_options)
     found = holder(place)
     if found is not None and found.has_ended:
-        clear_claim(place, partial(referred_keys, place))
+        clear_claim(place)
 
 
 def _consolidate(target: Any, storage_options: Options) -> None:

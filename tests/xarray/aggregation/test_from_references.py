@@ -16,9 +16,12 @@ from kerchunk.combine import MultiZarrToZarr
 from kerchunk.hdf import SingleHdf5ToZarr
 from kerchunk.netCDF3 import NetCDF3ToZarr
 
+from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, ExportError, NCZarrWarning
 from nczarr_xarray.aggregation.api import aggregate, convert_references
-from nczarr_xarray.aggregation.existing import read_aggregation
+from nczarr_xarray.aggregation.combine import Aggregated
+from nczarr_xarray.aggregation.masters import read_master
+from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.views.references import references
 from tests.support.httpserver import Server
 from tests.support.manyfiles import TIME, write
@@ -53,6 +56,11 @@ def check(master: Path, count: int = 3) -> None:
         assert ds.tas.dims == ("time", "y", "x")
 
 
+def aggregated(master: Path) -> Aggregated:
+    policy = AddressPolicy.of(master, replace=None, allow=None, storage_options=None)
+    return read_master(str(master), OpenOptions(), policy)
+
+
 def changed(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     document = json.loads(path.read_text())
     change(document["refs"])
@@ -79,8 +87,8 @@ def test_tables_name_files_and_variables(tmp_path: Path) -> None:
         del refs[".zmetadata"]
 
     convert_references(changed(made(tmp_path), rename), tmp_path / "all.nca")
-    found, version = read_aggregation(str(tmp_path / "all.nca"))
-    assert version == "1.13"
+    found = aggregated(tmp_path / "all.nca")
+    assert found.hierarchy.root.attributes["Conventions"].value == "CF-1.13"
     assert {*found.tables} == {"/tas", "/other"}
     assert {*found.values} == {"/time", "/y"}
     table = found.tables["/other"]
@@ -132,7 +140,7 @@ def test_records_of_a_classic_file(tmp_path: Path) -> None:
     with xr.open_dataset(tmp_path / "a.nca", engine="nczarr") as ds:
         assert np.array_equal(ds.tas.values, NOISE[0] + 3)
         assert np.array_equal(ds.other.values, NOISE[0] + 5)
-    assert read_aggregation(str(tmp_path / "a.nca"))[0].tables.keys() == {"/tas", "/other"}
+    assert aggregated(tmp_path / "a.nca").tables.keys() == {"/tas", "/other"}
 
 
 def test_a_new_dimension_and_two_variables_of_one_file(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_json_for_everybody(tmp_path: Path) -> None:
     with xr.open_dataset(references, engine="kerchunk", decode_times=False) as ds:
         assert np.array_equal(ds.tas.values, field([*range(9)]))
         assert ds.time.values.tolist() == [*range(9)]
-    with pytest.raises(DatasetExistsError, match="overwrite=True"):
+    with pytest.raises(DatasetExistsError, match=r"already; overwrite=True replaces it$"):
         aggregate(files, tmp_path / "all.json")
     aggregate(files[:1], tmp_path / "all.json", "time", overwrite=True)
     check(tmp_path / "all.json", 3)

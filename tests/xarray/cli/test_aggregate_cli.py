@@ -27,7 +27,8 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "7.nc: does not follow" in capsys.readouterr().err
     assert main(["aggregate", *files, "-o", master]) == 0
     assert main(["aggregate", *files, "-o", master]) == 1
-    assert "is there already; --overwrite replaces it, --append adds" in capsys.readouterr().err
+    said = "is there already; --overwrite replaces it, --append adds to it\n"
+    assert capsys.readouterr().err.endswith(said)
     assert main(["aggregate", *files, "-o", master, "--overwrite"]) == 0
 
 

@@ -382,6 +382,15 @@ def test_names_that_tables_cannot_hold(tmp_path: Path) -> None:
     assert names(tmp_path) == ["m.nca"]
 
 
+@pytest.mark.parametrize(("version", "term"), [("0.6.2", "cfa_file_a"), ("1.13", "cfa_map_a")])
+@pytest.mark.parametrize("name", ["m.nca", "m.nczarr"])
+def test_a_name_that_a_table_needs(name: str, version: Any, term: str, tmp_path: Path) -> None:
+    data = xr.Dataset({"a": ("t", np.arange(4.0)), term: ("x", np.arange(3))})
+    with pytest.raises(ExportError, match=f"would hold /{term} twice"):
+        data.nczarr.to_cfa(tmp_path / name, subarray_shape={"t": 2}, cfa_version=version)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_refused_sizes_and_places(tmp_path: Path) -> None:
     with pytest.raises(URLError, match="max_object_size: '5 apples' is no size"):
         sample().nczarr.to_cfa(tmp_path / "m.nca", max_object_size="5 apples")
@@ -419,7 +428,7 @@ def test_existing_is_kept_or_replaced(tmp_path: Path) -> None:
     target = tmp_path / "m.nca"
     sample().nczarr.to_cfa(target, max_object_size=300)
     before = names(tmp_path / "m")
-    with pytest.raises(DatasetExistsError, match="mode='w' replaces it"):
+    with pytest.raises(DatasetExistsError, match=r"; mode='w' replaces it, append_dim adds to it$"):
         sample(offset=1).nczarr.to_cfa(target, max_object_size=300)
     assert names(tmp_path / "m") == before
     sample(offset=1).nczarr.to_cfa(target, max_object_size=900, mode="w")
@@ -451,12 +460,12 @@ def test_two_masters_may_share_a_folder(tmp_path: Path) -> None:
 def test_one_writer_at_a_time(tmp_path: Path) -> None:
     target = tmp_path / "m.nca"
     place = MasterPlace.find(target, None)
-    claim = Claim.begin(place, set)
+    claim = Claim.begin(place)
     with pytest.raises(ConflictError, match=f"process {os.getpid()}"):
         sample().nczarr.to_cfa(target, max_object_size=300)
     claim.forget()  # as if it had failed, and had not been able to clean up
     sample().nczarr.to_cfa(target, max_object_size=300)
-    Claim.begin(place, set).note(["m/m.tas.0.0.0.nc", "m/m.tas.7.nc", "../other"], [])
+    Claim.begin(place).note(["m/m.tas.0.0.0.nc", "m/m.tas.7.nc", "../other"], [])
     (tmp_path / "m" / "m.tas.7.nc").write_text("left over")
     recover(target)
     assert "m.tas.7.nc" not in names(tmp_path / "m")
@@ -528,6 +537,22 @@ def test_written_in_the_place_of_what_is_read(version: Any, chunks: Any, tmp_pat
     with xr.open_dataset(target, engine="nczarr", chunks=chunks) as found:
         found.nczarr.to_cfa(target, mode="w", cfa_version=version, max_object_size=900)
     same(read(target), by_netcdf(sample(), tmp_path / "x.nc"))
+
+
+@pytest.mark.parametrize("append", [True, False], ids=["append", "region"])
+def test_enums_that_a_master_holds_become_flags(append: bool, tmp_path: Path) -> None:
+    target, data = tmp_path / "m.nca", xr.Dataset({"a": ("t", np.arange(4.0))}, {"t": np.arange(4)})
+    data.nczarr.to_cfa(target, subarray_shape={"t": 2})
+    with netCDF4.Dataset(target, "a") as file:
+        kind = file.createEnumType("i1", "sky", {"clear": 0, "cloudy": 1})
+        file.createVariable("now", kind, ())[...] = 1
+    if append:
+        data.assign_coords(t=np.arange(4, 8)).nczarr.to_cfa(target, append_dim="t")
+    else:
+        (data + 1).nczarr.to_cfa(target, region="auto")
+    with xr.open_dataset(target, engine="nczarr") as found:
+        assert found["now"].item() == 1
+        assert found["now"].attrs["flag_meanings"] == "clear cloudy"
 
 
 def test_append_to_a_classic_master(tmp_path: Path) -> None:
