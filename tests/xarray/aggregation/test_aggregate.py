@@ -212,6 +212,47 @@ def test_nothing_that_is_stored_is_dropped(what: str, tmp_path: Path) -> None:
         assert target.read_bytes() == before
 
 
+def test_text_that_is_not_utf8_stays(tmp_path: Path) -> None:
+    files, target = months(tmp_path), tmp_path / "m.nca"
+    for file in files:
+        with netCDF4.Dataset(file, "a") as dataset:
+            dataset.createVariable("word", str, ())[...] = "garcon"
+    aggregate(files[1:], target)
+    data = target.read_bytes()
+    assert data.count(b"garcon") == 1
+    target.write_bytes(data.replace(b"garcon", b"gar\xe7on"))
+    aggregate(files[:1], target, append=True)
+    assert target.read_bytes().count(b"gar\xe7on") == 1
+
+
+def test_a_master_of_several_versions_is_not_changed(tmp_path: Path) -> None:
+    files, target = months(tmp_path), tmp_path / "m.nca"
+    aggregate(files[1:], target, cfa_version="0.6.2")
+    aggregate(files[1:], tmp_path / "other.nca")
+    with netCDF4.Dataset(tmp_path / "other.nca") as one, netCDF4.Dataset(target, "a") as both:
+        for name, dimension in one.dimensions.items():
+            if name not in both.dimensions:
+                both.createDimension(name, len(dimension))
+        copied = [name for name in one.variables if name == "tas" or name not in both.variables]
+        for name in copied:
+            new = "later" if name == "tas" else name
+            made = both.createVariable(new, one[name].dtype, one[name].dimensions)
+            made.setncatts({key: one[name].getncattr(key) for key in one[name].ncattrs()})
+            if name != "tas":
+                made[...] = one[name][...]
+    before = target.read_bytes()
+    with xr.open_dataset(target, engine="nczarr", decode_times=False) as ds:
+        np.testing.assert_array_equal(ds["later"], ds["tas"])
+        whole = ds.load()
+    for change in (
+        lambda: aggregate(files[:1], target, append=True),
+        lambda: to_cfa(whole, target, append_dim="time"),
+    ):
+        with pytest.raises(ExportError, match=r"mixes versions 0\.6\.2 and 1\.13"):
+            change()
+        assert target.read_bytes() == before
+
+
 def test_attributes_that_classic_netcdf_lacks(tmp_path: Path) -> None:
     """As h5netcdf writes text; and numbers without a sign."""
     files = [tmp_path / "0.nc", tmp_path / "1.nc"]
