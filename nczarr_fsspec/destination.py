@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -93,8 +94,13 @@ class Destination:
             raise found
         return archive
 
-    def upload(self, path: str) -> None:
-        """Replace an archive that has no `path` by a local file, in one step.
+    def put_archive(self, fill: Callable[[str], None]) -> None:
+        """Write an archive that has no `path`, or replace it in one step.
+
+        Parameters
+        ----------
+        fill
+            Makes the file, given the path of one that does not exist.
 
         Raises
         ------
@@ -106,11 +112,8 @@ class Destination:
         assert self.fs is not None
         assert self.remote_path is not None
         folder, _, name = self.remote_path.rpartition("/")
-        store = FsspecWriter(self.fs, folder, timeout=self.timeout)
-        try:
-            store.upload(name, path)
-        finally:
-            store.close()
+        with closing(FsspecWriter(self.fs, folder, timeout=self.timeout)) as store:
+            store.put_file(name, fill)
 
 
 @dataclass(frozen=True, slots=True)

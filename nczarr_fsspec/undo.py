@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 @contextmanager
@@ -14,3 +15,24 @@ def on_error(undo: Callable[[], object]) -> Iterator[None]:
     except BaseException:
         undo()
         raise
+
+
+@contextmanager
+def whole_file(path: str, new: str) -> Iterator[str]:
+    """Let a file become visible as a whole: the block makes it at `new`, then it is renamed.
+
+    Parameters
+    ----------
+    path
+        Where it is to be, and where an old one stays until then.
+    new
+        A path in the same folder. After an error nothing is left there.
+    """
+
+    def remove() -> None:
+        with suppress(OSError, UnicodeEncodeError):
+            os.unlink(new)
+
+    with on_error(remove):
+        yield new
+        os.replace(new, path)

@@ -10,8 +10,8 @@ import re
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -33,7 +33,7 @@ from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.writers import DirectoryWriter
-from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.undo import on_error, whole_file
 from nczarr_fsspec.writable import WritableStore
 
 #: Objects at the root that show that there is a dataset.
@@ -390,6 +390,17 @@ def remove_partial(partial: str) -> None:
     else:
         with suppress(OSError):
             os.unlink(partial)
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """Let a file become visible as a whole (`whole_file`), under a name that has its writer."""
+    new = partial_path(path)
+    try:
+        with whole_file(path, new):
+            yield new
+    finally:
+        AT_WORK.discard(os.path.basename(new))
 
 
 def exchange(one: str, other: str) -> bool:

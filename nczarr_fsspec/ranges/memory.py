@@ -14,7 +14,6 @@ import os
 import threading
 import uuid
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -123,6 +122,8 @@ def store(folder: Path, source: RemoteBytes) -> None:
     OSError
         If that cannot be done.
     """
+    from nczarr_fsspec.undo import whole_file
+
     found = memory.of(source)
     if not source.validator or found.stored == found.sparse.nbytes:
         return
@@ -135,16 +136,11 @@ def store(folder: Path, source: RemoteBytes) -> None:
     header = json.dumps({"identity": source.identity, "url": source.url, **found.known._asdict()})
     data = header.encode() + b"\n" + body
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / f"{source.identity}.index"
-    part = path.with_suffix(f".{uuid.uuid4().hex}")  # others may write the same one
-    try:
-        with open(part, "xb", opener=partial(os.open, mode=0o600)) as file:
-            file.write(_digest(data) + data)
-        os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
+    path = str(folder / f"{source.identity}.index")
+    part = str(folder / f"{source.identity}.{uuid.uuid4().hex}")  # others may write the same one
+    opener = partial(os.open, mode=0o600)
+    with whole_file(path, part), open(part, "xb", opener=opener) as file:
+        file.write(_digest(data) + data)
     found.stored = nbytes
 
 

@@ -16,6 +16,7 @@ from nczarr_fsspec.owner import Owner, temporary_name, writer_of
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.inside import Inside
 from nczarr_fsspec.stores.mapping import MappingStore
+from nczarr_fsspec.undo import whole_file
 from nczarr_fsspec.writable import WritableStore, creating
 
 if TYPE_CHECKING:
@@ -72,46 +73,46 @@ class DirectoryWriter(WritableStore):
 
     def put(self, key: str, data: Buffer) -> None:
         path = self._inside.path(check_key(key))
-        if self._atomic:
-            with _complete(path, data) as temporary:
-                os.replace(temporary, path)
-        else:
-            try:
+        try:
+            if not self._atomic:
                 _write(path, _OVER, data)
-            except (OSError, UnicodeEncodeError) as error:
-                raise _failure(path, "written", error) from error
+                return
+            with whole_file(path, _beside(path)) as new:
+                _write(new, _NEW, data)
+        except (OSError, UnicodeEncodeError) as error:
+            raise _failure(path, "written", error) from error
 
     def put_file(self, key: str, fill: Callable[[str], None]) -> None:
         path = self._inside.path(check_key(key))
-        temporary = _beside(path)
         try:
             _make_folder(path)
-            fill(temporary)
-            os.replace(temporary, path)
+            with whole_file(path, _beside(path)) as new:
+                fill(new)
         except (OSError, UnicodeEncodeError) as error:
             if isinstance(error, StoreError):
                 raise
             raise _failure(path, "written", error) from error
-        finally:
-            with suppress(OSError, UnicodeEncodeError):
-                os.unlink(temporary)
 
     def create(self, key: str, data: Buffer) -> bool:
         path = self._inside.path(check_key(key))
         if os.path.lexists(path):
             return False
-        with _complete(path, data) as temporary:
+        temporary = _beside(path)
+        try:
+            _write(temporary, _NEW, data)
             try:
                 os.link(temporary, path)
-            except FileExistsError:
-                return False
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                try:
-                    _write(path, _NEW, data)
-                except FileExistsError:
-                    return False
+                _write(path, _NEW, data)
+            finally:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary)
+        except FileExistsError:
+            return False
+        except (OSError, UnicodeEncodeError) as error:
+            raise _failure(path, "written", error) from error
         return True
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -187,21 +188,6 @@ class DirectoryWriter(WritableStore):
                 while len(folder) > len(self.path):
                     os.rmdir(folder)
                     folder = os.path.dirname(folder)
-
-
-@contextmanager
-def _complete(path: str, data: Buffer) -> Iterator[str]:
-    """Make a complete file beside `path`, which is removed at the end if it is still there."""
-    temporary = _beside(path)
-    try:
-        _write(temporary, _NEW, data)
-        try:
-            yield temporary
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-    except (OSError, UnicodeEncodeError) as error:
-        raise _failure(path, "written", error) from error
 
 
 def _beside(path: str) -> str:

@@ -88,6 +88,8 @@ class Cookies:
 
         Only its owner may read it.
         """
+        from nczarr_fsspec.undo import whole_file
+
         path = os.path.realpath(file)
         with contextlib.suppress(OSError, StoreError):
             jar = _read(path)
@@ -96,14 +98,10 @@ class Cookies:
                     jar.clear(*name)
             for cookie in new:
                 jar.set_cookie(cookie)
-            number, temporary = tempfile.mkstemp(prefix=".nczarr-", dir=os.path.dirname(path))
+            number, written = tempfile.mkstemp(prefix=".nczarr-", dir=os.path.dirname(path))
             os.close(number)
-            try:
-                jar.save(temporary, ignore_discard=True)
-                os.replace(temporary, path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            with whole_file(path, written):
+                jar.save(written, ignore_discard=True)
 
 
 def _read(file: str) -> MozillaCookieJar:

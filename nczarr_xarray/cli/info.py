@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_faults(hierarchy: Hierarchy, style: Style) -> int:
-    """Print the fragments that cannot be read; how many there are."""
+    """Print the fragments that cannot be read; return how many."""
     from nczarr_xarray.tools.validate.fragments import fragment_faults
 
     count = 0

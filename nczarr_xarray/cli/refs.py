@@ -6,10 +6,9 @@ import argparse
 import json
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
-from nczarr_fsspec.changes.create import partial_path
+from nczarr_fsspec.changes.create import replacing
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_arguments
@@ -58,16 +57,12 @@ def run(args: argparse.Namespace) -> int:
 
 def write(path: Path, text: str) -> None:
     """Write a file; its old content stays until the new one is complete."""
-    new = Path(partial_path(os.path.realpath(path)))
     try:
         if path.exists() and not path.is_file():  # a device, or a pipe
             path.write_text(text, encoding="utf-8")
         else:
-            new.write_text(text, encoding="utf-8")
-            new.replace(path.resolve())
+            with replacing(os.path.realpath(path)) as new:
+                Path(new).write_text(text, encoding="utf-8")
     except OSError as error:
         error.filename = path
         raise
-    finally:
-        with suppress(OSError):
-            new.unlink()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nczarr_fsspec.changes.create import partial_path, remove_leftovers, remove_partial
+from nczarr_fsspec.changes.create import remove_leftovers, replacing
 from nczarr_fsspec.destination import FilePlace, open_file_place
 from nczarr_fsspec.errors import DatasetExistsError, StoreError
 from nczarr_fsspec.stores.writers import DirectoryWriter
@@ -87,14 +87,11 @@ class FileTarget:
             return
         path = os.path.realpath(os.path.join(store.path, self.place.name))
         remove_leftovers(path)
-        new = partial_path(path)
         try:
-            fill_and_check(new)
-            os.replace(new, path)
+            with replacing(path) as new:
+                fill_and_check(new)
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
             reason = error.strerror or error
             raise StoreError(self.url, f"cannot be put into place: {reason}") from error
-        finally:
-            remove_partial(new)

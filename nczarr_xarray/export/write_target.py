@@ -14,10 +14,9 @@ from nczarr_fsspec.changes.create import (
     NewObjects,
     NewTree,
     can_be_renamed,
-    partial_path,
     refuse_foreign,
     remove_leftovers,
-    remove_partial,
+    replacing,
 )
 from nczarr_fsspec.changes.edit import Edit
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE
@@ -176,19 +175,21 @@ def _exists() -> str:
 
 def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base: bool) -> None:
     """Pack a tree into an archive, and move the archive into place."""
-    path = None if destination.path is None else os.path.realpath(destination.path)
-    file = os.path.basename(path or destination.remote_path or "")
-    new = f"{tree}.zip" if path is None else partial_path(path)
+    file = os.path.basename(destination.remote_path or os.path.realpath(destination.path or ""))
     old = destination.open_archive() if base else None
     # readers of Zarr look for keys at the top, netCDF-C in a directory
     at_top = "zarr" in destination.mode if old is None else not old.directory
     name = None if at_top else file.rpartition(".")[0] or file
-    try:
+
+    def fill(new: str) -> None:
         pack(tree, new, name, base=old, removed=removed.__contains__, private=f"{PRIVATE}/")
-        if path is None:
-            destination.upload(new)
+
+    try:
+        if destination.path is None:
+            destination.put_archive(fill)
         else:
-            os.replace(new, path)
+            with replacing(os.path.realpath(destination.path)) as new:
+                fill(new)
     except OSError as error:
         if isinstance(error, StoreError):
             raise
@@ -196,7 +197,6 @@ def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base:
     finally:
         if old is not None:
             old.close()
-        remove_partial(new)
 
 
 def check_clashes(

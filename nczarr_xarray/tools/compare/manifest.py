@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.changes.create import partial_path, remove_partial
+from nczarr_fsspec.changes.create import replacing
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.tools.compare.blocks import Blocks
 from nczarr_xarray.tools.compare.structure import PROPERTIES, Facts, Outline
@@ -81,17 +81,12 @@ class Manifest:
                 for path, of_one in self.variables.items()
             },
         }
-        place = os.path.realpath(path)
-        new = partial_path(place)
         try:
-            with open(new, "x", encoding="ascii") as file:
+            with replacing(os.path.realpath(path)) as new, open(new, "x", encoding="ascii") as file:
                 json.dump(document, file, indent=1)
-            os.replace(new, place)
         except OSError as error:
             reason = f"cannot be written: {error.strerror or error}"
             raise StoreError(os.fspath(path), reason) from error
-        finally:
-            remove_partial(new)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Manifest:

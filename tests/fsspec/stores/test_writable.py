@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -1002,7 +1003,8 @@ class TestDestination:
             found = open_destination(target, given_options)
             assert (found.kind, found.path, found.store) == ("zip", None, None)
             assert found.open_archive() is None
-            found.upload(str(write_zip(tmp_path / "d.zip", "d/")))
+            write_zip(tmp_path / "d.zip", "d/")
+            found.put_archive(partial(os.rename, tmp_path / "d.zip"))
             archive = found.open_archive()
             assert archive is not None
             assert archive.get_many(["v/0.0"]) == [DATASET["v/0.0"]]
