@@ -9,75 +9,62 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.aws import storage_options
-    from nczarr_fsspec.errors import (
-        DatasetNotFoundError,
-        FormatError,
-        NCZarrError,
-        StoreError,
-        URLError,
-    )
-    from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
-    from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem
-    from nczarr_fsspec.ranges.open import open_file_object, open_local, open_source
-    from nczarr_fsspec.ranges.source import ByteSource, LocalBytes, RemoteBytes
-    from nczarr_fsspec.resolve import open_keystore
-    from nczarr_fsspec.stores.directory import DirectoryStore
-    from nczarr_fsspec.stores.fsspec import FsspecStore
-    from nczarr_fsspec.stores.mapping import MappingStore
-    from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore
-    from nczarr_fsspec.url import NetCDFURL, parse_url, redact
-
-__all__ = [
-    "ByteRangeFileSystem",
-    "ByteSource",
-    "DatasetNotFoundError",
-    "DirectoryStore",
-    "FormatError",
-    "FsspecStore",
-    "KeyStore",
-    "LocalBytes",
-    "LocalStore",
-    "MappingStore",
-    "NCZarrError",
-    "NetCDFURL",
-    "RemoteBytes",
-    "RemoteStore",
-    "RemoteZipStore",
-    "StoreError",
-    "URLError",
-    "ZipStore",
-    "open_file_object",
-    "open_keystore",
-    "open_local",
-    "open_source",
-    "parse_url",
-    "redact",
-    "storage_options",
-]
+    from nczarr_fsspec.aws import storage_options as storage_options
+    from nczarr_fsspec.errors import DatasetNotFoundError as DatasetNotFoundError
+    from nczarr_fsspec.errors import FormatError as FormatError
+    from nczarr_fsspec.errors import NCZarrError as NCZarrError
+    from nczarr_fsspec.errors import StoreError as StoreError
+    from nczarr_fsspec.errors import URLError as URLError
+    from nczarr_fsspec.keystore import KeyStore as KeyStore
+    from nczarr_fsspec.keystore import LocalStore as LocalStore
+    from nczarr_fsspec.keystore import RemoteStore as RemoteStore
+    from nczarr_fsspec.ranges.filesystem import ByteRangeFileSystem as ByteRangeFileSystem
+    from nczarr_fsspec.ranges.open import open_file_object as open_file_object
+    from nczarr_fsspec.ranges.open import open_local as open_local
+    from nczarr_fsspec.ranges.open import open_source as open_source
+    from nczarr_fsspec.ranges.source import ByteSource as ByteSource
+    from nczarr_fsspec.ranges.source import LocalBytes as LocalBytes
+    from nczarr_fsspec.ranges.source import RemoteBytes as RemoteBytes
+    from nczarr_fsspec.resolve import open_keystore as open_keystore
+    from nczarr_fsspec.stores.directory import DirectoryStore as DirectoryStore
+    from nczarr_fsspec.stores.fsspec import FsspecStore as FsspecStore
+    from nczarr_fsspec.stores.mapping import MappingStore as MappingStore
+    from nczarr_fsspec.stores.zip import RemoteZipStore as RemoteZipStore
+    from nczarr_fsspec.stores.zip import ZipStore as ZipStore
+    from nczarr_fsspec.url import NetCDFURL as NetCDFURL
+    from nczarr_fsspec.url import parse_url as parse_url
+    from nczarr_fsspec.url import redact as redact
 
 _MODULES = {
-    "aws": ["storage_options"],
-    "errors": ["DatasetNotFoundError", "FormatError", "NCZarrError", "StoreError", "URLError"],
-    "keystore": ["KeyStore", "LocalStore", "RemoteStore"],
-    "ranges.filesystem": ["ByteRangeFileSystem"],
-    "ranges.open": ["open_file_object", "open_local", "open_source"],
-    "ranges.source": ["ByteSource", "LocalBytes", "RemoteBytes"],
-    "resolve": ["open_keystore"],
-    "stores.directory": ["DirectoryStore"],
-    "stores.fsspec": ["FsspecStore"],
-    "stores.mapping": ["MappingStore"],
-    "stores.zip": ["RemoteZipStore", "ZipStore"],
-    "url": ["NetCDFURL", "parse_url", "redact"],
+    "nczarr_fsspec.aws": ["storage_options"],
+    "nczarr_fsspec.errors": [
+        "DatasetNotFoundError",
+        "FormatError",
+        "NCZarrError",
+        "StoreError",
+        "URLError",
+    ],
+    "nczarr_fsspec.keystore": ["KeyStore", "LocalStore", "RemoteStore"],
+    "nczarr_fsspec.ranges.filesystem": ["ByteRangeFileSystem"],
+    "nczarr_fsspec.ranges.open": ["open_file_object", "open_local", "open_source"],
+    "nczarr_fsspec.ranges.source": ["ByteSource", "LocalBytes", "RemoteBytes"],
+    "nczarr_fsspec.resolve": ["open_keystore"],
+    "nczarr_fsspec.stores.directory": ["DirectoryStore"],
+    "nczarr_fsspec.stores.fsspec": ["FsspecStore"],
+    "nczarr_fsspec.stores.mapping": ["MappingStore"],
+    "nczarr_fsspec.stores.zip": ["RemoteZipStore", "ZipStore"],
+    "nczarr_fsspec.url": ["NetCDFURL", "parse_url", "redact"],
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

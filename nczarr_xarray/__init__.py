@@ -13,35 +13,34 @@ from nczarr_xarray._version import __version__ as __version__
 from nczarr_xarray.afterwards import when_imported
 
 if TYPE_CHECKING:
-    from nczarr_fsspec.errors import (
-        ConflictError,
-        DatasetExistsError,
-        DatasetNotFoundError,
-        ExportError,
-        FormatError,
-        IncompleteExportError,
-        LossWarning,
-        NCZarrError,
-        NCZarrWarning,
-        StoreError,
-        URLError,
-    )
-    from nczarr_xarray.accessor import register
-    from nczarr_xarray.aggregation.api import aggregate
-    from nczarr_xarray.backend.consistent import load_dataset, state
-    from nczarr_xarray.dataset.open import open_hierarchy
-    from nczarr_xarray.dataset.opened import Opened
-    from nczarr_xarray.export.api import to_nczarr
-    from nczarr_xarray.export.cfa.to_cfa import to_cfa
-    from nczarr_xarray.export.recovery import recover
-    from nczarr_xarray.tools.compare import compare
-    from nczarr_xarray.tools.doctor.api import doctor
-    from nczarr_xarray.tools.trace.trace import trace
-    from nczarr_xarray.tools.upgrade import upgrade
-    from nczarr_xarray.tools.validate import validate
-    from nczarr_xarray.tools.versions import show_versions
-    from nczarr_xarray.views.store import open_store
-    from nczarr_xarray.views.virtualizarr import NCZarrParser
+    from nczarr_fsspec.errors import ConflictError as ConflictError
+    from nczarr_fsspec.errors import DatasetExistsError as DatasetExistsError
+    from nczarr_fsspec.errors import DatasetNotFoundError as DatasetNotFoundError
+    from nczarr_fsspec.errors import ExportError as ExportError
+    from nczarr_fsspec.errors import FormatError as FormatError
+    from nczarr_fsspec.errors import IncompleteExportError as IncompleteExportError
+    from nczarr_fsspec.errors import LossWarning as LossWarning
+    from nczarr_fsspec.errors import NCZarrError as NCZarrError
+    from nczarr_fsspec.errors import NCZarrWarning as NCZarrWarning
+    from nczarr_fsspec.errors import StoreError as StoreError
+    from nczarr_fsspec.errors import URLError as URLError
+    from nczarr_xarray.accessor import register as register
+    from nczarr_xarray.aggregation.api import aggregate as aggregate
+    from nczarr_xarray.backend.consistent import load_dataset as load_dataset
+    from nczarr_xarray.backend.consistent import state as state
+    from nczarr_xarray.dataset.open import open_hierarchy as open_hierarchy
+    from nczarr_xarray.dataset.opened import Opened as Opened
+    from nczarr_xarray.export.api import to_nczarr as to_nczarr
+    from nczarr_xarray.export.cfa.to_cfa import to_cfa as to_cfa
+    from nczarr_xarray.export.recovery import recover as recover
+    from nczarr_xarray.tools.compare import compare as compare
+    from nczarr_xarray.tools.doctor.api import doctor as doctor
+    from nczarr_xarray.tools.trace.trace import trace as trace
+    from nczarr_xarray.tools.upgrade import upgrade as upgrade
+    from nczarr_xarray.tools.validate import validate as validate
+    from nczarr_xarray.tools.versions import show_versions as show_versions
+    from nczarr_xarray.views.store import open_store as open_store
+    from nczarr_xarray.views.virtualizarr import NCZarrParser as NCZarrParser
 
 _MODULES = {
     "nczarr_fsspec.errors": [
@@ -76,36 +75,7 @@ _MODULES = {
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = [
-    "ConflictError",
-    "DatasetExistsError",
-    "DatasetNotFoundError",
-    "ExportError",
-    "FormatError",
-    "IncompleteExportError",
-    "LossWarning",
-    "NCZarrError",
-    "NCZarrParser",
-    "NCZarrWarning",
-    "Opened",
-    "StoreError",
-    "URLError",
-    "aggregate",
-    "compare",
-    "doctor",
-    "load_dataset",
-    "open_hierarchy",
-    "open_store",
-    "recover",
-    "register",
-    "show_versions",
-    "state",
-    "to_cfa",
-    "to_nczarr",
-    "trace",
-    "upgrade",
-    "validate",
-]
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
