@@ -109,7 +109,7 @@ class Config:
 Configuration: TypeAlias = "Config | Mapping[str, Any] | str | os.PathLike[str] | bool | None"
 
 
-def configuration(given: Configuration = None, env: Mapping[str, str] | None = None) -> Config:
+def configuration(given: Configuration = None) -> Config:
     """Return the configuration that is `given`, else that of this machine.
 
     The latter is the file that ``S3_NC_CONFIG`` names, else ``~/.s3nc.json``, else
@@ -119,8 +119,6 @@ def configuration(given: Configuration = None, env: Mapping[str, str] | None = N
     ----------
     given
         The storage option ``s3nc``.
-    env
-        The environment.
 
     Raises
     ------
@@ -134,11 +132,10 @@ def configuration(given: Configuration = None, env: Mapping[str, str] | None = N
         return _config(given, f"storage option {CONFIG_OPTION}")
     if given is False:
         return Config()
-    env = os.environ if env is None else env
     if isinstance(given, (str, os.PathLike)):
         named: str | os.PathLike[str] | None = given
     elif given is None:
-        named = env.get(CONFIG_VARIABLE)
+        named = os.environ.get(CONFIG_VARIABLE)
     else:
         raise URLError(CONFIG_OPTION, "is a file, a mapping, a Config or False")
     if named:
@@ -147,7 +144,7 @@ def configuration(given: Configuration = None, env: Mapping[str, str] | None = N
         if found is None:
             raise URLError(str(path), "there is no such configuration of S3netCDF4")
         return found
-    home = env.get("HOME") or Path.home()
+    home = os.environ.get("HOME") or Path.home()
     loaded = (_load(Path(home, name)) for name in _FILES)
     return next((config for config in loaded if config is not None), None) or Config()
 
