@@ -4,33 +4,25 @@ from __future__ import annotations
 
 # paths are text, as everywhere
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.dataset import Contents
 from nczarr_xarray.export.file_target import FileTarget
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.memory import room
-from nczarr_xarray.export.netcdf_variables import (
-    create_variable,
-    group_at,
-    texts_as_stored,
-    write_attributes,
-)
+from nczarr_xarray.export.netcdf_variables import declare, need_netcdf4, new_file, put
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.rechunk import Rechunking, boxes
 from nczarr_xarray.export.steps import one_pass
 from nczarr_xarray.export.stored import netcdf_text, stored_as
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import (
-    NC_DTYPES,
-    Attribute,
     Group,
     Variable,
     described,
@@ -80,65 +72,43 @@ def write_netcdf(
     opened = replace(opened, exact=True)
     lacking = lacking or Lacking(netcdf4=True)
     lacking.note_hidden(opened.hierarchy)
-    held = {
-        group.path: Held(
-            lacking.attributes(group.path, group.attributes),
-            [lacking.variable(netcdf_text(variable)) for variable in group.variables.values()],
-        )
-        for group in opened.hierarchy.root.walk()
-    }
+    contents = Contents()
+    for group in opened.hierarchy.root.walk():
+        held = contents.group(group.path)
+        held.types, held.dimensions = group.types, group.dimensions
+        held.attributes = lacking.attributes(group.path, group.attributes)
+        for name, variable in group.variables.items():
+            held.variables[name] = lacking.variable(netcdf_text(variable))
     lacking.tell(target.url)
     progress.expect(sum(map(_nbytes, variables)))
     memory, tell = limit
     plan = {
         variable.path: _planned(opened, variable, memory)
-        for one in held.values()
-        for variable in one.variables
+        for group in contents.root.walk()
+        for variable in group.variables.values()
     }
     if memory is not None:
         for variable in variables:
             said = one_pass(plan[variable.path].rechunking)
             tell(f"{variable.path.strip('/')}: {format_size(_nbytes(variable))}, {said}")
-    fill = partial(_fill, target.url, opened, held, plan, model, progress)
-    target.write(fill)
-
-
-def need_netcdf4(url: str) -> None:
-    """Raise `ImportError` if netCDF4 is not installed."""
-    try:
-        import netCDF4  # noqa: F401
-    except ImportError:
-        raise ImportError(f"{url}: a netCDF file needs netCDF4: pip install netCDF4") from None
+    target.write(partial(_fill, target.url, opened, contents, plan, model, progress))
 
 
 def _fill(
     url: str,
     opened: Opened,
-    held: Mapping[str, Held],
+    contents: Contents,
     plan: Mapping[str, Planned],
     model: str,
     progress: Progress,
     path: str,
 ) -> None:
-    """Make the file: everything is declared first, because classic files are moved for that."""
-    import netCDF4
-
-    try:
-        with netCDF4.Dataset(path, "x", format=model) as file:
-            if not model.startswith("NETCDF4"):
-                file.set_fill_off()  # all values are written
-            made = [
-                pair
-                for group in opened.hierarchy.root.walk()
-                for pair in _declare(file, opened, group, held[group.path])
-            ]
-            for variable, place in made:
-                _write_values(plan[variable.path], variable, place, progress)
+    with new_file(path, model, url) as file:
+        if not model.startswith("NETCDF4"):
+            file.set_fill_off()  # all values are written
+        for variable, made in declare(file, contents.root, partial(stored_as, opened)):
+            _write_values(plan[variable.path], variable, made, progress)
         opened.refuse_changed()
-    except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(url, f"cannot be written: {error}") from error
 
 
 def check(variable: Variable) -> None:
@@ -160,13 +130,6 @@ def check_names(group: Group) -> None:
             raise FormatError(group.path, f"the name {name!r} {reason}")
 
 
-class Held(NamedTuple):
-    """The part of a group that a netCDF-4 file can hold."""
-
-    attributes: Mapping[str, Attribute]
-    variables: list[Variable]
-
-
 class Planned(NamedTuple):
     """How the data of a variable are copied."""
 
@@ -182,18 +145,6 @@ def _planned(opened: Opened, variable: Variable, memory: int | None) -> Planned:
     return Planned(source, source.rechunking(chunks, nbytes), memory is not None)
 
 
-def _declare(file: Any, opened: Opened, group: Group, held: Held) -> Iterator[tuple[Variable, Any]]:
-    """Make a group without values; yield its variables, and those of the file for them."""
-    target = group_at(file, group.path)
-    for enum in group.types.values():
-        target.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))
-    for dimension in group.dimensions.values():
-        target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
-    write_attributes(target, held.attributes.values())
-    for variable in held.variables:
-        yield variable, create_variable(file, variable, stored_as(opened, variable))
-
-
 def _nbytes(variable: Variable) -> int:
     """Return the bytes of the values of a variable, texts taken for pointers as they are."""
     return math.prod(variable.shape) * variable.dtype.itemsize
@@ -207,10 +158,5 @@ def _write_values(planned: Planned, variable: Variable, made: Any, progress: Pro
         if not math.prod(p.stop - p.start for p in part):
             continue
         values = source.read(part)
-        if variable.nc_type == "string":
-            values = texts_as_stored(values)
-        if variable.enum is not None:
-            # netCDF4 refuses values that are no members, as some fill values are; netCDF-C does not
-            made.datatype.enum_dict |= {str(n): n for n in np.unique(values).tolist()}
-        made[part or ...] = values if part else values[()]
+        put(made, variable, values, part)
         progress.advance(values.nbytes)

@@ -1,15 +1,94 @@
-"""Variables of our data model in a file of the netCDF4 library."""
+"""Our data model in a file of the netCDF4 library."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.errors import StoreError
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.export.stored import Stored
-from nczarr_xarray.model import NC_DTYPES, Attribute, CodecConfig, EnumType, Variable, bytes_of
+from nczarr_xarray.model import (
+    NC_DTYPES,
+    Attribute,
+    CodecConfig,
+    EnumType,
+    Group,
+    Variable,
+    bytes_of,
+)
+
+
+def need_netcdf4(url: str) -> None:
+    """Raise `ImportError` if netCDF4 is not installed."""
+    try:
+        import netCDF4  # noqa: F401
+    except ImportError:
+        raise ImportError(f"{url}: a netCDF file needs netCDF4: pip install netCDF4") from None
+
+
+@contextmanager
+def new_file(path: str, model: str, url: str) -> Iterator[Any]:
+    """Make a file of a format, by the word of netCDF4; `url` is how messages name the file.
+
+    Raises
+    ------
+    ImportError
+        If netCDF4 is not installed.
+    StoreError
+        If the file cannot be written.
+    """
+    need_netcdf4(url)
+    import netCDF4
+
+    try:
+        with netCDF4.Dataset(path, "x", format=model) as file:
+            yield file
+    except StoreError:
+        raise
+    except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
+        raise StoreError(url, f"cannot be written: {error}") from error
+
+
+def declare(
+    file: Any, root: Group, stored: Callable[[Variable], Stored]
+) -> list[tuple[Variable, Any]]:
+    """Make all of a dataset but its values, before these, because classic files are moved for that.
+
+    Parameters
+    ----------
+    stored
+        Decides how a variable is stored.
+
+    Returns
+    -------
+    Pairs of a variable, and the one of the file.
+    """
+    made = []
+    for group in root.walk():
+        target = group_at(file, group.path)
+        for enum in group.types.values():
+            target.createEnumType(NC_DTYPES[enum.nc_type], enum.name, dict(enum.members))
+        for dimension in group.dimensions.values():
+            # for netCDF, a dimension without elements is an unlimited one
+            target.createDimension(dimension.name, None if dimension.unlimited else dimension.size)
+        write_attributes(target, group.attributes.values())
+        variables = group.variables.values()
+        made += [(v, create_variable(file, v, stored(v))) for v in variables]
+    return made
+
+
+def put(made: Any, variable: Variable, values: np.ndarray, part: tuple[slice, ...] = ()) -> None:
+    """Write values of a variable, as they are stored, into that of a file."""
+    if variable.nc_type == "string":
+        values = _texts_as_stored(values)
+    if variable.enum is not None:
+        # netCDF4 refuses values that are no members, as some fill values are; netCDF-C does not
+        made.datatype.enum_dict |= {str(n): n for n in np.unique(values).tolist()}
+    made[part or ...] = values if values.ndim else values[()]
 
 
 def group_at(file: Any, path: str) -> Any:
@@ -66,7 +145,7 @@ def create_variable(file: Any, variable: Variable, stored: Stored) -> Any:
     return made
 
 
-def texts_as_stored(values: np.ndarray) -> np.ndarray:
+def _texts_as_stored(values: np.ndarray) -> np.ndarray:
     """Return text as the bytes that netCDF4 is to put."""
     texts = np.empty(values.size, object)
     texts[:] = [t if isinstance(t, bytes) else bytes_of(t) for t in values.ravel().tolist()]

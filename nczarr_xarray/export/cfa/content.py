@@ -6,12 +6,12 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import xarray as xr
 
-from nczarr_fsspec.errors import ExportError, StoreError
+from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.backend._compat import VLEN_STRING, netcdf4_lock
 from nczarr_xarray.export.chunk_writer import ChunkWriter
@@ -22,12 +22,7 @@ from nczarr_xarray.export.classic_types import (
     dimension_problems,
 )
 from nczarr_xarray.export.dataset import Contents, Item
-from nczarr_xarray.export.netcdf_variables import (
-    create_variable,
-    group_at,
-    texts_as_stored,
-    write_attributes,
-)
+from nczarr_xarray.export.netcdf_variables import declare, new_file, put
 from nczarr_xarray.export.new import WRITER
 from nczarr_xarray.export.stored import Stored
 from nczarr_xarray.export.strings import longest
@@ -163,23 +158,21 @@ def write_file(path: str, content: Content, kind: FileKind, shown: str) -> None:
     StoreError
         If the file cannot be written.
     """
-    try:
-        import netCDF4
-    except ImportError:
-        raise ImportError("netCDF files need netCDF4: pip install netCDF4") from None
     model = "NETCDF4"
     if kind == "netCDF3":
         content = as_classic(content, shown)
         large = content.nbytes > _CLASSIC_BYTES
         model = "NETCDF3_64BIT_OFFSET" if large else "NETCDF3_CLASSIC"
-    with netcdf4_lock():
-        try:
-            with netCDF4.Dataset(path, "w", format=model) as file:
-                _fill(file, content)
-        except (ValueError, TypeError) as error:
-            raise ExportError(shown, f"cannot be written: {error}") from error
-        except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
-            raise StoreError(shown, f"cannot be written: {error}") from error
+    members = {member.variable.path: member for member in content.members}
+    root = content.contents().root
+    try:
+        with netcdf4_lock(), new_file(path, model, shown) as file:
+            for variable, made in declare(file, root, lambda v: _stored(members[v.path])):
+                values = members[variable.path].values
+                if values is not None and values.size:
+                    put(made, variable, values)
+    except (ValueError, TypeError) as error:
+        raise ExportError(shown, f"cannot be written: {error}") from error
 
 
 def as_classic(content: Content, shown: str) -> Content:
@@ -219,28 +212,12 @@ def as_classic(content: Content, shown: str) -> Content:
     return Content(attributes, members, dimensions)
 
 
-def _fill(file: Any, content: Content) -> None:
-    for group in content.contents().root.walk():
-        target = group_at(file, group.path)
-        for dimension in group.dimensions.values():
-            # netCDF has no empty dimensions but unlimited ones
-            length = None if dimension.unlimited else (dimension.size or None)
-            target.createDimension(dimension.name, length)
-        write_attributes(target, group.attributes.values())
-    for member in content.members:
-        variable = member.variable
-        array = variable.array
-        assert isinstance(array, ChunkedArray)
-        grows = any(d.unlimited or not d.size for d in variable.dimensions)
-        plain = not array.codecs and not grows and not member.chunked
-        stored = Stored(array.dtype, array.chunk_shape, array.codecs, contiguous=plain)
-        made = create_variable(file, variable, stored)
-        values = member.values
-        if values is None or not values.size:
-            continue
-        if variable.nc_type == "string":
-            values = texts_as_stored(values)
-        made[...] = values if variable.shape else values[()]
+def _stored(member: Member) -> Stored:
+    variable, array = member.variable, member.variable.array
+    assert isinstance(array, ChunkedArray)
+    grows = any(d.unlimited or not d.size for d in variable.dimensions)
+    plain = not array.codecs and not grows and not member.chunked
+    return Stored(array.dtype, array.chunk_shape, array.codecs, contiguous=plain)
 
 
 def _with_room(member: Member) -> Member:
