@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fsspec import AbstractFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, check_key, is_safe_name
 from nczarr_fsspec.owner import temporary_name, writer_of
@@ -34,6 +35,7 @@ from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.policy import TOO_LONG, Timeout, TransientError
 from nczarr_fsspec.transport.recording import Kind
 from nczarr_fsspec.transport.request import Extent, Request
+from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.transport.watch import watched
 from nczarr_fsspec.writable import WritableStore, creating
 
@@ -214,6 +216,7 @@ class FsspecWriter(WritableStore):
         fs = self._transport.shared.fs
         bucket, key, _ = fs.split_path(path)
         where = {"Bucket": bucket, "Key": key}
+        before = await self._version(path)
         begun = await self._tried(partial(fs._call_s3, "create_multipart_upload", **where))
         where["UploadId"] = begun["UploadId"]
         size, gate = max(PART, -(-nbytes // MOST_PARTS)), asyncio.Semaphore(PARTS_AT_A_TIME)
@@ -227,23 +230,24 @@ class FsspecWriter(WritableStore):
             return {"PartNumber": number, "ETag": answer["ETag"]}
 
         try:
-            parts = await _all_or_none([put_part(start) for start in range(0, nbytes, size)])
+            parts = await gather_or_cancel(*map(put_part, range(0, nbytes, size)))
             whole = {**where, "MultipartUpload": {"Parts": parts}}
             complete = partial(fs._call_s3, "complete_multipart_upload", **whole)
             await self._tried(complete, 100 * len(parts))
         except BaseException as error:
             gone = isinstance(error, Exception) and s3_code(error) == "NoSuchUpload"
-            if gone and await self._size(path) == nbytes:
-                return  # the answer was lost that said so
+            after = await self._version(path) if gone else None
+            if after is not None and after.size == nbytes and after != before:
+                return  # it is there: the answer was lost that said so
             with suppress(Exception):
                 await self._tried(partial(fs._call_s3, "abort_multipart_upload", **where))
             raise
 
-    async def _size(self, path: str) -> int | None:
-        """Return how many bytes are there now; None if nothing is."""
+    async def _version(self, path: str) -> FileVersion | None:
+        """Return which version of an object is there now; None if there is nothing."""
         request = Request(path, self._transport.describe(path), [Extent(0, 1)])
         answer = await self._transport.fetch(request)
-        return None if answer is None else answer.version.size
+        return None if answer is None else answer.version._replace(date="")
 
     async def _create(self, data: bytes, path: str) -> bool:
         if await self._read(path, 1) is not None:  # a service may ignore conditions
@@ -390,18 +394,6 @@ def _part_of(path: str, start: int, stop: int) -> bytes:
     with open(path, "rb") as file:
         file.seek(start)
         return file.read(stop - start)
-
-
-async def _all_or_none(work: list[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return what all of `work` returns; if one raises, end the others and raise that."""
-    tasks = [asyncio.ensure_future(one) for one in work]
-    try:
-        return list(await asyncio.gather(*tasks))
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 def _explained(fs: AbstractFileSystem, error: Exception) -> str:

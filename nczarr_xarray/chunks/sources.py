@@ -12,10 +12,11 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.chunks.records import read_records
-from nczarr_xarray.chunks.threads import INLINE_BYTES, gather_or_cancel
+from nczarr_xarray.chunks.threads import INLINE_BYTES
 from nczarr_xarray.model import ChunkTable
 
 #: Chunks of a remote store that may be in flight at a time, however large they are.

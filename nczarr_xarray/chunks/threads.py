@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Generic, TypeVar, cast
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.processors import processors
 
 T = TypeVar("T")
@@ -291,15 +292,3 @@ def in_threads(
         )
 
     return receive
-
-
-async def gather_or_cancel(*coroutines: Any) -> list[Any]:
-    """Do as `asyncio.gather` does, and leave nothing running when one of them fails."""
-    futures = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        return list(await asyncio.gather(*futures))
-    except BaseException:
-        for future in futures:
-            future.cancel()
-        await asyncio.gather(*futures, return_exceptions=True)
-        raise

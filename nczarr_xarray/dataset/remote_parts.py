@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Self
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.keystore import OnLoop
-from nczarr_xarray.chunks.threads import gather_or_cancel, in_pool
+from nczarr_xarray.chunks.threads import in_pool
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
 from nczarr_xarray.dataset.fragment_parts import Part

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.sources import LocalFile, LocalKeys, Stored, source_of
-from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import ChunkTable

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.transport.recording import caused_by
@@ -20,7 +21,7 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.padding import PaddedSelection, padded_selection
 from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
-from nczarr_xarray.chunks.threads import gather_or_cancel, in_own_thread, in_pool
+from nczarr_xarray.chunks.threads import in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
 from nczarr_xarray.model import Selections, Variable

@@ -226,7 +226,7 @@ READING = {
         "sources strided strides threads",
     ),
     *under("nczarr_xarray.dataset", "implied_fill variable"),
-    *under("nczarr_fsspec", "errors preload processors"),
+    *under("nczarr_fsspec", "coroutines errors preload processors"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],
     # numcodecs, which imports what it has in its turn, unshuffles the coordinate

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.ranges.reader import RangeReader, Receive
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_xarray.chunks.plan import plan_outer
-from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.alike_files import AlikeFiles
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.fragment_parts import FragmentGrid, Part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,6 +131,26 @@ def with_limits(store: FsspecWriter) -> FsspecWriter:
     """The same with little time for a request: six seconds, or two for one without a body."""
     limits = Timeout(connect=1, first_byte=2, rate=BODY / 3)
     return FsspecWriter(store._fs, store._root, timeout=limits)
+
+
+def test_an_upload_that_another_has_ended(
+    store: FsspecWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there is old, even if it has as many bytes: that is no success."""
+    old = NOISE[::-1]
+    store.put("a", old)
+    call = s3fs.S3FileSystem._call_s3
+
+    async def ended(self: s3fs.S3FileSystem, method: str, *args: Any, **options: Any) -> Any:
+        if method == "complete_multipart_upload":
+            where = {name: options[name] for name in ("Bucket", "Key", "UploadId")}
+            await call(self, "abort_multipart_upload", **where)
+        return await call(self, method, *args, **options)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", ended)
+    with pytest.raises(StoreError, match="cannot be written"):
+        store.put("a", NOISE)
+    assert contents(store)["a"] == old
 
 
 @pytest.mark.parametrize("fate", FATES)

@@ -17,11 +17,11 @@ import xarray as xr
 from zarr import config
 
 import nczarr_xarray
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_fsspec.transport import route
 from nczarr_fsspec.transport.recording import Record
-from nczarr_xarray.chunks.threads import gather_or_cancel
 from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import FragmentArray
