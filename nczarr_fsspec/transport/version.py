@@ -105,12 +105,17 @@ def _is_past(modified: str, date: str) -> bool:
 
 
 def moment(header: str) -> datetime | None:
-    """Return the time that a header states; None if it states none."""
+    """Return the time that a header states; None if it states none, or does not say of which zone.
+
+    ``-0000`` is UTC, of a sender whose own zone is unknown.
+    """
     try:
         found = parsedate_to_datetime(header)
     except (ValueError, TypeError, OverflowError):
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    if found.tzinfo is None and header.rstrip().endswith("-0000"):
+        return found.replace(tzinfo=UTC)
+    return found if found.tzinfo else None
 
 
 def _opaque(etag: str) -> str:

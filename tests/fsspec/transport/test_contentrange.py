@@ -38,6 +38,7 @@ def test_size(header: str, size: int | None) -> None:
     [
         ("Mon, 02 Jan 2006 15:04:05 GMT", "2006-01-02T15:04:05+00:00"),
         ("Mon, 02 Jan 2006 15:04:05 -0000", "2006-01-02T15:04:05+00:00"),
+        ("Mon, 02 Jan 2006 15:04:05", None),
         ("yesterday", None),
         ("", None),
         ("Mon, 02 Jan 99999999999999999999 15:04:05 GMT", None),

@@ -297,7 +297,7 @@ def test_references_are_whole_or_as_they_were(places: tuple[Path, ...]) -> None:
     target = places[1] / "f.json"
     target.write_text("old")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "replace", full)
+        patch.setattr(os, "replace", full)
         assert main(["refs", str(places[3]), str(target)]) == 1
     assert target.read_text() == "old"
     assert [path.name for path in places[1].iterdir()] == ["f.json"]
