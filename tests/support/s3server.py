@@ -92,7 +92,8 @@ class Weed:
             "master.volumeSizeLimitMB": 64,
             "volume.port": self.ports[6],
             "volume.port.grpc": self.ports[7],
-            "volume.max": 20,
+            # room for all that the tests of a worker write: what is deleted stays for a while
+            "volume.max": 200,
         }
         self._command = [binary, "server", *(f"-{name}={value}" for name, value in options.items())]
         self._process: subprocess.Popen[bytes] | None = None

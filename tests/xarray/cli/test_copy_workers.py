@@ -294,7 +294,7 @@ def test_ctrl_c(cube: Path, tmp_path: Path) -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == b"begun\n"
             os.killpg(process.pid, signal.SIGINT)
-            assert process.wait(timeout=60) == 128 + signal.SIGINT
+            assert process.wait(timeout=180) == 128 + signal.SIGINT
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
