@@ -28,6 +28,8 @@ RECOVERY = 16
 _BETWEEN_MESSAGES = 5.0
 
 _log = logging.getLogger(__name__)
+#: not the common generator, which is the user's, who may have seeded it
+_random = random.SystemRandom()
 
 
 class Throttle:
@@ -117,7 +119,7 @@ class Throttle:
                 reason, asked, busy, cost = str(error), error.wait, error.busy, error.cost
             tries += 1
             counted += cost
-            jitter = random.uniform(0.5, 1)  # noqa: S311 - no secret
+            jitter = _random.uniform(0.5, 1)
             pause = max(asked, wait * jitter)
             took = clock() - began + pause
             spent += took if cost else 0.0

@@ -297,7 +297,7 @@ class TestSecrets:
         assert pickle.loads(pickle.dumps(store)).get_many(["v/0"]) == [CONTENT]
         server.password = "changed:since"
         error = failure(store)
-        assert "401" in error.reason
+        assert "status 401" in error.reason
         assert "storage_options" in error.reason
         for text in (repr(store), store.url, str(error), repr(error)):
             assert "p@ss" not in text

@@ -533,7 +533,7 @@ class TestRemote:
             server.files.clear()
             (result,) = store.get_many(["v/0"])
             assert isinstance(result, StoreError)
-            assert "403" in result.reason
+            assert "status 403" in result.reason
             server.files["/d.zip"] = archive
             assert store.get_many(["v/0"]) == [MEMBERS["v/0"]]
             store.close()

@@ -130,6 +130,6 @@ def test_another_order_among_files_that_are_alike(
             target = stack.enter_context(Server(files, etag='"1"')).url + "/m.nca"
         ds = stack.enter_context(xr.open_dataset(target, engine="nczarr"))
         others = [number for number in range(12) if number != wrong]
-        assert np.array_equal(ds.v[others], values[others])
+        np.testing.assert_array_equal(ds.v[others], values[others])
         with pytest.raises(FormatError, match=rf"fragment \({wrong}, 0, 0\) of /v"):
             ds.v.load()
