@@ -22,10 +22,16 @@ from yarl import URL
 from nczarr_fsspec.errors import AccessDeniedError, StoreError
 from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
 from nczarr_fsspec.transport.base import Transport
-from nczarr_fsspec.transport.policy import TIMEOUT_OPTION, Clock, Timeout, TransientError
+from nczarr_fsspec.transport.policy import (
+    NETRC_OPTION,
+    TIMEOUT_OPTION,
+    Clock,
+    Timeout,
+    TransientError,
+)
 from nczarr_fsspec.transport.redirects import refusal
 from nczarr_fsspec.transport.request import Answer, Extent, Request, range_text
-from nczarr_fsspec.transport.request_options import RequestOptions
+from nczarr_fsspec.transport.request_options import RequestOptions, login_files
 from nczarr_fsspec.transport.sessions import gate, translated
 from nczarr_fsspec.transport.shared import SharedFilesystem
 from nczarr_fsspec.transport.throttle import Throttle
@@ -47,6 +53,7 @@ class HTTPTransport(Transport):
 
     def __init__(self, recipe: AbstractFileSystem, timeout: Timeout | None = None) -> None:
         super().__init__(recipe, timeout)
+        login_files.read(recipe.kwargs.get(NETRC_OPTION))
         self._divided = "", "", ""  # the last root, and what `_divided` makes of it
 
     def timeout_of(self, recipe: AbstractFileSystem) -> Timeout:

@@ -126,12 +126,9 @@ class Logins:
     @cached_property
     def _netrc(self) -> Mapping[str, tuple[str, str, str]]:
         """Lines of the netrc file, by host; its default, which names no host, is for none."""
-        if not self._netrc_file:
+        path = netrc_path(self._netrc_file)
+        if not path:
             return {}
-        path = self._netrc_file
-        if path is True:
-            path = os.environ.get("NETRC") or "~/.netrc"
-        path = os.path.expanduser(path)
         try:
             lines = netrc(path).hosts
         except NetrcParseError as error:  # whose words may be a password
@@ -141,6 +138,12 @@ class Logins:
         else:
             return {host.lower(): line for host, line in lines.items() if host != "default"}
         raise StoreError(path, reason)
+
+
+def netrc_path(given: Any) -> str:
+    """Return where the netrc file is that the storage option ``netrc`` names; empty for none."""
+    path = (os.environ.get("NETRC") or "~/.netrc") if given is True else given
+    return os.path.expanduser(path) if path else ""
 
 
 class _Login:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-from fsspec import AbstractFileSystem
 from multidict import CIMultiDict
 from yarl import URL
 
-from nczarr_fsspec.rc import load_rc
+from nczarr_fsspec.rc import Entry, load_rc
 from nczarr_fsspec.transport.cookies import Cookies
 from nczarr_fsspec.transport.hostrc import Certificates
-from nczarr_fsspec.transport.logins import Logins
+from nczarr_fsspec.transport.logins import Logins, netrc_path
 from nczarr_fsspec.transport.policy import (
     ADDRESSED_OPTION,
     COOKIES_OPTION,
@@ -23,7 +23,6 @@ from nczarr_fsspec.transport.policy import (
     LOGINS_OPTION,
     NETRC_OPTION,
     REDIRECTS_OPTION,
-    Timeout,
 )
 from nczarr_fsspec.transport.sessions import connecting, connections, proxy_of, stranger
 from nczarr_fsspec.transport.shared import SharedFilesystem
@@ -33,6 +32,42 @@ from nczarr_fsspec.transport.shared import SharedFilesystem
 _PRIVATE = ("auth", "cookies", "server_hostname", "ssl")
 #: those of each filesystem; sessions may be those of several
 _known: weakref.WeakKeyDictionary[SharedFilesystem, RequestOptions] = weakref.WeakKeyDictionary()
+
+
+class _LoginFiles:
+    """The rc files, and the netrc files that are in use, as they were at the last opening.
+
+    Connections stay open as long as any dataset does. A user who was refused writes a line into
+    such a file, and opens the URL again.
+
+    Attributes
+    ----------
+    entries : list of Entry
+        Of the rc files; another object whenever one of the files has changed.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        #: by path of a netrc file: time and size
+        self._states: dict[str, tuple[int, int]] = {}
+
+    def read(self, netrc_file: Any) -> None:
+        """Read the rc files, and look at the netrc file that an option names."""
+        entries, path = load_rc(), netrc_path(netrc_file)
+        now = _state(path) if path else (0, 0)
+        if entries != self.entries or now != self._states.setdefault(path, now):
+            self.entries, self._states[path] = entries, now
+
+
+def _state(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
+
+
+login_files = _LoginFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +96,8 @@ class RequestOptions:
         What hosts gave.
     certificates : Certificates
         TLS, host by host.
+    entries : list of Entry
+        Of the rc files.
     """
 
     session: Any
@@ -74,28 +111,29 @@ class RequestOptions:
     logins: Logins
     cookies: Cookies
     certificates: Certificates
+    entries: list[Entry]
 
     @classmethod
     async def of(cls, shared: SharedFilesystem) -> RequestOptions:
-        """Return those of an HTTP filesystem, made anew for every session."""
+        """Return those of an HTTP filesystem, made anew for a session, or new `login_files`."""
         session = await shared.fs.set_session()
         found = _known.get(shared)
-        if found is None or found.session is not session:
-            found = _known[shared] = cls._read(session, shared.fs, shared.timeout)
+        entries = login_files.entries
+        if found is None or found.session is not session or found.entries is not entries:
+            found = _known[shared] = cls._read(session, shared, entries)
             shared.cap(connections(session))
         return found
 
     @classmethod
-    def _read(cls, session: Any, fs: AbstractFileSystem, timeout: Timeout) -> RequestOptions:
-        options: dict[str, Any] = dict(fs.kwargs)
+    def _read(cls, session: Any, shared: SharedFilesystem, entries: list[Entry]) -> RequestOptions:
+        options: dict[str, Any] = dict(shared.fs.kwargs)
         ours = {name: options.pop(name, None) for name in HTTP_OPTIONS}
         given = options.pop("headers", None) or {}
         params = options.pop("params", None)
         follow = options.pop("allow_redirects", True)
         hops = int(options.pop("max_redirects", 10)) if follow else 0
-        options["timeout"] = connecting(timeout)
+        options["timeout"] = connecting(shared.timeout)
         options["allow_redirects"] = options["auto_decompress"] = False
-        entries = load_rc()
         logins = Logins(ours[LOGINS_OPTION], ours[NETRC_OPTION], entries)
         return cls(
             session=session,
@@ -109,6 +147,7 @@ class RequestOptions:
             logins=logins,
             cookies=Cookies(logins.cookies, ours[COOKIES_OPTION]),
             certificates=Certificates(entries),
+            entries=entries,
         )
 
     async def ask(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import ssl
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,22 @@ class TestCredentials:
         rc(f"[{there.url}]HTTP.CREDENTIALS.USERPASSWORD=a:b")
         opened(here.url)
         assert (said(here), said(there)) == ([""], ["a:b"])
+
+    def test_a_line_that_is_written_while_a_file_is_open(
+        self, rc: Write, servers: tuple[Server, Server], tmp_path: Path
+    ) -> None:
+        """As a user does who was refused; the files in use keep the connections open."""
+        here, _ = servers
+        here.redirect = None
+        with closing(resolve(f"{here.url}/x.nc#mode=bytes", {}).data):
+            rc("HTTP.CREDENTIALS.USERPASSWORD=a:b")
+            opened(here.url)
+            (tmp_path / "netrc").write_text("machine 127.0.0.1 login n password o")
+            rc(f"HTTP.NETRC={tmp_path}/netrc")
+            opened(here.url)
+            (tmp_path / "netrc").write_text("machine 127.0.0.1 login n password p")
+            opened(here.url)
+        assert said(here) == ["", "a:b", "n:o", "n:p"]
 
     def test_what_is_stronger(
         self, rc: Write, servers: tuple[Server, Server], tmp_path: Path
