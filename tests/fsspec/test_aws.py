@@ -19,6 +19,7 @@ from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.rc import Entry
 from nczarr_fsspec.url import parse_url
+from tests.support.ports import free_port
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hunter2"}
 PROFILES: dict[str, dict[str, str]] = {
@@ -401,7 +402,7 @@ class _Server(ThreadingHTTPServer):
     """Answers ``/away`` with a redirect to `elsewhere`, all else with data."""
 
     def __init__(self, elsewhere: str = "") -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", free_port()), _Handler)
         self.elsewhere = elsewhere
         self.authorizations: list[str | None] = []
         threading.Thread(target=self.serve_forever, daemon=True).start()

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from tests.support.ports import free_port
+
 #: bytes that are passed on at a time
 PIECE = 1 << 14
 #: what may become of a request
@@ -88,7 +90,7 @@ class Network:
         #: called in the network's thread with the number of each new connection
         self.at_connection: Callable[[int], object] = lambda number: None
         self._loop = asyncio.new_event_loop()
-        self._socket = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._socket = socket.create_server(("127.0.0.1", free_port()), backlog=512)
         self._socket.setblocking(False)
         self.endpoint = f"{parts.scheme}://127.0.0.1:{self._socket.getsockname()[1]}"
         self._open = asyncio.Event()

@@ -11,6 +11,8 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from tests.support.ports import free_port
+
 
 def _dds(name: str, data: np.ndarray, dims: tuple[str, ...]) -> str:
     lengths = "".join(f"[{dim} = {n}]" for dim, n in zip(dims, data.shape, strict=True))
@@ -57,7 +59,7 @@ def dap_server(
             self.end_headers()
             self.wfile.write(body)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

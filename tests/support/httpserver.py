@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
+from tests.support.ports import free_port
+
 
 @dataclass
 class Request:
@@ -39,20 +41,6 @@ class _HTTPServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):  # a client may go away
             super().handle_error(request, client_address)
-
-
-#: Ports that servers of this process have had.
-_PORTS: set[int] = set()
-
-
-def _on_new_port(handler: type[BaseHTTPRequestHandler]) -> _HTTPServer:
-    """Return a server on a port that no other had: connections and versions are kept by URL."""
-    while True:
-        server = _HTTPServer(("127.0.0.1", 0), handler)
-        if server.server_port not in _PORTS:
-            _PORTS.add(server.server_port)
-            return server
-        server.server_close()
 
 
 @dataclass
@@ -138,7 +126,7 @@ class Server:
                 server._answer(self, request, number)
 
         self._struck: set[tuple[str, str | None]] = set()
-        self._http = _on_new_port(Handler)
+        self._http = _HTTPServer(("127.0.0.1", free_port()), Handler)
         if self.tls is not None:
             self._http.socket = self.tls.wrap_socket(
                 self._http.socket,

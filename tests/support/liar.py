@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.support.lies import ENDLESS, LIES, Reply, Told, honest
+from tests.support.ports import free_port
 
 _BLOCK = bytes(1 << 16)
 
@@ -75,7 +76,7 @@ class Liar:
             daemon_threads = True
             request_queue_size = 256
 
-        self._server = TCPServer(("127.0.0.1", 0), Handler)
+        self._server = TCPServer(("127.0.0.1", free_port()), Handler)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.01,), daemon=True
         )

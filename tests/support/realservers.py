@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.s3server import _free_ports
+from tests.support.ports import free_port
 
 #: seconds to come up at most
 PATIENCE = 30
@@ -109,7 +109,7 @@ class Nginx:
 
 @contextmanager
 def range_server(root: Path) -> Iterator[RangeServer]:
-    (port,) = _free_ports(1)
+    port = free_port()
     script = Path(__file__).with_name("rangeserver.py")
     command = [sys.executable, str(script), "--root", str(root), "--port", str(port)]
     with _running(command, root, port):
@@ -119,7 +119,7 @@ def range_server(root: Path) -> Iterator[RangeServer]:
 @contextmanager
 def python_server(root: Path) -> Iterator[str]:
     """``python -m http.server``, which knows no ranges; its URL."""
-    (port,) = _free_ports(1)
+    port = free_port()
     command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
     with _running(command, root, port):
         yield f"http://127.0.0.1:{port}"
@@ -134,7 +134,7 @@ def nginx(root: Path, folder: Path) -> Iterator[Nginx]:
                 pytest.fail(f"there is no {program}")
             pytest.skip(f"NO REAL SERVER TESTED: there is no {program}; apt-get install {program}")
     _make_certificate(folder)
-    plain, tls = _free_ports(2)
+    plain, tls = free_port(), free_port()
     config = folder / "nginx.conf"
     config.write_text(f"""
 daemon off; master_process off; worker_processes 1; pid {folder}/pid; error_log {folder}/error;

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.support.ports import free_port
 from tests.support.s3server import S3Server
 
 
@@ -31,7 +32,7 @@ class Proxy(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, endpoint: str) -> None:
-        super().__init__(("127.0.0.1", 0), _Forward)
+        super().__init__(("127.0.0.1", free_port()), _Forward)
         self.endpoint = endpoint
         self.number = 0
         self.first = 10**9

@@ -10,16 +10,17 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sysconfig
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.support.ports import free_port
 
 #: seconds to come up at most; it takes about 3 on an idle machine with 2 cores
 PATIENCE = 60
@@ -67,7 +68,7 @@ class Weed:
     """The process of a server, which can be killed and started again with the data it had."""
 
     def __init__(self, folder: Path, binary: str) -> None:
-        self.ports = _free_ports(8)
+        self.ports = [free_port() for _ in range(8)]
         self.server = S3Server(f"http://127.0.0.1:{self.ports[0]}")
         self._folder = folder
         config = folder / "identities.json"
@@ -157,14 +158,6 @@ def _identities(server: S3Server) -> dict[str, object]:
             {"name": "anonymous", "actions": [f"Read:{server.public}", f"List:{server.public}"]},
         ]
     }
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
 
 
 def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:

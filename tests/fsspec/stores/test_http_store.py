@@ -24,6 +24,7 @@ from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport import throttle
 from nczarr_fsspec.transport.policy import most_connections
 from tests.support.httpserver import Server
+from tests.support.ports import free_port
 from tests.support.realservers import range_server
 
 CONTENT = bytes(range(256)) * 100
@@ -193,7 +194,7 @@ class TestAnswers:
 
     def test_nobody_there(self) -> None:
         with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
+            unused.bind(("127.0.0.1", free_port()))
             store = open_keystore(f"http://127.0.0.1:{unused.getsockname()[1]}/d")
             assert isinstance(store, FsspecStore)
             error = failure(store)
@@ -370,9 +371,7 @@ class TestNginx:
             if os.environ.get("CI"):
                 pytest.fail(reason)
             pytest.skip(reason)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         temporary = "".join(
             f"{kind}_temp_path {tmp_path}/tmp;"
             for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")

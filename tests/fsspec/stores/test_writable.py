@@ -50,6 +50,7 @@ from tests.support.archives import DATASET, HOSTILE, write_zip
 from tests.support.disks import tiny_disk
 from tests.support.examples import examples
 from tests.support.filesystems import own_memory
+from tests.support.ports import free_port
 from tests.support.s3server import S3Server
 
 #: SeaweedFS takes a backslash for a slash
@@ -799,7 +800,7 @@ class TestS3:
         assert read(writer, "big") == [b"old"]
 
     def test_an_answer_that_was_lost(self) -> None:
-        server: Any = ThreadingHTTPServer(("127.0.0.1", 0), _LosesAnAnswer)
+        server: Any = ThreadingHTTPServer(("127.0.0.1", free_port()), _LosesAnAnswer)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
         fs = s3fs.S3FileSystem(key="k", secret="s", endpoint_url=endpoint)

@@ -40,6 +40,7 @@ from nczarr_xarray import to_nczarr
 from tests.support.filesystems import own_memory
 from tests.support.httpserver import Server
 from tests.support.memory import little_memory
+from tests.support.ports import free_port
 
 PAGE = b"<!DOCTYPE html><html><body>No such page</body></html>"
 
@@ -110,7 +111,7 @@ class Endless:
             daemon_threads = True
             request_queue_size = 256
 
-        self._server = TCPServer(("127.0.0.1", 0), Handler)
+        self._server = TCPServer(("127.0.0.1", free_port()), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"

@@ -31,6 +31,7 @@ from nczarr_xarray.export.write_task import documents_of_arrays, put_all
 from tests.support.clusters import two_processes
 from tests.support.copying import copy, failed
 from tests.support.ncwriter import ramp
+from tests.support.ports import free_port
 from tests.support.s3server import S3Server
 
 dask = pytest.importorskip("dask")
@@ -119,7 +120,7 @@ def test_no_scheduler(
 ) -> None:
     monkeypatch.setattr(workers, "PATIENCE", 0.1)
     with socket.socket() as taken:  # nobody listens there, and nobody can begin to
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("127.0.0.1", free_port()))
         url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         message = failed(capsys, cube, tmp_path / "y", "--scheduler", url)
     assert f"{url}: no scheduler of dask.distributed answers there" in message
@@ -308,9 +309,7 @@ def test_processes_of_this_machine(cube: Path, tmp_path: Path) -> None:
 
 def test_programs_of_dask_and_s3(cube: Path, tmp_path: Path, s3_server: S3Server) -> None:
     """A scheduler and workers that were started by their own commands."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     url = f"tcp://127.0.0.1:{port}"
     programs = [
         ["scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard"],
