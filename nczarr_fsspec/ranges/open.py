@@ -77,9 +77,9 @@ def open_source(
     return RemoteFileBytes.open(transport, path, shown, known, max_whole, tail)
 
 
-def open_local(path: str | os.PathLike[str], shown: str | None = None) -> LocalBytes:
+def open_local(path: str | os.PathLike[str]) -> LocalBytes:
     """Open a local file; errors as of `open_source`."""
-    return LocalFileBytes(path, shown)
+    return LocalFileBytes(path)
 
 
 def open_file_object(file: BinaryIO, shown: str | None = None) -> LocalBytes:

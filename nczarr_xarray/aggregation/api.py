@@ -28,7 +28,7 @@ from nczarr_xarray.aggregation.reading import Summaries, read_files
 from nczarr_xarray.aggregation.summary import Layout, describe
 from nczarr_xarray.aggregation.write_references import are_references, write_references
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft
-from nczarr_xarray.export.cfa.content import FileKind
+from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster
 from nczarr_xarray.export.cfa.master import address_of, dialect_called
 from nczarr_xarray.export.cfa.master_place import OVERWRITE, MasterPlace
@@ -258,9 +258,9 @@ def _place(
 ) -> tuple[MasterPlace, FileKind]:
     """Find out where to write, and what if it is a file."""
     place = MasterPlace.find(output, storage_options, advice)
-    if format not in (None, "CFA3", "CFA4"):
+    if format not in MASTER_FORMATS:
         raise ExportError(place.url, f"format is {format!r}; it is 'CFA3' or 'CFA4'")
-    return place, "netCDF3" if format == "CFA3" else "netCDF4"
+    return place, MASTER_FORMATS[format]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from nczarr_xarray.chunks.plan import Plan
 from nczarr_xarray.chunks.sources import (
     File,
     LocalFile,
-    LocalKeys,
+    LocalSource,
     RemoteFile,
-    RemoteKeys,
+    RemoteSource,
     source_of,
 )
 from nczarr_xarray.chunks.strided import RunPieces, Strided
@@ -60,7 +60,7 @@ class ChunkReader:
         FormatError, StoreError
             As `read`.
         """
-        assert isinstance(self._source, (LocalKeys, LocalFile))
+        assert isinstance(self._source, LocalSource)
         return self._scheme.whole(self._source)
 
     def read(self, plan: Plan, *, remember: bool = False) -> np.ndarray:
@@ -77,7 +77,7 @@ class ChunkReader:
             Naming the chunk, or the variable, that cannot be found, read or decoded.
         """
         array, source = self._array, self._source
-        assert isinstance(source, (LocalKeys, LocalFile))
+        assert isinstance(source, LocalSource)
         read = self._scheme.begin(plan, remember=remember, local=True)
         for wanted, window in read.windows():
             pieces = read.pieces(wanted, window, source.locate(array.locate(wanted)))
@@ -88,7 +88,7 @@ class ChunkReader:
     async def read_remote(self, plan: Plan, *, remember: bool = False) -> np.ndarray:
         """Do as `read` does, of what is far away; must run on the loop of the source."""
         array, source, scheme = self._array, self._source, self._scheme
-        assert isinstance(source, (RemoteKeys, RemoteFile))
+        assert isinstance(source, RemoteSource)
         read = scheme.begin(plan, remember=remember, local=False)
         for wanted, window in read.windows():
             pieces = read.pieces(wanted, window, await source.locate(array.locate(wanted)))
@@ -120,7 +120,7 @@ class ChunkReader:
             As `read_remote`, but for what only decoding shows.
         """
         array, source, scheme = self._array, self._source, self._scheme
-        assert isinstance(source, (RemoteKeys, RemoteFile))
+        assert isinstance(source, RemoteSource)
         for wanted, window in scheme.windows(plan, local=False):
             located = await source.locate(array.locate(wanted))
             await source.fetch(*scheme.stored(plan, wanted, window, located), _let_go)

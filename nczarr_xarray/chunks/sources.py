@@ -6,6 +6,7 @@ be in flight is the business of the store or file below.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
@@ -39,12 +40,14 @@ class File(Protocol):
     async def read_data(self, starts: Any, stops: Any, receive: Any) -> None: ...
 
 
-class LocalSource(Protocol):
+class LocalSource(ABC):
     """Chunks at hand: a caller has them when the call returns."""
 
+    @abstractmethod
     def locate(self, locating: Locating) -> ChunkTable:
         """Run `Array.locate`."""
 
+    @abstractmethod
     def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
         """Fetch the chunks of a table, all of which exist as far as it says.
 
@@ -54,19 +57,23 @@ class LocalSource(Protocol):
             Bytes that one may have.
         """
 
+    @abstractmethod
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
         """Put one chunk of a table where it goes; False if it is missing, or of another size."""
 
+    @abstractmethod
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
         """Tell chunks apart, and, if that costs little, what they are now from what they were."""
 
 
-class RemoteSource(Protocol):
+class RemoteSource(ABC):
     """Chunks of which many are on their way at a time; coroutines run on the source's loop."""
 
+    @abstractmethod
     async def locate(self, locating: Locating) -> ChunkTable:
         """Run `Array.locate`."""
 
+    @abstractmethod
     async def fetch(self, table: ChunkTable, most: int, nbytes: int, receive: Receive) -> None:
         """Fetch the chunks of a table, and hand each over as soon as it is there.
 
@@ -81,7 +88,7 @@ class RemoteSource(Protocol):
         """
 
 
-class LocalKeys:
+class LocalKeys(LocalSource):
     """The keys of a store on this machine."""
 
     def __init__(self, store: LocalStore) -> None:
@@ -103,7 +110,7 @@ class LocalKeys:
         return [(number, stamp(key)) for number, key in zip(ids, _keys(table), strict=True)]
 
 
-class RemoteKeys:
+class RemoteKeys(RemoteSource):
     """The keys of a store behind a network."""
 
     def __init__(self, store: RemoteStore) -> None:
@@ -137,7 +144,7 @@ class RemoteKeys:
         await gather_or_cancel(*(work() for _ in range(in_flight)))
 
 
-class LocalFile:
+class LocalFile(LocalSource):
     """One file on this machine."""
 
     def __init__(self, file: File, source: LocalBytes) -> None:
@@ -177,7 +184,7 @@ class LocalFile:
         return self._source.read(start, stop)
 
 
-class RemoteFile:
+class RemoteFile(RemoteSource):
     """One file behind a network."""
 
     def __init__(self, file: File) -> None:
@@ -201,7 +208,7 @@ class RemoteFile:
             await receive(np.arange(len(data)), list(data))
 
 
-def source_of(store: KeyStore | File) -> LocalKeys | RemoteKeys | LocalFile | RemoteFile:
+def source_of(store: KeyStore | File) -> LocalSource | RemoteSource:
     """Return what brings chunks out of an open store, or file."""
     if isinstance(store, LocalStore):
         return LocalKeys(store)

@@ -10,7 +10,7 @@ import numpy as np
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.chunks.grid import Grid
-from nczarr_xarray.chunks.sources import LocalFile, LocalKeys, Stored, source_of
+from nczarr_xarray.chunks.sources import LocalSource, Stored, source_of
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.model import ChunkTable
@@ -49,7 +49,7 @@ class StoredChunks:
             If their index cannot be read, or one is stated to have more bytes than it can have.
         """
         source, locating = self._source, self._array.locate(ids)
-        if isinstance(source, (LocalKeys, LocalFile)):
+        if isinstance(source, LocalSource):
             table = source.locate(locating)
         else:
             assert self._loop is not None
@@ -67,7 +67,7 @@ class StoredChunks:
         """
         source = self._source
         try:
-            if isinstance(source, (LocalKeys, LocalFile)):
+            if isinstance(source, LocalSource):
                 found = source.fetch(table, self._grid.decoder.most)
                 self._reader.check_place()
                 return found
@@ -79,7 +79,7 @@ class StoredChunks:
 
     async def _fetch_remote(self, table: ChunkTable) -> Sequence[Stored]:
         source, decoder = self._source, self._grid.decoder
-        assert not isinstance(source, (LocalKeys, LocalFile))
+        assert not isinstance(source, LocalSource)
         found: list[Stored] = [None] * len(table.start)
 
         async def receive(numbers: Any, data: list[Any]) -> None:

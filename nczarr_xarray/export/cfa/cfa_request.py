@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from nczarr_fsspec.errors import ExportError
 from nczarr_fsspec.s3nc import CONFIG_OPTION, configuration
 from nczarr_fsspec.sizes import parse_size
+from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, Naming
 from nczarr_xarray.export.cfa.parts import SubarrayShape
 from nczarr_xarray.export.update import RegionLike
@@ -18,7 +19,6 @@ DEFAULT_SIZE = "50MB"
 
 Mode: TypeAlias = Literal["w-", "w", "a", "r+"]
 
-_FORMATS = ("CFA3", "CFA4")
 _FRAGMENTS = ("netCDF3", "netCDF4", "NCZarr")
 _NAMINGS = ("s3nc2", "seed")
 
@@ -50,14 +50,14 @@ class CfaRequest:
     encoded: bool = False
 
     @property
-    def master_kind(self) -> Literal["netCDF3", "netCDF4"]:
+    def master_kind(self) -> FileKind:
         """What a new master is that is a file."""
-        return "netCDF3" if self.format == "CFA3" else "netCDF4"
+        return MASTER_FORMATS[self.format]
 
     def check(self, url: str) -> None:
         """Raise `ExportError` for values without a meaning, and for contradictions."""
         known = (
-            ("format", self.format, (None, *_FORMATS)),
+            ("format", self.format, tuple(MASTER_FORMATS)),
             ("fragment_format", self.fragment_format, (None, *_FRAGMENTS)),
             ("naming", self.naming, _NAMINGS),
         )

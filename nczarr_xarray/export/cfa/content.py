@@ -39,6 +39,12 @@ from nczarr_xarray.model import (
 )
 
 FileKind: TypeAlias = Literal["netCDF3", "netCDF4"]
+#: What S3netCDF4 calls a format of masters -> what such a file is.
+MASTER_FORMATS: dict[str | None, FileKind] = {
+    None: "netCDF4",
+    "CFA3": "netCDF3",
+    "CFA4": "netCDF4",
+}
 
 #: Bytes of the data from which on a classic file needs 64-bit offsets, with room for the header.
 _CLASSIC_BYTES = (1 << 31) - (1 << 24)

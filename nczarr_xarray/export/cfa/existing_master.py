@@ -15,7 +15,7 @@ from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.dataset.fragments import FragmentDatasets
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.cfa.content import FileKind, Member
+from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind, Member
 from nczarr_xarray.export.cfa.master import without_enum
 from nczarr_xarray.export.cfa.master_place import (
     OWNER,
@@ -160,7 +160,7 @@ class ExistingMaster:
             asks for another version or format.
         """
         _check_whole(self.url, self.opened.hierarchy)
-        kept = "CFA3" if self.kind == "netCDF3" else "CFA4"
+        kept = {kind: name for name, kind in MASTER_FORMATS.items() if name}[self.kind]
         if format not in (None, kept):
             raise ExportError(self.url, f"is {kept}, and stays it: leave format out")
         versions = sorted({array.dialect for _, array in aggregated(self.opened.hierarchy)})

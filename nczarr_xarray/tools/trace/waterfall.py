@@ -81,10 +81,10 @@ def segments(record: Record, first: float = 0.0) -> Iterator[Segment]:
             at = max(at, end)
 
 
-def ticks(seconds: float, most: int = 8) -> list[float]:
-    """Return round times from 0 to `seconds`, some `most` of them, for an axis."""
+def ticks(seconds: float) -> list[float]:
+    """Return round times from 0 to `seconds`, nine at most, for an axis."""
     if seconds <= 0:
         return [0.0]
-    least = 10.0 ** math.floor(math.log10(seconds / most))
-    step = next(least * factor for factor in (1, 2, 5, 10) if seconds / (least * factor) <= most)
+    least = 10.0 ** math.floor(math.log10(seconds / 8))
+    step = next(least * factor for factor in (1, 2, 5, 10) if seconds / (least * factor) <= 8)
     return [i * step for i in range(int(seconds / step) + 1)]
