@@ -23,6 +23,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -58,6 +59,8 @@ EXTRAS = ("cfa", "dask", "demo", "icechunk", "parquet", "remote", "s3")
 QUICK = ("-m", "not slow and not servers", "--hypothesis-profile", "quick")
 #: Seconds for all tests. If a worker dies, in a C library, the others were seen to wait for ever.
 LONGEST = 3000
+#: Seconds that they have after that to say which failed.
+LAST_WORDS = 60
 
 
 def main() -> int:
@@ -153,11 +156,18 @@ def call(*command: str | Path, longest: float | None = None) -> int:
     words = [str(word) for word in command]
     print(f"$ {shlex.join(words)}", flush=True)
     start = time.monotonic()
-    try:
-        status = subprocess.run(words, cwd=ROOT, check=False, timeout=longest).returncode
-    except subprocess.TimeoutExpired:
-        print(f"  ended after {longest} s")
-        status = 1
+    with subprocess.Popen(words, cwd=ROOT) as process:
+        try:
+            status = process.wait(longest)
+        except subprocess.TimeoutExpired:
+            print(f"  ended after {longest} s", flush=True)
+            # as Ctrl-C does: pytest says which tests have failed until now
+            process.send_signal(signal.SIGTERM if os.name == "nt" else signal.SIGINT)
+            try:
+                process.wait(LAST_WORDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            status = 1
     print(f"  ({time.monotonic() - start:.0f} s, status {status})", flush=True)
     return status
 
