@@ -90,6 +90,7 @@ def main() -> int:
     failed = []
     if args.task == "check":
         failed = [name for name, command in LINT.items() if call(python, *command)]
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of many programs would compile it all
     chosen = () if args.task == "check" else QUICK
     status = call(python, *PYTEST, *chosen, *rest, longest=LONGEST)
     if failed:

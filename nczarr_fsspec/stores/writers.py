@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import check_key
 from nczarr_fsspec.owner import Owner, temporary_name, writer_of
 from nczarr_fsspec.stores.directory import DirectoryStore
@@ -32,8 +33,10 @@ _OVER |= getattr(os, "O_NOFOLLOW", 0)
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 #: What a file system without hard links answers (FAT, some network shares).
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK})
-#: A directory that another thread finds empty may go before there is a file in it.
+#: A directory that another process finds empty may go before there is a file in it.
 _ATTEMPTS = 100
+#: Of one process, a thread makes directories or removes them: those in step would go on so.
+_folders = ProcessLock()
 
 
 class DirectoryWriter(WritableStore):
@@ -184,7 +187,7 @@ class DirectoryWriter(WritableStore):
     def _prune(self, folders: Iterable[str]) -> None:
         """Remove those of `folders` that are empty, and what becomes empty above them."""
         for folder in folders:
-            with suppress(OSError):
+            with suppress(OSError), _folders:
                 while len(folder) > len(self.path):
                     os.rmdir(folder)
                     folder = os.path.dirname(folder)
@@ -214,26 +217,27 @@ def _write(path: str, flags: int, data: Buffer) -> None:
 
 
 def _open(path: str, flags: int) -> int:
+    with suppress(FileNotFoundError):
+        return os.open(path, flags, _MODE)
     for _ in range(_ATTEMPTS):
-        try:
-            return os.open(path, flags, _MODE)
-        except FileNotFoundError:
+        with suppress(FileNotFoundError), _folders:
             _make_folder(path)
+            return os.open(path, flags, _MODE)
     return os.open(path, flags, _MODE)
 
 
 def _rename(old: str, new: str) -> None:
+    with suppress(FileNotFoundError):
+        return os.replace(old, new)
     for _ in range(_ATTEMPTS):
-        try:
-            os.replace(old, new)
-            return
-        except FileNotFoundError:
-            if not os.path.lexists(old):
-                if os.path.lexists(new):
-                    return
-                raise
+        if not os.path.lexists(old):
+            break
+        with suppress(FileNotFoundError), _folders:
             _make_folder(new)
-    os.replace(old, new)
+            return os.replace(old, new)
+    if os.path.lexists(old) or not os.path.lexists(new):
+        os.replace(old, new)
+    return None
 
 
 def _make_folder(path: str) -> None:
