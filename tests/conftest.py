@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from tests.support.strictjson import check_pure
 
 #: Fixtures that start SeaweedFS or nginx.
 SERVERS = {"s3_server", "nginx", "real"}
+#: Cases of one function, of those that differ in parameters, which the quick set has.
+CASES = 4
 
 pytest.register_assert_rewrite("tests.support.ncpair")
 # how long an example takes depends on what else the machine does
@@ -40,17 +42,44 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: of zarr.testing, whose older releases do not say so")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests whose fixtures start a server that is a program of its own."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Mark the tests whose fixtures start a server that is a program of its own.
+
+    Where slow tests are left out, of the cases of one function some stand for all.
+    """
     for item in items:
         if SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.servers)
+    yield
+    if _is_quick(config):
+        chosen, left_out = sampled(items)
+        items[:] = chosen
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out xarray's own tests where none would run: only to import them takes seconds."""
-    quick = "not slow" in config.getoption("markexpr")
-    return True if quick and "xarray_suite" in collection_path.name else None
+    return True if _is_quick(config) and "xarray_suite" in collection_path.name else None
+
+
+def _is_quick(config: pytest.Config) -> bool:
+    return "not slow" in config.getoption("markexpr")
+
+
+def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return some cases of each function, from the first to the last, and all others."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    chosen: set[pytest.Item] = set()
+    for found in cases.values():
+        step = max(1, (len(found) - 1) / (CASES - 1))
+        chosen.update(found[round(number * step)] for number in range(min(CASES, len(found))))
+    # in their order, by which pytest makes fixtures once that several share
+    return [i for i in items if i in chosen], [i for i in items if i not in chosen]
 
 
 def pytest_collection_finish() -> None:

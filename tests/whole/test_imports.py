@@ -59,6 +59,7 @@ def test_import_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("first", slow_but(["nczarr_xarray", "xarray"], "xarray"))
+@pytest.mark.slow
 def test_accessors_are_there_in_whatever_order(first: str) -> None:
     code = (
         f"import sys, {first}, xarray as xr, nczarr_xarray\n"

@@ -571,6 +571,7 @@ class TestRemote:
         assert store.get_many(["v/3", "nope"]) == [self.MANY["v/3"], None]
         fs.rm("/any", recursive=True)
 
+    @pytest.mark.slow
     def test_survives_faults_of_the_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from nczarr_fsspec.transport import policy as _policy
 

@@ -360,6 +360,7 @@ def test_a_huge_chunk_of_hdf5(tmp_path: Path) -> None:
     found.close()
 
 
+@pytest.mark.slow
 def test_what_codecs_make_longer_is_read(tmp_path: Path) -> None:
     """The bound of a chunk is no less than what any codec makes of noise."""
     zarr = pytest.importorskip("zarr")

@@ -54,6 +54,7 @@ def test_pickle(opened: Any) -> None:
     np.testing.assert_array_equal(again.read(), DATA)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_asked_what_it_is() -> None:
     with dap_server("tas", DATA, ("time", "y", "x"), {}) as url:
         found = DatasetsOfFragments(open_with).open(url, None, "tas", depth=1, entire=False)

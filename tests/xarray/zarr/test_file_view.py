@@ -697,6 +697,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 class TestRemote:
+    @pytest.mark.slow
     def test_same(self, server: Server, tmp_path: Path) -> None:
         path = tmp_path / "x.nc"
         for url in (f"{server.url}/x.nc", f"{server.url}/data#mode=bytes", f"{server.url}/data"):

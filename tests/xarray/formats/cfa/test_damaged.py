@@ -233,6 +233,7 @@ def test_addresses_that_a_base_makes_huge_are_refused() -> None:
         read_04(document, (("time", 1000),))
 
 
+@pytest.mark.slow
 def test_long_tables_take_little_memory() -> None:
     count = 20_000
     document = {

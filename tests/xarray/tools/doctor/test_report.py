@@ -137,6 +137,7 @@ def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "error    unreadable  /time: cannot be read" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_it_proposes_is_what_copy_makes(tmp_path: Path) -> None:
     source = write(tmp_path / "x.nc", (1, 16, 32), (10,), noise=True, zlib=True, complevel=1)
     assert main(["copy", str(source), f"{tmp_path}/y", "--optimize"]) == 0
