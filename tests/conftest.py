@@ -48,13 +48,13 @@ def pytest_collection_modifyitems(
 ) -> Generator[None, None, None]:
     """Mark the tests whose fixtures start a server that is a program of its own.
 
-    Where slow tests are left out, of the cases of one function some stand for all.
+    With the profile "quick", of the cases of one function some stand for all.
     """
     for item in items:
         if SERVERS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.servers)
     yield
-    if _is_quick(config):
+    if config.getoption("--hypothesis-profile") == "quick":
         chosen, left_out = sampled(items)
         items[:] = chosen
         config.hook.pytest_deselected(items=left_out)
@@ -62,11 +62,8 @@ def pytest_collection_modifyitems(
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out xarray's own tests where none would run: only to import them takes seconds."""
-    return True if _is_quick(config) and "xarray_suite" in collection_path.name else None
-
-
-def _is_quick(config: pytest.Config) -> bool:
-    return "not slow" in config.getoption("markexpr")
+    quick = "not slow" in config.getoption("markexpr")
+    return True if quick and "xarray_suite" in collection_path.name else None
 
 
 def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:

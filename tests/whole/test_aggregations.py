@@ -83,6 +83,7 @@ class TestDatasets:
                 np.testing.assert_array_equal(found.values, whole.isel(key).values)
 
     @pytest.mark.parametrize("case", MASTERS)
+    @pytest.mark.slow
     def test_dask(self, case: str) -> None:
         with open_master(case, chunks={}) as ds:
             np.testing.assert_array_equal(ds["tas"].compute().values, expected(case))

@@ -105,8 +105,9 @@ def test_reading(kind: str, mix: str, way: Any, dataset: xr.Dataset) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)
-@pytest.mark.parametrize("accepting", slow_but([True, False], False))
-@pytest.mark.parametrize("kind", slow_but(KINDS, "tree"))
+@pytest.mark.parametrize("accepting", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_reading_in_a_partition(kind: str, accepting: bool, way: Any, dataset: xr.Dataset) -> None:
     """The error comes in time and names the object; after it is healed, the dataset goes on."""
     net, root, options = way

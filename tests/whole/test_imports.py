@@ -96,6 +96,7 @@ ENGINE = {
 }
 
 
+@pytest.mark.slow
 def test_listing_the_engines_of_xarray() -> None:
     assert imported(XARRAY + "assert 'nczarr' in xr.backends.list_engines()") == ENGINE
 
@@ -236,6 +237,7 @@ READING = {
 }
 
 
+@pytest.mark.slow
 def test_first_open_with_xarray(samples: dict[str, list[str]]) -> None:
     code = f"""{XARRAY}
 xr.open_dataset(sys.argv[1], engine="netcdf4").load()

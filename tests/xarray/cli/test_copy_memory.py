@@ -318,6 +318,7 @@ def test_netcdf_files_by_small_parts(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     "place", slow_but(["", "memory://aggregation"], ""), ids=["directory", "objects"]
 )
+@pytest.mark.slow
 def test_aggregations_are_written_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

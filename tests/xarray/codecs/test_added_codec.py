@@ -68,6 +68,7 @@ def stored(path: Path) -> dict[str, object]:
 
 
 @needs_compressor
+@pytest.mark.slow
 def test_it_is_written_and_read(tmp_path: Path) -> None:
     done = run(tmp_path, USE, installed(tmp_path, module=codec_of_the_page()))
     assert done.returncode == 0, done.stderr

@@ -83,6 +83,7 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 
 @pytest.mark.parametrize("kind", ["u1", "i2", "i4", "i8", "f4", "f8"])
 @pytest.mark.parametrize("coding", ["ec", "nn"])
+@pytest.mark.slow
 def test_szip_of_any_shape(tmp_path: Path, kind: str, coding: str) -> None:
     wanted: dict[str, np.ndarray[Any, Any]] = {}
     path = tmp_path / "x.file"

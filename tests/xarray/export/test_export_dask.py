@@ -404,6 +404,7 @@ def test_regions_from_many_processes(target: Target, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", [write_rows_with_dask, None])
+@pytest.mark.slow
 def test_regions_from_a_cluster(
     client: Any, what: Callable[..., int] | None, tmp_path: Path
 ) -> None:

@@ -23,7 +23,6 @@ from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.export.write_target import WriteTarget
 from tests.support.disks import tiny_disk
 from tests.support.killing import CHUNKS, SCENARIOS, Target, in_process, ours, sample
-from tests.support.marks import slow_but
 from tests.support.s3proxy import proxy_to
 from tests.support.s3server import S3Server
 
@@ -88,8 +87,9 @@ def _unprivileged(target: Target, mode: str, elsewhere: Target) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may setuid")
-@pytest.mark.parametrize("name", slow_but(["d", "d.zip"], "d"))
-@pytest.mark.parametrize("mode", slow_but(["w", "a"], "w"))
+@pytest.mark.parametrize("name", ["d", "d.zip"])
+@pytest.mark.parametrize("mode", ["w", "a"])
+@pytest.mark.slow
 def test_permission_denied(
     name: str, mode: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

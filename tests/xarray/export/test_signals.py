@@ -14,7 +14,6 @@ import xarray as xr
 
 from nczarr_xarray import recover, to_nczarr
 from tests.support.killing import sample
-from tests.support.marks import slow_but
 
 #: Runs its arguments as code; a chunk that is written says so and then waits for a signal.
 _WAITING = """
@@ -57,7 +56,8 @@ def source(tmp_path: Path) -> Path:
     return source
 
 
-@pytest.mark.parametrize("name", slow_but(["d", "d.zip", "d.nc"], "d"))
+@pytest.mark.parametrize("name", ["d", "d.zip", "d.nc"])
+@pytest.mark.slow
 def test_copy_leaves_nothing(source: Path, name: str) -> None:
     target = source.parent.parent / "out" / name
     code = f"sys.exit(main(['copy', {str(source)!r}, {str(target)!r}]))"
@@ -76,8 +76,9 @@ def test_copy_over_something_leaves_what_was_there(source: Path) -> None:
     assert {path: path.read_bytes() for path in target.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("name", slow_but(["d", "d.zip"], "d"))
-@pytest.mark.parametrize("by", slow_but(["the next writer", "recover"], "the next writer"))
+@pytest.mark.parametrize("name", ["d", "d.zip"])
+@pytest.mark.parametrize("by", ["the next writer", "recover"])
+@pytest.mark.slow
 def test_what_a_program_leaves_is_removed(source: Path, name: str, by: str) -> None:
     """Python itself does nothing when it gets SIGTERM."""
     target = source.parent.parent / "out" / name

@@ -74,6 +74,7 @@ def test_a_server_that_is_asked_what_it_is() -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["{}#mode=dap2", "{}"])
+@pytest.mark.slow
 def test_what_netcdf_would_send_to_all(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

@@ -155,6 +155,7 @@ def found(folder: Path) -> Found:
 
 @pytest.mark.parametrize("way", ["path", "http"])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_formats_from_outside(found: Found, way: str, name: str) -> None:
     variable = "wrapped" if name == "x.nc" else "v"
     attrs = {"title": "of the tree"} if name == "titled.nczarr" else {}

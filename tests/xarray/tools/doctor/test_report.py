@@ -114,6 +114,7 @@ def test_lost_space(tmp_path: Path, chunks: tuple[int, int]) -> None:
     assert ("lost-space", "/") in codes(tmp_path / "x.nc")
 
 
+@pytest.mark.slow
 def test_trees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "x.nc", (1, 64, 64), (512,), zlib=True)
     assert main(["copy", f"{tmp_path}/x.nc", f"{tmp_path}/x.nczarr"]) == 0
