@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,11 @@ import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, StoreError
 from nczarr_xarray.export.progress import Progress
+
+_logger = logging.getLogger(__name__)
+
+#: Seconds to wait for the end of tasks that were cancelled. One that has begun cannot be stopped.
+_PATIENCE = 60.0
 
 #: The path of an array, and the number of chunks that each of its blocks put (0 if they are not
 #: counted): an array, or dask's array that writes the blocks when it is computed.
@@ -174,9 +180,21 @@ def _compute_distributed(
 
 
 def forget(client: Any, futures: list[Any]) -> None:
-    """Cancel tasks, and return when none of them runs any more: it would write during cleaning."""
+    """Cancel tasks, and wait until none of them runs any more: it would write during cleaning.
+
+    A worker may never answer, as one that died of the same Ctrl-C: the wait has a limit.
+    """
     client.cancel(futures)
-    client.run(_forgotten, {future.key for future in futures}, on_error="ignore")
+    keys = {future.key for future in futures}
+
+    async def wait() -> None:
+        await asyncio.wait_for(client.run(_forgotten, keys, on_error="ignore"), _PATIENCE)
+
+    try:
+        client.sync(wait)
+    except TimeoutError:
+        still = f"tasks that were cancelled have not ended within {_PATIENCE:g} s"
+        _logger.warning("%s: what they write from now on is not removed", still)
 
 
 async def _forgotten(keys: set[Any], dask_worker: Any) -> None:

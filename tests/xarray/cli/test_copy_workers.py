@@ -23,7 +23,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.open import open_hierarchy
-from nczarr_xarray.export import memory, moving, stored_source, workers
+from nczarr_xarray.export import memory, moving, parallel, stored_source, workers
 from nczarr_xarray.export.copy import plan_copy
 from nczarr_xarray.export.steps import Step
 from nczarr_xarray.export.workers import run_part
@@ -300,6 +300,26 @@ def test_ctrl_c(cube: Path, tmp_path: Path) -> None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     assert [*folder.iterdir()] == []
+
+
+def _endless() -> None:
+    distributed.Event("begun").set()
+    distributed.Event("end").wait()
+
+
+@pytest.mark.slow
+def test_a_task_that_does_not_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not waited for without a limit."""
+    monkeypatch.setattr(parallel, "_PATIENCE", 0.1)
+    with two_processes() as client:
+        begun, end = (distributed.Event(name, client=client) for name in ("begun", "end"))
+        future = client.submit(_endless, pure=False)
+        assert begun.wait(60)
+        parallel.forget(client, [future])
+        end.set()
+    assert "have not ended within 0.1 s" in caplog.text
 
 
 @pytest.mark.slow
