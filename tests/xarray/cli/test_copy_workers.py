@@ -264,7 +264,7 @@ def test_two_passes(
 
 #: Copies with two processes, of which each says so when it has begun, and does not end.
 _ENDLESS = """
-import sys, threading
+import signal, sys, threading
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.export import workers
 
@@ -273,6 +273,8 @@ def wait(step, part):
     threading.Event().wait()
 
 if __name__ == "__main__":
+    # what a shell starts in the background, as CI may be, and its children ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     workers.run_part = wait
     sys.exit(main(["copy", *sys.argv[1:], "--workers", "2"]))
 """
