@@ -1,16 +1,84 @@
-"""Reads of open files at given places, on every system."""
+"""Reads and copies of parts of open files, on every system."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+from nczarr_fsspec.errors import StoreError
 
 #: O_NONBLOCK: a FIFO in the tree must not stop us; it means nothing to regular files. Where a
 #: system lacks a flag, it lacks what the flag is about; Windows alone has O_BINARY.
 _FLAGS = ("O_RDONLY", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_BINARY")
 OPEN_FLAGS = sum(getattr(os, flag, 0) for flag in _FLAGS)
+#: Bytes that are copied at a time where the system copies none by itself.
+_PIECE = 1 << 20
+
+
+class FileRange(NamedTuple):
+    """Bytes of an open file, which can be copied without being in this process's memory.
+
+    Parameters
+    ----------
+    descriptor
+        Of the file.
+    start, size
+        Where the bytes begin, and how many they are.
+    url
+        How messages name the file.
+    """
+
+    descriptor: int
+    start: int
+    size: int
+    url: str
+
+    def read(self) -> bytes:
+        """Return the bytes (`StoreError` if the file ends before, or cannot be read)."""
+        data = self._part(self.start, self.start + self.size)
+        self._check(len(data))
+        return data
+
+    def append_to(self, target: int) -> None:
+        """Write the bytes to another open file, at its position.
+
+        Raises
+        ------
+        StoreError
+            If they cannot be read, or the file ends before.
+        OSError
+            If they cannot be written.
+        """
+        at, stop = self.start, self.start + self.size
+        while at < stop and (count := _copied_by_system(self.descriptor, target, stop - at, at)):
+            at += count
+        # where the system does not, or fails: then it is told apart what has failed
+        while at < stop and (data := memoryview(self._part(at, min(stop, at + _PIECE)))):
+            at += len(data)
+            while data:
+                data = data[os.write(target, data) :]
+        self._check(at - self.start)
+
+    def _part(self, start: int, stop: int) -> bytes:
+        try:
+            return read_at(self.descriptor, start, stop)
+        except OSError as error:
+            raise StoreError(self.url, f"cannot be read: {error.strerror or error}") from error
+
+    def _check(self, count: int) -> None:
+        if count < self.size:
+            reason = f"ends at byte {self.start + count}, before what is to be copied"
+            raise StoreError(self.url, reason)
+
+
+def _copied_by_system(source: int, target: int, count: int, start: int) -> int:
+    """Copy bytes inside of the system; return how many, 0 if it does not or cannot."""
+    try:
+        return os.copy_file_range(source, target, count, start)
+    except (AttributeError, OSError):  # not Linux; or files of two systems, or none of ours
+        return 0
 
 
 def read_at(descriptor: int, start: int, stop: int) -> bytes:

@@ -13,11 +13,12 @@ import asyncio
 import builtins
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.policy import most_connections
 
@@ -142,6 +143,15 @@ class LocalStore(KeyStore):
         there = min(len(data), len(buffer))
         buffer[:there] = memoryview(data)[:there]
         return len(data)
+
+    def ranges(
+        self, keys: Iterable[tuple[str, slice]], most: int
+    ) -> Iterator[FileRange | None] | None:
+        """Return what `get` would for keys and parts, to be copied; None if it is in no files.
+
+        A range is open until the next one is asked for.
+        """
+        return None
 
     def stamp(self, key: str) -> Hashable:
         """Return a value that changes whenever `key` does, if it can be found out quickly."""

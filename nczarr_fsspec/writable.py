@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import KeyStore
 
@@ -69,6 +70,10 @@ class WritableStore(ABC):
             path = Path(folder) / "file"
             fill(str(path))
             self.put(key, path.read_bytes())
+
+    def put_range(self, key: str, part: FileRange) -> None:
+        """Store bytes of a file under `key`, as `put` does, and without reading if possible."""
+        self.put(key, part.read())
 
     @abstractmethod
     def create(self, key: str, data: Buffer) -> bool:

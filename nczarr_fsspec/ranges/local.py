@@ -6,10 +6,10 @@ import io
 import os
 import stat
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
-from nczarr_fsspec.descriptors import OPEN_FLAGS, read_at, read_into
+from nczarr_fsspec.descriptors import OPEN_FLAGS, FileRange, read_at, read_into
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.forks import FORKED, ProcessLock, may_share_position
 from nczarr_fsspec.ranges.source import HEAD_BYTES, LocalBytes
@@ -80,6 +80,12 @@ class RegularFileBytes(LocalBytes):
             if len(part) != stop - start:
                 raise _too_short(self, start, stop)
         return data
+
+    def ranges(self, starts: Sequence[int], stops: Sequence[int]) -> Iterator[FileRange]:
+        opened = self._ready()
+        for start, stop in zip(starts, stops, strict=True):
+            yield FileRange(opened.number, start, stop - start, self.url)
+        self._check(opened)
 
     def verify(self) -> bool:
         self._check(self._ready())

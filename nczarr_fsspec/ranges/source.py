@@ -10,10 +10,11 @@ it is read, that is an error.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.transport.request import Extent
 
@@ -114,6 +115,13 @@ class LocalBytes(ByteSource):
     ) -> Sequence[bytes | memoryview]:
         """Read bytes for each pair of `starts` and `stops`."""
         return [self.read(start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+    def ranges(self, starts: Sequence[int], stops: Sequence[int]) -> Iterator[FileRange] | None:
+        """Return what `read_many` would read, to be copied; None if it is in no file.
+
+        The last step of the iteration checks that the file has not changed meanwhile.
+        """
+        return None
 
 
 class RemoteBytes(ByteSource, OnLoop):

@@ -6,11 +6,12 @@ import errno
 import hashlib
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from nczarr_fsspec.births import birth_of
-from nczarr_fsspec.descriptors import OPEN_FLAGS, pread, read_at, read_into
+from nczarr_fsspec.descriptors import OPEN_FLAGS, FileRange, pread, read_at, read_into
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, LocalStore, check_key
 from nczarr_fsspec.stores.inside import Inside
@@ -87,6 +88,23 @@ class DirectoryStore(LocalStore):
             raise _failure(path, error) from error
         finally:
             os.close(descriptor)
+
+    def ranges(self, keys: Iterable[tuple[str, slice]], most: int) -> Iterator[FileRange | None]:
+        for key, part in keys:
+            path = self._inside.path(check_key(key))
+            descriptor = self._open(path)
+            if descriptor is None:
+                yield None
+                continue
+            try:
+                size = _size(descriptor, path)
+                if size is not None and part == ALL and size > most:
+                    raise too_large(path, most)
+                start, stop, _ = part.indices(size or 0)
+                found = FileRange(descriptor, start, max(0, stop - start), path)
+                yield None if size is None else found
+            finally:
+                os.close(descriptor)
 
     def get_into(self, key: str, buffer: memoryview) -> int | None:
         path = self._inside.path(check_key(key))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import check_key
@@ -83,6 +84,19 @@ class DirectoryWriter(WritableStore):
             with whole_file(path, _beside(path)) as new:
                 _write(new, _NEW, data)
         except (OSError, UnicodeEncodeError) as error:
+            raise _failure(path, "written", error) from error
+
+    def put_range(self, key: str, part: FileRange) -> None:
+        path = self._inside.path(check_key(key))
+        try:
+            if not self._atomic:
+                _fill(path, _OVER, part.append_to)
+                return
+            with whole_file(path, _beside(path)) as new:
+                _fill(new, _NEW, part.append_to)
+        except (OSError, UnicodeEncodeError) as error:
+            if isinstance(error, StoreError):  # of what is copied
+                raise
             raise _failure(path, "written", error) from error
 
     def put_file(self, key: str, fill: Callable[[str], None]) -> None:
@@ -200,14 +214,23 @@ def _beside(path: str) -> str:
 
 def _write(path: str, flags: int, data: Buffer) -> None:
     """Write a whole file, or leave none."""
+
+    def write(descriptor: int) -> None:
+        view = memoryview(data)
+        if view.nbytes:
+            view = view.cast("B")
+            while view:  # one call takes at most 2 GiB
+                view = view[os.write(descriptor, view) :]
+
+    _fill(path, flags, write)
+
+
+def _fill(path: str, flags: int, write: Callable[[int], None]) -> None:
+    """Have a function write a whole file, given its descriptor, or leave none."""
     descriptor = _open(path, flags)
     try:
         try:
-            view = memoryview(data)
-            if view.nbytes:
-                view = view.cast("B")
-                while view:  # one call takes at most 2 GiB
-                    view = view[os.write(descriptor, view) :]
+            write(descriptor)
         finally:
             os.close(descriptor)
     except BaseException:

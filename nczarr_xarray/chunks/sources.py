@@ -7,13 +7,14 @@ be in flight is the business of the store or file below.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from nczarr_fsspec.coroutines import gather_or_cancel
+from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.chunks.records import read_records
@@ -62,6 +63,10 @@ class LocalSource(ABC):
         """Put one chunk of a table where it goes; False if it is missing, or of another size."""
 
     @abstractmethod
+    def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
+        """Return what `fetch` would fetch, to be copied; None if it is in no files."""
+
+    @abstractmethod
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
         """Tell chunks apart, and, if that costs little, what they are now from what they were."""
 
@@ -104,6 +109,9 @@ class LocalKeys(LocalSource):
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
         assert table.source is not None
         return self._store.get_into(table.source[row], room) == len(room)
+
+    def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
+        return self._store.ranges(_keys_and_parts(table), most)
 
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
         stamp = self._store.stamp
@@ -171,6 +179,11 @@ class LocalFile(LocalSource):
             return False
         self._source.read_into(int(table.start[row]), room)
         return True
+
+    def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
+        if table.source is not None:
+            return None
+        return self._source.ranges(table.start.tolist(), (table.start + table.size).tolist())
 
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
         return ids

@@ -125,7 +125,7 @@ class Reading:
         data = data.reshape([data.shape[at] for at in kept])
         axes = [axis for axis in self.axes if axis is not None]
         data = data.transpose(np.argsort(axes))
-        lacking = [axis for axis in range(len(self.array.shape)) if axis not in axes]
+        lacking = tuple(axis for axis in range(len(self.array.shape)) if axis not in axes)
         return np.expand_dims(data, lacking)
 
     def _values(self, data: np.ndarray) -> np.ndarray:

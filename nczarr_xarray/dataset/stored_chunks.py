@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.chunks.grid import Grid
 from nczarr_xarray.chunks.sources import LocalSource, Stored, source_of
 from nczarr_xarray.dataset.file import loop_of
@@ -66,13 +68,40 @@ class StoredChunks:
             Naming the object that cannot be read.
         """
         source = self._source
-        try:
+        with self._explained():
             if isinstance(source, LocalSource):
                 found = source.fetch(table, self._grid.decoder.most)
                 self._reader.check_place()
                 return found
             assert self._loop is not None
             return self._loop.run(self._fetch_remote(table))
+
+    def put(self, table: ChunkTable, keys: Sequence[str], store: WritableStore) -> list[bool]:
+        """Store the chunks of a table as they are; tell which there are.
+
+        What is in files is copied from file to file. Errors are those of `fetch`, and of `store`.
+
+        Parameters
+        ----------
+        keys
+            Where each goes.
+        store
+            Where to.
+        """
+        source, ranges = self._source, None
+        if isinstance(source, LocalSource):
+            ranges = source.ranges(table, self._grid.decoder.most)
+        if ranges is None:
+            return _put(store.put, keys, self.fetch(table))
+        with self._explained():
+            put = _put(store.put_range, keys, ranges)
+            self._reader.check_place()
+            return put
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except (FormatError, StoreError) as error:
             self._reader.explain(error)
             raise
@@ -89,3 +118,13 @@ class StoredChunks:
         fetching = source.fetch(table, decoder.most, decoder.nbytes, receive)
         await gather_or_cancel(fetching, self._reader.compare())
         return found
+
+
+def _put(put: Callable[[str, Any], None], keys: Sequence[str], found: Iterable[Any]) -> list[bool]:
+    """Put each of what was found but None under its key; tell which were put."""
+    there = []
+    for key, data in zip(keys, found, strict=True):
+        there.append(data is not None)
+        if data is not None:
+            put(key, data)
+    return there

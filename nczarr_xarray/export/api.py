@@ -15,8 +15,7 @@ from nczarr_xarray.export.new import holds_group, plan_new
 from nczarr_xarray.export.new_values import plan_append, plan_values
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.update import RegionLike
-from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions, decide
+from nczarr_xarray.export.write_options import AS_IT_IS, RegionLike, WriteOptions, decide
 from nczarr_xarray.export.write_request import Mode, WriteRequest
 from nczarr_xarray.export.write_task import WriteTask
 

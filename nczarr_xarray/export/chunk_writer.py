@@ -21,7 +21,7 @@ from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.export.array_writer import ArrayWriter
-from nczarr_xarray.export.dataset import Rounding
+from nczarr_xarray.export.contents import Rounding
 from nczarr_xarray.model import ChunkedArray
 
 #: Bytes of chunks that are being sent to a remote store at a time.

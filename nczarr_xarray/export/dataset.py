@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.backend._compat import encode_for_netcdf, in_turn
 from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
+from nczarr_xarray.export.contents import Contents, Item, Rounding
 from nczarr_xarray.export.inherited import adapted, is_packed, keep_whole, leave_out, without_cf
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.storage import (
@@ -24,7 +24,6 @@ from nczarr_xarray.export.storage import (
     note_text,
     storage,
 )
-from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.strings import longest_text, whole_text
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import (
@@ -37,56 +36,8 @@ from nczarr_xarray.model import (
     join,
 )
 
-#: A function that rounds the values of a block before they are encoded.
-Rounding = Callable[[np.ndarray], np.ndarray]
-
-
 #: Errors of xarray about values and encodings.
 _NOT_ENCODABLE = (ValueError, TypeError, OverflowError, NotImplementedError)
-
-
-class Item(NamedTuple):
-    """A variable to write, and its data.
-
-    Parameters
-    ----------
-    variable
-        The variable to write, with its `ChunkedArray`.
-    source
-        The CF-encoded data, in memory or of dask; or data that are stored already.
-    rounding
-        The quantization that was asked for; None for none.
-    chunks_are_asked_for
-        Whether the user chose the chunks (if not, they were chosen for these blocks).
-    """
-
-    variable: Variable
-    source: xr.Variable | StoredSource
-    rounding: Rounding | None = None
-    chunks_are_asked_for: bool = True
-
-
-@dataclass(slots=True)
-class Contents:
-    """Groups to write, and the items in them.
-
-    Attributes
-    ----------
-    root
-        The model; of existing groups it has only the dimensions and what is new.
-    """
-
-    root: Group = field(default_factory=Group)
-    items: list[Item] = field(default_factory=list)
-
-    def group(self, path: str) -> Group:
-        """Return the group at an absolute path; it is made with its parents if need be."""
-        group = self.root
-        for name in filter(None, path.split("/")):
-            if name not in group.groups:
-                group.groups[name] = Group(join(group.path, name))
-            group = group.groups[name]
-        return group
 
 
 class Options(NamedTuple):

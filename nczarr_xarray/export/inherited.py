@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _PACKING = ("dtype", "scale_factor", "add_offset")
 

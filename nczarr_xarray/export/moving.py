@@ -136,15 +136,10 @@ class Mover:
             rows = np.arange(batch.start, batch.stop)
             left = rows[anew[batch]].tolist()
             rows = rows[moved[batch]]
-            found = stored.fetch(table.of(rows)) if len(rows) else ()
-            put = 0
-            for row, data in zip(rows.tolist(), found, strict=True):
-                if data is not None:
-                    writer.store.put(keys[row], data)
-                    put += 1
-                elif not self._skips_missing:
-                    left.append(row)
-            return put + sum(self._write_anew(int(ids[row])) for row in left)
+            there = stored.put(table.of(rows), keys[rows].tolist(), writer.store)
+            if not self._skips_missing:
+                left += rows[~np.array(there, dtype=bool)].tolist()
+            return sum(there) + sum(self._write_anew(int(ids[row])) for row in left)
 
         size = self._batch // self._nbytes
         if stored.is_local:  # far away, what is asked for together takes fewer requests

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.dataset import Contents
+from nczarr_xarray.export.contents import Contents
 from nczarr_xarray.export.file_target import FileTarget
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.memory import room

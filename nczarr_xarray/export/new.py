@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.changes.owned import dataset_keys
-from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
@@ -16,36 +13,25 @@ from nczarr_fsspec.errors import (
     IncompleteExportError,
 )
 from nczarr_fsspec.undo import on_error
-from nczarr_xarray._version import __version__
-from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.dataset import Contents, Exporter
+from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing, is_below
-from nczarr_xarray.export.steps import planned
-from nczarr_xarray.export.write_options import WriteOptions
+from nczarr_xarray.export.new_dataset import flows_of, plan_contents
 from nczarr_xarray.export.write_request import (
     Mode,
     WriteRequest,
     aligned_item,
     array_of,
     chunk_conflicts,
-    shares_chunks,
 )
-from nczarr_xarray.export.write_target import WriteTarget, check_clashes
-from nczarr_xarray.export.write_task import Flow, WriteTask, is_lazy
+from nczarr_xarray.export.write_task import WriteTask
 from nczarr_xarray.formats.nczarr import amend
-from nczarr_xarray.formats.nczarr.consolidated import KEY as CONSOLIDATED
 from nczarr_xarray.formats.nczarr.emit import (
     Profile,
     array_documents,
-    consolidate,
-    documents,
     group_documents,
 )
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.model import Attribute, Group
-
-#: The name of this package in ``_NCProperties``.
-WRITER = f"version=2,nczarr_xarray={__version__},nczarr=2.0.0"
 
 
 def holds_group(request: WriteRequest) -> bool:
@@ -86,51 +72,6 @@ def _new_dataset(request: WriteRequest) -> WriteTask:
     return plan_contents(exporter.contents, request.target, request.profile, request.options)
 
 
-def plan_contents(
-    contents: Contents,
-    target: WriteTarget,
-    profile: Profile,
-    options: WriteOptions,
-    resumption: Resumption | None = None,
-    memory: int | None = None,
-    before: Callable[[], None] | None = None,
-) -> WriteTask:
-    """Plan the writing of a whole dataset that has been checked.
-
-    Parameters
-    ----------
-    resumption
-        The work, if it can be continued.
-    memory
-        Bytes that the program may take, if they are limited.
-    before
-        As of `WriteTask`.
-    """
-    root, items = contents.root, contents.items
-    found = documents(root, profile, WRITER)
-    if options.consolidated:
-        found[CONSOLIDATED] = consolidate(found)
-    skip_fill = options.write_empty_chunks is not True
-    replace_old = options.mode == "w"
-    # the store for dask's arrays, if others may write parts of the dataset before it is complete;
-    # what is there stays until everything that replaces it has been written
-    template = None if options.compute else target.store
-    if replace_old and target.holds_dataset():
-        template = None
-    change, removed, foreign = target.create(
-        replace=replace_old,
-        template=template is not None,
-        resumption=resumption and planned(resumption, found, items),
-    )
-    with on_error(change.abort):
-        arrays = [array_of(item).path for item in items]
-        check_clashes(target.url, foreign, arrays, (g.path.strip("/") for g in root.walk()))
-        flows = _flows(contents, change, skip_fill=skip_fill, but_lazy=template is not None)
-        return WriteTask(
-            change, flows, found, removed, template=template, before=before, memory=memory
-        )
-
-
 def _collect(exporter: Exporter, request: WriteRequest) -> None:
     """Add all groups to an exporter, and raise the problems that it finds."""
     for path, dataset in request.groups.items():
@@ -143,31 +84,6 @@ def _collect(exporter: Exporter, request: WriteRequest) -> None:
         exporter.problems += chunk_conflicts(item, options, (0,) * item.source.ndim)
     exporter.problems += problems(contents.root, exporter.profile)
     exporter.check(request.url)
-
-
-def _flows(
-    contents: Contents, change: Change, *, skip_fill: bool, but_lazy: bool = False
-) -> Sequence[Flow]:
-    """Return items with the chunk writers of their new arrays.
-
-    Parameters
-    ----------
-    skip_fill
-        Whether chunks of nothing but the fill value are left out.
-    but_lazy
-        Store all chunks of dask's arrays: their existence shows that they were written.
-    """
-    flows = []
-    for item in contents.items:
-        shared = shares_chunks(item, (0,) * item.source.ndim)
-        # netCDF-C 4.10.1 swaps the bytes of the fill value that it gives for missing chunks
-        swapped = array_of(item).dtype.byteorder == ">"
-        skip = skip_fill and not shared and not swapped and not (but_lazy and is_lazy(item))
-        writer = ChunkWriter(
-            array_of(item), change.staged, rounding=item.rounding, skip_fill=skip, shared=shared
-        )
-        flows.append((item, writer))
-    return flows
 
 
 def _merge(request: WriteRequest, replaced: str | None) -> WriteTask:
@@ -183,7 +99,7 @@ def _merge(request: WriteRequest, replaced: str | None) -> WriteTask:
             removed = _outdated(exporter, existing, request, replaced)
             _note_changes(exporter, existing, profile, replaced)
             final = existing.final_documents(removed, consolidated=request.options.consolidated)
-            flows = _flows(exporter.contents, change, skip_fill=False)
+            flows = flows_of(exporter.contents, change, skip_fill=False)
             return WriteTask(change, flows, final, removed)
 
 

@@ -11,9 +11,11 @@ from nczarr_fsspec.errors import DatasetNotFoundError, ExportError
 from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
-from nczarr_xarray.export.dataset import Exporter, Item
+from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
-from nczarr_xarray.export.update import RegionLike, Update
+from nczarr_xarray.export.update import Update
+from nczarr_xarray.export.write_options import RegionLike
 from nczarr_xarray.export.write_request import (
     WriteRequest,
     aligned_item,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import xarray as xr
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.model import Variable
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def is_packed(new: xr.Variable, stored: Variable) -> bool:

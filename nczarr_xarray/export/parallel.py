@@ -9,13 +9,15 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, StoreError
 from nczarr_xarray.export.progress import Progress
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 _logger = logging.getLogger(__name__)
 

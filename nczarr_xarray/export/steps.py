@@ -19,7 +19,7 @@ from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.dataset import Item
+from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.memory import room, room_to_move
 from nczarr_xarray.export.moving import Mover, stored_alike
 from nczarr_xarray.export.rechunk import Lengths, Rechunking, boxes

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 
 from nczarr_xarray.model import bytes_of
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def whole_text(variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, Any]:

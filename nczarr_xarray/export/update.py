@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -17,16 +17,15 @@ from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.codecs.quantize import quantize
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.attributes import encode_attribute
-from nczarr_xarray.export.dataset import Item, Rounding
+from nczarr_xarray.export.contents import Item, Rounding
 from nczarr_xarray.export.packing import as_integers, is_packed
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, netcdf_type
 from nczarr_xarray.export.strings import longest_text, whole_text
+from nczarr_xarray.export.write_options import RegionLike
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Any, slice]
-#: Regions that a user may give: slices, or "auto" for some dimension or for all.
-RegionLike = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
 
 
 class Base(Protocol):

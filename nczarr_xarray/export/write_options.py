@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.dataset.destinations import find_destination
-from nczarr_xarray.export.update import RegionLike
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr.emit import COMPAT, Profile
+
+#: Regions that a user may give: slices, or "auto" for some dimension or for all.
+RegionLike = Mapping[Any, slice | Literal["auto"]] | Literal["auto"]
 
 _SWITCHES = (
     "compute", "create", "consolidated", "safe_chunks", "align_chunks", "write_empty_chunks",

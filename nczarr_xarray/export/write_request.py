@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
-
-import xarray as xr
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.export.chunk_shapes import aligned, shared_chunk
-from nczarr_xarray.export.dataset import Item, Options
+from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import ChunkedArray
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from nczarr_xarray.export.dataset import Options
 
 Mode: TypeAlias = Literal["w-", "w", "a", "r+"]
 
@@ -83,6 +87,6 @@ def aligned_item(item: Item, start: tuple[int, ...]) -> Item:
     """Return the item with the borders of dask's blocks moved to borders of chunks."""
     if item.source.chunks is None:
         return item
-    assert isinstance(item.source, xr.Variable)
+    assert not isinstance(item.source, StoredSource)
     blocks = aligned(item.source.chunks, array_of(item).chunk_shape, start)
     return item._replace(source=item.source.chunk(dict(zip(item.source.dims, blocks, strict=True))))

@@ -7,14 +7,13 @@ import math
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 
 from nczarr_fsspec.changes.create import Change
 from nczarr_fsspec.changes.journal import ROOT, Incomplete
@@ -25,11 +24,10 @@ from nczarr_fsspec.changes.resumption import Notes
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner
 from nczarr_fsspec.writable import WritableStore
-from nczarr_xarray.backend._compat import in_turn
 from nczarr_xarray.chunks.cache import CACHE
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.dataset import Item
+from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.parallel import (
     Written,
     compute,
@@ -40,8 +38,12 @@ from nczarr_xarray.export.parallel import (
 )
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.steps import Step, plan_step
+from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.export.workers import run_parts
 from nczarr_xarray.model import ChunkedArray
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 #: A variable to write, and the writer of its data.
 Flow = tuple[Item, ArrayWriter]
@@ -203,9 +205,9 @@ class WriteTask:
         left = [
             step.item.source
             for step, first in zip(steps, starts, strict=True)
-            if isinstance(step.item.source, xr.Variable) and not self.notes.is_done(first)
+            if not isinstance(step.item.source, StoredSource) and not self.notes.is_done(first)
         ]
-        with in_turn(left):
+        with _in_turn(left):
             for step, first in zip(steps, starts, strict=True):
                 self._run(step, first, self.notes, progress)
 
@@ -277,6 +279,15 @@ class WriteTask:
         return found
 
 
+def _in_turn(variables: list[xr.Variable]) -> AbstractContextManager[None]:
+    """Do as `in_turn`, of which only data of xarray have need."""
+    if not variables:
+        return nullcontext()
+    from nczarr_xarray.backend._compat import in_turn
+
+    return in_turn(variables)
+
+
 def _nbytes(item: Item, writer: ArrayWriter) -> int:
     """Return the bytes of the data of an item when they are stored plainly."""
     return math.prod(item.source.shape) * writer.array.dtype.itemsize
@@ -284,7 +295,8 @@ def _nbytes(item: Item, writer: ArrayWriter) -> int:
 
 def lazy_data(item: Item) -> Any:
     """Return the data as dask's array; None if they are not lazy."""
-    return item.source.data if isinstance(item.source, xr.Variable) and is_lazy(item) else None
+    source = item.source
+    return source.data if not isinstance(source, StoredSource) and is_lazy(item) else None
 
 
 def need_dask() -> None:

@@ -13,7 +13,7 @@ from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.dataset.open import open_keys
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.new import WRITER
+from nczarr_xarray.export.new_dataset import WRITER
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_target import WriteTarget
 from nczarr_xarray.export.write_task import WriteTask

@@ -9,7 +9,7 @@ from typing import Any
 import netCDF4
 import numpy as np
 
-from nczarr_xarray.export.copy import open_other, plan_import
+from nczarr_xarray.export.copy_other import open_other, plan_import
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_options import WriteOptions
 from nczarr_xarray.model import ChunkedArray

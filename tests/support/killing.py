@@ -36,6 +36,7 @@ POINTS: tuple[tuple[Any, str], ...] = (
     *itertools.product(
         (DirectoryWriter, FsspecWriter), ("put", "create", "delete", "move", "keys_below")
     ),
+    (DirectoryWriter, "put_range"),
     *((os, name) for name in ("replace", "rename", "link", "unlink", "rmdir")),
     (FsspecWriter, "upload"),
     (FsspecWriter, "_copy"),

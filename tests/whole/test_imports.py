@@ -170,6 +170,11 @@ FORMATS = {
         },
     ),
 }
+#: numcodecs, and what it imports if it is there.
+NUMCODECS = (
+    *("numcodecs", "cython_runtime", "crc32c", "google_crc32c", "importlib_metadata"),
+    *("msgpack", "typing_extensions"),
+)
 #: Modules of a format that few of its datasets need, and the samples do not.
 SELDOM = under(
     "nczarr_xarray.formats.hdf5",
@@ -211,6 +216,18 @@ def test_commands_that_print_metadata(kind: str, samples: dict[str, list[str]]) 
     assert extra(imported(code, *samples[kind]) - COMMAND - PRINTING, kind) == set()
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_copies(kind: str, samples: dict[str, list[str]], tmp_path: Path) -> None:
+    code = (
+        "import sys; from nczarr_xarray.cli.main import main\n"
+        "for number, path in enumerate(sys.argv[2:]):\n"
+        "    assert not main(['copy', path, f'{sys.argv[1]}/{number}'])"
+    )
+    found = imported(code, str(tmp_path), *samples[kind])
+    others = {name for name in found if not name.startswith(OURS)}
+    assert others <= {"numpy", "tqdm", "deflate", "zstandard", *NUMCODECS}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_a_module(command: str) -> None:
     parser = build_parser([command])
@@ -231,9 +248,7 @@ READING = {
     *under("nczarr_fsspec", "coroutines errors preload processors"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],
-    # numcodecs, which imports what it has in its turn, unshuffles the coordinate
-    *("numcodecs", "cython_runtime", "crc32c", "google_crc32c", "importlib_metadata"),
-    *("msgpack", "typing_extensions"),
+    *NUMCODECS,  # unshuffles the coordinate
 }
 
 

@@ -22,7 +22,8 @@ from nczarr_xarray.export.cfa.master_place import MasterPlace, Names
 from nczarr_xarray.export.cfa.new_aggregation import DEFAULT, flow_of, table_of
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_held, asked_lengths
 from nczarr_xarray.export.cfa.split import even_edges, regular_edges
-from nczarr_xarray.export.dataset import Exporter, Item
+from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.packing import as_integers
 from nczarr_xarray.export.update import Update
 from nczarr_xarray.model import Attribute, Fragments, Group, Variable

@@ -12,7 +12,7 @@ from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.export.cfa.content import MASTER_FORMATS, FileKind
 from nczarr_xarray.export.cfa.master_place import FragmentFormat, Naming
 from nczarr_xarray.export.cfa.parts import SubarrayShape
-from nczarr_xarray.export.update import RegionLike
+from nczarr_xarray.export.write_options import RegionLike
 
 #: Bytes of the largest fragment, where neither the caller nor S3netCDF4's configuration says it.
 DEFAULT_SIZE = "50MB"

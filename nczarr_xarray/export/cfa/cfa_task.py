@@ -21,7 +21,7 @@ from nczarr_xarray.export.cfa.fragment_writer import FragmentWriter
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.parts import Divided
 from nczarr_xarray.export.chunk_writer import IN_FLIGHT_BYTES
-from nczarr_xarray.export.new import plan_contents
+from nczarr_xarray.export.new_dataset import plan_contents
 from nczarr_xarray.export.parallel import compute, not_shared, write_blocks
 from nczarr_xarray.export.progress import Progress
 from nczarr_xarray.export.write_options import WriteOptions, decide

@@ -21,9 +21,9 @@ from nczarr_xarray.export.classic_types import (
     classic_variable,
     dimension_problems,
 )
-from nczarr_xarray.export.dataset import Contents, Item
+from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.netcdf_variables import declare, new_file, put
-from nczarr_xarray.export.new import WRITER
+from nczarr_xarray.export.new_dataset import WRITER
 from nczarr_xarray.export.stored import Stored
 from nczarr_xarray.export.strings import longest
 from nczarr_xarray.export.write_task import put_all

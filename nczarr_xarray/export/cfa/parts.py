@@ -25,7 +25,8 @@ from nczarr_xarray.export.classic_types import (
     classic_variable,
     dimension_problems,
 )
-from nczarr_xarray.export.dataset import Exporter, Item, Options
+from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.dataset import Exporter, Options
 from nczarr_xarray.formats.nczarr.emit import Profile, problems
 from nczarr_xarray.model import Attribute, ChunkedArray, Dimension, Variable
 

@@ -16,7 +16,7 @@ from nczarr_xarray.export.cfa.new_aggregation import plan_new
 from nczarr_xarray.export.cfa.parts import SubarrayShape
 from nczarr_xarray.export.parallel import refuse_other_chunks
 from nczarr_xarray.export.progress import Progress
-from nczarr_xarray.export.update import RegionLike
+from nczarr_xarray.export.write_options import RegionLike
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback

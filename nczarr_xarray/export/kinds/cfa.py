@@ -11,7 +11,7 @@ from nczarr_xarray.backend.data_store import open_group
 from nczarr_xarray.export.cfa.cfa_request import CfaRequest, largest_fragment
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.new_aggregation import plan_new
-from nczarr_xarray.export.copy import AS_STORED, as_stored
+from nczarr_xarray.export.copy_other import AS_STORED, as_stored
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.parallel import distributed_client
 

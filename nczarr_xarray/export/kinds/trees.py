@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from nczarr_fsspec.errors import FormatError, URLError, UsageError
-from nczarr_xarray.export.copy import open_other, plan_copy, plan_import
+from nczarr_xarray.export.copy import plan_copy
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions
 
@@ -54,6 +54,8 @@ def copy(request: CopyRequest) -> None:
 
 def _import(request: CopyRequest, options: WriteOptions) -> None:
     """Copy a file that another of xarray's engines reads."""
+    from nczarr_xarray.export.copy_other import open_other, plan_import
+
     # libraries of other engines were seen to crash with several threads
     with open_other(request.source) as found, _one_thread():
         groups = request.selection.of_groups(found)

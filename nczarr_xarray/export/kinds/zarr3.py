@@ -11,9 +11,9 @@ from nczarr_fsspec.changes.journal import ROOT
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.codecs import kept_codecs
+from nczarr_xarray.export.contents import Contents, Item
 from nczarr_xarray.export.copy import contents_of, fill_value, refuse
 from nczarr_xarray.export.copy_layout import CopyLayout, codecs_for
-from nczarr_xarray.export.dataset import Contents, Item
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.lacking import UNSPECIFIED, Lacking
 from nczarr_xarray.export.steps import planned

@@ -86,7 +86,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
-        run = super().run_until_complete
+        run: Callable[[Any], T] = super().run_until_complete
         try:
             asyncio.get_running_loop()
         except RuntimeError:
