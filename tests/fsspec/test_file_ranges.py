@@ -210,3 +210,54 @@ def test_descriptors_are_closed(tmp_path: Path, source: LocalFileBytes) -> None:
     del ranges  # as after an error
     after = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else set()
     assert after == before
+
+
+# -- many ranges of a file -----------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(DATA)), st.integers(0, 3000)).map(
+            lambda found: (found[0], min(len(DATA), sum(found)))
+        )
+    )
+)
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_ranges_are_read_right(source: LocalFileBytes, ranges: list[tuple[int, int]]) -> None:
+    for found in (ranges, sorted(ranges)):
+        starts, stops = [start for start, _ in found], [stop for _, stop in found]
+        data = source.read_many(starts, stops)
+        assert [bytes(part) for part in data] == [DATA[start:stop] for start, stop in found]
+
+
+def test_neighbours_are_read_together(
+    source: LocalFileBytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to a bound, and with what is between them if that is little."""
+    calls: list[tuple[int, int]] = []
+    pread = os.pread
+
+    def counted(descriptor: int, count: int, offset: int) -> bytes:
+        calls.append((offset, count))
+        return pread(descriptor, count, offset)
+
+    monkeypatch.setattr("nczarr_fsspec.descriptors.pread", counted)
+    starts = [*range(0, 100_000, 1000), 200_000, 150_000, *range(300_000, 2_300_000, 400_000)]
+    stops = [start + 900 for start in starts[:102]] + [start + 400_000 for start in starts[102:]]
+    stops[-1] = len(DATA)
+    data = source.read_many(starts, stops)
+    assert [bytes(part) for part in data] == [
+        DATA[start:stop] for start, stop in zip(starts, stops, strict=True)
+    ]
+    assert calls == [
+        (0, 99_900), (200_000, 900), (150_000, 900),
+        (300_000, 800_000), (1_100_000, 800_000), (1_900_000, len(DATA) - 1_900_000),
+    ]  # fmt: skip
+
+
+def test_many_ranges_of_a_file_that_is_shorter(source: LocalFileBytes) -> None:
+    with pytest.raises(StoreError, match="but the file has"):
+        source.read_many([0, 10], [10, len(DATA) + 1])
+    os.truncate(source.path, 5)
+    with pytest.raises(StoreError, match="has changed since it was opened"):
+        source.read_many([0, 10], [10, 20])
