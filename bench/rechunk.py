@@ -2,9 +2,13 @@
 
 Maps become points by ``nczarr copy --memory``, rechunker, cubed, ``nccopy -c`` and ``ncks``, which
 are all told the same limit; each program is a process of its own, of which the seconds and the most
-memory are measured, its start included. All values of the result are checked. Programs that take
-`LONG` have one turn. Last, a file of 2 GB of shuffled zlib is copied: the chunks of ours are moved,
-``nccopy`` decodes them, ``cp`` moves bytes.
+memory are measured, its start included, with bytecode that is there, as after `pip install`. The
+first turn is checked and not counted, unless it is `LONG`: peers have no other then. rechunker
+wants zarr 2, which nothing else here does: it gets an environment of its own, made for its row.
+
+Last, a file of 2 GB of shuffled zlib is copied: the chunks of ours are moved, ``nccopy`` decodes
+them, ``cp`` moves bytes. How fast 2 GB of page cache are there varies, on a machine whose memory is
+another one's: so the programs take turns, each has five or more, and medians are compared.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +64,18 @@ sys.exit(os.waitstatus_to_exitcode(status) != 0)
 """
 MAIN = "import sys; from nczarr_xarray.cli.main import main; sys.exit(main())"
 NCZARR = [sys.executable, "-c", MAIN]
+#: Its newest release; it wants zarr 2.
+RECHUNKER_VERSION = "rechunker==0.5.4"
 #: Programs that import nothing but what they need; arguments: source, target, steps.
 RECHUNKER = f"""
 import sys, zarr
 from rechunker import rechunk
 source, target, steps = sys.argv[1:]
-zarr.open_group(target, mode="w", zarr_format=2)
+zarr.open_group(target, mode="w")
+array = zarr.open(source, mode="r")
 rechunk(
-    zarr.open(source, mode="r"),
+    array,
+    target_options={{"compressor": array.compressor, "filters": array.filters}},
     target_chunks=(int(steps), *{POINTS}),
     max_mem={(LIMIT - PYTHON) // processors()},
     target_store=f"{{target}}/v",
@@ -86,7 +95,6 @@ spec = cubed.Spec(
 values = cubed.from_zarr(source, spec=spec)
 cubed.to_zarr(values.rechunk((int(steps), *{POINTS})), f"{{target}}/v")
 """
-PEERS = {"rechunker": RECHUNKER, "cubed": CUBED}
 
 
 @dataclass
@@ -105,12 +113,22 @@ class Turns:
 
 @dataclass
 class Job:
-    """One row: the commands of the programs, by name, and how the result is checked."""
+    """One row: the commands of the programs, by name, and how the result is checked.
+
+    Attributes
+    ----------
+    least_turns
+        How many turns each program has at least, also a peer that is `LONG`; 0: as always.
+    errors
+        Of programs that cannot be asked: why.
+    """
 
     programs: dict[str, list[str]]
     right: Callable[[Path], bool]
     goals: tuple[Goal, ...] = ()
     limit: int | None = LIMIT
+    least_turns: int = 0
+    errors: dict[str, str] = field(default_factory=dict)
     found: dict[str, Turns] = field(default_factory=dict)
 
     def ratio(self, program: str) -> float | None:
@@ -169,80 +187,130 @@ def lengths(steps: int, form: str = "{}={}") -> list[str]:
     return [form.format(name, length) for name, length in named]
 
 
-def jobs(folder: Path, scale: float) -> Iterator[tuple[str, Job]]:
-    """Yield the rows; their sources are made when they are their turn."""
-    steps = max(PERIOD, round(STEPS * scale))
-    values = Field(steps)
-    file = values.write(folder / "v.nc")
-    chunks = ["--chunks", ",".join(lengths(steps)), "--memory", str(LIMIT)]
-    half = str(LIMIT // 2)
-    copier = ["nccopy", "-m", half, "-h", half, "-e", "10007", "-d", "1", "-s"]
-    named = [word for one in lengths(steps, "{},{}") for word in ("--cnk_dmn", one)]
-    operator = ["ncks", "-O", "-4", "-L", "1", "--no_tmp_fl", "--cnk_csh", half, *named]
-    points = ",".join(lengths(steps, "{}/{}"))
+class Sources:
+    """What is copied, each made when a row wants it, and the rows."""
 
-    def by_points(path: Path) -> bool:
-        return values.are_in(path, (steps, POINTS[0]))
+    def __init__(self, folder: Path, scale: float) -> None:
+        self.folder = folder
+        self.steps = max(PERIOD, round(STEPS * scale))
+        self.moved = MOVED * scale
+        size = f"{self.steps * MAP[0] * MAP[1] * DTYPE.itemsize / 1e9:.2g} GB"
+        self.jobs = {
+            f"{size} of HDF5, maps to points": self.from_file,
+            f"{size} of Zarr 2, maps to points": self.from_tree,
+            f"{self.moved / 1e9:.2g} GB of shuffled zlib, as it is": self.as_it_is,
+        }
+        self.chunks = ["--chunks", ",".join(lengths(self.steps)), "--memory", str(LIMIT)]
 
-    size = f"{steps * MAP[0] * MAP[1] * DTYPE.itemsize / 1e9:.2g} GB"
-    yield (
-        f"{size} of HDF5, maps to points",
-        Job(
-            {
-                OURS: [*NCZARR, "copy", str(file), "OUT", *chunks],
-                "nccopy -c": [*copier, "-c", points, str(file), "OUT.nc"],
-                "ncks": [*operator, str(file), "OUT.nc"],
-            },
-            by_points,
-        ),
-    )
-    tree = folder / "v.zarr"
-    subprocess.run([*NCZARR, "copy", file, tree, "--format", "Zarr2"], check=True)
-    peers = {
-        name: [sys.executable, "-c", text, str(tree / "v"), "OUT", str(steps)]
-        for name, text in PEERS.items()
-    }
-    yield (
-        f"{size} of Zarr 2, maps to points",
-        Job(
-            {OURS: [*NCZARR, "copy", str(tree), "OUT", "--format", "Zarr2", *chunks], **peers},
-            by_points,
-        ),
-    )
-    sample = Field(PERIOD).write(folder / "sample.nc").stat().st_size
-    more = Field(max(PERIOD, round(MOVED * scale / sample * PERIOD)))
-    large = more.write(folder / "large.nc")
-    yield (
-        f"{large.stat().st_size / 1e9:.2g} GB of shuffled zlib, as it is",
-        Job(
-            {
-                OURS: [*NCZARR, "copy", str(large), "OUT"],
-                "nccopy": ["nccopy", str(large), "OUT.nc"],
-                "cp": ["cp", str(large), "OUT.nc"],
-            },
-            lambda path: more.are_in(path, (PERIOD, MAP[0])),
-            (Goal("nccopy", 5), Goal("cp", 0.7)),
-            None,
-        ),
-    )
+    @cached_property
+    def values(self) -> Field:
+        return Field(self.steps)
+
+    @cached_property
+    def file(self) -> Path:
+        return self.values.write(self.folder / "v.nc")
+
+    def in_points(self, path: Path) -> bool:
+        return self.values.are_in(path, (self.steps, POINTS[0]))
+
+    def from_file(self) -> Job:
+        half, file = str(LIMIT // 2), str(self.file)
+        copier = ["nccopy", "-m", half, "-h", half, "-e", "10007", "-d", "1", "-s"]
+        named = [word for one in lengths(self.steps, "{},{}") for word in ("--cnk_dmn", one)]
+        operator = ["ncks", "-O", "-4", "-L", "1", "--no_tmp_fl", "--cnk_csh", half, *named]
+        points = ",".join(lengths(self.steps, "{}/{}"))
+        programs = {
+            OURS: [*NCZARR, "copy", file, "OUT", *self.chunks],
+            "nccopy -c": [*copier, "-c", points, file, "OUT.nc"],
+            "ncks": [*operator, file, "OUT.nc"],
+        }
+        return Job(programs, self.in_points)
+
+    def from_tree(self) -> Job:
+        tree = self.folder / "v.zarr"
+        subprocess.run(
+            [*NCZARR, "copy", self.file, tree, "--format", "Zarr2"], check=True, env=environment()
+        )
+        told = [str(tree / "v"), "OUT", str(self.steps)]
+        programs = {
+            OURS: [*NCZARR, "copy", str(tree), "OUT", "--format", "Zarr2", *self.chunks],
+            "rechunker": ["", "-c", RECHUNKER, *told],
+            "cubed": [sys.executable, "-c", CUBED, *told],
+        }
+        job = Job(programs, self.in_points)
+        try:
+            programs["rechunker"][0] = rechunker_python(self.folder)
+        except subprocess.CalledProcessError as error:
+            job.errors["rechunker"] = f"{RECHUNKER_VERSION} cannot be installed: {last(error)}"
+        return job
+
+    def as_it_is(self) -> Job:
+        sample = Field(PERIOD).write(self.folder / "sample.nc").stat().st_size
+        more = Field(max(PERIOD, round(self.moved / sample * PERIOD)))
+        large = str(more.write(self.folder / "large.nc"))
+        programs = {
+            OURS: [*NCZARR, "copy", large, "OUT"],
+            "nccopy": ["nccopy", large, "OUT.nc"],
+            "cp": ["cp", large, "OUT.nc"],
+        }
+        goals = (Goal("nccopy", 5), Goal("cp", 0.7))
+        return Job(programs, lambda path: more.are_in(path, (PERIOD, MAP[0])), goals, None, 5)
+
+
+def rechunker_python(folder: Path) -> str:
+    """Make an environment for rechunker, and return its Python.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        If it cannot be installed there.
+    """
+    place = folder / "rechunker"
+    python = str(place / "bin" / "python")
+    for command in (
+        [sys.executable, "-m", "venv", str(place)],
+        [python, "-m", "pip", "install", "--quiet", RECHUNKER_VERSION],
+    ):
+        subprocess.run(command, check=True, stderr=subprocess.PIPE, text=True)
+    return python
+
+
+def environment() -> dict[str, str]:
+    """Return that of the programs: each start would compile all of this package otherwise."""
+    found = dict(os.environ)
+    found.pop("PYTHONDONTWRITEBYTECODE", None)
+    return found
 
 
 def run(options: Options) -> dict[str, Job]:
     found: dict[str, Job] = {}
     with tempfile.TemporaryDirectory() as name:
-        for title, job in jobs(Path(name), options.scale):
-            if not options.wants(title):
-                continue
-            found[title] = job
-            for turn in range(options.repeat):
-                for program in job.programs:
-                    taken = job.found.setdefault(program, Turns())
-                    long = taken.seconds and taken.seconds[0] >= LONG and program != OURS
-                    if not (taken.error or long):
-                        measure(job, program, Path(name), check=not turn)
-            shown = ", ".join(f"{name} {turns}" for name, turns in job.found.items())
-            print(f"{title}: {shown}", file=sys.stderr, flush=True)
+        for title, made in Sources(Path(name), options.scale).jobs.items():
+            if options.wants(title):
+                job = found[title] = made()
+                take_turns(job, options.repeat, Path(name))
+                shown = ", ".join(f"{name} {turns}" for name, turns in job.found.items())
+                print(f"{title}: {shown}", file=sys.stderr, flush=True)
     return found
+
+
+def take_turns(job: Job, repeat: int, folder: Path) -> None:
+    """Have every program do the work in turn, A B C A B C ..., after one turn that is checked."""
+    running = []
+    for program in job.programs:
+        turns = job.found[program] = Turns(error=job.errors.get(program, ""))
+        if not turns.error:
+            measure(job, program, folder, check=True)
+        if turns.error:
+            continue
+        if turns.seconds[0] < LONG or program == OURS or job.least_turns:
+            turns.seconds.clear()
+            turns.peaks.clear()
+            running.append(program)
+    for _ in range(max(repeat, job.least_turns)):
+        for program in running:
+            if not job.found[program].error:
+                measure(job, program, folder, check=False)
 
 
 def measure(job: Job, program: str, folder: Path, *, check: bool) -> None:
@@ -261,6 +329,7 @@ def measure(job: Job, program: str, folder: Path, *, check: bool) -> None:
             stderr=subprocess.PIPE,
             text=True,
             timeout=PATIENCE,
+            env=environment(),
         )
         seconds, peak = told.read_text().split()
         out = folder / ("OUT.nc" if "OUT.nc" in words else "OUT")
@@ -269,12 +338,17 @@ def measure(job: Job, program: str, folder: Path, *, check: bool) -> None:
         turns.seconds.append(float(seconds))
         turns.peaks.append(int(peak))
     except subprocess.CalledProcessError as error:
-        turns.error = error.stderr.strip().rpartition("\n")[2][:200]
+        turns.error = last(error)
     except subprocess.TimeoutExpired:
         turns.error = f"takes more than {PATIENCE} s"
     finally:
         for left in folder.glob("OUT*"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def last(error: subprocess.CalledProcessError) -> str:
+    """Return the last line that a program printed before it failed."""
+    return str(error.stderr).strip().rpartition("\n")[2][:200]
 
 
 def table(found: dict[str, Job]) -> str:
