@@ -78,6 +78,19 @@ class Goal:
         return f"{self.program} ≥ {self.at_least:.3g}"
 
 
+class Prepared:
+    """A program that has something of its own to prepare before each turn, which is not timed."""
+
+    def __init__(self, prepare: Callable[[], Any], run: Callable[[Any], Any]) -> None:
+        self._prepare, self._run = prepare, run
+
+    def prepare(self) -> None:
+        self._prepared = self._prepare()
+
+    def __call__(self) -> Any:
+        return self._run(self._prepared)
+
+
 @dataclass(frozen=True)
 class Work:
     """One row: work that several programs do in turn.
@@ -148,9 +161,9 @@ def measure(work: Work, repeat: int) -> Row:
         if not callable(program):
             row.times[name] = [program]
             continue
-        work.prepare()
-        start = time.perf_counter()
         try:
+            prepare(work, program)
+            start = time.perf_counter()
             result = program()
         except Exception as error:  # noqa: BLE001  (whatever a peer raises is its result)
             row.errors[name] = f"{type(error).__name__}: {error}"[:200]
@@ -169,12 +182,18 @@ def measure(work: Work, repeat: int) -> Row:
     expected = result = None
     for _ in range(repeat):
         for name, program in running.items():
-            work.prepare()
+            prepare(work, program)
             start = time.perf_counter()
             program()
             row.times[name].append(time.perf_counter() - start)
     print(f"{work.name}: {shown(row)}", file=sys.stderr, flush=True)
     return row
+
+
+def prepare(work: Work, program: Callable[[], Any]) -> None:
+    work.prepare()
+    if isinstance(program, Prepared):
+        program.prepare()
 
 
 def shown(row: Row) -> str:
