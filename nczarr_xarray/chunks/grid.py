@@ -20,12 +20,15 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.part import (
+    FAR_APART,
     PART_SHARE,
     ChunkPart,
     PartsRead,
     may_be_sparse,
+    split,
     strides_of,
 )
+from nczarr_xarray.chunks.pieces import Piece
 from nczarr_xarray.chunks.plan import ChunkTask, Plan, Segment
 from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.scatter import Scatter
@@ -97,10 +100,10 @@ class Grid:
 
     def parts(
         self, plan: Plan, window: Window, table: ChunkTable
-    ) -> tuple[ChunkTable, list[ChunkPart] | None]:
+    ) -> tuple[Window, ChunkTable, list[ChunkPart] | None]:
         """Return where the bytes are that a selection wants, and what is wanted of these.
 
-        The second is None if chunks are read whole.
+        The last is None if chunks are read whole. Else the window has a segment for each part.
         """
         array, itemsize = self.array, self.array.dtype.itemsize
         known = table.size >= 0  # (of an object it is not)
@@ -109,16 +112,26 @@ class Grid:
             or not may_be_sparse(plan, array.chunk_shape)
             or (table.size[known & (table.start >= 0)] != self.nbytes).any()
         ):
-            return table, None
+            return window, table, None
         strides = strides_of(array.chunk_shape, array.order, itemsize, plan.axes)
-        tasks = itertools.chain.from_iterable(segment.tasks() for segment in window.segments)
+        tasks = list(itertools.chain.from_iterable(s.tasks() for s in window.segments))
         parts = [ChunkPart.of(task, strides, itemsize) for task in tasks]
+        rows = np.arange(len(tasks))
+        if max(part.stop - part.start for part in parts) > FAR_APART:
+            divided = [split(task, strides, itemsize) for task in tasks]
+            rows = np.repeat(rows, [len(several) for several in divided])
+            tasks = list(itertools.chain.from_iterable(divided))
+            parts = [ChunkPart.of(task, strides, itemsize) for task in tasks]
         bounds = np.array([part[:2] for part in parts], np.int64)
         size = bounds[:, 1] - bounds[:, 0]
-        if size.mean() > PART_SHARE * self.nbytes:
-            return table, None
+        if size.sum() > PART_SHARE * self.nbytes * len(window.ids):
+            return window, table, None
+        table = table.of(rows)
         start = np.where(table.start < 0, -1, table.start + bounds[:, 0])
-        return table._replace(start=start, size=size), parts
+        only = [Piece(0, slice(0, 1), slice(0, 1))]  # of one chunk
+        segments = [Segment(task, 0, only, 0, False) for task in tasks]
+        window = Window(segments, list(range(len(tasks) + 1)), window.ids[rows])
+        return window, table._replace(start=start, size=size), parts
 
     def piece_nbytes(self, table: ChunkTable, parts: list[ChunkPart] | None) -> int:
         """Return the bytes that what is fetched of a chunk becomes, at most."""
@@ -199,7 +212,7 @@ class Grid:
         self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable
     ) -> tuple[ChunkTable, int, int]:
         """Return which chunks of a window there are, and bytes that one may have and becomes."""
-        table, parts = self.parts(plan, window, self.located(wanted, window, table))
+        _, table, parts = self.parts(plan, window, self.located(wanted, window, table))
         return table.of(table.start >= 0), self.decoder.most, self.piece_nbytes(table, parts)
 
     def whole(self, source: LocalSource) -> np.ndarray | None:
@@ -295,11 +308,12 @@ class GridRead:
     def pieces(self, wanted: np.ndarray, window: Any, table: ChunkTable) -> GridPieces:
         """Return the chunks of a window, located."""
         grid, table = self.grid, self.grid.located(wanted, window, table)
-        found, parts = grid.parts(self.plan, window, table) if self.parts else (table, None)
-        remembers = parts is not None and self.known is not None
-        if remembers and grid.parts_read.add(window.ids, found.size):
-            found, parts = table, None
-        return GridPieces(self, window, found, parts)
+        if self.parts:
+            divided, found, parts = grid.parts(self.plan, window, table)
+            remembers = parts is not None and self.known is not None
+            if not (remembers and grid.parts_read.add(divided.ids, found.size)):
+                return GridPieces(self, divided, found, parts)
+        return GridPieces(self, window, table, None)
 
 
 class GridPieces:

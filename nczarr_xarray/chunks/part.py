@@ -1,18 +1,26 @@
-"""Parts of chunks of plain elements: the bytes from the first wanted element to the last."""
+"""Parts of chunks of plain elements: the bytes from one wanted element to another.
+
+A task wants one part of a chunk, from its first element to its last; `split` makes tasks of it that
+leave out what lies between elements that are far apart.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nczarr_xarray.chunks.pieces import Part
+from nczarr_xarray.chunks.pieces import Part, as_indexer, as_slice
 from nczarr_xarray.chunks.plan import ChunkTask, Plan
 
 #: A part of a chunk is read where it is at most this share of its bytes: a larger one saves little.
 PART_SHARE = 0.5
+#: Wanted elements with so many bytes between them are read one without the other: another request,
+#: among many, and another call, take as long as that many bytes.
+FAR_APART = 1 << 16
 #: Chunks of which is remembered how much was read of them.
 _MOST_CHUNKS = 1 << 16
 
@@ -51,6 +59,11 @@ class ChunkPart(NamedTuple):
         strides
             Of the chunk, in bytes, for the dimensions in the order in which the task sees them.
         """
+        count = len(task.source) - len(task.target) + 1
+        if count > 1:  # points, which have one place each
+            offsets = _offsets(task.source[:count], strides[:count]) // itemsize
+            task = task._replace(source=(offsets, *task.source[count:]))
+            strides = (itemsize, *strides[count:])
         bounds = [_bounds(part) for part in task.source]
         start = sum(low * stride for (low, _), stride in zip(bounds, strides, strict=True))
         last = sum(high * stride for (_, high), stride in zip(bounds, strides, strict=True))
@@ -109,9 +122,77 @@ def strides_of(
     return tuple(found if axes is None else (found[axis] for axis in axes))
 
 
+def split(task: ChunkTask, strides: Sequence[int], itemsize: int) -> list[ChunkTask]:
+    """Divide what a task wants into tasks, where it wants nothing of `FAR_APART` bytes or more.
+
+    Parameters
+    ----------
+    task, strides, itemsize
+        As of `ChunkPart.of`.
+    """
+    count = len(task.source) - len(task.target) + 1
+    if count > 1:
+        return _split_points(task, count, strides, itemsize)
+    block = itemsize
+    axes: list[list[tuple[Part, Part]]] = [[] for _ in strides]
+    # where elements of one dimension are far apart, so are those of the dimensions around it
+    for axis in sorted(range(len(strides)), key=strides.__getitem__):
+        source, target = (_numbers(parts[axis]) for parts in (task.source, task.target))
+        order = np.argsort(source, kind="stable")
+        source, target = source[order], target[order]
+        far = np.diff(source) * strides[axis] - block >= FAR_APART
+        for members in np.split(np.arange(len(source)), np.flatnonzero(far) + 1):
+            axes[axis].append((as_slice(source[members]), as_slice(target[members])))
+        block += max(_length(part) - 1 for part, _ in axes[axis]) * strides[axis]
+    if all(len(axis) == 1 for axis in axes):
+        return [task]
+    return [
+        ChunkTask(task.position, as_indexer(source), as_indexer(target))
+        for source, target in (zip(*parts, strict=True) for parts in itertools.product(*axes))
+    ]
+
+
+def _split_points(
+    task: ChunkTask, count: int, strides: Sequence[int], itemsize: int
+) -> list[ChunkTask]:
+    within, around = task.source[:count], task.source[count:]
+    sliced = zip(around, strides[count:], strict=True)
+    block = itemsize + sum((_length(part) - 1) * stride for part, stride in sliced)
+    offsets = _offsets(within, strides[:count])
+    order = np.argsort(offsets, kind="stable")
+    far = np.diff(offsets[order]) - block >= FAR_APART
+    if not far.any():
+        return [task]
+    return [
+        ChunkTask(
+            task.position,
+            (*(part[members] for part in within), *around),
+            (task.target[0][members], *task.target[1:]),
+        )
+        for members in np.split(order, np.flatnonzero(far) + 1)
+    ]
+
+
 def may_be_sparse(plan: Plan, chunk_shape: Sequence[int]) -> bool:
     """Tell whether a selection wants so few elements that parts of chunks may be read."""
     return 0 < math.prod(plan.shape) <= PART_SHARE * plan.count * math.prod(chunk_shape)
+
+
+def _offsets(parts: Sequence[Any], strides: Sequence[int]) -> np.ndarray:
+    """Return where points are, in bytes from the beginning of the chunk."""
+    pairs = zip(parts, strides, strict=True)
+    return np.sum([part.astype(np.int64) * stride for part, stride in pairs], axis=0)
+
+
+def _numbers(part: Part) -> np.ndarray:
+    if isinstance(part, slice):
+        return np.arange(part.start, part.stop, part.step or 1)
+    return part.ravel()
+
+
+def _length(part: Part) -> int:
+    low, high = _bounds(part)
+    return high - low + 1
 
 
 def _bounds(part: Part) -> tuple[int, int]:

@@ -114,11 +114,12 @@ def array_pieces(index: np.ndarray, chunk: Division) -> list[Piece]:
     pieces = []
     for start, stop in itertools.pairwise(bounds):
         target = slice(start, stop) if order is None else order[start:stop]
-        pieces.append(Piece(int(chunks[start]), _as_slice(within[start:stop]), target))
+        pieces.append(Piece(int(chunks[start]), as_slice(within[start:stop]), target))
     return pieces
 
 
-def _as_slice(index: np.ndarray) -> Part:
+def as_slice(index: np.ndarray) -> Part:
+    """Return positions, of which there are some, as a slice if their step is constant."""
     if index.size == 1:
         return slice(int(index[0]), int(index[0]) + 1)
     step = int(index[1] - index[0])

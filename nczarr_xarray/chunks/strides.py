@@ -8,6 +8,7 @@ for as many runs as arrive together.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -248,15 +249,15 @@ def _runs(
 
 
 def _cut(axis: _Axis, farthest: int) -> list[tuple[slice, _Axis]]:
-    """Cut an axis into parts short enough for a run each, if it is a slice that is not too sparse.
+    """Cut an axis into parts short enough for a run each, if it is not too sparse.
 
     Parameters
     ----------
     farthest
-        Bytes from one position to the next, at most.
+        Bytes from one position to the next, at most; of a list, on average.
     """
     if not isinstance(axis.part, slice):
-        return []
+        return _cut_list(axis) if axis.distance <= farthest else []
     step = axis.part.step or 1
     if step * axis.stride > farthest:
         return []
@@ -270,3 +271,17 @@ def _cut(axis: _Axis, farthest: int) -> list[tuple[slice, _Axis]]:
         )
         parts.append((slice(start, stop), piece))
     return parts
+
+
+def _cut_list(axis: _Axis) -> list[tuple[slice, _Axis]]:
+    """Cut positions in any order, if those of a part are not found in another one again."""
+    part = np.asarray(axis.part)
+    blocks = part * axis.stride // LONG_RUN
+    steps = np.diff(blocks)
+    if np.any(steps < 0) and np.any(steps > 0):
+        return []
+    bounds = [0, *(np.flatnonzero(steps) + 1).tolist(), len(part)]
+    return [
+        (slice(start, stop), _Axis.of(part[start:stop] + axis.first, axis.stride))
+        for start, stop in itertools.pairwise(bounds)
+    ]

@@ -159,6 +159,28 @@ def test_runs_are_few_and_waste_little() -> None:
     assert all(part.length <= strides.LONG_RUN for part in line)
 
 
+def test_lists_are_read_as_slices_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One run for each row, or megabyte, of which much is wanted; elements that are far apart."""
+    monkeypatch.undo()
+    generator = np.random.default_rng(0)
+    half = np.sort(generator.choice(10_000, 5000, replace=False))
+    long = np.sort(generator.choice(1 << 20, 1 << 19, replace=False))
+    dtype = np.dtype("<f4")
+    for shape, index, count in (
+        ((7, 10_000), half, 7),
+        ((7, 10_000), half[::-1], 7),
+        ((7, 10_000), generator.permutation(half), 7),
+        ((7, 10_000), half[::100], 7 * 50),
+        ((1 << 20,), long, 4),
+        ((1 << 20,), long[::-1], 4),
+        ((1 << 20,), generator.permutation(long), len(long)),  # parts would be of all of it
+    ):
+        key = (*[slice(None)] * (len(shape) - 1), index)
+        runs = strides.plan_runs(plan_outer(key, shape, shape), (40_000, 4)[-len(shape) :], dtype)
+        assert sum(len(part.starts) for part in runs) == count
+        assert max(part.length for part in runs) <= strides.LONG_RUN
+
+
 def test_a_scalar_and_nothing() -> None:
     dtype = np.dtype(">f8")
     (runs,) = strides.plan_runs(plan_outer((), (), ()), (), dtype)

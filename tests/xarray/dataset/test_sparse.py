@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import h5py
 import numpy as np
@@ -27,6 +28,7 @@ from nczarr_xarray.chunks.part import (
     PART_SHARE,
     ChunkPart,
     may_be_sparse,
+    split,
     strides_of,
 )
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
@@ -226,6 +228,60 @@ def test_elements_of_a_chunk_that_is_remembered(
     assert sent() == [4, 4_000_000]
 
 
+#: Selections of the chunk of 4 MB whose elements are far apart, with the bytes of each read.
+FAR: list[tuple[dict[str, Any], list[int]]] = [
+    ({"y": [0, 999], "x": 5}, [4, 4]),
+    ({"y": [999, 0, 999], "x": [7, 5]}, [12, 12]),
+    ({"y": slice(None, None, -500), "x": slice(3, 5)}, [8, 8]),
+    ({"y": [3, 4, 900], "x": [0, 9]}, [4040, 40]),
+    ({"y": xr.DataArray([999, 0, 1], dims="p"), "x": xr.DataArray([5, 5, 7], dims="p")}, [4, 4012]),
+    ({"y": xr.DataArray([999, 0], dims="p"), "x": slice(1, 3)}, [8, 8]),
+]
+
+
+@pytest.mark.parametrize(("selection", "sizes"), FAR)
+def test_elements_that_are_far_apart(
+    selection: dict[str, Any],
+    sizes: list[int],
+    square: tuple[xr.DataArray, Callable[[], list[int]]],
+) -> None:
+    """Each group of them is a request."""
+    v, sent = square
+    expected = xr.DataArray(np.arange(1e6, dtype="f4").reshape(1000, 1000), dims=("y", "x"))
+    np.testing.assert_array_equal(v.isel(selection).values, expected.isel(selection).values)
+    assert sorted(sent()) == sorted(sizes)
+
+
+def test_elements_that_are_far_apart_at_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same of files of this machine; of a chunk that is missing they are fill values."""
+    from nczarr_fsspec.stores.directory import DirectoryStore
+
+    values = np.arange(4e6, dtype="f4").reshape(2, 1000, 2000)
+    plain = {"compressor": None, "filters": None, "_FillValue": -1, "chunks": (1, 1000, 2000)}
+    to_nczarr(xr.Dataset({"v": (DIMS, values)}), tmp_path / "d", encoding={"v": plain})
+    (tmp_path / "d" / "v" / "1.0.0").unlink()
+    parts: list[tuple[str, slice]] = []
+    get: Callable[..., bytes | None] = DirectoryStore.get
+
+    def counted(
+        self: DirectoryStore, key: str, part: slice = ALL, most: int | None = None
+    ) -> bytes | None:
+        if key.startswith("v/") and key[2].isdigit():
+            parts.append((key, part))
+        return get(self, key, part, most)
+
+    monkeypatch.setattr(DirectoryStore, "get", counted)
+    found = read(str(tmp_path / "d"), {"y": [999, 3], "x": [1, 0]})
+    assert found[0].tolist() == [[1998001, 1998000], [6001, 6000]]
+    assert np.isnan(found[1]).all()
+    assert [part for key, part in parts if key == "v/0.0.0"] == [
+        slice(24000, 24008),
+        slice(7992000, 7992008),
+    ]
+
+
 class Zeros(RemoteStore):
     """Any key, of zeros; counts the requests in flight."""
 
@@ -293,11 +349,39 @@ def test_parts_begin_and_end_with_what_is_wanted(
         seen = numbers if plan.axes is None else numbers.transpose(plan.axes)
         taken = seen[task.source]
         low, high = int(taken.min()) * dtype.itemsize, (int(taken.max()) + 1) * dtype.itemsize
-        if points:  # the block from the least index to the greatest, along each dimension
-            assert part.start <= low
-            assert high <= part.stop <= chunk.nbytes
-        else:
-            assert (part.start, part.stop) == (low, high)
+        assert (part.start, part.stop) == (low, high)
+    expected = pointwise(values, key) if points else outer(values, key)
+    np.testing.assert_array_equal(plan.finish(result), expected)
+
+
+@given(
+    shape=st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple),
+    order=st.sampled_from(["C", "F"]),
+    far=st.integers(1, 60),
+    points=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=examples(200))
+def test_tasks_are_split_where_elements_are_far_apart(
+    shape: tuple[int, ...], order: Any, far: int, points: bool, data: st.DataObject
+) -> None:
+    """Nothing is lost, and no part goes over as many bytes that nobody wants."""
+    key = data.draw(point_keys(shape) if points else outer_keys(shape))
+    values = np.arange(math.prod(shape), dtype="i2").reshape(shape)
+    plan = (plan_points if points else plan_outer)(key, shape, shape)
+    result = np.zeros(plan.shape, "i2")
+    strides = strides_of(shape, order, 2, plan.axes)
+    stored = values.tobytes(order)
+    for task in plan.tasks():
+        with mock.patch("nczarr_xarray.chunks.part.FAR_APART", far):
+            tasks = split(task, strides, 2)
+        for one in tasks:
+            part = ChunkPart.of(one, strides, 2)
+            part.scatter(stored[part.start : part.stop], values.dtype, result)
+            seen = values if plan.axes is None else values.transpose(plan.axes)
+            taken = np.unique(np.frombuffer(stored, "i2").argsort()[seen[one.source]])
+            if not points:  # (of these, slices are not divided)
+                assert np.all(np.diff(taken) * 2 - 2 < far)
     expected = pointwise(values, key) if points else outer(values, key)
     np.testing.assert_array_equal(plan.finish(result), expected)
 
