@@ -11,11 +11,17 @@ recommends for remote stores, `PEERS_IN_FLIGHT`, on fsspec and on obstore. zarrs
 for each request, and as many threads as cores unless ``RAYON_NUM_THREADS`` says otherwise when it
 is loaded: it gets a process of its own, for that. tensorstore has no shuffle for Zarr 2; it reads
 the same values without, in rows of their own.
+
+Rows of a part have such values, too. HTTP does not list, so that each chunk has to be asked for, to
+learn that it is not there (one in 25 is). Lists of indices are orthogonal, and what they touch is
+asked for once. "One object" is one chunk of 41 MB without a codec: a range of it is enough.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import logging
 import multiprocessing
 import os
@@ -27,6 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 import zarr
 from data import codecs, field
@@ -35,11 +42,16 @@ from latency import NETWORK, PEERS_IN_FLIGHT, Server, least
 
 SIDE, CHUNK = 50, 64
 BUCKET, SHUFFLED, PLAIN = "bucket", "shuffled.zarr", "plain.zarr"
+SPARSE, ONE = "sparse.zarr", "one.zarr"
+#: Of the sparse array, the share of chunks that are there; the others are fill values.
+STORED = 25
 REGION = "us-east-1"
 FUSED = "zarr.core.codec_pipeline.FusedCodecPipeline"
 ZARRS = "zarrs.ZarrsCodecPipeline"
 
 Program = Callable[[], Any]
+#: What is read: nothing, for all, or a number or a list of indices for each dimension.
+Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,7 @@ class Place:
     endpoint: str
     name: str
     s3: bool
+    key: Key = ()
 
     @property
     def http_url(self) -> str:
@@ -61,7 +74,7 @@ class Place:
     def nczarr(self) -> Any:
         url = f"{self.http_url}#mode=s3" if self.s3 else self.http_url
         options: dict[str, Any] = {"storage_options": {"anon": True}} if self.s3 else {}
-        return read(url, engine="nczarr", **options)
+        return self.read(url, engine="nczarr", **options)
 
     def fsspec(self, in_flight: int | None = None) -> Any:
         """Engine zarr, which makes a filesystem of fsspec from a URL.
@@ -78,7 +91,7 @@ class Place:
         elif in_flight:
             options |= {"get_client": unlimited}
         with settings(in_flight):
-            return read(self.fsspec_url, engine="zarr", storage_options=options)
+            return self.read(self.fsspec_url, engine="zarr", storage_options=options)
 
     def obstore(self, pipeline: str | None = None) -> Any:
         """Engine zarr on zarr's ObjectStore; obstore itself does not limit its requests."""
@@ -98,7 +111,7 @@ class Place:
         else:
             store = HTTPStore.from_url(self.http_url, client_options=client)
         with settings(PEERS_IN_FLIGHT, pipeline):
-            return read(zarr.storage.ObjectStore(store, read_only=True), engine="zarr")
+            return self.read(zarr.storage.ObjectStore(store, read_only=True), engine="zarr")
 
     def zarrs(self) -> Any:
         """The same with zarrs' pipeline; must run where `RAYON_NUM_THREADS` is set."""
@@ -124,7 +137,11 @@ class Place:
         array = tensorstore.open(
             spec, context=tensorstore.Context(context), open=True, read=True
         ).result()
-        return array.read().result()
+        return array.oindex[self.key or ...].read().result()
+
+    def read(self, target: Any, **options: Any) -> Any:
+        with xr.open_dataset(target, consolidated=True, cache=False, **options) as ds:
+            return ds["v"][self.key].values
 
 
 def run(options: Options) -> dict[str, Row]:
@@ -137,23 +154,38 @@ def run(options: Options) -> dict[str, Row]:
         Server(Path(name)) as server,
         many_threads() as process,
     ):
-        for s3 in (False, True):
-            for dataset in (SHUFFLED, PLAIN):
-                row = f"{side * side:,} chunks over {'S3' if s3 else 'HTTP'}"
-                row += ", no shuffle" if dataset == PLAIN else ""
-                if not options.wants(row):
-                    continue
-                tree = write(Path(name), dataset, side)
-                server.control("set", **NETWORK.settings())
-                found = programs(Place(server.url("").rstrip("/"), dataset, s3), process)
-                work = Work(
-                    row,
-                    {**{k: counted(server, k, v) for k, v in found.items()}, LIMIT: limit(tree)},
-                    (Goal(LIMIT, 1 / 1.4), Goal("best peer", 1.5)) if dataset == SHUFFLED else (),
-                    side * side * CHUNK * CHUNK * 4 / 1e6,
-                )
-                rows[row] = measure(work, options.repeat)
+        for row, (dataset, s3, key) in cases(side).items():
+            if not options.wants(row):
+                continue
+            tree = write(Path(name), dataset, side)
+            server.control("set", **NETWORK.settings())
+            found = programs(Place(server.url("").rstrip("/"), dataset, s3, key), process)
+            work = Work(
+                row,
+                {**{k: counted(server, k, v) for k, v in found.items()}, LIMIT: limit(tree, key)},
+                (Goal(LIMIT, 1 / 1.4), Goal("best peer", 1.5)) if dataset == SHUFFLED else (),
+                side * side * CHUNK * CHUNK * 4 / 1e6,
+                right=lambda found, expected: np.array_equal(found, expected, equal_nan=True),
+            )
+            rows[row] = measure(work, options.repeat)
     return rows
+
+
+def cases(side: int) -> dict[str, tuple[str, bool, Key]]:
+    """The rows: what is read, whether from S3, and which part."""
+    found: dict[str, tuple[str, bool, Key]] = {}
+    for s3 in (False, True):
+        row = f"{side * side:,} chunks over {'S3' if s3 else 'HTTP'}"
+        found |= {row: (SHUFFLED, s3, ()), f"{row}, no shuffle": (PLAIN, s3, ())}
+    generator = np.random.default_rng(2)
+    rows, columns = (generator.choice(side * CHUNK, 20, replace=False).tolist() for _ in range(2))
+    return {
+        **found,
+        f"{side * side:,} chunks over HTTP, 1 in {STORED} stored": (SPARSE, False, ()),
+        "20 x 20 elements by lists, HTTP": (PLAIN, False, (rows, columns)),
+        "20 x 20 elements by lists of one object, HTTP": (ONE, False, (rows, columns)),
+        "one element of one object, HTTP": (ONE, False, (17, 33)),
+    }
 
 
 def programs(place: Place, process: Executor) -> dict[str, Program]:
@@ -201,25 +233,33 @@ def done(program: Program, wanted: bool) -> Any:
     return result if wanted else None
 
 
-def read(target: Any, **options: Any) -> Any:
-    with xr.open_dataset(target, consolidated=True, cache=False, **options) as ds:
-        return ds["v"].values
-
-
 def write(folder: Path, name: str, side: int) -> Path:
     tree = folder / BUCKET / name
     if not tree.exists():
-        ds = xr.Dataset({"v": (("y", "x"), field((side * CHUNK, side * CHUNK)))})
-        codec = codecs()["shuffled zlib" if name == SHUFFLED else "zlib"]
-        encoding = {"chunks": (CHUNK, CHUNK), **codec.zarr}
+        values = field((side * CHUNK, side * CHUNK))
+        if name == SPARSE:
+            chunk = np.add.outer(*[np.arange(side * CHUNK) // CHUNK] * 2)
+            values[chunk % STORED != 0] = np.nan
+        ds = xr.Dataset({"v": (("y", "x"), values)})
+        codec = codecs()[{SHUFFLED: "shuffled zlib", ONE: "none"}.get(name, "zlib")]
+        chunks = values.shape if name == ONE else (CHUNK, CHUNK)
+        encoding = {"chunks": chunks, **codec.zarr}
         ds.to_zarr(tree, zarr_format=2, encoding={"v": encoding}, consolidated=True)
     return tree
 
 
-def limit(tree: Path) -> float:
-    chunks = [file for file in (tree / "v").iterdir() if not file.name.startswith(".")]
-    files = [tree / ".zmetadata", *chunks]
-    return least((1, len(chunks)), sum(file.stat().st_size for file in files))
+def limit(tree: Path, key: Key) -> float:
+    metadata = (tree / ".zmetadata").stat().st_size
+    if tree.name == ONE:  # four bytes of each element, or of each row from the first to the last
+        rows, columns = key
+        lists = isinstance(rows, list)
+        count, span = (len(rows), max(columns) - min(columns) + 1) if lists else (1, 1)
+        return least((1, count), metadata + 4 * count * span)
+    numbers = [sorted({i // CHUNK for i in index}) for index in key]
+    grid = json.loads((tree / "v" / ".zarray").read_text())["shape"]
+    axes = numbers or [range(length // CHUNK) for length in grid]
+    asked = [tree / "v" / f"{i}.{j}" for i, j in itertools.product(*axes)]
+    return least((1, len(asked)), metadata + sum(f.stat().st_size for f in asked if f.exists()))
 
 
 def counted(server: Server, name: str, program: Program) -> Program:
