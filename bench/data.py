@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import netCDF4
 import numpy as np
 import xarray as xr
 
@@ -70,11 +71,18 @@ def field(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A variable "v" of float32; one chunk of the whole array is contiguous in a netCDF-4 file."""
+    """A variable "v" of float32; one chunk of the whole array is contiguous in a netCDF-4 file.
+
+    Attributes
+    ----------
+    every
+        One chunk in so many is stored; the others are fill values, 0.
+    """
 
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
     codec: str = "shuffled zlib"
+    every: int = 1
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -86,16 +94,41 @@ class Array:
 
     def write(self, folder: Path) -> Stored:
         """Write both formats, and let the disk have them before anything is measured."""
-        ds = xr.Dataset({"v": (self.dims, field(self.shape))})
+        ds = xr.Dataset({"v": (self.dims, self.values())})
         codec = codecs()[self.codec]
         stored = Stored(self, folder / "v.zarr", folder / "v.nc")
-        encoding = {"v": {"chunks": self.chunks, **codec.zarr}}
+        fill = {"_FillValue": 0} if self.every > 1 else {}
+        encoding = {"v": {"chunks": self.chunks, **fill, **codec.zarr}}
         ds.to_zarr(stored.tree, zarr_format=2, encoding=encoding, consolidated=False)
         layout = {"contiguous": True} if self.contiguous else {"chunksizes": self.chunks}
         encoding = {"v": {**layout, "_FillValue": None, **codec.netcdf}}
-        ds.to_netcdf(stored.file, engine="netcdf4", encoding=encoding)
+        if self.every > 1:
+            self._write_file(stored.file, ds["v"].values, {**layout, **codec.netcdf})
+        else:
+            ds.to_netcdf(stored.file, engine="netcdf4", encoding=encoding)
         os.sync()
         return stored
+
+    def values(self) -> np.ndarray[Any, Any]:
+        values = field(self.shape)
+        if self.every > 1:
+            numbers = [np.arange(n) // c for n, c in zip(self.shape, self.chunks, strict=True)]
+            values[sum(np.ix_(*numbers)) % self.every != 0] = 0
+        return values
+
+    def _write_file(self, path: Path, values: np.ndarray[Any, Any], layout: dict[str, Any]) -> None:
+        """Write the chunks that are not fill values, which xarray would not leave out."""
+        with netCDF4.Dataset(path, "w") as file:
+            for name, length in zip(self.dims, self.shape, strict=True):
+                file.createDimension(name, length)
+            v = file.createVariable("v", DTYPE, self.dims, fill_value=0, **layout)
+            v.set_auto_maskandscale(False)
+            grid = [-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True)]
+            for position in np.ndindex(*grid):
+                if sum(position) % self.every == 0:
+                    pairs = zip(position, self.chunks, strict=True)
+                    where = tuple(slice(i * c, (i + 1) * c) for i, c in pairs)
+                    v[where] = values[where]
 
 
 @dataclass(frozen=True, slots=True)

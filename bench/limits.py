@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from data import DTYPE, Array, Stored, codecs
-from programs import Key, pointwise
+from programs import Key, listed, pointwise
 
 Numbers: TypeAlias = np.ndarray[Any, Any]
 #: Takes what is stored, room for the chunk, and how many bytes from its begin are wanted.
@@ -38,18 +38,32 @@ def limit(stored: Stored, keys: tuple[Key, ...]) -> Callable[[], Any]:
     array = stored.array
     if array.contiguous:
         path = stored.chunk((0,) * len(array.shape))
-        return lambda: [np.fromfile(path, DTYPE).reshape(array.shape)]
+        if all(index == slice(None) for key in keys for index in key):
+            return lambda: [np.fromfile(path, DTYPE).reshape(array.shape)]
+        return lambda: [_mapped(np.memmap(path, DTYPE, "r", shape=array.shape), k) for k in keys]
+    if any(map(listed, keys)):
+        (key,) = keys
+        shape = tuple(len(index) for index in key)
+        few = limit(stored, (tuple(n.ravel() for n in np.meshgrid(*key, indexing="ij")),))
+        return lambda: [few()[0].reshape(shape)]
     if len(keys) > 1:
         whole = limit(stored, ((slice(None),) * len(array.shape),))
         return lambda: whole()[0]
     [key] = keys
     nbytes = math.prod(array.chunks) * DTYPE.itemsize
-    batches = [b for b in BATCHES if b == 1 or (b * nbytes <= BATCH_BYTES and not pointwise(key))]
+    alone = pointwise(key) or array.every > 1
+    batches = [b for b in BATCHES if b == 1 or (b * nbytes <= BATCH_BYTES and not alone)]
     threads = sorted({1, len(os.sched_getaffinity(0))})
     choices = itertools.product(batches, decoders(array.codec), threads)
     arrangements = [Arrangement(stored, key, *choice) for choice in choices]
     few = sorted(arrangements, key=_seconds)[:4]
     return min(few, key=lambda one: min(_seconds(one) for _ in range(2)))
+
+
+def _mapped(stored: Numbers, key: Key) -> Numbers:
+    axes = [index if isinstance(index, list) else [index] for index in key]
+    numbers = tuple(i for i, index in enumerate(key) if not isinstance(index, list))
+    return stored[np.ix_(*axes)].squeeze(numbers)
 
 
 def _seconds(work: Callable[[], Any]) -> float:
@@ -130,6 +144,7 @@ class Arrangement:
         self.shuffled = codecs()[self.array.codec].shuffled
         self.nbytes = math.prod(self.array.chunks) * DTYPE.itemsize
         self.parts = list(_points(stored, key) if pointwise(key) else _rows(stored, key, batch))
+        self.allocate = np.empty if stored.array.every == 1 else np.zeros
         if pointwise(key):
             self.shape: tuple[int, ...] = key[0].shape
         else:
@@ -142,7 +157,7 @@ class Arrangement:
         return ThreadPoolExecutor(self.threads - 1)
 
     def __call__(self) -> Any:
-        result = np.empty(self.shape, DTYPE)
+        result = self.allocate(self.shape, DTYPE)
         todo = iter(self.parts)  # threads may share the iterator of a list
         helpers = [self.pool.submit(self._work, todo, result) for _ in range(self.threads - 1)]
         self._work(todo, result)
@@ -231,6 +246,8 @@ def _rows(stored: Stored, key: Key, batch: int) -> Iterator[Part]:
     for choice in itertools.product(*spans[:along], batches, *spans[along + 1 :]):
         several = choice[along]
         ones = [*choice[:along], several[0], *choice[along + 1 :]]
+        if sum(span.number for span in ones) % array.every:
+            continue  # it is not stored, and alone
         files = []
         for span in several:
             position = [one.number for one in ones]

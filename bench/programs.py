@@ -12,8 +12,9 @@ between two turns (``cache=False``). Settings are the documented ones that are b
   It hands to zarr what it cannot do (unless ``strict``), as it does for its users.
 - netcdf4: the HDF5 chunk cache is 64 MiB a variable unless set (``netCDF4.get_chunk_cache``), more
   than one read needs twice of anything here.
-  Points and every n-th element: it reads everything and picks, as HDF5 is many times slower at
-  selecting them (1,000 points: 11 s). zarrs picks every n-th likewise, which it hands to zarr.
+  Points, lists and every n-th element: it reads everything and picks, as HDF5 is many times slower
+  at selecting them (1,000 points: 11 s). zarrs picks lists and every n-th likewise, which it hands
+  to zarr.
 - tensorstore: ``data_copy_concurrency`` is the number of processors unless set; a ``cache_pool``
   (0 bytes unless set) only where reads repeat; ``file_io_mode`` is ``memmap`` for chunks of
   `MAPPED` bytes or more, both as in its pages on the context and on the file driver.
@@ -31,7 +32,7 @@ import xarray as xr
 from data import DTYPE, Stored, codecs
 from harness import OURS
 
-#: What is read, by dimension: slices and numbers, or as many arrays of indices: points.
+#: What is read, by dimension: slices, numbers and lists, or as many arrays of indices: points.
 Key: TypeAlias = tuple[Any, ...]
 
 PIPELINES = {
@@ -45,7 +46,7 @@ MAPPED = 1 << 20
 def programs(stored: Stored, keys: tuple[Key, ...]) -> dict[str, Callable[[], Any]]:
     """By name: what opens an array, reads `keys` one after another, and returns their list."""
     tree, file = str(stored.tree), str(stored.file)
-    sparse = any(pointwise(key) for key in keys)
+    sparse = any(pointwise(key) or listed(key) for key in keys)
     strided = any(isinstance(i, slice) and i.step not in {None, 1} for key in keys for i in key)
     found: dict[str, Callable[[], Any]] = {
         OURS: partial(_by_xarray, OURS, tree, keys),
@@ -53,7 +54,7 @@ def programs(stored: Stored, keys: tuple[Key, ...]) -> dict[str, Callable[[], An
         "zarr": partial(_by_xarray, "zarr", tree, keys, consolidated=False),
     }
     for name, pipeline in PIPELINES.items():
-        whole = strided and "zarrs" in name
+        whole = (strided or any(map(listed, keys))) and "zarrs" in name
         found[name] = partial(_by_pipeline, pipeline, tree, keys, whole=whole)
     found["netcdf4"] = partial(_by_xarray, "netcdf4", file, keys, whole=strided or sparse)
     if not codecs()[stored.array.codec].shuffled:
@@ -64,6 +65,11 @@ def programs(stored: Stored, keys: tuple[Key, ...]) -> dict[str, Callable[[], An
 def pointwise(key: Key) -> bool:
     """Whether a key has indices of points."""
     return any(isinstance(index, np.ndarray) for index in key)
+
+
+def listed(key: Key) -> bool:
+    """Whether a key has lists of indices, which are orthogonal."""
+    return any(isinstance(index, list) for index in key)
 
 
 def _by_xarray(
@@ -101,4 +107,6 @@ def _by_tensorstore(stored: Stored, keys: tuple[Key, ...]) -> Any:
     spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{stored.tree}/v"}}
     context = tensorstore.Context(context)
     store = tensorstore.open(spec, context=context, open=True, read=True).result()
-    return [(store.vindex[key] if pointwise(key) else store[key]).read().result() for key in keys]
+    return [
+        (store.vindex[key] if pointwise(key) else store.oindex[key]).read().result() for key in keys
+    ]

@@ -43,13 +43,19 @@ def cases(scale: float) -> list[Case]:
     tens = Array((max(20, round(100 * scale) // 10 * 10), 512, 512), (10, 256, 256))
     generator = np.random.default_rng(1)
     points = tuple(generator.integers(0, side, 1000) for _ in range(2))
+    lists = tuple(generator.choice(side, 100, replace=False).tolist() for _ in range(2))
+    few = tuple(generator.choice(length, 10, replace=False).tolist() for length in big[0])
+    sparse, whole = Array(*small, every=100), Array(big[0], big[0], "none")
     best, twice = (Goal("best peer", 1),), (Goal("best peer", 2),)
     return [
         Case("small chunks, shuffled zlib", one, (*twice, Goal("zarr", 6))),
         Case("every 7th of small chunks", one, twice, ((slice(None, None, 7),) * 2,)),
         Case("one row of small chunks", one, (), ((100, ALL),)),
         Case("1,000 points, small chunks", one, (), (points,)),
+        Case("100 x 100 elements by lists, small chunks", one, (), (lists,)),
         Case("one element", one, (), ((17, 33),)),
+        Case("small chunks, 1 in 100 stored", sparse),
+        Case("one row of small chunks, 1 in 100 stored", sparse, (), ((100, ALL),)),
         Case("one step of small chunks", maps, twice, ((min(17, maps.shape[0] - 1), ALL, ALL),)),
         Case("small chunks, zlib", Array(*small, "zlib")),
         Case("big chunks, shuffled zlib", many, (Goal("best peer", 1.8), Goal(LIMIT, 0.8))),
@@ -60,7 +66,9 @@ def cases(scale: float) -> list[Case]:
             (),
             tuple((t, ALL, ALL) for t in range(tens.shape[0])),
         ),
-        Case("contiguous", Array(big[0], big[0], "none"), (Goal(LIMIT, 0.8),)),
+        Case("contiguous", whole, (Goal(LIMIT, 0.8),)),
+        Case("one element, contiguous", whole, (), ((min(17, steps - 1), 33, 44),)),
+        Case("10 x 10 x 10 elements by lists, contiguous", whole, (), (few,)),
         Case("small chunks, uncompressed", Array(*small, "none")),
         Case("big chunks, uncompressed", Array(*big, "none")),
         Case("small chunks, zstd", Array(*small, "zstd"), best),
