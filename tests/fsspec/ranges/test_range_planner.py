@@ -395,6 +395,100 @@ def test_a_server_that_ceases_to_take_several_ranges() -> None:
     assert source.most_busy <= 8
 
 
+# small reads
+
+SMALL = [np.arange(number * 5000, number * 5000 + 3000, 1000) for number in range(40)]
+
+
+async def small_reads(reader: RangeReader, receives: Sequence[Any]) -> list[Any]:
+    reads = (
+        reader.read_data(starts, starts + 900, receive)
+        for starts, receive in zip(SMALL, receives, strict=True)
+    )
+    return await asyncio.gather(*reads, return_exceptions=True)
+
+
+def collectors() -> list[Collector]:
+    return [Collector(starts, starts + 900) for starts in SMALL]
+
+
+@pytest.mark.parametrize("failing", [None, 0])
+def test_small_reads_of_one_turn_go_out_together(failing: int | None) -> None:
+    """Where a request fails, each tries alone what it has not got, and each piece comes once."""
+
+    async def fault(number: int) -> None:
+        if number == failing:
+            raise StoreError("memory://file", "the line is cut")
+
+    source, receives = VirtualBytes(FILE, Limits(64, 100), head=0, fault=fault), collectors()
+
+    async def main() -> RangeReader:
+        reader = RangeReader(source)
+        assert await small_reads(reader, receives) == [None] * len(SMALL)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return reader
+
+    reader, _ = run(main())
+    assert all(sorted(one.got) == [0, 1, 2] for one in receives)
+    assert failing is not None or len(source.requests) <= 4
+    assert reader._held.used == reader._window.used == reader._requests.used == 0
+
+
+def test_an_error_in_a_small_read_is_its_own() -> None:
+    source, receives = VirtualBytes(FILE, Limits(64, 100), head=0), collectors()
+
+    async def damaged(numbers: Any, views: list[memoryview]) -> None:
+        await asyncio.sleep(0.001)
+        raise FormatError("v", "is damaged")
+
+    async def main() -> RangeReader:
+        reader = RangeReader(source)
+        found = await small_reads(reader, [*receives[:7], damaged, *receives[8:]])
+        assert [number for number, one in enumerate(found) if one is not None] == [7]
+        assert isinstance(found[7], FormatError)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return reader
+
+    reader, _ = run(main())
+    assert all(sorted(one.got) == [0, 1, 2] for one in [*receives[:7], *receives[8:]])
+    assert reader._held.used == reader._window.used == reader._requests.used == 0
+
+
+@pytest.mark.parametrize("given_up", [[3], range(40)])
+@pytest.mark.parametrize("after", [0, 0.001, 0.11, 0.2])
+def test_small_reads_that_are_given_up(given_up: Sequence[int], after: float) -> None:
+    """The others go on; nothing is left running when all are given up."""
+    source, receives = VirtualBytes(FILE, Limits(64, 100), head=0), collectors()
+
+    def slowly(receive: Collector) -> Any:
+        async def received(numbers: Any, views: list[memoryview]) -> None:
+            await asyncio.sleep(0.2)
+            await receive(numbers, views)
+
+        return received
+
+    async def main() -> RangeReader:
+        reader = RangeReader(source)
+        tasks = [
+            asyncio.ensure_future(reader.read_data(starts, starts + 900, slowly(receive)))
+            for starts, receive in zip(SMALL, receives, strict=True)
+        ]
+        await asyncio.sleep(after)
+        for number in given_up:
+            tasks[number].cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        cancelled = [n for n, one in enumerate(found) if isinstance(one, asyncio.CancelledError)]
+        assert cancelled == list(given_up)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return reader
+
+    reader, _ = run(main())
+    others = [one for number, one in enumerate(receives) if number not in given_up]
+    assert all(sorted(one.got) == [0, 1, 2] for one in others)
+    assert reader._held.used == reader._window.used == reader._requests.used == 0
+    assert source.busy == 0
+
+
 # metadata
 
 
@@ -457,7 +551,7 @@ def test_bytes_on_their_way_are_waited_for() -> None:
         max_size=12,
     ),
     st.sampled_from([1, 5]),
-    st.sampled_from([1 << 28, 30_000]),
+    st.sampled_from([1 << 28, 54_000]),  # of which one round wants no more
     st.sampled_from([None, 2, 5]),
 )
 @settings(max_examples=examples(150), deadline=None)

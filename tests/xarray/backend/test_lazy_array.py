@@ -150,6 +150,13 @@ def test_nothing_is_read_that_nobody_asked_for(server: Server) -> None:
         assert keys(server, since) == {f"v{i}/0.0" for i in range(6)}
 
 
+def test_small_variables_of_a_file_come_with_few_requests(server: Server) -> None:
+    with opened(server, "nc") as ds:
+        since = len(server.requests)
+        xr.testing.assert_identical(ds.load(), made())
+        assert len(server.requests) - since <= COUNT / 4
+
+
 def test_how_much_is_read_together_is_bounded(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
