@@ -266,13 +266,16 @@ class RangeReader:
 
         async def receive(numbers: Integers, views: list[memoryview]) -> None:
             owners = np.searchsorted(first, numbers, side="right") - 1
+            order = np.argsort(owners, kind="stable")
+            each = np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)
             await asyncio.gather(
                 *(
                     members[owner].hand_over(
                         numbers[own] - first[owner], [views[i] for i in own.tolist()]
                     )
-                    for owner in np.unique(owners).tolist()
-                    for own in [np.flatnonzero(owners == owner)]
+                    for own in each
+                    if len(own)
+                    for owner in [int(owners[own[0]])]
                 )
             )
 

@@ -137,18 +137,33 @@ def split(task: ChunkTask, strides: Sequence[int], itemsize: int) -> list[ChunkT
     axes: list[list[tuple[Part, Part]]] = [[] for _ in strides]
     # where elements of one dimension are far apart, so are those of the dimensions around it
     for axis in sorted(range(len(strides)), key=strides.__getitem__):
-        source, target = (_numbers(parts[axis]) for parts in (task.source, task.target))
-        order = np.argsort(source, kind="stable")
-        source, target = source[order], target[order]
-        far = np.diff(source) * strides[axis] - block >= FAR_APART
-        for members in np.split(np.arange(len(source)), np.flatnonzero(far) + 1):
-            axes[axis].append((as_slice(source[members]), as_slice(target[members])))
+        axes[axis] = _divided(task.source[axis], task.target[axis], strides[axis], block)
         block += max(_length(part) - 1 for part, _ in axes[axis]) * strides[axis]
     if all(len(axis) == 1 for axis in axes):
         return [task]
     return [
         ChunkTask(task.position, as_indexer(source), as_indexer(target))
         for source, target in (zip(*parts, strict=True) for parts in itertools.product(*axes))
+    ]
+
+
+def _divided(source: Part, target: Part, stride: int, block: int) -> list[tuple[Part, Part]]:
+    """Divide positions of one dimension, and their places in the result, where they are far apart.
+
+    Parameters
+    ----------
+    block
+        Bytes of what is wanted at each position.
+    """
+    if isinstance(source, slice) and (source.step or 1) * stride - block < FAR_APART:
+        return [(source, target)]  # of any length
+    numbers, places = _numbers(source), _numbers(target)
+    order = np.argsort(numbers, kind="stable")
+    numbers, places = numbers[order], places[order]
+    far = np.diff(numbers) * stride - block >= FAR_APART
+    return [
+        (as_slice(numbers[members]), as_slice(places[members]))
+        for members in np.split(np.arange(len(numbers)), np.flatnonzero(far) + 1)
     ]
 
 

@@ -51,3 +51,16 @@ def test_what_numcodecs_shuffled(dtype: str) -> None:
     plain = np.empty(values.nbytes, np.uint8)
     unshuffle_into([codec.encode(row) for row in values], values.itemsize, plain)
     assert np.array_equal(plain.view(dtype), values.ravel())
+
+
+@pytest.mark.parametrize("tile", [1, 7, 64, 1000])
+@pytest.mark.parametrize(("size", "count", "rest"), [(4, 1000, 3), (3, 700, 0), (8, 16, 5)])
+def test_any_tile(
+    monkeypatch: pytest.MonkeyPatch, tile: int, size: int, count: int, rest: int
+) -> None:
+    monkeypatch.setattr(shuffle, "_TILE", tile)
+    for chunks in (1, 3):
+        length = size * count + rest
+        plain = np.random.default_rng(0).integers(0, 256, chunks * length, np.uint8).tobytes()
+        parts = [shuffled(plain[at : at + length], size) for at in range(0, len(plain), length)]
+        assert unshuffle(parts, size).tobytes() == plain
