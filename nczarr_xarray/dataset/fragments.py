@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import warnings
@@ -21,6 +22,7 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
     caller_level,
 )
+from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
 from nczarr_xarray.dataset.alike_files import AlikeFiles
@@ -38,6 +40,8 @@ V = TypeVar("V")
 
 #: Fragments whose metadata are remembered, for one aggregation.
 _REMEMBERED = 2048
+#: What is remembered takes this part of what may be under way, if that is limited.
+_EIGHTH = 8
 #: A name in a folder that means nothing but itself.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+\-]*")
 #: Threads that read other fragments behind a network, such as trees.
@@ -61,7 +65,14 @@ class FragmentDatasets:
         What addresses mean, and which ones may be opened.
     depth
         How many aggregations the master is in.
+
+    Attributes
+    ----------
+    under_way
+        As of `nczarr_xarray.model.FragmentOpener`.
     """
+
+    under_way: int | None = None
 
     def __init__(
         self, own: Callable[[str], Opening], other: Opener, policy: AddressPolicy, depth: int
@@ -125,8 +136,15 @@ class FragmentDatasets:
         """Remember what was opened."""
         with self._lock:
             self._known[place.address, place.name, entire] = found
-            while len(self._known) > _REMEMBERED:
+            while len(self._known) > self._remembered:
                 self._known.popitem(last=False)
+
+    @property
+    def _remembered(self) -> int:
+        """How many fragments are remembered: of each remote file, the first bytes are held."""
+        if self.under_way is None:
+            return _REMEMBERED
+        return max(1, min(_REMEMBERED, self.under_way // (_EIGHTH * HEAD_BYTES)))
 
     def find(self, place: FragmentPlace, *, entire: bool) -> RemoteFile | None:
         """Find a fragment that is in a remote file; None for all others.
@@ -270,8 +288,24 @@ class FragmentReader:
                 else:
                     self._read_part(result, part, points=points)
         if far:
-            _in_threads(partial(self._read_part, result, points=points), far)
+            most = self._datasets.under_way
+            count = AT_ONCE if most is None else most // max(1, *map(self.cost, far))
+            read = partial(self._read_part, result, points=points)
+            _in_threads(read, far, min(AT_ONCE, max(1, count)))
         return plan.finish(result)
+
+    def cost(self, part: Part) -> int:
+        """Return how many bytes a part takes at most while it is read.
+
+        What comes is not more than the fragment; values are read, and then made those of the
+        aggregation.
+        """
+        itemsize = self._array.dtype.itemsize
+        wanted = math.prod(
+            len(range(*index.indices(length))) if isinstance(index, slice) else np.size(index)
+            for index, length in zip(part.key, part.shape, strict=True)
+        )
+        return (math.prod(part.shape) + 2 * wanted) * itemsize
 
     def _place(self, part: Part) -> FragmentPlace:
         """Return where a fragment is, or the first of the places where it may be."""
@@ -314,7 +348,8 @@ class FragmentReader:
         #: by number: all bytes of small files that are alike, which are read together
         whole: dict[int, bytes] = {}
         read = partial(self._read_on_loop, result, whole, points=points)
-        with RemoteParts(read, partial(self._read_whole, result, whole, points=points)) as remote:
+        others = partial(self._read_whole, result, whole, points=points)
+        with RemoteParts(read, others, self._datasets.under_way, self.cost) as remote:
             for part in parts:
                 place = self._place(part)
                 try:
@@ -443,9 +478,9 @@ class FragmentReader:
         return type(error)(error.object, reason)
 
 
-def _in_threads(read: Callable[[Part], None], parts: list[Part]) -> None:
+def _in_threads(read: Callable[[Part], None], parts: list[Part], count: int) -> None:
     """Read parts in threads that wait; the first error ends what has not begun, and is raised."""
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="nczarr-fragment") as pool:
+    with ThreadPoolExecutor(count, thread_name_prefix="nczarr-fragment") as pool:
         waiting = [pool.submit(read, part) for part in parts]
         try:
             for one in waiting:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.keystore import OnLoop
+from nczarr_fsspec.transport.budget import Budget
 from nczarr_xarray.chunks.threads import in_pool
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.dataset.fragment_opener import Opening, RemoteFile
@@ -32,16 +33,24 @@ class RemoteParts:
     read_others
         Reads some of those parts for which it could not, in a thread that may wait; returns the
         rest.
+    most
+        Bytes that parts which are read at a time may take; None if only their number is limited.
+    cost
+        Says how many one takes at most, if they are limited.
     """
 
     def __init__(
         self,
         read: Callable[[Part, Opening | RemoteFile], Coroutine[Any, Any, bool]],
         read_others: Callable[[list[Part]], list[Part]],
+        most: int | None = None,
+        cost: Callable[[Part], int] | None = None,
     ) -> None:
         self._read = read
         self._read_others = read_others
         self._gate = asyncio.Semaphore(AT_A_TIME)
+        self._budget = None if most is None or cost is None else Budget(most)
+        self._cost = cost
         self._next: list[tuple[Part, Opening | RemoteFile]] = []
         self._coming: list[Future[None]] = []
         self._left: list[Part] = []
@@ -76,7 +85,14 @@ class RemoteParts:
 
     async def _read_one(self, part: Part, found: Opening | RemoteFile) -> bool:
         async with self._gate:
-            return await self._read(part, found)
+            if self._budget is None or self._cost is None:
+                return await self._read(part, found)
+            cost = self._cost(part)
+            await self._budget.take(cost)
+            try:
+                return await self._read(part, found)
+            finally:
+                self._budget.give(cost)
 
     def __enter__(self) -> Self:
         return self

@@ -89,6 +89,13 @@ class DerivedArray(Array):
         raise NotImplementedError
 
 
+def stored_array(array: Array | None) -> Array | None:
+    """Return the array whose data are stored, of which others may be derived."""
+    while isinstance(array, DerivedArray):
+        array = array.base
+    return array
+
+
 @dataclass(frozen=True, slots=True)
 class WindowArray(DerivedArray):
     """A part of another variable.

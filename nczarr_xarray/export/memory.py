@@ -13,12 +13,20 @@ from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.chunks.sources import LEAST_IN_FLIGHT
 from nczarr_xarray.dataset.file import loop_of
 from nczarr_xarray.export.chunk_writer import ChunkWriter
-from nczarr_xarray.export.stored_source import StoredSource
+from nczarr_xarray.export.derived import stored_array
+from nczarr_xarray.export.stored_source import StoredSource, chunk_lengths
+from nczarr_xarray.formats.zarr3.array import ZarrArray
+from nczarr_xarray.model import FragmentArray
 
 #: Bytes that the program takes without data: Python with its packages, metadata, caches.
 PROGRAM_BYTES = 256_000_000
 #: Copies of a chunk that a processor has while it decodes or encodes it.
 COPIES = 3
+#: What zarr-python may have of a chunk at a time: as it is stored, while it is decoded, as its
+#: shard has it, and in the selection.
+_COPIES_OF_ZARR = 4
+#: How many times the bytes of a fragment it takes to read it: see `FragmentReader.cost`.
+_COPIES_OF_FRAGMENT = 3
 
 
 def share(memory: int, workers: int) -> int:
@@ -60,7 +68,7 @@ def room(
     """Return the bytes that a part may have: one is read or written while its chunks are coded.
 
     Fewer chunks come from a remote store, and are sent to one, at a time than could be, where
-    they take too much.
+    they take too much. So do fragments, and what zarr-python reads.
 
     Parameters
     ----------
@@ -83,35 +91,76 @@ def room(
         writer.in_flight = min(writer.in_flight, max(2 * new, free // (2 * max(1, COPIES))))
         coded = COPIES * (processors() * old + writer.in_flight)
     coded += _coming(source, old, free)
-    least = PROGRAM_BYTES + coded + 2 * max(old, new)
+    least = PROGRAM_BYTES + coded + 2 * max(_part_bytes(source), new)
     _check(source, chunk_shape, memory, least)
     return (free - coded) // 2
 
 
 def _coming(source: StoredSource, chunk: int, free: int) -> int:
-    """Return the bytes that are on their way from a remote source, which are limited here."""
-    store = source.reader.store
+    """Return the bytes that are on their way from a source, which are limited here."""
+    store, array = source.reader.store, stored_array(source.reader.array)
+    if isinstance(array, FragmentArray):
+        most = max(1, free // 4)
+        if array.opener is not None:
+            own = array.opener.under_way
+            most = array.opener.under_way = most if own is None else min(own, most)
+        return max(_COPIES_OF_FRAGMENT * chunk, most)
+    if isinstance(array, ZarrArray):
+        derived = array is not source.reader.array
+        # of what is derived, a box of as many positions as a chunk has may touch more chunks
+        each = max(1, _COPIES_OF_ZARR * chunk * (2**source.ndim if derived else 1))
+        count = max(1, free // 4 // each)
+        shard = 1 if derived else _chunks_of_object(array)
+        # the index of a shard is read again for each read of its chunks
+        many = count >= shard > 1
+        source.together = (array.object_shape, count // shard) if many else (source.grid, count)
+        return each * count
     if isinstance(store, RemoteStore):
         store.in_flight_bytes = max(1, min(store.in_flight_bytes, free // 4))
         return max(LEAST_IN_FLIGHT * chunk, store.in_flight_bytes)
-    return 0 if loop_of(store) is None else HELD_BYTES
+    if loop_of(store) is None:
+        return 0
+    whole = math.prod(-(-n // c) for n, c in zip(source.shape, source.grid, strict=True)) * chunk
+    return HELD_BYTES if source.reader.dtype.hasobject else min(HELD_BYTES, max(chunk, whole))
+
+
+def _chunks_of_object(array: ZarrArray) -> int:
+    lengths = zip(array.object_shape, array.chunk_shape, strict=True)
+    return math.prod(-(-whole // chunk) for whole, chunk in lengths)
 
 
 def _chunk_bytes(source: StoredSource, chunk_shape: Sequence[int]) -> tuple[int, int]:
     """Return the bytes of a chunk, and of one of the copy."""
+    array = stored_array(source.reader.array)
+    if isinstance(array, FragmentArray):  # not those that are well read together
+        lengths = array.chunk_shape
+    else:
+        lengths = chunk_lengths(array, source.ndim)
+    shape = source.shape if array is None else array.shape
     old, new = (
-        math.prod(map(min, lengths, (max(1, n) for n in source.shape))) * source.itemsize
-        for lengths in (source.grid, chunk_shape)
+        math.prod(map(min, chunk, (max(1, n) for n in whole))) * source.itemsize
+        for chunk, whole in ((lengths, shape), (chunk_shape, source.shape))
     )
     return old, new
+
+
+def _part_bytes(source: StoredSource) -> int:
+    """Return the bytes of the smallest part that is read."""
+    lengths = map(min, source.grid, (max(1, n) for n in source.shape))
+    return math.prod(lengths) * source.itemsize
+
+
+def _is_aggregated(source: StoredSource) -> bool:
+    return isinstance(stored_array(source.reader.array), FragmentArray)
 
 
 def _check(source: StoredSource, chunk_shape: Sequence[int], memory: int, least: int) -> None:
     """Raise `ExportError` if there is too little memory for a variable."""
     old, new = _chunk_bytes(source, chunk_shape)
     if memory < least:
+        kind, of = ("fragments", "chunks of") if _is_aggregated(source) else ("chunks", "of")
         reason = (
-            f"has chunks of {format_size(old)}, and in the copy of {format_size(new)}; "
+            f"has {kind} of {format_size(old)}, and in the copy {of} {format_size(new)}; "
             f"with {format_size(memory)} of memory for a process it cannot be copied: it takes "
             f"{format_size(least)}"
         )

@@ -52,6 +52,28 @@ def boxes(shape: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[slice,
         )
 
 
+def chunk_boxes(
+    part: Sequence[slice], chunks: Sequence[int], most: int
+) -> Iterator[tuple[slice, ...]]:
+    """Yield boxes that a part consists of, in C order, each of so many chunks at most.
+
+    Parameters
+    ----------
+    chunks
+        Chunk lengths.
+    most
+        How many chunks a box touches.
+    """
+    ranges = []
+    for along, chunk in zip(reversed(part), reversed(chunks), strict=True):
+        first, last = along.start // chunk, -(-along.stop // chunk)
+        count = max(1, min(last - first, most))
+        most //= count
+        edges = [along.start, *range((first + count) * chunk, along.stop, count * chunk)]
+        ranges.append([*map(slice, edges, [*edges[1:], along.stop])])
+    return itertools.product(*reversed(ranges))
+
+
 def touched(size: int, length: int, chunk: int) -> int:
     """Return how many chunks of a dimension its parts touch, all parts taken together."""
     if not size:

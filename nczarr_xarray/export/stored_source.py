@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from nczarr_xarray.dataset.variable import VariableReader
-from nczarr_xarray.export.rechunk import Rechunking, boxes, plan_rechunking
+from nczarr_xarray.export.rechunk import Rechunking, boxes, chunk_boxes, plan_rechunking
 from nczarr_xarray.export.strings import longest
 from nczarr_xarray.model import Array, Variable
 
@@ -39,10 +39,22 @@ class StoredSource:
         self.ndim = len(variable.shape)
         self._chunk_shape = chunk_shape
         self.itemsize = 64 if variable.dtype.kind == "O" else variable.dtype.itemsize
+        #: chunk lengths, and how many of such chunks are read together; None for all of a part
+        self.together: tuple[tuple[int, ...], int] | None = None
 
     def read(self, part: tuple[slice, ...]) -> np.ndarray:
         """Return the values of one part."""
-        return np.asarray(self.reader.read(part))
+        found = [] if self.together is None else list(chunk_boxes(part, *self.together))
+        if len(found) < 2:
+            return np.asarray(self.reader.read(part))
+        result = np.empty([along.stop - along.start for along in part], self.reader.dtype)
+        for box in found:
+            target = tuple(
+                slice(own.start - along.start, own.stop - along.start)
+                for own, along in zip(box, part, strict=True)
+            )
+            result[target] = self.reader.read(box)
+        return result
 
     @property
     def grid(self) -> tuple[int, ...]:

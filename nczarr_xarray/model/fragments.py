@@ -191,7 +191,16 @@ def assembled(
 
 
 class FragmentOpener(Protocol):
-    """Opens fragments. Picklable and safe in threads."""
+    """Opens fragments. Picklable and safe in threads.
+
+    Attributes
+    ----------
+    under_way
+        Bytes that fragments which are read at a time may take, but one fragment in any case; None
+        if only their number is limited.
+    """
+
+    under_way: int | None
 
     def selections(self, array: FragmentArray) -> Selections:
         """Return what reads selections of an aggregation."""

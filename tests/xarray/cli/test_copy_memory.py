@@ -18,12 +18,14 @@ from nczarr_fsspec.stores.fsspec import FsspecStore
 from nczarr_xarray.chunks import cache
 from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.cli.main import main
+from nczarr_xarray.dataset.fragments import FragmentReader
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export import chunk_writer, memory
 from nczarr_xarray.export.copy import plan_copy
 from nczarr_xarray.export.copy_layout import CopyLayout
 from nczarr_xarray.export.gate import Gated
 from nczarr_xarray.export.workers import run_part
+from nczarr_xarray.formats.zarr3.array import ZarrReader
 from tests.support.copying import copy
 from tests.support.marks import slow_but
 from tests.support.memory import little_memory
@@ -273,6 +275,122 @@ def test_netcdf_files_are_written_within_the_limit(tmp_path: Path, model: str) -
     assert "v: 600 MB, one pass by" in plan
     assert peak <= 380 * MB
     assert main(["compare", str(source), str(target), "--sample", "20"]) == 0
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize("far", [False, True], ids=["near", "far"])
+def test_shards_are_read_a_few_chunks_at_a_time(tmp_path: Path, far: bool) -> None:
+    """Zarr-python would have ten of them in memory, each twice."""
+    file = large_file(tmp_path / "x.nc", 100, (1, 1000, 1000), noise=True)
+    shards = ["--format", "Zarr3", "--shards", "d0=10", "--consolidated"]
+    copy(file, tmp_path / "x.zarr", *shards)
+    chunks = ["--chunks", "d0=100,d1=50,d2=100", "--compress", "none"]
+    with range_server(tmp_path) as server:
+        source = f"{server.url}/x.zarr" if far else tmp_path / "x.zarr"
+        (peak,), _ = peaks(tmp_path, source, tmp_path / "y", *chunks, "--memory", "400MB")
+    assert peak <= 400 * MB
+    assert main(["compare", str(file), str(tmp_path / "y"), "--sample", "20"]) == 0
+
+
+@pytest.mark.slow
+@needs_proc
+def test_fragments_that_come_from_far_are_counted(tmp_path: Path) -> None:
+    file = large_file(tmp_path / "x.nc", 100, (1, 1000, 1000), noise=True)
+    copy(file, tmp_path / "m.nca", "--max-object-size", "5MB")
+    with range_server(tmp_path) as server:
+        chunks = ["--chunks", "d0=100,d1=50,d2=100", "--compress", "none"]
+        url, target = f"{server.url}/m.nca", tmp_path / "y"
+        (peak,), plan = peaks(tmp_path, url, target, *chunks, "--memory", "450MB")
+    assert "v: 400 MB" in plan
+    assert peak <= 450 * MB
+    assert main(["compare", str(tmp_path / "m.nca"), str(target), "--sample", "20"]) == 0
+
+
+@pytest.mark.parametrize("derived", [False, True], ids=["all", "sliced"])
+@pytest.mark.parametrize("shards", [[], ["--shards", "d0=20"]], ids=["chunks", "shards"])
+@pytest.mark.usefixtures("little")
+def test_zarr_3_is_read_in_boxes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: list[str], derived: bool
+) -> None:
+    """Without a limit a part is one read of zarr-python, whatever it holds in memory for it."""
+    source = file(tmp_path / "x.nc", (200, 24), (10, 24), zlib=True)
+    copy(source, tmp_path / "z.zarr", "--var", "v", "--format", "Zarr3", *shards)
+    read = ZarrReader.read
+    sizes: list[int] = []
+
+    def counted(self: ZarrReader, key: tuple[Any, ...], *, points: bool) -> np.ndarray:
+        values = read(self, key, points=points)
+        sizes.append(values.nbytes)
+        return values
+
+    monkeypatch.setattr(ZarrReader, "read", counted)
+    options = ["--chunks", "d0=200", *(["--slice", "d0=5:195"] if derived else [])]
+    copy(tmp_path / "z.zarr", tmp_path / "all", *options)
+    whole, least = max(sizes), 4 * (4 if derived else 1) * 960
+    for limit in (80_000, 160_000):
+        sizes.clear()
+        target = tmp_path / f"y{limit}"
+        copy(tmp_path / "z.zarr", target, *options, "--memory", limit)
+        assert max(sizes) < whole
+        assert max(sizes) * least <= max(limit // 4, least) * 960
+        assert main(["compare", str(tmp_path / "all"), str(target)]) == 0
+
+
+@pytest.mark.parametrize("kind", ["files", "trees"])
+@pytest.mark.usefixtures("little")
+def test_few_fragments_come_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Of a remote aggregation, as many as the memory has room for, whatever they are."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for step in range(20):
+        path = folder / f"{step:02}.nc"
+        with netCDF4.Dataset(path, "w") as nc:
+            nc.createDimension("t", 1)
+            nc.createDimension("x", 30_000)
+            nc.createVariable("t", "f8", ["t"])[:] = step
+            v = nc.createVariable("v", "f4", ["t", "x"], chunksizes=(1, 30_000), zlib=True)
+            v[:] = np.random.default_rng(step).random((1, 30_000), "f4")
+        if kind == "trees":
+            copy(path, folder / f"{step:02}.nczarr", "--consolidated")
+            path.unlink()
+    parts = sorted(map(str, folder.iterdir()))
+    assert main(["aggregate", "-o", str(tmp_path / "m.nca"), "--relative", *parts]) == 0
+    under_way, most = [0], [0]
+
+    def begin() -> None:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+
+    of_file, of_tree = FragmentReader._read_on_loop, FragmentReader._read_part
+
+    async def on_loop(self: FragmentReader, *arguments: Any, **options: Any) -> bool:
+        begin()
+        try:
+            await asyncio.sleep(0)  # others begin
+            return await of_file(self, *arguments, **options)
+        finally:
+            under_way[0] -= 1
+
+    def in_thread(self: FragmentReader, *arguments: Any, **options: Any) -> None:
+        begin()
+        try:
+            of_tree(self, *arguments, **options)
+        finally:
+            under_way[0] -= 1
+
+    monkeypatch.setattr(FragmentReader, "_read_on_loop", on_loop)
+    monkeypatch.setattr(FragmentReader, "_read_part", in_thread)
+    chunks = ["--chunks", "t=20,x=10000", "--var", "v"]
+    with range_server(tmp_path) as server:
+        copy(f"{server.url}/m.nca", tmp_path / "all", *chunks)
+        free, most[0] = most[0], 0
+        copy(f"{server.url}/m.nca", tmp_path / "y", *chunks, "--memory", "7MB")
+    assert free > most[0]
+    assert 1 <= most[0] <= 7_000_000 // 4 // 120_000
+    assert main(["compare", str(tmp_path / "all"), str(tmp_path / "y")]) == 0
 
 
 def test_little_comes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,6 +116,24 @@ def test_an_error_ends_the_others() -> None:
     assert ended.wait(60)
 
 
+def test_no_more_than_so_many_bytes_at_a_time() -> None:
+    now, most = 0, 0
+
+    async def read(part: Part, found: Opening | RemoteFile) -> bool:
+        nonlocal now, most
+        now += part.number
+        most = max(most, now)
+        await asyncio.sleep(0)
+        now -= part.number
+        return True
+
+    with RemoteParts(read, list, 7, lambda part: part.number) as remote:
+        for number in (1, 2, 3, 4, 6, 9, 1, 5, 2):
+            remote.add(part(number), File())
+        assert remote.left() == []
+    assert most == 9  # what is more by itself is read alone
+
+
 def test_no_more_than_so_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_parts, "AT_A_TIME", 2)
     now, most = 0, 0

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nczarr_xarray.export.rechunk import Rechunking, boxes, plan_rechunking, repeats, touched
+from nczarr_xarray.export.rechunk import (
+    Rechunking,
+    boxes,
+    chunk_boxes,
+    plan_rechunking,
+    repeats,
+    touched,
+)
 
 
 class Case(NamedTuple):
@@ -46,6 +53,23 @@ def test_touched_chunks_are_counted(size: int, length: int, chunk: int) -> None:
     parts = [slice(at, min(at + length, size)) for at in range(0, size, length)]
     slow = sum((part.stop - 1) // chunk - part.start // chunk + 1 for part in parts)
     assert touched(size, length, chunk) == slow
+
+
+@given(cases(most=40), st.integers(1, 30), st.data())
+def test_boxes_have_few_chunks_and_make_a_part(case: Case, most: int, data: st.DataObject) -> None:
+    part = [slice(*sorted(data.draw(st.tuples(*[st.integers(0, n)] * 2)))) for n in case.shape]
+    whole = np.zeros(case.shape, int)
+    for box in chunk_boxes(part, case.old, most):
+        touched = (
+            -(-along.stop // chunk) - along.start // chunk
+            for along, chunk in zip(box, case.old, strict=True)
+            if along.stop > along.start
+        )
+        assert math.prod(touched) <= most
+        whole[box] += 1
+    wanted = np.zeros_like(whole)
+    wanted[(*part,)] = 1
+    np.testing.assert_array_equal(whole, wanted)
 
 
 @given(cases(), st.sampled_from([1, 2]))
