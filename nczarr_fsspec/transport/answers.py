@@ -24,6 +24,7 @@ from nczarr_fsspec.transport.bodies import (
 from nczarr_fsspec.transport.contentrange import ContentRange, content_range, unsatisfied_size
 from nczarr_fsspec.transport.policy import Clock, TransientError
 from nczarr_fsspec.transport.recording import MISSING
+from nczarr_fsspec.transport.redirects import same_origin
 from nczarr_fsspec.transport.request import END, Answer, Extent, Request
 from nczarr_fsspec.transport.version import FileVersion, changed, moment
 
@@ -266,7 +267,7 @@ def redirected(shown: str, target: URL) -> str:
         first = URL(shown).origin()
     except ValueError:
         return ""
-    if target.origin() == first:
+    if same_origin(target, first):
         return ""
     if target.scheme == "https" and (first.scheme, first.host) == ("http", target.host):
         return "; it was redirected to https, where no credentials go: write https:// in the URL"

@@ -9,6 +9,18 @@ from yarl import URL
 from nczarr_fsspec.hosts import is_metadata_service, is_private
 
 
+def same_origin(one: URL, other: URL) -> bool:
+    """Tell whether scheme, host and port are the same; yarl has no port where none is written.
+
+    Raises
+    ------
+    ValueError
+        If one has no host.
+    """
+    first, second = one.origin(), other.origin()
+    return (first.scheme, first.host, first.port) == (second.scheme, second.host, second.port)
+
+
 def refusal(first: URL, target: URL, origins: Sequence[str] | None) -> str | None:
     """Return why a redirect must not be followed; None if it may.
 
@@ -26,7 +38,7 @@ def refusal(first: URL, target: URL, origins: Sequence[str] | None) -> str | Non
         If `target` has no host.
     """
     host, origin = target.host or "", str(target.origin())
-    if origin == str(first.origin()):
+    if same_origin(first, target):
         return None
     if is_metadata_service(host) and not is_metadata_service(first.host or ""):
         return f"its server redirects to {host}, where machines of a cloud tell their secrets"

@@ -24,6 +24,7 @@ from nczarr_fsspec.transport.policy import (
     NETRC_OPTION,
     REDIRECTS_OPTION,
 )
+from nczarr_fsspec.transport.redirects import same_origin
 from nczarr_fsspec.transport.sessions import connecting, connections, proxy_of, stranger
 from nczarr_fsspec.transport.shared import SharedFilesystem
 
@@ -160,7 +161,7 @@ class RequestOptions:
         headers
             Of this request; none of them secret.
         """
-        own = target is first or target.origin() == first.origin()
+        own = target is first or same_origin(target, first)
         if own and first.raw_user is not None and target.raw_user is None:
             target = target.with_user(first.user).with_password(first.password)
         session = self.session if own else stranger(self.session, self.given)

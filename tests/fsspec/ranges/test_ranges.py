@@ -518,6 +518,7 @@ class TestSecrets:
         ("shown", "target", "hint"),
         [
             ("https://me:***@a.org/x", "https://a.org/login", ""),
+            ("https://a.org/x", "https://a.org:443/login", ""),
             ("http://a.org/x", "https://a.org/x", "write https:// in the URL"),
             ("http://a.org/b.org", "https://b.org/x", "redirected to b.org, which"),
             ("http://a.org/x", "http://a.org:81/x", "redirected to http://a.org:81, which"),

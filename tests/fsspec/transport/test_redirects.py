@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
+import aiohttp
 import pytest
 from yarl import URL
 
@@ -9,7 +13,9 @@ from nczarr_fsspec.addresses import AddressPolicy, Allow
 from nczarr_fsspec.errors import AccessDeniedError
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.resolve import resolve
+from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.redirects import refusal
+from nczarr_fsspec.transport.request_options import RequestOptions
 from tests.support.httpserver import Server
 
 DATA = b"CDF\x01" + bytes(28)
@@ -48,6 +54,36 @@ def test_redirects_that_are_followed(
 )
 def test_redirects_that_are_not(first: str, target: str, origins: tuple[str, ...] | None) -> None:
     assert "its server redirects to" in str(refusal(URL(first), URL(target), origins))
+
+
+@pytest.mark.parametrize(
+    ("target", "own"),
+    [
+        ("https://h.org/b", True),
+        ("https://h.org:443/b", True),
+        ("https://h.org:444/b", False),
+        ("https://a.h.org/b", False),
+    ],
+)
+@pytest.mark.parametrize("first", ["https://h.org/a", "https://H.org:443/a"])
+def test_who_gets_the_headers(
+    first: str, target: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A port that is written, and is the usual one, makes no other host."""
+    filesystem: Any = SimpleNamespace(
+        fs=SimpleNamespace(kwargs={"headers": {"X-Key": "secret"}}), timeout=Timeout()
+    )
+
+    async def asked() -> Any:
+        async with aiohttp.ClientSession() as session:
+            options = RequestOptions._read(session, filesystem, [])
+            return (await options.ask({"Range": "bytes=0-1"}, URL(first), URL(target)))[0]
+
+    def get(self: Any, url: URL, **options: Any) -> Any:
+        return options["headers"]
+
+    monkeypatch.setattr(aiohttp.ClientSession, "get", get)
+    assert ("X-Key" in asyncio.run(asked())) is own
 
 
 @pytest.fixture
