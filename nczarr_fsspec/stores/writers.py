@@ -102,8 +102,7 @@ class DirectoryWriter(WritableStore):
     def put_file(self, key: str, fill: Callable[[str], None]) -> None:
         path = self._inside.path(check_key(key))
         try:
-            _make_folder(path)
-            with whole_file(path, _beside(path)) as new:
+            with _held_folder(path), whole_file(path, _beside(path)) as new:
                 fill(new)
         except (OSError, UnicodeEncodeError) as error:
             if isinstance(error, StoreError):
@@ -210,6 +209,18 @@ class DirectoryWriter(WritableStore):
 def _beside(path: str) -> str:
     """Return the path of a file that is not complete, in the folder of another."""
     return f"{os.path.dirname(path)}/{temporary_name()}"
+
+
+@contextmanager
+def _held_folder(path: str) -> Iterator[None]:
+    """Make the folder of a file, and keep others from removing it while it has no file yet."""
+    holder = _beside(path)
+    os.close(_open(holder, _NEW))
+    try:
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(holder)
 
 
 def _write(path: str, flags: int, data: Buffer) -> None:

@@ -413,6 +413,19 @@ class TestDirectoryWriter:
             assert (tmp_path / key).read_bytes() == b"%d" % winners[0] * 1000
         assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["lock"] * 3
 
+    def test_a_folder_stays_while_its_first_file_is_made(self, tmp_path: Path) -> None:
+        """Others remove folders that they find empty."""
+        store = DirectoryWriter(tmp_path / "d")
+
+        def make(path: str) -> None:
+            DirectoryWriter(tmp_path / "d").delete(["v/other"])
+            assert not os.path.exists(path)
+            Path(path).write_bytes(b"data")
+
+        store.put_file("v/0", make)
+        assert (tmp_path / "d/v/0").read_bytes() == b"data"
+        assert os.listdir(tmp_path / "d/v") == ["0"]
+
     @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
     def test_create_without_hard_links(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
