@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 import numpy as np
 
@@ -104,7 +105,7 @@ def aggregate(
     relative
         Whether the master states addresses of files below its folder relative to itself, so that
         all can be moved together. By default it does, but not in CFA-0.4: S3netCDF4 looks for
-        relative ones in the working directory.
+        relative ones in the working directory. What is appended is addressed as what is there.
     output_options
         Options of the filesystem of `output`; by default `storage_options` if it is a URL.
 
@@ -157,7 +158,8 @@ def aggregate(
         if append:
             before, version, own = _before(place, cfa_version, format)
         dialect = dialect_called(version, place.url)
-        addresses = [address_of(place, file, dialect, relative=relative) for file in files]
+        alike = _are_relative(before, place) if relative is None and before else relative
+        addresses = [address_of(place, file, dialect, relative=alike) for file in files]
         return Draft(own, content(read(addresses, before), dialect))
 
     if refs:
@@ -352,6 +354,21 @@ def _before(
                 f"packs the values of {variable.path} itself; files cannot be added to that",
             )
     return found, own, existing.kind
+
+
+def _are_relative(before: Aggregated, place: MasterPlace) -> bool | None:
+    """Tell whether an aggregation has relative addresses; None if it could not have any."""
+    addresses = [
+        address
+        for table in before.tables.values()
+        for address in table.addresses.tolist()
+        if address  # not of the master itself, and not missing
+    ]
+    if any(not is_url(one) and not os.path.isabs(one) for one in addresses):
+        return True
+    folder = place.file.folder
+    begins = (folder, f"file://{quote(folder)}")
+    return False if any(one.startswith(begins) for one in addresses) else None
 
 
 def _names(before: Aggregated | None) -> list[str]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,25 @@ def test_append_reads_only_the_new_files(tmp_path: Path, version: str) -> None:
     for file in files[1:]:
         os.rename(f"{file}.away", file)
     check_field(tmp_path / "m.nca", 6)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("said", [None, True, False])
+def test_appended_files_are_addressed_as_the_others(
+    tmp_path: Path, version: str, relative: bool, said: bool | None
+) -> None:
+    """A master of which only some files may be moved with it would be found out too late."""
+    folder = tmp_path / "a b"
+    files = months(folder)
+    aggregate(files[:2], folder / "m.nca", cfa_version=version, relative=relative)
+    aggregate(files[2:], folder / "m.nca", append=True, relative=said)
+    check_field(folder / "m.nca", 6)
+    folder.rename(tmp_path / "c")
+    with xr.open_dataset(tmp_path / "c" / "m.nca", engine="nczarr") as ds:
+        for at, moves in ((-1, relative), (0, relative if said is None else said)):
+            with nullcontext() if moves else pytest.raises(FileNotFoundError, match="a b"):
+                ds.tas[at].load()
 
 
 def test_append_puts_files_where_they_belong(tmp_path: Path) -> None:
