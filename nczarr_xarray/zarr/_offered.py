@@ -89,7 +89,8 @@ class StoreView(Store):
         elif isinstance(byte_range, OffsetByteRequest):
             part = slice(byte_range.offset, None)
         elif isinstance(byte_range, SuffixByteRequest):
-            part = slice(-byte_range.suffix, None)
+            # (`-0` would be the beginning)
+            part = slice(-byte_range.suffix, None) if byte_range.suffix else slice(0, 0)
         elif byte_range is not None:
             raise TypeError(f"Unexpected byte_range, got {byte_range!r}.")
         data = await self._get(key, part)
