@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -154,11 +155,18 @@ def test_a_change_of_one_step_makes_as_many_requests_whatever_the_size(
     change: Callable[[Any, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: Counter[str] = Counter()
+    inside = threading.local()
 
     def counting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*arguments: Any, **options: Any) -> Any:
+            if getattr(inside, "one", False):
+                return call(*arguments, **options)  # an older `find` asks `ls` for each folder
+            inside.one = True
+            try:
+                answer = call(*arguments, **options)
+            finally:
+                inside.one = False
             found[name] += 1
-            answer = call(*arguments, **options)
             found["names"] += len(answer) if name in ("ls", "find") else 0
             return answer
 

@@ -83,7 +83,10 @@ def test_codecs_are_not_taken_to_suit_other_values(tmp_path: Path, options: list
         with xr.open_dataset(tmp_path / name, engine="nczarr") as back:
             np.testing.assert_array_equal(back["v"], stored)
             assert back["v"].encoding["chunksizes"] == (16, 32)
-            assert back["v"].encoding["compressor"]["id"] == codec
+        # (with an older xarray, the encoding has no compressor)
+        assert (
+            json.loads((tmp_path / name / "v" / ".zarray").read_text())["compressor"]["id"] == codec
+        )
 
 
 # -- text ----------------------------------------------------------------------------------------
