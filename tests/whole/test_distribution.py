@@ -12,12 +12,15 @@ import zipfile
 from email.parser import Parser
 from pathlib import Path
 
+import netCDF4
+import numpy as np
 import pytest
 
 import nczarr_xarray
 
 ROOT = Path(nczarr_xarray.__file__).resolve().parent.parent
-#: Uses the package as it is without extras; its arguments are the program `nczarr` and a folder.
+#: Uses the package as it is without extras; its arguments are the program `nczarr`, and a folder
+#: in which there are netCDF files.
 _USE = """
 import importlib.util, pathlib, subprocess, sys
 import nczarr_xarray
@@ -32,6 +35,11 @@ with xr.open_dataset(demo, engine="nczarr") as ds:
     ds.load().nczarr.to_nczarr(f"{here}/again.nczarr")
 with xr.open_dataset(f"{here}/again.nczarr") as again:
     xr.testing.assert_identical(ds, again)
+for name in ("four.nc", "classic.nc"):
+    with xr.open_dataset(f"{here}/{name}", engine="nczarr") as ds:
+        assert ds["t"].values.tolist() == [[0.0, 1.5], [3.0, 4.5], [6.0, 7.5]], name
+        assert ds["time"].values[2].astype("M8[D]").item().isoformat() == "2000-01-03", name
+        assert ds["t"].attrs == {"units": "K", "note": "für"}, name
 
 def said(*words):
     done = subprocess.run([program, *words], check=True, stdout=subprocess.PIPE, encoding="utf-8")
@@ -93,11 +101,25 @@ def test_the_wheel_has_the_packages_and_says_what_it_is(built: dict[str, Path]) 
     assert str(metadata.get_payload()).startswith("# ")
 
 
+def write_files(folder: Path) -> None:
+    """Write the netCDF files that `_USE` reads."""
+    for name, kind in (("four.nc", "NETCDF4"), ("classic.nc", "NETCDF3_CLASSIC")):
+        with netCDF4.Dataset(folder / name, "w", format=kind) as nc:
+            nc.createDimension("time", None)
+            nc.createDimension("x", 2)
+            nc.createVariable("time", "f8", ("time",)).units = "days since 2000-01-01"
+            field = nc.createVariable("t", "i2", ("time", "x"), zlib=kind == "NETCDF4")
+            field.setncatts({"units": "K", "note": "für", "scale_factor": 0.5})
+            nc["time"][:] = np.arange(3)
+            field[:] = 1.5 * np.arange(6).reshape(3, 2)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["wheel", "sdist"])
 def test_it_works_alone(kind: str, built: dict[str, Path], tmp_path: Path) -> None:
-    """In a new environment, with nothing but what it requires."""
+    """In a new environment of this Python, with nothing but what it requires."""
+    write_files(tmp_path)
     venv.create(tmp_path / "venv", with_pip=True)
     programs = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
     python: str | Path = programs / "python"
