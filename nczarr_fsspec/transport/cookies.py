@@ -112,7 +112,7 @@ def _read(file: str) -> MozillaCookieJar:
             jar.load(file, ignore_discard=True, ignore_expires=True)
     except FileNotFoundError:
         return jar
-    except (OSError, UnicodeDecodeError, ValueError) as error:  # LoadError quotes lines
+    except (OSError, ValueError, UnboundLocalError) as error:  # LoadError quotes lines
         why = "is no file of cookies" if isinstance(error, LoadError) else "cannot be read"
         raise StoreError(file, f"{why} (storage option {COOKIES_OPTION})") from None
     for cookie in jar:

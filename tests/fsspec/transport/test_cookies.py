@@ -10,7 +10,11 @@ import pytest
 from multidict import CIMultiDict
 from yarl import URL
 
+from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.cookies import Cookies
+
+HEAD = b"# Netscape HTTP Cookie File\n"
+LINE = b"a.org\tFALSE\t/\tFALSE\t4000000000\tname\tvalue\n"
 
 
 def set_by(host: str, *cookies: str) -> SimpleNamespace:
@@ -76,3 +80,33 @@ def test_what_cannot_be_written_leaves_nothing(
     monkeypatch.setattr(os, "replace", fail)
     Cookies(file=str(tmp_path / "cookies")).learn(set_by("a.org", "x=1"), secure=True)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        HEAD + LINE[:-2] + b"\xdd",  # found by fuzzing: http.cookiejar fails while it fails
+        HEAD + LINE + LINE[:-2] + b"\xdd",
+        HEAD[:9] + b"\xff" + LINE,
+        HEAD + b"\xff" * 9000,
+        HEAD + LINE[:20],
+        HEAD + LINE.replace(b"4000000000", b"soon"),
+        LINE,
+        b"\0",
+    ],
+)
+@pytest.mark.filterwarnings("ignore:http.cookiejar bug:UserWarning")
+def test_what_is_no_file_of_cookies_is_an_error_and_stays(tmp_path: Path, damaged: bytes) -> None:
+    file = tmp_path / "cookies"
+    file.write_bytes(damaged)
+    with pytest.raises(StoreError, match=r"(cannot be read|is no file of cookies) \(storage") as e:
+        Cookies(file=str(file)).header(URL("http://a.org/"))
+    assert "value" not in str(e.value)
+    Cookies(file=str(tmp_path / "none")).learn(set_by("a.org", "x=1"), secure=True)
+    assert file.read_bytes() == damaged
+
+
+def test_a_whole_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "cookies"
+    file.write_bytes(HEAD + LINE)
+    assert Cookies(file=str(file)).header(URL("http://a.org/")) == "name=value"
