@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,12 @@ def sampled(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.It
 def pytest_collection_finish() -> None:
     """Have garbage be looked for only among what tests make: the rest stays until the end."""
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Write what was covered: xdist kills a worker that needs more than ten seconds to end."""
+    if (coverage := sys.modules.get("coverage")) and (measured := coverage.Coverage.current()):
+        measured.save()
 
 
 @pytest.fixture(autouse=True, scope="session")
