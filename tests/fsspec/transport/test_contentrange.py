@@ -16,6 +16,9 @@ LONG = "9" * 5000
     [
         ("bytes 0-9/20", (0, 10, 20)),
         ("Bytes 5-5/*", (5, 6, None)),
+        ("bytes 10-19/20", (10, 20, 20)),  # to the end
+        (" bytes 0-9/20 ", (0, 10, 20)),
+        ("", None),
         ("bytes 5-4/20", None),
         ("bytes 0-20/20", None),
         (f"bytes {LONG}-9/20", None),
@@ -28,8 +31,14 @@ def test_range(header: str | None, found: tuple[int, int, int | None] | None) ->
     assert content_range(header) == found
 
 
-@pytest.mark.parametrize(("header", "size"), [("bytes */20", 20), (f"bytes */{LONG}", None)])
-def test_size(header: str, size: int | None) -> None:
+@pytest.mark.parametrize(
+    ("header", "size"),
+    [
+        *(("bytes */20", 20), (" Bytes */0 ", 0)),
+        *((f"bytes */{LONG}", None), ("bytes 0-9/20", None), ("", None), (None, None)),
+    ],
+)
+def test_size(header: str | None, size: int | None) -> None:
     assert unsatisfied_size(header) == size
 
 

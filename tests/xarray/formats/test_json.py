@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from nczarr_xarray import FormatError
 from nczarr_xarray.formats.nczarr import jsontext
 from nczarr_xarray.formats.nczarr.attributes import HIDDEN, convert, decode_attributes, infer
 from nczarr_xarray.formats.nczarr.jsontext import JSON, MAX_DEPTH, Number, dumps, loads
+from nczarr_xarray.formats.nczarr.jsontext import same as same_content
 from nczarr_xarray.model import NC_DTYPES, bytes_of, readable
 from tests.support.examples import examples
 
@@ -144,9 +146,123 @@ class TestParser:
     def test_many_brackets_side_by_side_are_not_deep(self) -> None:
         assert len(loads(b"[" + b"[{}]," * 1000 + b"[]]", "k")) == 1001
 
+    @pytest.mark.parametrize("end", ["", ",]"])  # the fast way, and that of the dialect
+    @pytest.mark.parametrize("count", [MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, MAX_DEPTH + 2])
+    def test_depth_is_counted_where_other_brackets_are(self, count: int, end: str) -> None:
+        inner = "[" * (count - 1) + "]" * (count - 1)
+        text = f"[[],{{}},{inner}{end or ']'}".encode()
+        if count <= MAX_DEPTH:
+            assert len(loads(text, "k")) == 3
+        else:
+            with pytest.raises(FormatError) as caught:
+                loads(text, "k")
+            assert caught.value.object == "k"
+            told = "nested too deeply|Illegal trailing comma|Expecting value" if end else "nested"
+            assert re.match(rf"is not valid JSON \(({told})", caught.value.reason)
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            # (what only the dialect parses is told in its words)
+            (r'["\ud800" 1]', "is not valid JSON (a comma was expected)"),
+            (r'["\ud800": 1]', "is not valid JSON (a comma was expected)"),
+            (r'["\ud800" ","]', "is not valid JSON (a comma was expected)"),
+            (r'{"\ud800" 1}', "is not valid JSON (a name and a colon were expected)"),
+            (r'{"\ud800"}', "is not valid JSON (a name and a colon were expected)"),
+            (r'{"\ud800": 1 "b"}', "is not valid JSON (a comma was expected)"),
+            (r'{"\ud800": 1 ","}', "is not valid JSON (a comma was expected)"),
+            (r'{"\ud800": }', "is not valid JSON (unexpected })"),
+            (r'["\ud800", ,]', "is not valid JSON (unexpected ,)"),
+            (r'["\ud800"', "is not valid JSON (unexpected character or end)"),
+            (r'["\ud800", /]', "is not valid JSON (unexpected character or end)"),
+            ("[" * 101 + r'"\ud800"' + "]" * 101, "is not valid JSON (nested too deeply)"),
+            ("[" * 5000, "is JSON nested too deeply"),
+            (" \n", "is empty, JSON was expected"),
+            ("", "is empty, JSON was expected"),
+            ("[1 2]", "is not valid JSON (Expecting ',' delimiter: line 1 column 4 (char 3))"),
+        ],
+    )
+    def test_errors_say_what_is_wrong(self, text: str, reason: str) -> None:
+        with pytest.raises(FormatError) as caught:
+            loads(text.encode(), "v/.zattrs")
+        assert (caught.value.object, caught.value.reason) == ("v/.zattrs", reason)
+
+    def test_more_than_the_memory_has(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def parse(*_: object) -> JSON:
+            raise MemoryError
+
+        monkeypatch.setattr(jsontext, "_parse", parse)
+        with pytest.raises(FormatError) as caught:
+            loads(b"[1, 2]", "k")
+        assert caught.value.object == "k"
+        assert caught.value.reason == "is JSON of 6 bytes, too many for the memory"
+
+    def test_the_mark_that_editors_of_windows_write(self) -> None:
+        assert loads('\ufeff{"a": 1}'.encode(), "k") == {"a": Number("1")}
+
+    @pytest.mark.parametrize(
+        ("escaped", "text"),
+        [
+            (r"\b\f\n\r\t\"\\\/", '\b\f\n\r\t"\\/'),
+            (r"\u00E9\u0041x\u00e9", "éAxé"),
+            (r"\ud83d\ude00\ud83d\ude01", "😀😁"),
+            (r"\uD83D\uDE00", "😀"),
+            (r"\'", "'"),
+            (r"\u12", "u12"),  # not four digits: the letter stands for itself
+        ],
+    )
+    def test_escapes(self, escaped: str, text: str) -> None:
+        """As the dialect reads them, in values and in names."""
+        document = f'["{escaped}",]'
+        assert loads(document.encode(), "k") == [text]
+        assert loads(f'{{"{escaped}": 1,}}'.encode(), "k") == {text: Number("1")}
+
     def test_written_as_netcdf_c_writes(self) -> None:
         text = '{"a": [1,2.50,"x\\n",null], "ü": {"b": true}}'
         assert dumps(loads(text.encode(), "k")) == text
+
+
+class TestSameContent:
+    @bounded
+    @given(values)
+    def test_what_is_read_again(self, value: JSON) -> None:
+        assert same_content(value, loads(dumps(value).encode(), "k"))
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (Number("1"), Number("1.0")),
+            (Number("100"), Number("1e2")),
+            ([Number("-0"), {"a": Number(".5")}], [Number("0"), {"a": Number("0.50")}]),
+            ({"a": None, "b": True}, {"b": True, "a": None}),
+            ("x", "x"),
+            (Number("1-2"), Number("1-2")),
+        ],
+    )
+    def test_same(self, one: JSON, other: JSON) -> None:
+        assert same_content(one, other) is True
+        assert same_content(other, one) is True
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (Number("1"), Number("2")),
+            (Number("1"), Number("1-2")),
+            (Number("inff"), Number("1")),
+            ([Number("1")], [Number("1"), Number("2")]),
+            ([Number("1"), Number("2")], [Number("2"), Number("1")]),
+            ({"a": Number("1")}, {"b": Number("1")}),
+            ({"a": Number("1")}, {"a": Number("3")}),
+            ({"a": Number("1")}, {"a": Number("1"), "b": None}),
+            ({}, []),
+            ([], None),
+            ("1.0", Number("1")),
+            ("x", "y"),
+        ],
+    )
+    def test_different(self, one: JSON, other: JSON) -> None:
+        assert same_content(one, other) is False
+        assert same_content(other, one) is False
 
 
 integer_types = sorted(name for name, dtype in NC_DTYPES.items() if dtype.kind in "iu")
