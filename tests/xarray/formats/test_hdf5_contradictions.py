@@ -1,0 +1,398 @@
+"""Fields of HDF5's metadata that contradict each other, whose checksums are right: what is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from nczarr_fsspec.errors import FormatError, NCZarrError, UnsupportedError
+from nczarr_xarray.formats.hdf5 import fractal
+from nczarr_xarray.formats.hdf5.binary import Cursor, Frame
+from nczarr_xarray.formats.hdf5.chunkindex import ImplicitIndex, chunk_index
+from nczarr_xarray.formats.hdf5.chunkindex_base import HDF5ChunkIndex
+from nczarr_xarray.formats.hdf5.datatypes import decode_datatype
+from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
+from nczarr_xarray.formats.hdf5.layouts import decode_layout
+from nczarr_xarray.formats.hdf5.messages import (
+    decode_dataspace,
+    decode_fill,
+    decode_filters,
+    decode_link,
+    decode_link_info,
+    decode_symbol_table,
+)
+from nczarr_xarray.formats.hdf5.objects import (
+    ChunkedLayout,
+    CompactLayout,
+    Dataspace,
+    Datatype,
+    H5Dataset,
+    H5Group,
+)
+from nczarr_xarray.formats.hdf5.tree import read_superblock, read_tree
+from tests.support.filepromises import verifying
+from tests.support.h5drive import drive
+from tests.support.h5objects import made
+
+
+def frame_of(data: bytes) -> Frame:
+    async def parse() -> Frame:
+        frame, _ = await read_superblock("memory", len(data))
+        return frame
+
+    found: Frame = drive(parse(), data, head=1 << 16).result
+    return found
+
+
+def root_of(data: bytes) -> H5Group:
+    async def parse() -> H5Group:
+        frame, root = await read_superblock("memory", len(data))
+        return await read_tree(frame, root, "", True)
+
+    found: H5Group = drive(parse(), data, head=1 << 16).result
+    return found
+
+
+def said(data: bytes) -> str:
+    """What reading a tree says of it: its error, or those of its members and attributes."""
+    with pytest.MonkeyPatch.context() as patch, verifying(lambda *_: None):
+        patch.setattr(fractal, "lookup3", lambda block: block and _Any())
+        try:
+            return repr(root_of(data))
+        except FormatError as error:
+            return str(error)
+
+
+class _Any(int):
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def changed(data: bytes, signature: bytes, offset: int, new: bytes, which: int = 0) -> bytes:
+    """Change a field of a structure, which begins with a signature."""
+    at = -1
+    for _ in range(which + 1):
+        at = data.index(signature, at + 1)
+    return data[: at + offset] + new + data[at + offset + len(new) :]
+
+
+# -- layouts -------------------------------------------------------------------------------------
+
+PLAIN = made(lambda h5: h5.create_dataset("v", data=np.arange(6.0).reshape(2, 3)))
+FRAME = frame_of(PLAIN)
+SPACE = Dataspace((2, 3), (2, 3))
+
+
+def double() -> Datatype:
+    root = root_of(PLAIN)
+    member = root.members["v"]
+    assert isinstance(member, H5Dataset)
+    return member.type
+
+
+def number(*values: int, size: int = 4) -> bytes:
+    return b"".join(value.to_bytes(size, "little") for value in values)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (b"\x09", "has version 9, known are 1 to 5"),
+        (b"\3\1" + number(2048, 3, size=8), "3 bytes are stored, 48 are needed"),
+        (b"\3\0" + number(3, size=2) + b"abc", "3 bytes are stored, 48 are needed"),
+        (b"\3\7", "is of class 7, known are 0 to 3"),
+        (b"\1\2\7" + bytes(5) + number(96, size=8) + number(2, 3), "is of class 7, known are 0 to"),
+        (b"\2\2\0" + bytes(5) + number(2, 3, 47) + bytes(47), "47 bytes are stored, 48 are needed"),
+        (b"\4\2\0\3\1\2\3\x08\x09", "its chunk index is of type 9, known are 1 to 5"),
+        (b"\3\2\3" + number(96, size=8) + number(2, 0, 8), "chunks (2, 0) of elements of 8 bytes"),
+        (b"\3\2\3" + number(96, size=8) + number(2, 3, 4), "chunks (2, 3) of elements of 4 bytes"),
+        (
+            b"\3\2\3" + number(96, size=8) + number(2, 3 << 28, 8),
+            f"chunks of {2 * (3 << 28) * 8} bytes",
+        ),
+        (
+            b"\3\2\2" + number(96, size=8) + number(2, 8),
+            "chunks (2,) for a dataset of shape (2, 3)",
+        ),
+    ],
+)
+def test_layouts(message: bytes, reason: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        decode_layout(Cursor(message, FRAME, "v, layout"), SPACE, double())
+    assert "v, layout" in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_old_compact_layout() -> None:
+    """Version 2 states the shape, and the bytes that are stored behind it."""
+    values = bytes(range(48))
+    message = b"\2\2\0" + bytes(5) + number(2, 3, 48) + values
+    found = decode_layout(Cursor(message, FRAME, "v, layout"), SPACE, double())
+    assert found == CompactLayout(values)
+
+
+# -- messages of object headers ------------------------------------------------------------------
+
+INTEGER = b"\x10\x08\0\0" + number(4) + number(0, 32, size=2)
+
+
+def head(class_: int, size: int, bits: int = 0, version: int = 3) -> bytes:
+    return bytes([version << 4 | class_]) + number(bits, size=3) + number(size)
+
+
+def field(name: str, offset: int, type_: bytes = INTEGER) -> bytes:
+    return name.encode() + b"\0" + number(offset, size=1) + type_
+
+
+@pytest.mark.parametrize(
+    ("decode", "message", "reason"),
+    [
+        (decode_datatype, head(9, 16) * 40 + INTEGER, "types within types, more than"),
+        (decode_datatype, head(9, 8) + INTEGER, "a variable-length type of 8 bytes, 16 are needed"),
+        (decode_datatype, head(10, 12) + b"\0", "an array type of 0 dimensions"),
+        (
+            decode_datatype,
+            head(10, 13) + b"\1" + number(3) + INTEGER,
+            "an array type (3,) of 13 bytes, with elements of 4",
+        ),
+        (
+            decode_datatype,
+            head(11, 8, version=5) + INTEGER,
+            "a complex type of 8 bytes on a int",
+        ),
+        (decode_datatype, head(6, 8, 2) + field("a", 0) + field("a", 4), "with two of one name"),
+        (decode_datatype, head(6, 8, 0), "a compound type without fields"),
+        (
+            decode_datatype,
+            head(6, 8, 1, version=1) + b"a" + bytes(7) + number(0) + b"\5" + bytes(27) + INTEGER,
+            "a field 'a' of 5 dimensions, at most 4 are possible",
+        ),
+        (decode_datatype, head(6, 8, 1) + b"abc", "a name has no end"),
+        (decode_datatype, head(0, 0), "a datatype of version 3 and 0 bytes"),
+        (decode_dataspace, b"\2\1\0\3", "a dataspace of type 3 with 1 dimensions"),
+        (decode_dataspace, b"\2\1\0\0", "a dataspace of type 0 with 1 dimensions"),
+        (decode_dataspace, b"\3\1\0\0", "a dataspace of version 3 with 1 dimensions"),
+        (decode_fill, b"\4", "has version 4, known are 1 to 3"),
+        (decode_filters, b"\3\1", "1 filters in a pipeline of version 3"),
+        (decode_filters, b"\2\x21", "33 filters in a pipeline of version 2"),
+        (decode_link, b"\2\0", "a link of version 2, known is 1"),
+        (decode_link_info, b"\1\0", "has version 1, known is 0"),
+        (decode_symbol_table, b"\xff" * 8 + number(96, size=8), "without an index or a heap"),
+        (decode_symbol_table, number(96, size=8) + b"\xff" * 8, "without an index or a heap"),
+    ],
+)
+def test_messages(decode: Callable[[Cursor], Any], message: bytes, reason: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        decode(Cursor(message, FRAME, "the message"))
+    assert "the message" in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_links_of_users() -> None:
+    found = decode_link(Cursor(b"\1\x08\x80\1x" + number(2, size=2) + b"ab", FRAME, "a link"))
+    assert (found.name, found.address, found.target) == (b"x", None, None)
+    assert found.elsewhere == "a link of type 128, defined by its user"
+
+
+@pytest.mark.parametrize("class_", [12, 15])
+def test_types_that_came_later(class_: int) -> None:
+    found = decode_datatype(Cursor(head(class_, 7) + b"whatever", FRAME, "v"))
+    assert (found.kind, found.size) == ("unknown", 7)
+
+
+# -- heaps of text -------------------------------------------------------------------------------
+
+
+def texts(h5: h5py.File) -> None:
+    h5["v"] = ["one"]
+
+
+@pytest.mark.parametrize(
+    ("offset", "new", "reason"),
+    [
+        (4, b"\2", "has version 2, known is 1"),
+        (16 + 8, number(1 << 40, size=8), f"object 1 has {1 << 40} bytes"),
+    ],
+)
+def test_global_heaps(offset: int, new: bytes, reason: str) -> None:
+    data = made(texts)
+    at = data.index(b"GCOL")
+    element = number(3) + number(at, size=8) + number(1)
+    wanted: list[bytes] = drive(resolve_vlen(frame_of(data), element, 1), data).result
+    assert wanted == [b"one"]
+    damaged = changed(data, b"GCOL", offset, new)
+    with pytest.raises(FormatError) as caught:
+        drive(resolve_vlen(frame_of(damaged), element, 1), damaged)
+    assert f"global heap at {at}" in str(caught.value)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("element", "reason"),
+    [
+        (number(3) + bytes(8) + number(1), "an element without an address in a heap"),
+        (number(3) + b"\xff" * 8 + number(1), "an element without an address in a heap"),
+        (number(1 << 31) + number(2048, size=8) + number(1), "more bytes than the file has"),
+    ],
+)
+def test_elements_in_no_heap(element: bytes, reason: str) -> None:
+    with pytest.raises(FormatError, match=reason):
+        drive(resolve_vlen(FRAME, element, 1), PLAIN)
+
+
+def test_names_of_old_groups_are_in_a_heap_of_version_0(old_groups: bytes) -> None:
+    assert "has version 1, known is 0" in said(changed(old_groups, b"HEAP", 4, b"\1"))
+
+
+# -- chunk indexes -------------------------------------------------------------------------------
+
+
+def chunked(maxshape: tuple[int | None, ...] | None = None) -> tuple[bytes, H5Dataset]:
+    def fill(h5: h5py.File) -> None:
+        h5.create_dataset("v", data=np.arange(6.0).reshape(2, 3), chunks=(1, 2), maxshape=maxshape)
+
+    data = made(fill, libver="latest")
+    member = root_of(data).members["v"]
+    assert isinstance(member, H5Dataset)
+    return data, member
+
+
+def with_layout(dataset: H5Dataset, **fields: Any) -> H5Dataset:
+    assert isinstance(dataset.layout, ChunkedLayout)
+    return replace(dataset, layout=replace(dataset.layout, **fields))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda one: replace(one, layout=CompactLayout(b"")), "is not stored in chunks"),
+        (lambda one: replace(one, space=Dataspace(())), "is not stored in chunks"),
+        (lambda one: with_layout(one, chunk_shape=(1,)), "its chunks (1,) are not for (2, 3)"),
+        (lambda one: with_layout(one, chunk_shape=(1, 0)), "its chunks are (1, 0) of 8 bytes"),
+        (lambda one: with_layout(one, element_size=0), "its chunks are (1, 2) of 0 bytes"),
+        (
+            lambda one: replace(one, space=Dataspace((2, 3), (2, 2))),
+            "its shape (2, 3) is beyond its largest (2, 2)",
+        ),
+        (
+            lambda one: replace(one, space=Dataspace((1 << 40, 1 << 40), (None, None))),
+            f"it has {1 << 79} chunks",
+        ),
+        (lambda one: with_layout(one, index="single"), "it has 4 chunks, but one was stored"),
+    ],
+)
+def test_chunks_that_do_not_fit(change: Callable[[H5Dataset], H5Dataset], reason: str) -> None:
+    data, dataset = chunked()
+    with pytest.raises(FormatError) as caught:
+        chunk_index(frame_of(data), change(dataset), "/v")
+    assert str(caught.value).endswith(f"/v: {reason}")
+
+
+def test_plain_chunks_end_within_the_file() -> None:
+    data, dataset = chunked()
+    beyond = with_layout(dataset, index="implicit", address=len(data) - 4 * 16 + 1)
+    index = chunk_index(frame_of(data), beyond, "/v")
+    assert isinstance(index, ImplicitIndex)
+    with pytest.raises(FormatError, match="its chunks are not all within the file"):
+        drive(index.find(np.array([3])), data)
+
+
+def found(data: bytes) -> Any:
+    member = root_of(data).members["v"]
+    assert isinstance(member, H5Dataset)
+    index = chunk_index(frame_of(data), member, "/v")
+    assert isinstance(index, HDF5ChunkIndex)
+    with verifying(lambda *_: None):
+        return drive(index.find(np.array([0, 3])), data).result
+
+
+def test_a_fixed_array() -> None:
+    data, _ = chunked()
+    assert found(data)["size"].tolist() == [16, 16]
+    with pytest.raises(FormatError, match=r"has pages of 2\*\*33 elements"):
+        found(changed(data, b"FAHD", 7, b"\x21"))
+    with pytest.raises(FormatError, match="its chunk index has 3 elements"):
+        found(changed(data, b"FAHD", 8, number(3, size=8)))
+    nothing = found(changed(data, b"FAHD", 16, b"\xff" * 8))
+    assert not nothing["size"].any()  # nothing has been written
+
+
+# -- groups and heaps ----------------------------------------------------------------------------
+
+
+def groups(h5: h5py.File) -> None:
+    for n in range(300):
+        h5.create_group(f"group {n:04}")
+
+
+@pytest.fixture(scope="module")
+def old_groups() -> bytes:
+    return made(groups, libver="earliest")
+
+
+def test_old_groups(old_groups: bytes) -> None:
+    assert "contradict" not in said(old_groups)
+    assert len(root_of(old_groups).members) == 300
+    text = said(changed(old_groups, b"TREE", 4, b"\1"))
+    assert "type 1, level 1; type 0, level None were expected" in text
+    assert "symbol table at" in said(changed(old_groups, b"SNOD", 4, b"\2"))
+    assert "has version 2, known is 1" in said(changed(old_groups, b"SNOD", 4, b"\2"))
+
+
+def test_a_node_that_is_in_a_tree_twice(old_groups: bytes) -> None:
+    root = old_groups.index(b"TREE")
+    children = 24 + 8  # behind the first key; a child and a key follow each other
+    first = old_groups[root + children : root + children + 8]
+    twice = changed(old_groups, b"TREE", children + 16, first)
+    assert "a node is in it twice" in said(twice)
+
+
+def dense(h5: h5py.File) -> None:
+    for n in range(20):
+        h5.attrs[f"a{n:02}"] = np.arange(n)
+    h5.attrs["large"] = np.arange(9000)
+
+
+@pytest.fixture(scope="module")
+def heap() -> bytes:
+    return made(dense, libver="latest")
+
+
+def test_dense_attributes(heap: bytes) -> None:
+    attributes = root_of(heap).attributes
+    assert sorted(attributes) == [*(f"a{n:02}" for n in range(20)), "large"]
+
+
+@pytest.mark.parametrize(
+    ("signature", "offset", "new", "reason"),
+    [
+        (b"FRHP", 4, b"\1", "has version 1, known is 0"),
+        (b"FRHP", 7, b"\x08", "is compressed, which is not supported"),
+        (b"FRHP", 5, b"\1\0", "an impossible"),
+        (b"FRHP", 22, b"\xff" * 8, "no index of its huge objects"),
+        (b"FHDB", 4, b"\1", "version 1, of the heap at"),
+        (b"FHDB", 5, b"\0" * 8, "of the heap at 0"),
+    ],
+)
+def test_heaps(heap: bytes, signature: bytes, offset: int, new: bytes, reason: str) -> None:
+    assert reason in said(changed(heap, signature, offset, new))
+
+
+def test_unsupported_is_an_error_of_ours(heap: bytes) -> None:
+    compressed = changed(heap, b"FRHP", 7, b"\x08")
+    with verifying(lambda *_: None):
+        try:
+            problems: list[NCZarrError] = list(root_of(compressed).problems)
+        except UnsupportedError as error:
+            problems = [error]
+    assert any(isinstance(one, UnsupportedError) for one in problems)
