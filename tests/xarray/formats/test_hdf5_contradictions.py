@@ -26,15 +26,19 @@ from nczarr_xarray.formats.hdf5.messages import (
     decode_link_info,
     decode_symbol_table,
 )
+from nczarr_xarray.formats.hdf5.netcdf_storage import array_of
+from nczarr_xarray.formats.hdf5.netcdf_types import value_type
 from nczarr_xarray.formats.hdf5.objects import (
     ChunkedLayout,
     CompactLayout,
+    ContiguousLayout,
     Dataspace,
     Datatype,
     H5Dataset,
     H5Group,
 )
 from nczarr_xarray.formats.hdf5.tree import read_superblock, read_tree
+from nczarr_xarray.formats.hdf5.virtual import _mappings
 from tests.support.filepromises import verifying
 from tests.support.h5drive import drive
 from tests.support.h5objects import made
@@ -396,3 +400,105 @@ def test_unsupported_is_an_error_of_ours(heap: bytes) -> None:
         except UnsupportedError as error:
             problems = [error]
     assert any(isinstance(one, UnsupportedError) for one in problems)
+
+
+# -- the storage of variables --------------------------------------------------------------------
+
+
+def array(**fields: Any) -> Any:
+    member = root_of(PLAIN).members["v"]
+    assert isinstance(member, H5Dataset)
+    dataset = replace(member, **fields)
+    value = value_type(member.type)
+    assert value is not None
+    return array_of(FRAME, dataset, value, "/v", "/v")
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"space": Dataspace(None)}, "has a null dataspace: no shape and no elements"),
+        (
+            {"space": Dataspace((1 << 62, 3))},
+            f"has the shape {(1 << 62, 3)}, beyond what can be addressed",
+        ),
+        ({"type": replace(double(), size=4)}, "has elements of 4 bytes, not float64"),
+        ({"fill": b"abc"}, "its fill value has 3 bytes, an element 8"),
+        (
+            {"layout": ChunkedLayout((1, 2), 4, "btree1", 96)},
+            "an element has 4 bytes in its chunks, 8 by its type",
+        ),
+        ({"layout": CompactLayout(bytes(47))}, "has 47 bytes, 48 are needed"),
+        ({"layout": ContiguousLayout(96, 47)}, "has 47 bytes, 48 are needed"),
+    ],
+)
+def test_storage_that_contradicts_the_type(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        array(**fields)
+    assert (caught.value.object, caught.value.reason) == ("/v", reason)
+
+
+def test_storage_that_fits() -> None:
+    assert array(fill=bytes(8)).shape == (2, 3)
+    assert array(layout=CompactLayout(bytes(50))).shape == (2, 3)
+
+
+# -- virtual datasets ----------------------------------------------------------------------------
+
+#: A selection of all elements.
+ALL = number(3, 1, 0, 0)
+
+
+def slab(start: int, stride: int, count: int, block: int, width: int = 8, rank: int = 1) -> bytes:
+    own = number(start, stride, count, block, size=width)
+    return number(2, 2) + b"\1" + bytes(4) + number(rank) + own * rank
+
+
+def mappings(*each: bytes, version: int = 0) -> bytes:
+    return bytes([version]) + number(len(each), size=8) + b"".join(each)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (mappings(b"\x05f\0d\0" + ALL + ALL, version=1), "mapping 0 has the flags 5"),
+        (
+            mappings(b"f\0d\0" + slab(0, 2, 2, 1) + slab(0, 1, 3, 1)),
+            "mapping 0 is of 2 elements to 3",
+        ),
+        (
+            mappings(b"\x01" + number(0, size=8) + b"d\0" + ALL + ALL, version=1),
+            "mapping 0 has the name of a later one",
+        ),
+        (mappings(b"f\0\0" + ALL + ALL), "a name is missing"),
+        (
+            mappings(b"f\0d\0" + number(2, 3) + b"\1\3" + number(1) + bytes(60)),
+            "a selection in 1 dimensions, of numbers of 3 bytes",
+        ),
+        (
+            mappings(b"f\0d\0" + number(2, 2) + b"\1" + bytes(4) + number(0) + bytes(60)),
+            "a selection in 0 dimensions, of numbers of 8 bytes",
+        ),
+        (mappings(b"f\0d\0" + slab(0, 1, 2, 3) + ALL), "a selection of 2 blocks of 3 every 1"),
+        (mappings(b"f\0d\0" + slab(0, 0, 1, 3) + ALL), "a selection of 1 blocks of 3 every 0"),
+        (mappings(b"f\0d\0" + ALL + slab(0, 1, 2, 1, rank=2)), "a selection in 2 dimensions of a"),
+        (mappings(b"f\0d\0" + ALL + ALL) + b"x", "1 bytes behind the last mapping"),
+    ],
+)
+def test_mappings(message: bytes, reason: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        _mappings(Cursor(message, FRAME, "the mappings"), (9,))
+    assert "the mappings" in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_mappings_that_are_right() -> None:
+    """Sources in this file are returned, and whether a mapping has no limit."""
+    endless = (1 << 64) - 1
+    message = mappings(
+        b".\0own\0" + slab(0, 2, 3, 1) + slab(0, 3, 3, 1),
+        b"other.h5\0d\0" + slab(0, 1, endless, 1) + slab(0, 1, endless, 1),
+    )
+    assert _mappings(Cursor(message, FRAME, "the mappings"), (9,)) == ([b"own"], True)
+    plain = mappings(b".\0own\0" + ALL + ALL, b".\0own\0" + ALL + ALL)
+    assert _mappings(Cursor(plain, FRAME, "the mappings"), (9,)) == ([b"own"], False)
