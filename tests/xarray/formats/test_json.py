@@ -119,7 +119,7 @@ class TestParser:
     @pytest.mark.parametrize(
         "text",
         ["", " \n", "{", "[", "[1", '{"a"', '{"a":', '{"a" 1}', "[1 2]", '"open', '"\\', "}", "[,]",
-         "{,}", "{1", "//", "'a'", "<html>", "{[1]: 2}", '{"a":}'],
+         "{,}", "{1", "{,: 1}", "{[: 1}", "//", "'a'", "<html>", "{[1]: 2}", '{"a":}'],
     )  # fmt: skip
     def test_refused(self, text: str) -> None:
         with pytest.raises(FormatError, match=r"^where: is (not valid JSON|empty)"):
