@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import s3fs
 import xarray as xr
 
-from nczarr_fsspec.errors import NCZarrError, StoreError
+from nczarr_fsspec.errors import (
+    DatasetNotFoundError,
+    IncompleteExportError,
+    NCZarrError,
+    StoreError,
+)
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import to_nczarr
+from nczarr_xarray.cli.main import main
 from tests.support.badnetwork import Faults, Network, network
 from tests.support.httpserver import Server
 from tests.support.killing import SCENARIOS, Target, ours
 from tests.support.marks import SLOW, slow_but
+from tests.support.realservers import nginx
 from tests.support.s3server import S3Server
 
 #: how the three kinds of datasets are called
@@ -30,6 +40,8 @@ MIXES = {
 }
 #: seconds, of which a busy machine needs some
 LIMITS = {"connect": 2, "first_byte": 3, "whole": 60}
+#: where nothing is waited for in vain: a machine may be so busy that it takes as long as that
+PATIENT = {"connect": 60, "first_byte": 60, "whole": 600}
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +78,6 @@ def over_http(files: dict[str, bytes]) -> Iterator[tuple[Network, str, dict[str,
 def over_s3(
     files: dict[str, bytes], s3_server: S3Server
 ) -> Iterator[tuple[Network, str, dict[str, Any]]]:
-    import s3fs
-
     fs = s3fs.S3FileSystem(**s3_server.signed())
     for name, data in files.items():
         fs.pipe_file(f"{s3_server.private}/bad-network{name}", data)
@@ -77,11 +87,29 @@ def over_s3(
 
 
 @pytest.fixture
+def over_nginx(
+    files: dict[str, bytes], tmp_path: Path
+) -> Iterator[tuple[Network, str, dict[str, Any]]]:
+    """A server that others have made: it keeps connections, and has conditional answers."""
+    root, folder = tmp_path / "root", tmp_path / "nginx"
+    folder.mkdir()
+    for name, data in files.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    with nginx(root, folder) as server, network(server.plain) as net:
+        yield net, net.endpoint, {"timeout": LIMITS}
+
+
+@pytest.fixture
 def way(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
-WAYS = ["over_http", pytest.param("over_s3", marks=[SLOW, pytest.mark.servers])]
+WAYS = [
+    "over_http",
+    *(pytest.param(way, marks=[SLOW, pytest.mark.servers]) for way in ("over_s3", "over_nginx")),
+]
 
 
 def loaded(url: str, options: dict[str, Any]) -> xr.Dataset:
@@ -159,3 +187,147 @@ def test_writing(mix: str, name: str, seed: int, s3_server: S3Server, tmp_path: 
         net.faults = Faults()
         assert net.happened
         assert ours(through) == new
+
+
+class Copying:
+    """A copy of a dataset to S3, through a network.
+
+    Parameters
+    ----------
+    server
+        The server.
+    folder
+        Where the source is, and the name of the place in S3.
+    """
+
+    def __init__(self, server: S3Server, folder: Path, dataset: xr.Dataset) -> None:
+        self.source, self.name = folder / "source", folder.name
+        self.signed = server.signed()
+        self.url = f"s3://{server.private}/copied/{folder.name}/new"
+        self.dataset = dataset
+        self._fs = s3fs.S3FileSystem(**self.signed)
+        encoding: Any = {"a": {"chunks": (4, 250), "zlib": True}}
+        to_nczarr(dataset, self.source, encoding=encoding)
+
+    def run(self, net: Network, *options: str, timeout: Mapping[str, float] = PATIENT) -> Any:
+        """Copy through the network."""
+        place: Any = {**self.signed, "endpoint_url": net.endpoint, "timeout": timeout}
+        given = [f"-O{name}={json.dumps(value)}" for name, value in place.items()]
+        return main(["copy", str(self.source), self.url, *options, *given])
+
+    def objects(self) -> list[str]:
+        """What is there, under whatever name."""
+        self._fs.invalidate_cache()
+        return list(self._fs.find(self.url.rpartition("/")[0]))
+
+    def found(self) -> xr.Dataset:
+        """What readers see without the network."""
+        return loaded(self.url, self.signed)
+
+
+@pytest.fixture
+def copying(
+    s3_server: S3Server, tmp_path: Path, dataset: xr.Dataset
+) -> Iterator[tuple[Copying, Network]]:
+    with network(s3_server.endpoint) as net:
+        yield Copying(s3_server, tmp_path, dataset), net
+
+
+def check_copied(copying: Copying, net: Network) -> None:
+    """Compare a copy with its source, and its objects with those of one that nothing disturbed."""
+    xr.testing.assert_identical(copying.found(), loaded(str(copying.source), {}))
+    objects = copying.objects()
+    net.start_again(0, Faults())
+    assert copying.run(net, "--overwrite") == 0
+    assert objects == copying.objects()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("options", [(), ("--resume",)], ids=["whole", "resumed"])
+@pytest.mark.parametrize("seed", range(3))
+def test_copying(
+    mix: str,
+    options: tuple[str, ...],
+    seed: int,
+    copying: tuple[Copying, Network],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is there as a whole, or there is an error and nothing is; then the same command works."""
+    copy, net = copying
+    net.start_again(seed, MIXES[mix])
+    if copy.run(net, *options, timeout=LIMITS if mix == "all" else PATIENT):
+        assert copy.name in capsys.readouterr().err
+        assert mix != "late"
+        net.faults = Faults()
+        if not is_there(copy):
+            assert copy.run(net, *options) == 0
+    assert net.requests > 30
+    assert net.happened or mix == "late"
+    check_copied(copy, net)
+
+
+def is_there(copy: Copying) -> bool:
+    """Tell whether the copy is one."""
+    try:
+        copy.found()
+    except (DatasetNotFoundError, IncompleteExportError):
+        return False
+    return True
+
+
+def parted_at(net: Network, number: int, *, heals: bool = False) -> None:
+    """Let nothing pass from the request of that number on which puts something.
+
+    It `heals`, or not, when a request is made again: of one that came before, the answer may wait.
+    """
+    put = itertools.count(1)
+    seen: set[str] = set()
+    parted = False
+
+    def choose(line: str) -> str:
+        nonlocal parted
+        if line.startswith("PUT ") and next(put) == number:
+            parted = True
+            net.part()
+        elif parted and heals and line in seen:
+            net.heal()
+        seen.add(line)
+        return ""
+
+    net.choose = choose
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 10, 30])
+def test_copying_in_a_partition_that_ends(number: int, copying: tuple[Copying, Network]) -> None:
+    """Whoever tries again when it has ended does not notice."""
+    copy, net = copying
+    parted_at(net, number, heals=True)
+    assert copy.run(net, timeout={"connect": 10, "first_byte": 10}) == 0
+    assert net.happened["parted"] == 1
+    net.choose = lambda line: ""
+    check_copied(copy, net)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--resume",)], ids=["whole", "resumed"])
+@pytest.mark.parametrize("number", [1, 10, 30])
+def test_copying_in_a_partition_that_stays(
+    number: int,
+    options: tuple[str, ...],
+    copying: tuple[Copying, Network],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The error comes in time, and names the object; after it is healed the same command works."""
+    copy, net = copying
+    parted_at(net, number)
+    assert copy.run(net, *options, timeout={"connect": 1, "first_byte": 1}) == 1
+    said = capsys.readouterr().err
+    assert copy.name in said
+    assert "tried 2 times" in said
+    net.choose = lambda line: ""
+    net.heal()
+    assert not is_there(copy)
+    assert copy.run(net, *options) == 0
+    check_copied(copy, net)
