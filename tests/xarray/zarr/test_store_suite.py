@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import s3fs
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import HealthCheck, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import rule, run_state_machine_as_test
 from zarr.core.buffer import Buffer, cpu
 from zarr.core.sync import sync
 from zarr.testing.stateful import ZarrHierarchyStateMachine, ZarrStoreStateMachine
 from zarr.testing.store import StoreTests
+from zarr.testing.strategies import keys as zarr_keys
 
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
@@ -27,6 +29,8 @@ from tests.support.zarrwriting import WritingView
 pytestmark = pytest.mark.slow
 
 STORES = ["directory", "mapping", "memory", pytest.param("s3", marks=pytest.mark.servers)]
+#: Those that are file systems.
+FILES = {"directory", "memory"}
 #: Sequences of rules that a state machine tries; each rule asks S3 for every object there is.
 SEQUENCES = {"s3": 4}
 #: S3 itself has no folders: of an object that was deleted nothing is left.
@@ -93,6 +97,16 @@ for _name, _test in inspect.getmembers(TestWritten, inspect.iscoroutinefunction)
         setattr(TestWritten, _name, pytest.mark.asyncio(_test))
 
 
+class FilesStateMachine(ZarrStoreStateMachine):
+    """Of a file system, where nothing is both a file and a folder, as `a` beside `a/b` would be."""
+
+    @rule(key=zarr_keys(), data=st.binary(max_size=100))
+    def set(self, key: str, data: bytes) -> None:
+        assume(not any(f"{key}/".startswith(f"{one}/") for one in self.model if one != key))
+        assume(not any(one.startswith(f"{key}/") for one in self.model))
+        super().set(key=key, data=data)
+
+
 @pytest.mark.parametrize("machine", [ZarrStoreStateMachine, ZarrHierarchyStateMachine])
 @pytest.mark.filterwarnings("ignore")  # of zarr-python, about types that hypothesis chooses
 def test_stateful(
@@ -104,6 +118,8 @@ def test_stateful(
     kind = request.node.callspec.params["writer"]
     if kind == "s3" and machine is ZarrHierarchyStateMachine:
         pytest.skip(FOLDERS)
+    if kind in FILES and machine is ZarrStoreStateMachine:
+        machine = FilesStateMachine
     run_state_machine_as_test(
         lambda: machine(WritingView(writer)),  # type: ignore[arg-type]  # whatever makes one
         settings=settings(
