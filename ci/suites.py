@@ -29,8 +29,8 @@ PAGE = ROOT / "docs" / "suites.md"
 BEGIN, END = "<!-- suites begin -->\n", "<!-- suites end -->"
 #: Seconds for one suite, on a machine that others keep busy, too.
 LONGEST = 3000
-#: Seconds for one test: of ours as in pyproject.toml; those of others are short.
-OURS, OTHERS = 400, 120
+#: Seconds for one test, as in pyproject.toml.
+ONE = 400
 
 
 class Suite(NamedTuple):
@@ -104,7 +104,7 @@ def run(folder: Path, suite: Suite) -> Result:
     temporary.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "suite_plugin",
                "-p", "no:cacheprovider", "-p", "no:xdist",
-               "--timeout", str(OTHERS if foreign else OURS), *paths]  # fmt: skip
+               "--timeout", str(ONE), *paths]  # fmt: skip
     if foreign:
         # they were written for settings of their own, and one needs a server in the network
         command += ["-c", os.devnull, "-W", "ignore", "--rootdir", str(folder)]
