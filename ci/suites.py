@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run the test suites of other projects over this package, and make the table of docs/suites.md.
 
-    python ci/suites.py          run all (ten to 25 minutes), write the table
+    python ci/suites.py          run all (seven to 25 minutes), write the table
     python ci/suites.py NAME...  run these suites only, print what failed, write nothing
 
 The sources of netCDF4-python, which has its tests there only, are fetched into a temporary folder
