@@ -217,8 +217,12 @@ class TestParser:
         assert loads(document.encode(), "k") == [text]
         assert loads(f'{{"{escaped}": 1,}}'.encode(), "k") == {text: Number("1")}
 
+    def test_words_are_text_and_numbers_are_not(self) -> None:
+        found = loads(b"[days, 1-2, 5, NaN, .5]", "k")
+        assert [type(one) for one in found] == [str, str, Number, Number, Number]
+
     def test_written_as_netcdf_c_writes(self) -> None:
-        text = '{"a": [1,2.50,"x\\n",null], "ü": {"b": true}}'
+        text = '{"a": [1,2.50,"x\\n",null], "ü": {"b": true, "c": false}}'
         assert dumps(loads(text.encode(), "k")) == text
 
 
