@@ -196,7 +196,8 @@ def may_be_sparse(plan: Plan, chunk_shape: Sequence[int]) -> bool:
 def _offsets(parts: Sequence[Any], strides: Sequence[int]) -> np.ndarray:
     """Return where points are, in bytes from the beginning of the chunk."""
     pairs = zip(parts, strides, strict=True)
-    return np.sum([part.astype(np.int64) * stride for part, stride in pairs], axis=0)
+    offsets: np.ndarray = np.sum([part.astype(np.int64) * at for part, at in pairs], axis=0)
+    return offsets
 
 
 def _numbers(part: Part) -> np.ndarray:
