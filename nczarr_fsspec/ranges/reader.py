@@ -92,7 +92,9 @@ class _Member:
             self._receiving.discard(task)
         error = None if task.cancelled() else task.exception()
         if not (task.cancelled() or error):
-            self.left = np.setdiff1d(self.left, numbers)
+            # (mostly all come at once, for which sorting takes long)
+            every = len(numbers) == len(self.left)
+            self.left = self.left[:0] if every else np.setdiff1d(self.left, numbers)
         elif error and not self.ended.done():
             self.ended.set_exception(error)
 

@@ -135,5 +135,5 @@ def _first_asked(loading: Coroutine[Any, Any, Any]) -> Selection | None:
 
 
 def _is_pointwise(key: ExplicitIndexer) -> bool:
-    arrays = any(isinstance(index, np.ndarray) for index in key.tuple)
-    return isinstance(key, VectorizedIndexer) and arrays
+    pointwise = isinstance(key, VectorizedIndexer)
+    return pointwise and any(isinstance(index, np.ndarray) for index in key.tuple)
