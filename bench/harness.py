@@ -166,7 +166,9 @@ def measure(work: Work, repeat: int) -> Row:
             start = time.perf_counter()
             result = program()
         except Exception as error:  # noqa: BLE001  (whatever a peer raises is its result)
-            row.errors[name] = f"{type(error).__name__}: {error}"[:200]
+            # (more lines may tell where a peer was built)
+            first = str(error).partition("\n")[0]
+            row.errors[name] = f"{type(error).__name__}: {first}"[:200]
             continue
         taken = time.perf_counter() - start
         if name == OURS:
