@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.ranges.delivery import Delivery
 from nczarr_fsspec.ranges.planner import LEAST_SHARE, Integers, longest, plan_requests
+from nczarr_fsspec.ranges.small_reads import SMALL_READ, Receive, SmallReads
 from nczarr_fsspec.ranges.source import HEAD_BYTES, RemoteBytes
 from nczarr_fsspec.ranges.sparse import SparseBytes
 from nczarr_fsspec.ranges.traffic import Flight, Flights
@@ -42,13 +42,8 @@ LONG_REQUESTS = 12
 _ALONE = 1.4
 #: What a request counts at least, so that tiny ones do not pile up either.
 _LEAST_HELD = 1 << 16
-#: Reads of data of no more bytes go out together with others of the same turn of the event loop.
-SMALL_READ = 1 << 18
 #: Pieces known already that are handed over at a time.
 _KNOWN_AT_A_TIME = 1 << 10
-
-#: Takes the numbers of some pieces and their bytes.
-Receive: TypeAlias = Callable[[Integers, list[memoryview]], Awaitable[None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -59,58 +54,6 @@ class _Wish:
     around: bool
     sent: asyncio.Future[None]
     flights: list[Flight] = field(default_factory=list)
-
-
-class _Member:
-    """A small read of data that goes out with others."""
-
-    def __init__(self, low: Integers, high: Integers, receive: Receive) -> None:
-        self.low, self.high = low, high
-        self._receive = receive
-        #: pieces that have not been received yet
-        self.left: Integers = np.arange(len(low))
-        #: done when the read of all brings nothing more, or with what `receive` has raised
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        #: the read of all, and whose it is
-        self.reading: asyncio.Task[None] | None = None
-        self.members: list[_Member] = [self]
-        self._receiving: set[asyncio.Task[None]] = set()
-
-    async def hand_over(self, numbers: Integers, views: list[memoryview]) -> None:
-        """Hand pieces over, if somebody waits for them; others do not see an error."""
-        if self.ended.done():
-            return
-        task = asyncio.ensure_future(_awaited(self._receive(numbers, views)))
-        self._receiving.add(task)
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait([task])
-            raise
-        finally:
-            self._receiving.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if not (task.cancelled() or error):
-            # (mostly all come at once, for which sorting takes long)
-            every = len(numbers) == len(self.left)
-            self.left = self.left[:0] if every else np.setdiff1d(self.left, numbers)
-        elif error and not self.ended.done():
-            self.ended.set_exception(error)
-
-    async def wait(self) -> None:
-        """Wait for the end; of what nobody wants any more, nothing is left running."""
-        try:
-            await self.ended
-        except BaseException:
-            unwanted = list(self._receiving)
-            if self.reading and all(member.ended.done() for member in self.members):
-                unwanted.append(self.reading)
-            for task in unwanted:
-                task.cancel()
-            if unwanted:
-                await asyncio.wait(unwanted)
-            raise
 
 
 class RangeReader:
@@ -149,7 +92,7 @@ class RangeReader:
         self._wishes: list[_Wish] = []
         self._waiting = 0  # reads of metadata that have not ended
         self._coming = Flights()
-        self._members: list[_Member] = []  # of the next read that is made of small ones
+        self._small = SmallReads(self._read)
 
     def _on_loop(self) -> None:
         loop = asyncio.get_running_loop()
@@ -238,58 +181,7 @@ class RangeReader:
         if int((high - low).sum()) > SMALL_READ:
             await self._read(low, high, receive)
             return
-        member = _Member(low, high, receive)
-        self._members.append(member)
-        if len(self._members) == 1:
-            asyncio.get_running_loop().call_soon(self._send_small)  # as in `_bring`
-        await member.wait()
-        left = member.left
-        if len(left):
-
-            async def receive_left(numbers: Integers, views: list[memoryview]) -> None:
-                await receive(left[numbers], views)
-
-            await self._read(low[left], high[left], receive_left)
-
-    def _send_small(self) -> None:
-        """Begin to read for all small reads of this turn."""
-        members = [member for member in self._members if not member.ended.done()]
-        self._members = []
-        if len(members) == 1:
-            members[0].ended.set_result(None)  # it reads by itself
-        elif members:
-            task = asyncio.get_running_loop().create_task(self._read_small(members))
-            for member in members:
-                member.reading, member.members = task, members
-
-    async def _read_small(self, members: list[_Member]) -> None:
-        counts = [len(member.low) for member in members]
-        first = np.concatenate([[0], np.cumsum(counts)])
-
-        async def receive(numbers: Integers, views: list[memoryview]) -> None:
-            owners = np.searchsorted(first, numbers, side="right") - 1
-            order = np.argsort(owners, kind="stable")
-            each = np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)
-            await asyncio.gather(
-                *(
-                    members[owner].hand_over(
-                        numbers[own] - first[owner], [views[i] for i in own.tolist()]
-                    )
-                    for own in each
-                    if len(own)
-                    for owner in [int(owners[own[0]])]
-                )
-            )
-
-        low = np.concatenate([member.low for member in members])
-        high = np.concatenate([member.high for member in members])
-        try:
-            with contextlib.suppress(Exception):  # who has not got all tries it alone
-                await self._read(low, high, receive)
-        finally:
-            for member in members:
-                if not member.ended.done():
-                    member.ended.set_result(None)
+        await self._small.read(low, high, receive)
 
     async def _read(self, low: Integers, high: Integers, receive: Receive) -> None:
         known = self.sparse.covers(low, high)
@@ -485,10 +377,6 @@ class RangeReader:
     async def _fly(self, extents: list[Extent]) -> None:
         for extent, view in zip(extents, await self._fetch(extents), strict=True):
             self.sparse.add(extent.start, view)
-
-
-async def _awaited(receiving: Awaitable[None]) -> None:
-    await receiving
 
 
 async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
