@@ -23,6 +23,8 @@ from tests.support.ports import free_port
 
 #: seconds to come up at most
 PATIENCE = 30
+#: The path of requests that are no part of a test.
+_MARK = "/_mark"
 
 #: faults of `RangeServer` that a client must get along with, by their knobs
 FAULTS: dict[str, dict[str, int]] = {
@@ -98,13 +100,22 @@ class Nginx:
     authority : Path
         The certificate to trust.
     log : Path
-        A line for each request: status, range, bytes sent.
+        A line for each request: status, range, bytes sent, path.
     """
 
     plain: str
     tls: str
     authority: Path
     log: Path
+
+    def answered(self) -> list[str]:
+        """List the lines of all requests that were answered before this call.
+
+        A client may have its answer before nginx has written the line. The one
+        worker writes it before it takes another request, so one is sent first.
+        """
+        urllib.request.urlopen(f"{self.plain}{_MARK}").close()
+        return [line for line in self.log.read_text().splitlines() if not line.endswith(_MARK)]
 
 
 @contextmanager
@@ -140,13 +151,14 @@ def nginx(root: Path, folder: Path) -> Iterator[Nginx]:
 daemon off; master_process off; worker_processes 1; pid {folder}/pid; error_log {folder}/error;
 events {{ worker_connections 256; }}
 http {{
-  log_format ranges '$status $http_range $body_bytes_sent';
+  log_format ranges '$status $http_range $body_bytes_sent $uri';
   access_log {folder}/access ranges;
   client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
   uwsgi_temp_path {folder}; scgi_temp_path {folder};
   server {{
     listen 127.0.0.1:{plain}; listen 127.0.0.1:{tls} ssl; root {root};
     ssl_certificate {folder}/server.pem; ssl_certificate_key {folder}/server.key;
+    location {_MARK} {{ return 204; }}
     location /locked/ {{ auth_basic "who"; auth_basic_user_file {folder}/users; alias {root}/; }}
     location /moved/ {{ return 302 /x.bin; }}
   }}
