@@ -67,16 +67,21 @@ class SmallReads:
             owners = np.searchsorted(first, numbers, side="right") - 1
             order = np.argsort(owners, kind="stable")
             each = np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)
-            await asyncio.gather(
-                *(
-                    members[owner].hand_over(
-                        numbers[own] - first[owner], [views[i] for i in own.tolist()]
-                    )
-                    for own in each
-                    if len(own)
-                    for owner in [int(owners[own[0]])]
-                )
-            )
+            tasks = []
+            for own in each if len(numbers) else ():
+                owner = int(owners[own[0]])
+                if not members[owner].ended.done():
+                    pieces = [views[i] for i in own.tolist()]
+                    tasks.append(members[owner].hand_over(numbers[own] - first[owner], pieces))
+            if not tasks:
+                return
+            try:
+                await asyncio.wait(tasks)
+            except asyncio.CancelledError:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks)
+                raise
 
         low = np.concatenate([member.low for member in members])
         high = np.concatenate([member.high for member in members])
@@ -104,27 +109,23 @@ class _Member:
         self.members: list[_Member] = [self]
         self._receiving: set[asyncio.Task[None]] = set()
 
-    async def hand_over(self, numbers: Integers, views: list[memoryview]) -> None:
-        """Hand pieces over, if somebody waits for them; others do not see an error."""
-        if self.ended.done():
-            return
-        task = asyncio.ensure_future(_awaited(self._receive(numbers, views)))
+    def hand_over(self, numbers: Integers, views: list[memoryview]) -> asyncio.Task[None]:
+        """Begin to hand pieces over; others do not see an error, nor that it is cancelled."""
+        task = asyncio.get_running_loop().create_task(self._handed_over(numbers, views))
         self._receiving.add(task)
+        task.add_done_callback(self._receiving.discard)
+        return task
+
+    async def _handed_over(self, numbers: Integers, views: list[memoryview]) -> None:
         try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait([task])
-            raise
-        finally:
-            self._receiving.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if not (task.cancelled() or error):
+            await self._receive(numbers, views)
+        except Exception as error:  # noqa: BLE001 - raised where the read is awaited
+            if not self.ended.done():
+                self.ended.set_exception(error)
+        else:
             # (mostly all come at once, for which sorting takes long)
             every = len(numbers) == len(self.left)
             self.left = self.left[:0] if every else np.setdiff1d(self.left, numbers)
-        elif error and not self.ended.done():
-            self.ended.set_exception(error)
 
     async def wait(self) -> None:
         """Wait for the end; of what nobody wants any more, nothing is left running."""
@@ -139,7 +140,3 @@ class _Member:
             if unwanted:
                 await asyncio.wait(unwanted)
             raise
-
-
-async def _awaited(receiving: Awaitable[None]) -> None:
-    await receiving

@@ -30,7 +30,7 @@ from nczarr_xarray.model import element_of
 
 #: Of variables that are read with one that is asked for: bytes of their values, and how many.
 _MOST_BYTES = 64 << 20
-_MOST_VARIABLES = 256
+_MOST_VARIABLES = 1024
 
 #: Whether arrays say what they would read, instead of reading it.
 _only_asked = ContextVar("_only_asked", default=False)
