@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Self, TextIO
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
     from fsspec.callbacks import Callback
-
-
-class _Bar(tqdm):  # type: ignore[misc]  # which has no types
-    monitor_interval = 0  # without tqdm's thread, which a fork would not have
 
 
 class Progress:
@@ -50,28 +44,28 @@ class Progress:
         self._callback = callback
         stream = stream or sys.stderr
         hidden = not shown or stream is None  # a program may have no standard error
-        self._bar = _Bar(
-            desc=label, total=0, unit=unit, unit_scale=unit == "B", disable=hidden, file=stream
-        )
+        self._bar = None if hidden else _bar(label, unit, stream)
 
     def expect(self, count: int) -> None:
         """Add `count` units to those that are to be done."""
         self.total += count
-        self._bar.total = self.total
-        self._bar.refresh()
+        if self._bar is not None:
+            self._bar.total = self.total
+            self._bar.refresh()
         if self._callback is not None:
             self._callback.set_size(self.total)
 
     def advance(self, count: int = 1) -> None:
         """Count `count` units as done."""
         self.done += count
-        self._bar.update(count)
+        if self._bar is not None:
+            self._bar.update(count)
         if self._callback is not None:
             self._callback.relative_update(count)
 
     def skip(self, count: int) -> None:
         """Count `count` units as done before, which have no part in the rate."""
-        if not self._bar.disable:  # else it has no such number
+        if self._bar is not None:
             self._bar.initial += count
         self.advance(count)
 
@@ -79,4 +73,15 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
+
+
+def _bar(label: str, unit: str, stream: TextIO) -> Any:
+    """Return a bar of tqdm, which takes 16 ms to import."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc]  # which has no types
+        monitor_interval = 0  # without tqdm's thread, which a fork would not have
+
+    return Bar(desc=label, total=0, unit=unit, unit_scale=unit == "B", file=stream)

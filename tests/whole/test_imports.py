@@ -225,7 +225,7 @@ def test_copies(kind: str, samples: dict[str, list[str]], tmp_path: Path) -> Non
     )
     found = imported(code, str(tmp_path), *samples[kind])
     others = {name for name in found if not name.startswith(OURS)}
-    assert others <= {"numpy", "tqdm", "deflate", "zstandard", *NUMCODECS}
+    assert others <= {"numpy", "deflate", "zstandard", *NUMCODECS}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
