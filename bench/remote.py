@@ -46,6 +46,8 @@ BEST = {
     "pyfive, parallel index",
     "VirtualiZarr",
     "VirtualiZarr eager",
+    "async-hdf5",
+    "h5coro",
     "VirtualiZarr NetCDF3",
     "kerchunk NetCDF3",
 }
@@ -225,12 +227,12 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     options = parse()
     chosen = list(NETWORKS) if "all" in options.network else options.network
-    document: dict[str, Any] = {
+    run = {
         "machine": remote_report.machine(),
         "command": f"python bench/{' '.join([Path(sys.argv[0]).name, *sys.argv[1:]])}",
         "repeat": options.repeat,
-        "networks": {},
     }
+    document: dict[str, Any] = {}
     with ExitStack() as stack:
         folder = options.files or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         remote_files.make(folder)
@@ -242,7 +244,8 @@ def main() -> int:
         for name in chosen:
             network: Network = NETWORKS[name]
             server.control("set", **network.settings())
-            rows = document["networks"][name] = {}
+            rows: remote_report.Rows = {}
+            document[name] = {**run, "rows": rows}
             for read in READS:
                 if options.only in read.name and (read.name in FEW or not network.few):
                     names = readers(read, name, options.peers)

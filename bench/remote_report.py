@@ -14,7 +14,9 @@ BEGIN, END = "<!-- bench/remote.py begin -->", "<!-- bench/remote.py end -->"
 PAGE = "remote.md"
 PACKAGES = (
     "aiohttp",
+    "async-hdf5",
     "fsspec",
+    "h5coro",
     "h5netcdf",
     "h5py",
     "kerchunk",
@@ -99,24 +101,30 @@ def _traffic(result: dict[str, Any]) -> str:
 
 
 def save(document: dict[str, Any], folder: Path) -> None:
-    """Write the numbers, the picture, and the tables between their marks in the page."""
+    """Write the numbers, the picture, and the tables between their marks in the page.
+
+    Networks that were not measured this time keep what was measured before.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "remote.json").write_text(json.dumps(document, indent=1) + "\n")
-    networks, where = document["networks"], document["machine"]
-    if networks.get("50 ms"):
-        bars(networks["50 ms"], folder / "remote.png")
-    versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
-    text = f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
-    text += f"`{document['command']}`\n"
-    if networks.get("50 ms"):
-        text += f'\n![The reads over the network "50 ms" as bars]({folder.name}/remote.png)\n'
-    for name, rows in networks.items():
-        text += f"\n### Network: {name}\n\n{table(rows)}\n\n{others(rows)}\n"
+    file = folder / "remote.json"
+    document = (json.loads(file.read_text()) if file.exists() else {}) | document
+    file.write_text(json.dumps(document, indent=1) + "\n")
+    text = ""
+    for name, run in document.items():
+        where, rows = run["machine"], run["rows"]
+        versions = ", ".join(f"{k} {v}" for k, v in where["versions"].items())
+        text += f"### Network: {name}\n\n"
+        text += f"{where['cores']} cores, {where['cpu']}, Python {where['python']}; {versions}. "
+        text += f"`{run['command']}`\n\n"
+        if name == "50 ms":
+            bars(rows, folder / "remote.png")
+            text += f"![These reads as bars]({folder.name}/remote.png)\n\n"
+        text += f"{table(rows)}\n\n{others(rows)}\n\n"
     page = folder.parent / PAGE
     before, begin, rest = (page.read_text() if page.exists() else "").partition(BEGIN)
     _, end, after = rest.partition(END)
     if begin and end:
-        page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
+        page.write_text(f"{before}{BEGIN}\n\n{text}{END}{after}")
     else:
         print(f"{page} has no place for the tables: {BEGIN} and {END}", file=sys.stderr)
 
