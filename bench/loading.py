@@ -9,7 +9,8 @@ The limit is a bare client of aiohttp, which is told what to ask for and throws 
 the objects of the tree with as many connections as ours has (`RemoteStore.concurrency`), or the
 file in parts of 1 MiB, all at once. So it has the latency and the bandwidth of the network, and the
 time that client and server take for so many requests. It begins without connections; ours has those
-that opening needed.
+that opening needed. With .zmetadata ours asks for each .zarray, to find out whether it is stale: a
+program more is the bare client with these requests.
 
 Peers: engine zarr as users get it, the same on obstore with `PEERS_IN_FLIGHT` requests at a time,
 and that with `load_async`, xarray's own way to overlap (it needs a coroutine). Without .zmetadata
@@ -42,6 +43,8 @@ NETWORK = NETWORKS["20 ms"]
 VARIABLES, SIDE = 500, 64
 PART = 1 << 20
 TREE, WITH_METADATA, FILE = "tree", "consolidated", "m.nc"
+#: The limit if it asks for each .zarray, too, as ours does.
+ALONE = "nczarr's requests alone"
 ROWS = {
     "load 500 variables, HTTP 20 ms": TREE,
     "load 500 variables, HTTP 20 ms, consolidated": WITH_METADATA,
@@ -79,6 +82,9 @@ def work(row: str, target: Path, server: Server) -> Work:
             "zarr, obstore": loading(lambda: by_obstore(url, consolidated)),
             "zarr, load_async": loading(lambda: by_obstore(url, consolidated), load_async),
         }
+        if consolidated:
+            checks = [(f"{url}{path}", size) for path, size in objects(target, ".zarray")]
+            programs[ALONE] = lambda: asyncio.run(bare([*requests, *checks]))
     programs[LIMIT] = lambda: asyncio.run(bare(requests))
     return Work(row, programs, (Goal(LIMIT, 1 / 1.5),), nbytes / 1e6, right=same)
 
@@ -131,9 +137,9 @@ async def bare(requests: list[tuple[str, int]]) -> None:
         await asyncio.gather(*(get(*request) for request in requests))
 
 
-def objects(tree: Path) -> list[tuple[str, int]]:
-    """The chunks of a tree, and their sizes."""
-    files = [file for file in tree.rglob("*") if file.is_file() and file.name[0] != "."]
+def objects(tree: Path, name: str = "[!.]*") -> list[tuple[str, int]]:
+    """The chunks of a tree, or its objects of a name, and their sizes."""
+    files = [file for file in tree.rglob(name) if file.is_file()]
     return [(f"/{file.relative_to(tree)}", file.stat().st_size) for file in files]
 
 
