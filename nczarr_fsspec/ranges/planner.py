@@ -34,6 +34,7 @@ from nczarr_fsspec.ranges.source import Limits
 from nczarr_fsspec.transport.request import Extent
 
 Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Booleans: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 
 #: Gaps up to this many bytes are read rather than skipped by a request more.
 SMALL_GAP = 1 << 14
@@ -117,7 +118,10 @@ def plan_requests(
         kept = kept[np.argsort(starts[kept], kind="stable")]
     low, high = starts[kept], stops[kept]
     atom_starts, atom_stops = _union(low, high)
-    total = int((atom_stops - atom_starts).sum())
+    gaps = atom_starts[1:] - atom_stops[:-1]
+    near = _near(atom_starts, atom_stops, limits)
+    # with the gaps that are read, or a run that one request might bring would be cut for them
+    total = int((atom_stops - atom_starts).sum()) + int(gaps[near].sum())
     most, share = longest(limits), _share(limits)
     part = min(most, max(share, -(-total // max(1, connections))))
     atom_starts, atom_stops = _cut(atom_starts, atom_stops, part)
@@ -177,19 +181,24 @@ def _cut(starts: Integers, stops: Integers, part: int) -> tuple[Integers, Intege
     return low, low + each + (number < rest)
 
 
+def _near(starts: Integers, stops: Integers, limits: Limits) -> Booleans:
+    """Tell for each piece after the first whether the gap before it is read, not skipped."""
+    gaps = starts[1:] - stops[:-1]
+    most: int | Integers = PART_GAP
+    if limits.ranges == 1:
+        worth = int(limits.latency * limits.bandwidth / limits.concurrency)
+        most = np.maximum(SMALL_GAP, np.minimum(worth, (stops[1:] - starts[1:]) // 4))
+    near: Booleans = gaps <= most
+    return near
+
+
 def _merge(
     starts: Integers, stops: Integers, limits: Limits, part: int
 ) -> tuple[Integers, Integers]:
     """Join neighbours over small gaps, up to `part` bytes."""
     if len(starts) < 2:
         return starts, stops
-    gaps = starts[1:] - stops[:-1]
-    if limits.ranges > 1:
-        near = gaps <= PART_GAP
-    else:
-        worth = int(limits.latency * limits.bandwidth / limits.concurrency)
-        near = gaps <= np.maximum(SMALL_GAP, np.minimum(worth, (stops[1:] - starts[1:]) // 4))
-    fresh = np.flatnonzero(~near) + 1
+    fresh = np.flatnonzero(~_near(starts, stops, limits)) + 1
     begins = np.concatenate(([0], fresh))
     ends = np.concatenate((fresh, [len(starts)]))
     long = np.flatnonzero(stops[ends - 1] - starts[begins] > part)

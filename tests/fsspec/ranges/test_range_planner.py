@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_fsspec.ranges import reader as reader_module
 from nczarr_fsspec.ranges.planner import (
+    LEAST_PART,
     LEAST_SHARE,
+    MOST_PART,
     PART_GAP,
     RAMP,
     SMALL_GAP,
     Requests,
+    _pack,
     longest,
     plan_requests,
 )
@@ -135,6 +138,257 @@ def _check_places(plan: Requests, starts: Any, stops: Any) -> None:
         assert np.array_equal(plan.stops[begin:end], plan.starts[begin + 1 : end + 1])
         seen.append(piece)
     assert sorted(seen) == np.flatnonzero(stops > starts).tolist()
+    assert np.all(np.diff(plan.within) >= 0)
+    assert np.all(np.diff(starts[plan.split]) >= 0)
+    assert {getattr(plan, name).dtype for name in Requests.__slots__} == {np.dtype(np.int64)}
+
+
+@pytest.mark.parametrize("ranges", [1, 7])
+@pytest.mark.parametrize("bounds", [[], [(5, 5)], [(5, 4), (0, 0)]])
+def test_of_nothing_there_is_no_request(bounds: list[tuple[int, int]], ranges: int) -> None:
+    pairs = np.asarray(bounds, dtype=np.int64).reshape(-1, 2)
+    plan = plan_requests(pairs[:, 0], pairs[:, 1], Limits(ranges=ranges))
+    assert len(plan) == 0
+    assert plan.spans.shape == (0, 2)
+    _check_places(plan, pairs[:, 0], pairs[:, 1])
+
+
+@pytest.mark.parametrize(
+    ("latency", "bandwidth", "most", "share"),
+    [
+        (0.05, 50e6, 2_500_000, 625_000),
+        (0.04, 50e6, 2_000_000, 500_000),
+        (0.05, 21e6, LEAST_PART + 1424, 262_500),  # a quarter of it is a little more than the least
+        (0.0, 50e6, LEAST_PART, LEAST_SHARE),
+        (0.2, 1e9, MOST_PART, LEAST_PART),
+    ],
+)
+def test_a_request_brings_what_a_round_trip_carries(
+    latency: float, bandwidth: float, most: int, share: int
+) -> None:
+    """It is no longer. With more connections it is shorter, but no less than a quarter of it."""
+    limits = Limits(latency=latency, bandwidth=bandwidth)
+    assert longest(limits) == most
+    size = 12 * MOST_PART
+    start, stop = np.array([7]), np.array([7 + size])
+    for connections in (0, 1, 2, 24, 30, 1000):
+        plan = plan_requests(start, stop, limits, connections)
+        wanted = min(most, max(share, -(-size // max(1, connections))))
+        assert len(plan) == -(-size // wanted)
+        assert np.ptp(plan.stops - plan.starts) <= 1
+    assert len(plan_requests(start, stop, limits)) == -(-size // most)
+
+
+@pytest.mark.parametrize(
+    ("limits", "gap", "after"),
+    [
+        # one extent each: what a round trip costs is worth the gap, as a share of the piece after
+        (Limits(), SMALL_GAP, 1),
+        (Limits(), SMALL_GAP, 4 * SMALL_GAP + 3),
+        (Limits(), 25_000, 100_000),
+        (Limits(), 39_062, 200_000),  # 0.05 s at 50 MB/s by 64
+        (Limits(concurrency=32), 50_000, 200_000),
+        (Limits(concurrency=32), 78_125, 500_000),
+        (Limits(latency=0.0), SMALL_GAP, 500_000),
+        # several: it costs the header of a part
+        (Limits(ranges=2), PART_GAP, 500_000),
+        (Limits(ranges=100), PART_GAP, 1),
+    ],
+)
+def test_gaps_are_read_where_that_costs_less(limits: Limits, gap: int, after: int) -> None:
+    at = 500_000
+    for distance, joined in ((gap, True), (gap + 1, False)):
+        starts = np.array([at, 0])
+        stops = np.array([at + after, at - distance])
+        plan = plan_requests(starts, stops, limits)
+        assert (len(plan.starts) == 1) == joined
+        assert plan.starts[0] == 0
+        assert plan.stops[-1] == at + after
+        if not joined:
+            assert plan.stops[0] == at - distance
+            assert plan.starts[1] == at
+
+
+def test_a_gap_that_is_read_makes_no_request_more() -> None:
+    """The part for each connection is one of all bytes that are read, those in gaps, too."""
+    starts = np.arange(200, dtype=np.int64) * 11_000
+    for connections in (1, 2):
+        plan = plan_requests(starts, starts + 10_000, Limits(), connections)
+        assert len(plan) == connections
+    two = np.array([[0, 10**6], [10**6 + 9, 10**6 + 10]])
+    assert len(plan_requests(two[:, 0], two[:, 1], Limits())) == 1
+
+
+@pytest.mark.parametrize("ranges", [1, 50])
+def test_a_run_that_fits_into_a_request_is_one(ranges: int) -> None:
+    limits = Limits(ranges=ranges)
+    starts = np.arange(5) * 500_000
+    for size, requests in ((500_000, 1), (500_001, 2)):
+        stops = np.minimum(starts + size, starts[-1] + size)
+        stops[:-1] = starts[1:]  # they touch
+        assert len(plan_requests(starts, stops, limits)) == requests
+
+
+def test_a_long_read_begins_with_short_requests() -> None:
+    """The first ones ascend over all runs, in steps of a twelfth, if there are more than that."""
+    limits = Limits()
+    part = longest(limits)
+    step = part // 25
+    run = np.arange(25 * 6) * step  # of 15 million bytes each
+    starts = np.concatenate([run, run + 10**9, run + 2 * 10**9])
+    plan = plan_requests(starts, starts + step, limits)
+    sizes = (plan.stops - plan.starts).tolist()
+    for number, size in enumerate(sizes[:RAMP]):
+        goal = part * (number % (RAMP + 1) + 1) / RAMP
+        last = plan.stops[number] in (run[-1] + step, run[-1] + step + 10**9)
+        assert size <= goal
+        assert last or size > goal - step
+    assert max(sizes) <= part
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_a_read_of_a_dozen_requests_has_no_short_ones(extra: int) -> None:
+    """It would take a request more; with one byte more it is a long read."""
+    limits = Limits()
+    part = longest(limits)
+    step = part // 20
+    starts = np.arange(RAMP * 20, dtype=np.int64) * step
+    stops = starts + step
+    stops[-1] += extra
+    sizes = np.diff(np.append(plan_requests(starts, stops, limits).starts, stops[-1]))
+    if extra:
+        assert sizes[0] <= part // RAMP
+    else:
+        assert sizes.tolist() == [part] * RAMP
+
+
+def test_parts_of_a_run_are_about_equal() -> None:
+    limits = Limits()
+    starts = np.arange(1001, dtype=np.int64) * 5000
+    plan = plan_requests(starts, starts + 5000, limits)
+    sizes = plan.stops - plan.starts
+    assert len(sizes) == 3  # two would hold all but one piece
+    assert np.ptp(sizes) <= 5000
+    # long pieces, of which two fit into no request, go one by one
+    starts = np.arange(4, dtype=np.int64) * 1_500_000
+    plan = plan_requests(starts, starts + 1_500_000, limits)
+    assert plan.starts.tolist() == starts.tolist()
+    assert len(plan.split) == 0
+
+
+def test_pieces_that_overlap_are_asked_for_as_one() -> None:
+    """They share an extent. Of pieces that only touch, each may have a request of its own."""
+    starts = np.array([2_000_000, 0, 1_999_999, 5_000_000])
+    stops = np.array([4_000_000, 2_000_000, 2_000_001, 5_000_001])
+    plan = plan_requests(starts, stops, Limits(), 1)
+    assert plan.starts.tolist() == [0, 2_000_000, 5_000_000]
+    assert len(plan.split) == 3 - len(plan.whole) + 1
+    touching = plan_requests(starts[:2], stops[:2], Limits(), 1)
+    assert touching.starts.tolist() == [0, 2_000_000]
+    assert touching.split.tolist() == []
+
+
+@pytest.mark.parametrize(
+    ("number", "size", "limits", "connections", "requests"),
+    [
+        # no more extents than one request may name, however few the bytes
+        (100, 10, Limits(ranges=50), 1, 2),
+        (101, 10, Limits(ranges=50), 1, 3),
+        (100, 10, Limits(ranges=100), 64, 1),
+        (2, 10, Limits(ranges=2), 1, 1),
+        # a quarter of a round trip's bytes in each, on connections that are to be opened
+        (100, 40_000, Limits(ranges=100), 1, 7),
+        (100, 40_000, Limits(ranges=100, latency=0.04), 1, 8),
+        (100, 40_000, Limits(ranges=100, latency=0.0), 3, 16),
+        # those that are open carry all of it in a round trip
+        (100, 25_000, Limits(ranges=100), 1, 1),
+        (100, 25_001, Limits(ranges=100), 1, 5),
+        (100, 50_000, Limits(ranges=100), 2, 2),
+        (100, 50_001, Limits(ranges=100), 2, 9),
+        (100, 50_000, Limits(ranges=50), 2, 2),
+        (100, 50_000, Limits(ranges=40), 2, 8),  # three at least, which is more than are open
+        (100, 50_000, Limits(ranges=40), 3, 3),
+        (100, 50_000, Limits(ranges=40), 64, 8),
+    ],
+)
+def test_so_many_requests_are_made_of_small_pieces(
+    number: int, size: int, limits: Limits, connections: int, requests: int
+) -> None:
+    starts = np.arange(number, dtype=np.int64) * 10**6
+    plan = plan_requests(starts, starts + size, limits, connections)
+    assert len(plan) == requests
+    assert len(plan.starts) == number
+    counts = np.diff(plan.first)
+    assert counts.max() <= limits.ranges
+    if requests > -(-number // limits.ranges):
+        assert np.ptp(counts) <= 1
+
+
+@given(
+    st.lists(st.one_of(st.integers(1, 9), st.integers(1, 400)), min_size=1, max_size=60),
+    st.integers(1, 70),
+    st.integers(1, 3000),
+    st.integers(0, 30),
+)
+@settings(max_examples=examples(400), deadline=None)
+def test_requests_of_several_extents_are_about_equal(
+    sizes: list[int], ranges: int, most: int, count: int
+) -> None:
+    first = _pack(np.asarray(sizes), ranges, most, count).tolist()
+    groups = [sizes[a:b] for a, b in itertools.pairwise(first)]
+    assert [size for group in groups for size in group] == sizes
+    assert all(1 <= len(group) <= ranges for group in groups)
+    assert all(sum(group) <= most or len(group) == 1 for group in groups)
+    if count * ranges >= len(sizes) and most >= sum(sizes):
+        assert len(groups) <= max(1, count)
+    if ranges >= len(sizes) and most >= sum(sizes):
+        # beyond an equal share there is an extent at the end, and what others before had too little
+        assert max(map(sum, groups)) <= sum(sizes) / max(1, count) + 1.5 * max(sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ranges", "most", "count", "groups"),
+    [
+        ([3, 3, 3, 3], 9, 99, 2, [2, 2]),
+        ([1, 1, 1, 9], 9, 99, 2, [3, 1]),
+        ([5, 1, 1, 1], 9, 99, 2, [1, 3]),
+        # an extent belongs where it leaves the first request nearer to half; not at all is shorter
+        ([2, 3, 3], 9, 99, 2, [2, 1]),
+        ([3, 2, 3], 9, 99, 2, [1, 2]),
+        ([3, 1, 3, 3], 9, 99, 2, [2, 2]),
+        # ... if it may
+        ([2, 3, 3], 9, 5, 2, [2, 1]),
+        ([2, 3, 3], 9, 4, 2, [1, 1, 1]),
+        ([2, 3, 3], 1, 99, 2, [1, 1, 1]),
+        # as many in one request that the others may take the rest
+        ([9, 1, 1, 1], 2, 99, 2, [2, 2]),
+        ([9, 1, 1, 1], 3, 99, 2, [1, 3]),
+        ([9, 1, 1, 1], 3, 9, 2, [1, 3]),
+        ([50, 1, 1, 1, 1, 1], 2, 99, 3, [2, 2, 2]),
+        ([1, 1, 1, 1, 1, 50], 2, 99, 3, [2, 2, 2]),
+        # an extent longer than that goes by itself
+        ([9, 9, 9], 9, 5, 1, [1, 1, 1]),
+        ([4, 4, 4, 4], 9, 8, 1, [2, 2]),
+        ([4, 4, 4, 4], 9, 99, 0, [4]),
+        ([10], 9, 99, 1, [1]),
+    ],
+)
+def test_groups_of_extents(
+    sizes: list[int], ranges: int, most: int, count: int, groups: list[int]
+) -> None:
+    assert np.diff(_pack(np.asarray(sizes), ranges, most, count)).tolist() == groups
+
+
+def test_parts_of_one_run_go_by_requests_of_their_own() -> None:
+    """A server may join them in its answer; those apart from each other still share requests."""
+    starts = np.array([0, 10**7, 2 * 10**7, 3 * 10**7])
+    stops = starts + np.array([100, 3_000_000, 100, 100])
+    limits = Limits(ranges=10)
+    plan = plan_requests(starts, stops, limits, 2)
+    touching = np.flatnonzero(plan.starts[1:] == plan.stops[:-1]) + 1
+    assert touching.tolist() == [2]
+    assert 2 in plan.first
+    assert len(plan) < len(plan.starts)
 
 
 def test_small_pieces_share_the_connections_that_are_open() -> None:
