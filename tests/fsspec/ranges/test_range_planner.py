@@ -177,6 +177,9 @@ def test_a_request_brings_what_a_round_trip_carries(
         assert len(plan) == -(-size // wanted)
         assert np.ptp(plan.stops - plan.starts) <= 1
     assert len(plan_requests(start, stop, limits)) == -(-size // most)
+    # what lies between pieces far apart does not count
+    starts, stops = np.array([0, 10**9]), np.array([size, 10**9 + size])
+    assert len(plan_requests(starts, stops, limits, 1000)) == 2 * -(-size // share)
 
 
 @pytest.mark.parametrize(
@@ -269,6 +272,11 @@ def test_parts_of_a_run_are_about_equal() -> None:
     sizes = plan.stops - plan.starts
     assert len(sizes) == 3  # two would hold all but one piece
     assert np.ptp(sizes) <= 5000
+    # as many requests as hold it exactly, but for a byte
+    starts = np.arange(20, dtype=np.int64) * 250_000
+    stops = starts + 250_000
+    stops[-1] -= 1
+    assert plan_requests(starts, stops, limits).starts.tolist() == [0, 2_500_000]
     # long pieces, of which two fit into no request, go one by one
     starts = np.arange(4, dtype=np.int64) * 1_500_000
     plan = plan_requests(starts, starts + 1_500_000, limits)
