@@ -237,16 +237,16 @@ def test_a_long_read_begins_with_short_requests() -> None:
     limits = Limits()
     part = longest(limits)
     step = part // 25
-    run = np.arange(25 * 6) * step  # of 15 million bytes each
-    starts = np.concatenate([run, run + 10**9, run + 2 * 10**9])
+    runs = [np.arange(number) * step + 10**9 * at for at, number in enumerate((50, 0, 40, 26, 400))]
+    starts = np.concatenate(runs)
     plan = plan_requests(starts, starts + step, limits)
-    sizes = (plan.stops - plan.starts).tolist()
-    for number, size in enumerate(sizes[:RAMP]):
-        goal = part * (number % (RAMP + 1) + 1) / RAMP
-        last = plan.stops[number] in (run[-1] + step, run[-1] + step + 10**9)
-        assert size <= goal
-        assert last or size > goal - step
-    assert max(sizes) <= part
+    ends = {run[-1] + step for run in runs if len(run)}
+    assert ends < {*plan.stops.tolist()}
+    # the last request of a run is what is left
+    sizes = [b - a for a, b in zip(plan.starts, plan.stops, strict=True) if b not in ends]
+    for number, size in enumerate(sizes):
+        goal = part * min(number + 1, RAMP) / RAMP
+        assert goal - 2 * step < size <= goal
 
 
 @pytest.mark.parametrize("extra", [0, 1])
@@ -282,6 +282,18 @@ def test_parts_of_a_run_are_about_equal() -> None:
     plan = plan_requests(starts, starts + 1_500_000, limits)
     assert plan.starts.tolist() == starts.tolist()
     assert len(plan.split) == 0
+
+
+def test_the_order_of_pieces_makes_no_difference() -> None:
+    lowest = np.array([0, 3_000_000, 3_000_100, 6_000_000, 9_000_000])
+    lengths = np.array([50, 200, 10, 2_600_000, 1])
+    for order in itertools.permutations(range(5)):
+        starts = lowest[[*order]]
+        stops = starts + lengths[[*order]]
+        plan = plan_requests(starts, stops, Limits())
+        assert plan.starts.tolist() == [0, 3_000_000, 6_000_000, 7_300_000, 9_000_000]
+        assert plan.stops.tolist() == [50, 3_000_200, 7_300_000, 8_600_000, 9_000_001]
+        _check_places(plan, starts, stops)
 
 
 def test_pieces_that_overlap_are_asked_for_as_one() -> None:
@@ -367,6 +379,7 @@ def test_requests_of_several_extents_are_about_equal(
         # ... if it may
         ([2, 3, 3], 9, 5, 2, [2, 1]),
         ([2, 3, 3], 9, 4, 2, [1, 1, 1]),
+        ([3, 2, 4, 3], 9, 6, 3, [1, 2, 1]),
         ([2, 3, 3], 1, 99, 2, [1, 1, 1]),
         # as many in one request that the others may take the rest
         ([9, 1, 1, 1], 2, 99, 2, [2, 2]),
