@@ -144,7 +144,7 @@ class FilePlace:
     mode: frozenset[str] = _NO_MODE
 
     def exists(self) -> bool:
-        """Tell whether there is an object, or, on this machine, a directory.
+        """Tell whether there is an object, or, on this machine, a directory with files.
 
         Raises
         ------
@@ -156,7 +156,9 @@ class FilePlace:
             if not self.store.keys_below(self.name):
                 raise found
             return True  # a directory can be an error
-        return found is not None
+        # or be none of a store's objects
+        here = isinstance(self.store, DirectoryWriter)
+        return found is not None or (here and bool(self.store.keys_below(self.name)))
 
 
 def open_file_place(target: object, storage_options: Mapping[str, Any] | None = None) -> FilePlace:

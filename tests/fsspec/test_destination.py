@@ -1,0 +1,102 @@
+"""One object and what is written beside it: where that is, and whether it is there."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from nczarr_fsspec.destination import open_destination, open_file_place
+from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.keystore import LocalStore
+from nczarr_fsspec.stores.writers import MappingWriter
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_a_local_file_has_its_folder_beside_it(form: str, tmp_path: Path) -> None:
+    place = open_file_place(form.format(tmp_path / "a.nc"))
+    assert (place.name, place.folder) == ("a.nc", f"{tmp_path}/")
+    assert not place.exists()
+    (tmp_path / "a.nc").write_bytes(b"x" * 100)
+    assert place.exists()
+
+
+def test_modes_of_a_url_are_known(tmp_path: Path) -> None:
+    place = open_file_place(f"file://{tmp_path}/a.nc#mode=bytes")
+    assert place.mode == {"bytes"}
+    assert place.target.endswith("#mode=bytes")
+
+
+def test_a_folder_is_something(tmp_path: Path) -> None:
+    (tmp_path / "a.nc").mkdir()
+    (tmp_path / "a.nc" / "inside").write_bytes(b"x")
+    assert open_file_place(tmp_path / "a.nc").exists()
+
+
+def test_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    place = open_file_place("~/a.nc")
+    assert (place.name, place.folder) == ("a.nc", f"{tmp_path}/")
+    # what is called so is what is meant
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~").mkdir()
+    (tmp_path / "~" / "a.nc").write_bytes(b"x")
+    assert open_file_place("~/a.nc").folder == f"{tmp_path}/~/"
+
+
+def test_an_object_of_another_filesystem() -> None:
+    place = open_file_place("memory://beside/below/a.nc#mode=bytes")
+    assert place.name == "a.nc"
+    assert place.folder == "memory://beside/below/"
+    assert not place.exists()
+    place.store.put("a.nc", b"data")
+    assert place.exists()
+    assert fsspec.filesystem("memory").cat_file("/beside/below/a.nc") == b"data"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("/", "names no file"),
+        ("memory://", "names no object"),
+        ("http://127.0.0.1:1/a.nc", "HTTP"),
+        (io.BytesIO(), "no place beside it"),
+        ({}, "no place beside it"),
+    ],
+)
+def test_what_has_nothing_beside_it_is_refused(target: Any, message: str) -> None:
+    with pytest.raises(URLError, match=message):
+        open_file_place(target)
+
+
+def test_that_an_object_cannot_be_looked_at_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = open_file_place(tmp_path / "a.nc")
+
+    def fails(self: LocalStore, keys: Any, most: int | None = None) -> list[StoreError]:
+        return [StoreError(key, "cannot be read: Input/output error") for key in keys]
+
+    monkeypatch.setattr(LocalStore, "get_many", fails)
+    monkeypatch.setattr(type(place.store.reader()), "get_many", fails)
+    with pytest.raises(StoreError, match="Input/output error"):
+        place.exists()
+
+
+def test_what_a_destination_may_be() -> None:
+    keys: dict[str, bytes] = {}
+    found = open_destination(keys)
+    assert isinstance(found.store, MappingWriter)
+    assert open_destination(found.store).store is found.store
+    with pytest.raises(URLError, match="a file object cannot hold a dataset"):
+        open_destination(io.BytesIO())
+    with pytest.raises(URLError, match="storage_options apply to URLs and paths only"):
+        open_destination(keys, {"anon": True})
+    with pytest.raises(URLError, match="is not a path, URL, mapper or mutable mapping"):
+        open_destination(5)
+    mapper = fsspec.get_mapper("memory://a/tree.nc")
+    assert open_destination(mapper).kind == open_destination("memory://a/tree").kind
