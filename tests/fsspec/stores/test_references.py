@@ -32,7 +32,7 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.references import open_references
-from nczarr_fsspec.stores import referencefiles
+from nczarr_fsspec.stores import referencefiles, referencetemplates
 from nczarr_fsspec.stores.referenceformat import MAX_GENERATED, JSONReferences, Part
 from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_fsspec.stores.referencetemplates import Templates
@@ -254,6 +254,11 @@ def test_templates_are_what_jinja_makes_of_them(text: str, number: int) -> None:
         "{{ f(**i) }}",
         "{{ f(1) }}",
         "{{ g(c='x') }}",
+        "{{ -f }}",
+        "{{ f - 'x' }}",
+        "{{ f * 2 }}",
+        "{{ 2 * f }}",
+        "{{ '%d' % f }}",
         "{{ " + "(" * 200 + " }}",
         "{{ " + "9" * 400 + " }}",
         "{{ " + "i*" * 240 + "i }}",
@@ -272,6 +277,23 @@ def test_templates_that_do_more_are_refused_at_once(text: str) -> None:
         assert error.object == "r.json"
     else:
         assert expanded == text  # without an expression
+
+
+def test_of_many_templates_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(referencetemplates, "_MOST_REMEMBERED", 3)
+    templates = Templates({"u": "x"})
+    for number in range(10):
+        assert templates.expand(f"{number}{{{{u}}}}") == f"{number}x"
+        assert len(templates._known) <= 3
+    assert templates.expand("0{{u}}") == "0x"
+
+
+def test_generators_may_have_numbers_for_extents() -> None:
+    generator = {"key": "k{{i}}", "url": "u", "offset": 5, "length": 7, "dimensions": {"i": [1]}}
+    refs = parse({"version": 1, "refs": {}, "gen": [generator]})
+    assert refs.find("k1") == Part("u", 5, 12)
+    with pytest.raises(FormatError, match="'url' has to be a text"):
+        parse({"version": 1, "refs": {}, "gen": [{**generator, "url": 5}]})
 
 
 @pytest.mark.parametrize(

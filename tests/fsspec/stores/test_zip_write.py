@@ -10,6 +10,7 @@ import struct
 import subprocess
 import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,31 @@ class TestErrors:
         with pytest.raises(StoreError, match="v/gone: cannot be read: No such file"):
             pack(tree, str(tmp_path / "d.zip"), "d", base=None, removed=nothing)
         assert not (tmp_path / "d.zip").exists()
+
+    def test_a_file_that_becomes_shorter(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its checksum is found first, then it is copied: what is lost meanwhile is an error."""
+        tree = make_tree(tmp_path / "tree", {"v/0": NOISE[:1000]})
+        checksum = zlib.crc32
+
+        def cut(data: bytes, value: int = 0) -> int:
+            os.truncate(tmp_path / "tree/v/0", 250)
+            return checksum(data, value)
+
+        monkeypatch.setattr(zipwrite, "_BLOCK", 100)
+        monkeypatch.setattr(zlib, "crc32", cut)
+        with pytest.raises(StoreError, match="v/0: has become shorter while it was packed"):
+            pack(tree, str(tmp_path / "d.zip"), "d", base=None, removed=nothing)
+        assert not (tmp_path / "d.zip").exists()
+
+    def test_everything_may_be_at_the_top(self, tmp_path: Path) -> None:
+        """There readers of Zarr look."""
+        tree = make_tree(tmp_path / "tree", DATASET)
+        pack(tree, str(tmp_path / "d.zip"), None, base=None, removed=nothing)
+        with zipfile.ZipFile(tmp_path / "d.zip") as archive:
+            files = [entry for entry in archive.namelist() if not entry.endswith("/")]
+        assert sorted(files) == sorted(DATASET)
 
     def test_names_that_an_archive_cannot_hold(self, tmp_path: Path) -> None:
         tree = make_tree(tmp_path / "tree", {})
