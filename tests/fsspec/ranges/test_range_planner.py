@@ -915,6 +915,26 @@ def test_rounds_at_any_time(
         assert source.moved <= (len(total_wanted) * 4096 + 4096 + SMALL_GAP) * 6
 
 
+def test_an_error_of_a_plan_reaches_all_that_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = VirtualBytes(FILE)
+
+    async def main() -> None:
+        reader = RangeReader(source)
+
+        def lacks_memory(wanted: Any, around: bool) -> None:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(reader, "_plan_metadata", lacks_memory)
+            reads = [reader.read_metadata([Extent(at, at + 9)]) for at in (100_000, 200_000)]
+            found = await asyncio.gather(*reads, return_exceptions=True)
+            assert [type(one) for one in found] == [MemoryError] * 2
+        (view,) = await reader.read_metadata([Extent(100_000, 100_009)])
+        assert view == FILE[100_000:100_009]
+
+    run(main())
+
+
 def test_metadata_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "MOST_METADATA", 200_000)
     source = VirtualBytes(FILE)

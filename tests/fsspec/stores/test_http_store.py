@@ -11,6 +11,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from nczarr_fsspec.keystore import RemoteStore
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport import throttle
 from nczarr_fsspec.transport.policy import most_connections
-from tests.support.httpserver import Server
+from tests.support.httpserver import Request, Server
 from tests.support.ports import free_port
 from tests.support.realservers import range_server
 
@@ -47,6 +49,35 @@ def store(server: Server) -> Iterator[FsspecStore]:
     assert isinstance(opened, FsspecStore)
     yield opened
     opened.close()
+
+
+class Unsized(Server):
+    """Says of no file how large it is, and knows no range from the end.
+
+    Attributes
+    ----------
+    once
+        Whether a file is gone when it has been asked for.
+    """
+
+    once = False
+
+    def _answer(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
+        content = self.files.get(request.path)
+        if content is None:
+            super()._answer(handler, request, number)
+            return
+        if self.once:
+            self.files = {}
+        first = request.range == "bytes=0-0"
+        handler.send_response(206 if first else 200)
+        if first:
+            handler.send_header("Content-Range", "bytes 0-0/*")
+            handler.send_header("Content-Length", "1")
+        handler.end_headers()
+        handler.close_connection = not first
+        with suppress(ConnectionError):  # the client may have seen enough
+            handler.wfile.write(content[:1] if first else content)
 
 
 def read(store: FsspecStore, key: str, start: int | None = None, stop: int | None = None) -> Any:
@@ -136,6 +167,26 @@ class TestRanges:
         assert read(store, "v/0", 50_000, 60_000) == b""
         assert read(store, "empty", 0, 10) == b""
         assert read(store, "nope", 0, 10) is None
+
+    def test_the_end_of_a_file_whose_size_nobody_says(self) -> None:
+        with Unsized({"/d/v/0": CONTENT}) as server:
+            opened = open_keystore(f"{server.url}/d")
+            assert isinstance(opened, FsspecStore)
+            with pytest.raises(StoreError, match="its size cannot be found out"):
+                read(opened, "v/0", -100)
+            with pytest.raises(StoreError, match="does not say how large it is"):
+                opened.run(opened.size("v/0"))
+            assert read(opened, "v/0") == CONTENT  # its end is where the connection ends
+            opened.close()
+
+    def test_a_file_that_goes_before_its_end_is_asked_for(self) -> None:
+        with Unsized({"/d/v/0": CONTENT}, missing_status=404) as server:
+            opened = open_keystore(f"{server.url}/d")
+            assert isinstance(opened, FsspecStore)
+            server.once = True
+            assert read(opened, "v/0", -100) is None
+            assert opened.run(opened.size("v/0")) is None
+            opened.close()
 
     def test_another_range_than_asked_for_is_refused(
         self, server: Server, store: FsspecStore
