@@ -229,6 +229,33 @@ class TestDirectory:
         # netCDF-C takes the first segment whatever is below; root metadata may be missing
         assert ZipStore(make_zip({"d/v/.zarray": b"{}"})).list("") == {"v"}
 
+    @pytest.mark.parametrize(
+        ("inner", "whose"),
+        [
+            ({".zgroup": b"{}"}, b"top"),  # a group of the dataset at the top
+            ({".zgroup": b"{}", ".zattrs": b'{"a": 1}'}, b"top"),
+            ({".zgroup": b"{}", ".nczarr": b"{}"}, b"d"),
+            ({".zgroup": b"{}", ".zattrs": b'{"_nczarr_superblock": {}}'}, b"d"),
+            ({".zgroup": b'{"_NCZARR_SUPERBLOCK": {}}'}, b"d"),
+            ({"v": b""}, b"top"),
+        ],
+    )
+    def test_netcdf_c_reads_what_is_in_the_first_directory(
+        self, inner: dict[str, bytes], whose: bytes
+    ) -> None:
+        """If that is a dataset of NCZarr, it is the one, whatever is at the top."""
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, data in {"d/whose": b"d", "whose": b"top", ".zgroup": b"{}"}.items():
+                archive.writestr(name, data)
+            for name, data in inner.items():
+                archive.writestr(f"d/{name}", data)
+        assert ZipStore(file.getvalue()).get("whose") == whose
+        with Server({"/d.zip": file.getvalue()}) as server:
+            store = remote(server)
+            assert store.get_many(["whose"]) == [whose]
+            store.close()
+
 
 class TestDamage:
     @pytest.mark.parametrize("content", [b"", b"PK", b"not a zip at all" * 10, bytes(70_000)])
