@@ -33,6 +33,7 @@ from nczarr_fsspec.keystore import KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.local import LocalFileBytes
 from nczarr_fsspec.references import open_references
 from nczarr_fsspec.stores import referencefiles, referencetemplates
+from nczarr_fsspec.stores import references as references_module
 from nczarr_fsspec.stores.referenceformat import MAX_GENERATED, JSONReferences, Part
 from nczarr_fsspec.stores.referencesigns import are_references
 from nczarr_fsspec.stores.referencetemplates import Templates
@@ -445,6 +446,41 @@ def test_opening_references_to_a_network_reads_them_once(tmp_path: Path, read: l
     assert len(read) == 1
 
 
+def test_few_of_many_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references_module, "_OPEN_HERE", 2)
+    for number in range(5):
+        (tmp_path / f"data{number}").write_bytes(DATA[number:])
+    store: Any = local(tmp_path, {f"v/{i}": [f"data{i}", 0, 9] for i in range(5)})
+    for number in (0, 1, 2, 3, 4, 0, 2):
+        assert store.get(f"v/{number}") == DATA[number : number + 9]
+        assert len(store._files) <= 2
+    store.close()
+
+
+def test_a_part_is_read_into_the_memory_of_others(tmp_path: Path) -> None:
+    refs = {"v/0": ["data", 10, 5], "v/1": "inside", "v/2": ["data", len(DATA) - 1, 5]}
+    store = local(tmp_path, {**refs, "v/3": ["data"]})
+    assert isinstance(store, LocalStore)
+    buffer = bytearray(8)
+    assert store.get_into("v/0", memoryview(buffer)) == 5
+    assert buffer[:5] == DATA[10:15]
+    assert store.get_into("v/0", memoryview(bytearray(4))) == 5  # it has no room
+    assert store.get_into("v/1", memoryview(buffer)) == 6
+    assert buffer[:6] == b"inside"
+    assert store.get_into("v/3", memoryview(bytearray(len(DATA)))) == len(DATA)
+    assert store.get_into("v/9", memoryview(buffer)) is None
+    with pytest.raises(StoreError, match="beyond the end"):
+        store.get_into("v/2", memoryview(buffer))
+
+
+def test_what_references_are_is_known_by_their_file(tmp_path: Path) -> None:
+    first = local(tmp_path, {"v/0": "a"}).contents()
+    assert local(tmp_path, {"v/0": "a", "v/1": "b"}).contents() != first
+    in_memory = {"version": 1, "refs": {".zgroup": "{}"}}
+    one, other = (open_references(in_memory, AddressPolicy.of(tmp_path)) for _ in range(2))
+    assert one.contents() == pickle.loads(pickle.dumps(one)).contents() != other.contents()
+
+
 def test_a_file_of_json_that_is_too_large_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,6 +514,16 @@ def test_parts_of_a_file_come_together_and_nothing_else_is_asked() -> None:
         assert found == [DATA[100 * i : 100 * i + 100] for i in range(100)]
         assert len(server.requests) == 1
         store.close()
+
+
+def test_few_remote_files_stay_open(several: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(references_module, "_OPEN_ELSEWHERE", 1)
+    store: Any = remote(several, {f"v/{i}": [f"data{i}", 5, 9] for i in range(3)})
+    for number in (0, 1, 2, 0):
+        assert store.get_many([f"v/{number}"]) == [DATA[number + 5 : number + 14]]
+        assert len(store._files) <= 1
+    assert store.get_many([f"v/{i}" for i in range(3)]) == [DATA[i + 5 : i + 14] for i in range(3)]
+    store.close()
 
 
 def test_one_part_beyond_the_end_leaves_the_others_alone() -> None:
