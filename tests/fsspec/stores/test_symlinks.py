@@ -302,3 +302,28 @@ class TestOption:
         for target in (tree, f"file://{tree}", f"dir://d.nczarr::file://{tree.parent}"):
             store = open_keystore(target)
             assert isinstance(store, LocalStore)
+
+
+def test_the_state_of_a_folder_is_that_of_its_files(tmp_path: Path) -> None:
+    """What is behind a link counts if links are followed; one into itself ends there."""
+    tree = tmp_path / "tree"
+    (tree / "v").mkdir(parents=True)
+    (tree / ".zgroup").write_bytes(b"{}")
+    (tree / "v" / "0").write_bytes(b"x")
+    (tmp_path / "elsewhere").mkdir()
+    (tree / "w").symlink_to(tmp_path / "elsewhere")
+    (tree / "v" / "again").symlink_to(tree)
+
+    def states() -> list[str]:
+        return [DirectoryStore(tree, follow_symlinks=follow).contents() for follow in (False, True)]
+
+    inside, all_of_it = states()
+    assert states() == [inside, all_of_it]
+    (tmp_path / "elsewhere" / "0").write_bytes(b"y")
+    assert states()[0] == inside
+    assert states()[1] != all_of_it
+    (tree / "v" / "0").write_bytes(b"longer")
+    changed = states()
+    assert changed[0] != inside
+    (tree / "v" / "1").write_bytes(b"")
+    assert states()[0] != changed[0]
