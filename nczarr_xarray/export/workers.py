@@ -17,6 +17,10 @@ from nczarr_xarray.export.steps import Step
 PATIENCE = 30
 #: Tasks that a thread of a worker has before it, so that it never waits for the next one.
 _WAITING = 3
+#: Of a cluster of our own. A worker that died is started again; if that takes longer than this
+#: (15 s by default, on a machine that is busy), dask does without it for ever. Without any worker a
+#: copy would wait for ever, too.
+_RESTART = {"distributed.deploy.lost-worker-timeout": "1 day"}
 
 
 @contextmanager
@@ -41,18 +45,22 @@ def connected(workers: int | None, scheduler: str | None) -> Iterator[None]:
         yield
         return
     try:
+        import dask.config
         from distributed import Client, LocalCluster
     except ImportError:
         needs = "--workers and --scheduler need dask.distributed"
         raise ImportError(f"{needs}: pip install 'nczarr-xarray[dask]'") from None
     if scheduler is None:
-        cluster = LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            dashboard_address=":0",
-            silence_logs=logging.CRITICAL,  # errors come back, and are raised here
-        )
-        with cluster, Client(cluster):
+        with (
+            dask.config.set(_RESTART),
+            LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                dashboard_address=":0",
+                silence_logs=logging.CRITICAL,  # errors come back, and are raised here
+            ) as cluster,
+            Client(cluster),
+        ):
             yield
         return
     try:

@@ -229,6 +229,21 @@ def test_a_worker_is_killed(
 
 
 @pytest.mark.slow
+def test_a_worker_that_starts_late_is_waited_for(
+    cube: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine, a worker that died may need longer to start than dask waits for it."""
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    monkeypatch.setattr(workers, "run_part", partial(_deadly, deaths, 2))
+    monkeypatch.setattr(moving, "WINDOW", 4)
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "0 s"}):  # all start too late
+        copy(cube, tmp_path / "y", "--workers", 2)
+    assert sorted(path.name for path in deaths.iterdir()) == ["0", "1"]
+    assert main(["compare", str(cube), str(tmp_path / "y")]) == 0
+
+
+@pytest.mark.slow
 def test_every_worker_is_killed(
     cube: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
