@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import socket
+import threading
 from dataclasses import dataclass, field
 from http.cookies import SimpleCookie
 from http.server import BaseHTTPRequestHandler
@@ -60,6 +61,7 @@ class Archive(Server):
     signed: int = 0
     logins: int = 0
     _uses: dict[str, int] = field(default_factory=dict)
+    _counting: Any = field(default_factory=threading.Lock, repr=False)
 
     def at(self, host: str) -> str:
         """Return the URL of a host."""
@@ -81,7 +83,8 @@ class Archive(Server):
         request.headers = {name.title(): text for name, text in request.headers.items()}
         host = request.headers["Host"].partition(".")[0]
         answer = {"data": self._data, "login": self._login, "store": self._store}[host]
-        status, headers = answer(request, query)
+        with self._counting:  # requests that come at once get signatures of their own
+            status, headers = answer(request, query)
         if status:
             request.status = status
             handler.send_response(status)

@@ -143,15 +143,16 @@ class Server:
                     sent=0,
                     status=0,
                 )
+                log = self.log  # a request that is under way at a reset counts before it
                 self.conns.add(cid)
                 self.inflight += 1
                 self.max_inflight = max(self.max_inflight, self.inflight)
                 try:
                     keep = await self.respond(wr, method, path, hdr, rec, first, keep)
                 finally:
-                    self.inflight -= 1
+                    self.inflight -= log is self.log
                     rec["t1"] = time.perf_counter()
-                    self.log.append(rec)
+                    log.append(rec)
                 first = False
                 if not keep:
                     return

@@ -284,7 +284,7 @@ class TestRequests:
         server.set(max_ranges=0, latency_ms=5)
         source = opened(f"{server.url}/wide.bin")
         fetch(source, [Extent(0, 1), Extent(9, 10)])  # one range at a time
-        server.set(max_ranges=0, latency_ms=5, busy=8)
+        server.set(max_ranges=0, latency_ms=20, busy=8)
         starts = np.arange(0, WIDE - 7, WIDE // 300, dtype=np.int64)
         content = bytes(CONTENT[:251]) * (WIDE // 251 + 1)
         found: dict[int, bytes] = {}

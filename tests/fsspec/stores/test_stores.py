@@ -217,7 +217,7 @@ class TestContract:
         answers = context.SimpleQueue()
         child = context.Process(target=lambda: answers.put(store.get_many(["v/0.0", "nope"])))
         child.start()
-        child.join(30)
+        child.join(60)
         assert child.exitcode == 0
         assert answers.get() == [CHUNK, None]
         assert read(store, "v/0.0") == CHUNK  # and still in this one
@@ -239,7 +239,7 @@ class TestContract:
 
 def settled_open_files(expected: int | None = None) -> int:
     """Open files of this process, once the test's own server has closed its ends as well."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     count = -1
     while time.monotonic() < deadline:
         previous, count = count, open_files()
@@ -394,7 +394,7 @@ class TestFilesystems:
             assert "new" in store.list_many([""])[0]  # type: ignore[operator]
 
     def test_sync_requests_overlap(self) -> None:
-        together = threading.Barrier(2, timeout=20)
+        together = threading.Barrier(2, timeout=60)
 
         class Slow(AbstractFileSystem):
             protocol = "slow"
