@@ -92,6 +92,13 @@ def server(running: RangeServer) -> RangeServer:
 
 
 @pytest.fixture
+def unknown(root: Path) -> Iterator[RangeServer]:
+    """A server of its own: that others have been busy may be remembered."""
+    with range_server(root) as server:
+        yield server
+
+
+@pytest.fixture
 def opened() -> Iterator[Any]:
     """Opens sources, and closes them in the end."""
     sources: list[Any] = []
@@ -264,11 +271,10 @@ class TestRequests:
             opened("http://127.0.0.1:9/x.bin")
         assert not isinstance(caught.value, FileNotFoundError)
 
-    def test_limits_are_measured(self, root: Path, opened: Any) -> None:
-        with range_server(root) as server:  # others have been busy, which may be remembered
-            server.set(latency_ms=20, bw_conn=10_000_000)
-            again = opened(f"{server.url}/x.bin")
-            fetch(again, EXTENTS[2:3])
+    def test_limits_are_measured(self, unknown: RangeServer, opened: Any) -> None:
+        unknown.set(latency_ms=20, bw_conn=10_000_000)
+        again = opened(f"{unknown.url}/x.bin")
+        fetch(again, EXTENTS[2:3])
         assert again.limits.latency >= 0.02
         # how fast a body comes depends on the machine: test_route.py has a clock of its own
         assert again.limits.concurrency == most_connections()
@@ -280,11 +286,11 @@ class TestRequests:
         source = opened(f"{server.url}/x.bin", {"get_client": make})
         assert source.limits.concurrency == 7
 
-    def test_a_busy_server_gets_fewer_requests(self, server: RangeServer, opened: Any) -> None:
-        server.set(max_ranges=0, latency_ms=5)
-        source = opened(f"{server.url}/wide.bin")
+    def test_a_busy_server_gets_fewer_requests(self, unknown: RangeServer, opened: Any) -> None:
+        unknown.set(max_ranges=0, latency_ms=5)
+        source = opened(f"{unknown.url}/wide.bin")
         fetch(source, [Extent(0, 1), Extent(9, 10)])  # one range at a time
-        server.set(max_ranges=0, latency_ms=20, busy=8)
+        unknown.set(max_ranges=0, latency_ms=20, busy=8)
         starts = np.arange(0, WIDE - 7, WIDE // 300, dtype=np.int64)
         content = bytes(CONTENT[:251]) * (WIDE // 251 + 1)
         found: dict[int, bytes] = {}
@@ -294,7 +300,7 @@ class TestRequests:
 
         source.run(RangeReader(source).read_data(starts, starts + 7, receive))
         assert found == {n: content[at : at + 7] for n, at in enumerate(starts.tolist())}
-        log = [request["status"] for request in server.control("log")]
+        log = [request["status"] for request in unknown.control("log")]
         assert log.count(206) >= 290  # the first ones came with opening
         assert 503 in log
         assert source.limits.concurrency < most_connections()

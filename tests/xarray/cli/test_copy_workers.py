@@ -354,7 +354,7 @@ def test_programs_of_dask_and_s3(cube: Path, tmp_path: Path, s3_server: S3Server
     ]
     signed = s3_server.signed()
     options = [f"-O{name}={value}" for name, value in signed.items()]
-    target = f"s3://{s3_server.private}/workers-{os.getpid()}"
+    target = f"s3://{s3_server.private}/{tmp_path.name}"
     with ExitStack() as stack:
         for program in programs:
             stack.callback(_end, subprocess.Popen([sys.executable, "-m", "dask", *program]))
