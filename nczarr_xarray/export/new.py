@@ -59,6 +59,8 @@ def plan_new(request: WriteRequest, mode: Mode) -> WriteTask:
         return _new_dataset(request)
     with existing.opened:
         if mode == "w-" and existing.group(request.path) is not None:
+            if request.path == "/" and not request.target.holds_dataset():
+                return _new_dataset(request)  # which says what is there instead
             name = "a dataset" if request.path == "/" else f"a group {request.path!r}"
             raise DatasetExistsError(
                 request.url, f"holds {name}; mode='w' replaces it, mode='a' adds to it"

@@ -111,6 +111,8 @@ class WriteTarget:
         owned = dataset_keys(keys)
         foreign = sorted(set(keys) - set(owned))
         abandoned = self._is_abandoned(keys)
+        if not abandoned and not ROOTS & set(owned):
+            self._refuse_nested(owned)
         if not replace:
             if not abandoned and ROOTS & set(owned):
                 raise DatasetExistsError(self.url, _exists())
@@ -130,6 +132,17 @@ class WriteTarget:
             return NewObjects.begin(self.store, resumption), [], foreign
         change = Edit.begin(self.store)
         return change, removable(dataset_keys(self.keys())), foreign
+
+    def _refuse_nested(self, owned: list[str]) -> None:
+        """Raise `DatasetExistsError` if `owned` are of datasets in folders of the target."""
+        folders = sorted({key.partition("/")[0] for key in owned} - {PRIVATE})
+        if folders:
+            some = ", ".join(folders[:3]) + (", ..." if len(folders) > 3 else "")
+            raise DatasetExistsError(
+                self.url,
+                f"is no dataset, but a folder that holds some ({some}), which would be removed: "
+                "choose another path, or remove them first",
+            )
 
     def _refuse_new(self) -> None:
         """Raise `DatasetExistsError` if there is something now, which has come before the lock."""

@@ -317,6 +317,17 @@ def test_locks_of_other_machines(target: Target) -> None:
 # -- what is in the way --------------------------------------------------------
 
 
+@pytest.mark.parametrize("mode", ["w", "w-"])
+def test_a_folder_of_datasets_is_none_itself(tmp_path: Path, mode: Any) -> None:
+    for name in "abcd":
+        to_nczarr(sample(3), tmp_path / f"{name}.nczarr")
+    (tmp_path / "notes.txt").write_text("mine")
+    before = files(tmp_path)
+    with pytest.raises(DatasetExistsError, match=r"is no dataset.*\(a\.nczarr, b.*, \.\.\.\)"):
+        to_nczarr(sample(3), tmp_path, mode=mode)
+    assert files(tmp_path) == before
+
+
 def test_a_directory_of_something_else(tmp_path: Path) -> None:
     folder = tmp_path / "d"
     (folder / "a").mkdir(parents=True)
