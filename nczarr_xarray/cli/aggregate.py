@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from nczarr_fsspec.errors import DatasetExistsError
+from nczarr_fsspec.errors import DatasetExistsError, ExportError
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_option
 from nczarr_xarray.cli.text import in_terms_of_options
@@ -122,6 +122,6 @@ def run(args: argparse.Namespace) -> int:
             relative=args.relative,
             output_options=args.master_options or None,
         )
-    except DatasetExistsError as error:
+    except (DatasetExistsError, ExportError) as error:
         raise in_terms_of_options(error) from error
     return 0

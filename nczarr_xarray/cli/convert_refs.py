@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from nczarr_fsspec.errors import DatasetExistsError
+from nczarr_fsspec.errors import DatasetExistsError, ExportError
 from nczarr_xarray.cli.aggregate import VERSIONS
 from nczarr_xarray.cli.commands import NewParser
 from nczarr_xarray.cli.target import add_addresses, add_option, opening
@@ -51,6 +51,6 @@ def run(args: argparse.Namespace) -> int:
             output_options=args.target_options or None,
             **opening(args, args.source_options),
         )
-    except DatasetExistsError as error:
+    except (DatasetExistsError, ExportError) as error:
         raise in_terms_of_options(error) from error
     return 0

@@ -7,7 +7,7 @@ import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from nczarr_fsspec.errors import DatasetExistsError, URLError
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, URLError
 from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.cli import selection, verify
 from nczarr_xarray.cli.commands import NewParser
@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         kind.copy(request)
-    except DatasetExistsError as error:
+    except (DatasetExistsError, ExportError) as error:
         raise in_terms_of_options(error) from error
     return verify.verify(args)
 

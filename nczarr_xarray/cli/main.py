@@ -22,12 +22,17 @@ from nczarr_xarray.cli.text import report, reported_warnings
 class _Parser(argparse.ArgumentParser):
     """A parser, also of a command, that says what is wrong on one line, as every message is."""
 
+    #: Of the command line that is parsed: its options are unknown to this parser, not to its own.
+    command = ""
+
     def error(self, message: str) -> NoReturn:
+        prog = self.prog
         if message.startswith("unrecognized"):  # perhaps a storage option of another command
             from nczarr_fsspec.url import redact
 
             message = re.sub(r"=\S+", "=***", redact(message))
-        self.exit(2, f"nczarr: {message}; see {self.prog} --help\n")
+            prog = f"{self.prog} {self.command}"
+        self.exit(2, f"nczarr: {message}; see {prog} --help\n")
 
 
 def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
@@ -38,7 +43,9 @@ def build_parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"nczarr {__version__}")
     # no option in front of the command has a value
-    add_commands(parser, next((word for word in argv if not word.startswith("-")), None))
+    command = next((word for word in argv if not word.startswith("-")), None)
+    parser.command = command or ""
+    add_commands(parser, command)
     return parser
 
 

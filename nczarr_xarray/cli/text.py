@@ -16,14 +16,22 @@ _OPTIONS = (
     (", mode='a' adds.*", ""),
     ("mode='w'|overwrite=True", "--overwrite"),
     ("append=True", "--append"),
+    ("gaps='allow' takes them", "without --no-gaps they are taken"),
+    (r"\bdim='?([^ ,';]+)'?", r"--dim \1"),
+    ("format='CFA4'", "--format CFA4"),
 )
 
 
-def in_terms_of_options(error: DatasetExistsError) -> DatasetExistsError:
+def in_terms_of_options(
+    error: DatasetExistsError | ExportError,
+) -> DatasetExistsError | ExportError:
     """Return an error whose message names options of the command line."""
-    reason = error.reason
+    problems = error.lines[1:] if isinstance(error, ExportError) else ()
+    reason = error.reason.partition(":\n")[0] if problems else error.reason
     for pattern, option in _OPTIONS:
         reason = re.sub(pattern, option, reason)
+    if isinstance(error, ExportError):
+        return ExportError(error.object, reason, problems)
     return DatasetExistsError(error.object, reason)
 
 

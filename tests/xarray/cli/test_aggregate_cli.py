@@ -24,7 +24,13 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     files = [step(tmp_path / f"{n}.nc", [n]) for n in (0, 1, 7)]
     master = str(tmp_path / "m.nca")
     assert main(["aggregate", *files, "-o", master, "--no-gaps"]) == 1
-    assert "7.nc: does not follow" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "7.nc: does not follow" in said
+    assert said.endswith("; without --no-gaps they are taken as they are\n")
+    assert main(["aggregate", files[0], "-o", master]) == 1
+    assert "; say --dim NAME, the dimension" in capsys.readouterr().err
+    assert main(["aggregate", *files, "-o", master, "--format", "CFA3"]) == 1
+    assert "cannot be classic netCDF: write --format CFA4:\n  /" in capsys.readouterr().err
     assert main(["aggregate", *files, "-o", master]) == 0
     assert main(["aggregate", *files, "-o", master]) == 1
     said = "is there already; --overwrite replaces it, --append adds to it\n"

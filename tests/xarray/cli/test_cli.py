@@ -279,6 +279,14 @@ def test_a_mistake_is_told_in_one_line(
     assert list(places[1].iterdir()) == []
 
 
+def test_an_unknown_option_leads_to_the_help_of_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["info", "x", "--chek"])
+    assert capsys.readouterr().err.endswith(": --chek; see nczarr info --help\n")
+
+
 def test_a_list_of_problems_has_a_line_for_each(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
