@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from fsspec import AbstractFileSystem
 from fsspec.asyn import AsyncFileSystem
 
-from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError
+from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.forks import may_share_position
 from nczarr_fsspec.transport.policy import ATTEMPTS, TIMEOUT_OPTION, TransientError
 from nczarr_fsspec.url import redact
@@ -168,7 +168,7 @@ def how_to_log_in(fs: AbstractFileSystem) -> str:
 
 def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
     """Raise `error`, which `fs` raised about `path`, as one of ours and without secrets."""
-    if isinstance(error, StoreError):
+    if isinstance(error, (StoreError, URLError)):
         raise error
     reason = f"cannot be read: {without_secrets(fs, error)}"
     denied = _is_denied(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.printable import did_you_mean
 from nczarr_fsspec.rc import Entry, load_rc
 from nczarr_fsspec.transport.cookies import Cookies
 from nczarr_fsspec.transport.hostrc import Certificates
@@ -21,6 +24,7 @@ from nczarr_fsspec.transport.policy import (
     COOKIES_OPTION,
     HTTP_OPTIONS,
     LOGINS_OPTION,
+    MAX_METADATA_OPTION,
     NETRC_OPTION,
     REDIRECTS_OPTION,
 )
@@ -31,6 +35,8 @@ from nczarr_fsspec.transport.shared import SharedFilesystem
 #: options of a request that are meant for the host that was asked for; ``ssl`` may hold a
 #: client's certificate, or turn verification off. Proxies are the way to all hosts.
 _PRIVATE = ("auth", "cookies", "server_hostname", "ssl")
+#: options that are often given, besides ours; a misspelt one may be meant for one of them
+_OFTEN = ("headers", "params", "auth", "ssl", "proxy", "cookies", "client_kwargs", "max_whole")
 #: those of each filesystem; sessions may be those of several
 _known: weakref.WeakKeyDictionary[SharedFilesystem, RequestOptions] = weakref.WeakKeyDictionary()
 
@@ -69,6 +75,19 @@ def _state(path: str) -> tuple[int, int]:
 
 
 login_files = _LoginFiles()
+
+
+def _get(session: Any, target: URL, headers: Mapping[str, str], options: dict[str, Any]) -> Any:
+    try:
+        return session.get(target, headers=headers, **options)
+    except TypeError as error:  # aiohttp's own message names a function of aiohttp
+        unknown = re.search("unexpected keyword argument '(.+)'", str(error))
+        if unknown is None:
+            raise
+        name = unknown[1]
+        known = (*HTTP_OPTIONS, MAX_METADATA_OPTION, *_OFTEN)
+        reason = f"HTTP has no option {name!r}{did_you_mean(name, known)}"
+        raise URLError("storage_options", reason) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +194,7 @@ class RequestOptions:
         sent: Mapping[str, str] = {**headers, **self.given} if own else headers
         downgraded = first.scheme == "https" != target.scheme
         if downgraded or not (self.logins or self.cookies):
-            return session.get(target, headers=sent, **options), None
+            return _get(session, target, sent, options), None
         sent = CIMultiDict(sent)
         also: Mapping[str, str] = getattr(session, "headers", {})
         said = None
@@ -189,7 +208,7 @@ class RequestOptions:
         if cookie is not None:
             users = sent.get("Cookie") or also.get("Cookie")
             sent["Cookie"] = f"{users}; {cookie}" if users else cookie
-        return session.get(target, headers=sent, **options), said
+        return _get(session, target, sent, options), said
 
     def learn(self, response: aiohttp.ClientResponse, first: URL) -> None:
         """Keep the cookies of an answer to which a request for `first` led."""

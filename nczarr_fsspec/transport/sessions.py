@@ -16,7 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from yarl import URL
 
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.transport.policy import TOO_LONG, Timeout, TransientError
 from nczarr_fsspec.url import redact
 
@@ -88,7 +88,7 @@ def translated(shown: str) -> Iterator[None]:
     """Turn the exceptions of aiohttp into `TransientError`, or `StoreError` if they will stay."""
     try:
         yield
-    except (TransientError, StoreError):
+    except (TransientError, StoreError, URLError):
         raise
     except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError) as error:
         if (transient := failed_connection(error)) is not None:

@@ -66,6 +66,9 @@ class OpenOptions:
         prefix = self.anonymous_dimension_prefix
         if not isinstance(prefix, str):
             raise URLError("anonymous_dimension_prefix", f"must be a string, not {prefix!r}")
+        folder = self.index_cache
+        if not (folder is None or isinstance(folder, (str, os.PathLike))):
+            raise URLError("index_cache", f"must be the path of a folder, not {folder!r}")
 
     @property
     def path(self) -> str:

@@ -49,7 +49,7 @@ CASES = {
     'write("gs://b/x")': "pip install 'nczarr-xarray[gcs]'",
     'read("abfs://b/x.zarr")': "pip install 'nczarr-xarray[azure]'",
     'read("az://b/x.nc#mode=bytes")': "pip install 'nczarr-xarray[azure]'",
-    'read("sftp://h/x.zarr")': '"paramiko" to be installed',  # fsspec's word
+    'read("sftp://h/x.zarr")': "pip install paramiko",
     "write({}, compute=False)": "compute=False needs dask: pip install 'nczarr-xarray[dask]'",
 }
 

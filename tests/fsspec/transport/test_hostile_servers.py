@@ -488,3 +488,9 @@ class TestDamage:
                 found = getattr(xr, name)(tmp_path / "deep.h5", engine="nczarr")
             root = found if name == "open_dataset" else found["/"]
             assert root["v"].size == 1
+
+
+@pytest.mark.parametrize("target", ["d#mode=nczarr", "d.nc#mode=bytes"])
+def test_an_option_that_http_does_not_have(target: str) -> None:
+    with Server({}) as server, pytest.raises(URLError, match="no option 'timeot'; did you mean ti"):
+        load(f"{server.url}/{target}", storage_options={"timeot": 3})

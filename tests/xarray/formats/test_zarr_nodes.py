@@ -558,6 +558,8 @@ def test_options_that_are_no_choice(option: str, value: Any) -> None:
         opened(group_3() | array_3(), **{option: value})
     with pytest.raises(ValueError, match=r"^anonymous_dimension_prefix: must be a string"):
         opened(group_3() | array_3(), anonymous_dimension_prefix=None)
+    with pytest.raises(ValueError, match=r"^index_cache: must be the path of a folder, not True"):
+        opened(group_3() | array_3(), index_cache=True)
 
 
 # -- attributes by which xarray decodes ------------------------------------------------------
