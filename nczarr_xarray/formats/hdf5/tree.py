@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nczarr_fsspec.errors import DatasetNotFoundError, NCZarrError
+from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.formats.hdf5 import header as oh
 from nczarr_xarray.formats.hdf5.attributes import Attributes, read_attributes
 from nczarr_xarray.formats.hdf5.binary import Frame
@@ -67,13 +68,16 @@ async def read_tree(
     found: object = group
     for depth, name in enumerate(names):
         assert isinstance(found, H5Group)
-        found = found.members.get(name)
+        members = found.members
+        found = members.get(name)
         if isinstance(found, H5Broken):
             raise found.error
         if not isinstance(found, H5Group):
             which = "/" + "/".join(names[: depth + 1])
-            is_what = "is not a group" if found else "does not exist"
-            raise DatasetNotFoundError(frame.url, f"group {which} {is_what}")
+            if found:
+                raise DatasetNotFoundError(frame.url, f"{which} is no group")
+            groups = [name for name, item in members.items() if isinstance(item, H5Group)]
+            raise DatasetNotFoundError(frame.url, f"no group {which!r}{did_you_mean(name, groups)}")
     return group
 
 

@@ -23,6 +23,7 @@ from nczarr_fsspec.errors import (
     StoreError,
 )
 from nczarr_fsspec.keystore import Listing, Object, is_safe_name
+from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.formats.nczarr.consolidated import Consolidated
 from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
@@ -264,7 +265,10 @@ class _Walk:
         documents = self.documents(path, spellings.G1_GROUP_FILES)
         is_group = ".zgroup" in documents or spellings.group_lists(documents, path) is not None
         if path and not is_group:
-            raise DatasetNotFoundError(self.where, f"no group '/{path}'")
+            parent, _, name = path.rpartition("/")
+            node = self.nodes.groups.get(parent)
+            hint = did_you_mean(name, (node.groups if node else None) or ())
+            raise DatasetNotFoundError(self.where, f"no group '/{path}'{hint}")
         return documents
 
     def array_keys(self, path: str) -> list[str]:

@@ -39,3 +39,12 @@ def test_warning_names_the_line_that_opens(tmp_path: Path) -> None:
         nczarr_xarray.load_dataset(tmp_path / "a.zarr")
     ours = [warning for warning in caught if issubclass(warning.category, NCZarrWarning)]
     assert {warning.filename for warning in ours} == {__file__}
+
+
+def test_a_misspelt_group_is_answered_with_its_name(tmp_path: Path) -> None:
+    tree = xr.DataTree.from_dict({"/ocean": xr.Dataset({"v": ("x", np.arange(3))})})
+    tree.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
+    nczarr_xarray.to_nczarr(tree, tmp_path / "a.nczarr")
+    for name in ("a.nc", "a.nczarr"):
+        with pytest.raises(DatasetNotFoundError, match="/ocaen.; did you mean ocean"):
+            xr.open_dataset(tmp_path / name, engine="nczarr", group="ocaen")
