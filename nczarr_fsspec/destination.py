@@ -367,13 +367,13 @@ def _ambiguous(shown: str, tree: str) -> URLError:
         shown,
         "is named like one file, but what is written here is a tree of objects: choose a name "
         f"that ends in .nczarr or .zip, or write {tree!r} if the tree is to have this name; "
-        "to_netcdf() with engine='h5netcdf' and 'nczarr copy' write one netCDF file",
+        "to_netcdf() with engine='netcdf4' and 'nczarr copy' write one netCDF file",
     )
 
 
 def _single_file(shown: str, what: str) -> URLError:
     return URLError(
         shown,
-        f"{what}, which is not written here: use to_netcdf() with engine='h5netcdf' or 'scipy', "
+        f"{what}, which is not written here: use to_netcdf() with engine='netcdf4', "
         "or choose another path",
     )

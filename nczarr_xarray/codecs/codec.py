@@ -121,15 +121,15 @@ def with_level(id_: str, name: str, levels: range, **more: Any) -> Keyword:
     """Return the `Keyword` of a compressor whose only setting is a level."""
 
     def config(_: str, __: Mapping[str, Any], level: int) -> CodecConfig:
-        return {"id": id_, "level": checked(level, levels)}
+        return {"id": id_, "level": checked("complevel", level, levels)}
 
     return Keyword(name=name, config=config, needs=("level",), level="level", levels=levels, **more)
 
 
-def checked(value: int, possible: range) -> int:
+def checked(name: str, value: int, possible: range) -> int:
     """Return `value`, if it is possible (`ValueError` if not)."""
     if value not in possible:
-        raise ValueError(f"{value} is not between {possible[0]} and {possible[-1]}")
+        raise ValueError(f"{name} {value} is not between {possible[0]} and {possible[-1]}")
     return value
 
 

@@ -81,8 +81,8 @@ def _blosc_asked(name: str, encoding: Mapping[str, Any], level: int) -> CodecCon
     return {
         "id": "blosc",
         "cname": name,
-        "clevel": checked(level, range(10)),
-        "shuffle": checked(int(shuffled), range(3)),
+        "clevel": checked("complevel", level, range(10)),
+        "shuffle": checked("blosc_shuffle", int(shuffled), range(3)),
         "blocksize": 0,
     }
 

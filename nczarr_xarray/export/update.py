@@ -100,6 +100,10 @@ class Update:
 
     def resolve_region(self, region: RegionLike) -> dict[Hashable, slice]:
         """Return a slice for every dimension that `region` names; "auto" is resolved by labels."""
+        if region != "auto" and not isinstance(region, Mapping):
+            raise ExportError(
+                self.existing.url, f"region is {region!r}; it is a dict of slices, or 'auto'"
+            )
         given: dict[Hashable, Any] = (
             dict.fromkeys(self.dataset.dims, "auto") if region == "auto" else dict(region)
         )

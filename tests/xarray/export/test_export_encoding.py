@@ -155,7 +155,7 @@ def test_unknown_keys(tmp_path_factory: pytest.TempPathFactory, key: str) -> Non
 
 
 IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
-    ({"complevel": 10, "zlib": True}, "between 0 and 9"),
+    ({"complevel": 10, "zlib": True}, "complevel 10 is not between 0 and 9"),
     ({"compression": "rar"}, "rar"),
     ({"chunks": (1, 2, 3)}, "dimensions"),
     ({"chunks": (1, -5)}, "not positive"),

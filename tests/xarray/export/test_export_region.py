@@ -252,6 +252,12 @@ def test_what_r_plus_does_not_do(table: xr.Dataset, written: Path, tmp_path: Pat
     assert tree(written) == before
 
 
+@pytest.mark.parametrize("region", ["automatic", 3, slice(0, 2)])
+def test_what_is_no_region(table: xr.Dataset, written: Path, region: Any) -> None:
+    with pytest.raises(ExportError, match=r"region is .*; it is a dict of slices, or 'auto'$"):
+        to_nczarr(table, written, region=region)
+
+
 @pytest.mark.parametrize("mode", ["w", "w-"])
 def test_modes_that_do_not_go_with_a_region(table: xr.Dataset, written: Path, mode: Any) -> None:
     with pytest.raises(ExportError, match="mode is"):
