@@ -22,7 +22,7 @@ from nczarr_xarray.tools.located import Located, is_address, locate
 from nczarr_xarray.tools.survey import Stored
 
 _LABELS = ("variable", "shape", "chunks", "codecs", "plain", "stored")
-_UNKNOWN = "source unknown: not read from a dataset, or text, whose encoding xarray drops"
+_UNKNOWN = "source unknown: not read from a dataset, or text (xarray drops its encoding)"
 #: Compressors in netCDF's words, as far as Zarr's `compressor` does not say it.
 _COMPRESSORS = ("zlib", "zstd", "bzip2", "szip", "blosc")
 

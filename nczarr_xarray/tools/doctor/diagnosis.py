@@ -99,8 +99,10 @@ def _slow_opening(case: Case) -> Iterator[Finding]:
             "/",
             f"opening takes {cost.rounds} rounds of requests, {cost.requests} in all: the metadata "
             "are not together",
-            "write the metadata in one place: consolidated in a tree (nczarr copy --consolidated), "
-            "by `h5repack -S PAGE` or cmip7repack in a file; or keep them: index_cache=",
+            "write the metadata in one place: nczarr copy --consolidated"
+            if case.survey.size is None
+            else "write the metadata in one place: by `h5repack -S PAGE` or cmip7repack; or open "
+            "the file with index_cache=FOLDER, which keeps them for the next time",
         )
 
 

@@ -48,8 +48,9 @@ def lines(summary: Summary) -> list[tuple[str, str]]:
         ("bytes", format_size(summary.nbytes)),
         ("time", format_seconds(summary.seconds)),
         ("network", f"{format_seconds(summary.network)} with a request under way"),
-        ("limit", limit),
     ]
+    if summary.requests:
+        found.append(("limit", limit))
     if (times := summary.times_limit) is not None:
         found.append(("distance", f"the network took {times:.2f} x the limit"))
     return found

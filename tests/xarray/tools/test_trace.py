@@ -91,6 +91,14 @@ def test_nothing_is_recorded_before_and_after(server: Server) -> None:
     assert "0 in 0 read rounds" in str(found)
 
 
+def test_a_trace_without_requests_has_no_limit() -> None:
+    with nczarr_xarray.trace() as t:
+        pass
+    assert [line.split()[0] for line in str(t).splitlines()] == [
+        *("requests", "retries", "bytes", "time", "network")
+    ]
+
+
 def test_a_trace_is_kept_if_what_is_traced_fails(server: Server) -> None:
     with pytest.raises(StoreError), nczarr_xarray.trace() as found:
         xr.open_dataset(f"{server.url}/none.nc#mode=bytes", engine="nczarr")
