@@ -46,5 +46,5 @@ def test_a_misspelt_group_is_answered_with_its_name(tmp_path: Path) -> None:
     tree.to_netcdf(tmp_path / "a.nc", engine="netcdf4")
     nczarr_xarray.to_nczarr(tree, tmp_path / "a.nczarr")
     for name in ("a.nc", "a.nczarr"):
-        with pytest.raises(DatasetNotFoundError, match="/ocaen.; did you mean ocean"):
+        with pytest.raises(DatasetNotFoundError, match=r"no group ./ocaen.; did you mean ocean\?"):
             xr.open_dataset(tmp_path / name, engine="nczarr", group="ocaen")
