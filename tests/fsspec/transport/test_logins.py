@@ -240,7 +240,7 @@ class TestRefused:
         "given", [["h"], {"h": 3}, {3: "t"}, {"h": ("a", "b", "c")}, "token", object()]
     )
     def test_what_cannot_be_understood(self, archive: Archive, given: Any) -> None:
-        with pytest.raises(StoreError, match="is a mapping of hosts"):
+        with pytest.raises(URLError, match="is a mapping of hosts"):
             opened(archive, logins=given)
         assert not archive.requests
         with pytest.raises(URLError):
@@ -254,7 +254,7 @@ class TestRefused:
         ],
     )
     def test_a_name_that_is_none_of_a_host(self, archive: Archive, name: str) -> None:
-        with pytest.raises(StoreError, match="is no name of a host") as caught:
+        with pytest.raises(URLError, match="is no name of a host") as caught:
             opened(archive, logins={name: "token"})
         assert "hunter22" not in str(caught.value)
         assert not archive.requests
