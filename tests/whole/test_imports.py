@@ -245,7 +245,7 @@ READING = {
         "sources strided strides threads",
     ),
     *under("nczarr_xarray.dataset", "implied_fill variable"),
-    *under("nczarr_fsspec", "coroutines errors preload processors"),
+    *under("nczarr_fsspec", "coroutines errors preload printable processors"),
     "nczarr_xarray.chunks",
     *FORMATS["HDF5"][1],
     *NUMCODECS,  # unshuffles the coordinate
