@@ -24,6 +24,7 @@ from nczarr_xarray.chunks.plan import Plan, plan_outer, plan_points
 from nczarr_xarray.chunks.threads import in_own_thread, in_pool
 from nczarr_xarray.codecs.registry import need_libhdf5
 from nczarr_xarray.dataset.file import DataFile, at_hand, loop_of
+from nczarr_xarray.formats.collection import collection_paused
 from nczarr_xarray.model import Selections, Variable
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class Selection(NamedTuple):
             )
             return await asyncio.gather(*reads, return_exceptions=True)
 
-        values, *found = remote.run(together())
+        with collection_paused():  # what hundreds of variables take stays until all are read
+            values, *found = remote.run(together())
         if not isinstance(values, BaseException):
             return values, found
         if isinstance(values, (FormatError, StoreError)):
