@@ -100,3 +100,19 @@ def test_what_a_destination_may_be() -> None:
         open_destination(5)
     mapper = fsspec.get_mapper("memory://a/tree.nc")
     assert open_destination(mapper).kind == open_destination("memory://a/tree").kind
+    opened = fsspec.open("memory://a/tree.zip", "wb")  # which is not open yet: it names a file
+    assert open_destination(opened).kind == open_destination("memory://a/tree.zip").kind == "zip"
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("", "is not a path"),
+        ("memory://a/x.nc#mode=bytes", "names one classic or HDF5 file"),
+        ("/tmp/x#mode=nczarr", "is written file:///path#mode"),
+        ("http://127.0.0.1:1/tree", "HTTP"),
+    ],
+)
+def test_what_no_dataset_can_be_written_to(target: str, message: str) -> None:
+    with pytest.raises(URLError, match=message):
+        open_destination(target)

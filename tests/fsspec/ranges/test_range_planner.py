@@ -702,6 +702,28 @@ def test_a_server_that_ceases_to_take_several_ranges() -> None:
     assert source.most_busy <= 8
 
 
+def test_a_request_that_was_planned_before_names_no_more_than_the_server_takes() -> None:
+    extents = [Extent(at, at + 10) for at in range(0, 2_900_000, 290_000)]
+    source = VirtualBytes(FILE, Limits(8, 3), head=0)
+    views, _ = run(RangeReader(source)._fetch(extents))
+    assert views == [FILE[start:stop] for start, stop in extents]
+    assert [len(one) for one in source.requests] == [3, 3, 3, 1]
+
+
+def test_metadata_that_want_too_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is asked for: a damaged file may say that they have any size."""
+    monkeypatch.setattr(reader_module, "MOST_METADATA", 1000)
+    source = VirtualBytes(FILE, head=0)
+    wanted = [Extent(0, 600), Extent(2_000_000, 2_000_401)]
+
+    async def main() -> None:
+        with pytest.raises(StoreError, match="want too much of the file at once"):
+            await RangeReader(source).read_metadata(wanted)
+
+    run(main())
+    assert source.requests == []
+
+
 # small reads
 
 SMALL = [np.arange(number * 5000, number * 5000 + 3000, 1000) for number in range(40)]
