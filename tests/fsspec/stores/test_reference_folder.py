@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import FormatError, StoreError
+from nczarr_fsspec.references import open_references
 from nczarr_fsspec.stores import referencefolder
+from nczarr_fsspec.stores import references as references_module
+from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.referencefolder import FolderReferences, Rows
 from nczarr_fsspec.stores.referenceformat import Part, Row
 
@@ -157,3 +162,50 @@ def test_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_parquet_is_refused() -> None:
     with pytest.raises(StoreError, match=r"refs\.0\.parq.*is no file of references"):
         Rows.parse(b"PAR1 and no more", "refs.0.parq")
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> DirectoryStore:
+    """An array of ten chunks, two in each file of references; the last file is not there."""
+    array = {"shape": [10], "chunks": [1]}
+    folder = tmp_path / "refs"
+    (folder / "v").mkdir(parents=True)
+    (tmp_path / "data").write_bytes(bytes(range(100)))
+    document = {"record_size": 2, "metadata": {".zgroup": {"zarr_format": 2}, "v/.zarray": array}}
+    (folder / ".zmetadata").write_text(json.dumps(document))
+    for file in range(4):
+        table = pa.table({"path": ["data"] * 2, "offset": [2 * file, 2 * file + 1], "size": [9, 9]})
+        parquet.write_table(table, folder / f"v/refs.{file}.parq")
+    return DirectoryStore(folder)
+
+
+def test_few_files_of_references_are_held(
+    five: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(references_module, "_ROWS", 2)
+    store: Any = open_references(five, AddressPolicy.of(five.url))
+    for chunk in (*range(8), 0, 5):
+        assert store.get(f"v/{chunk}") == bytes(range(chunk, chunk + 9))
+        assert len(store._rows) <= 2
+    assert store.get("v/8") is None  # as a chunk that was never written
+    assert store.get("v/10") is None
+
+
+def test_what_a_folder_of_references_is_is_known_by_its_metadata(five: DirectoryStore) -> None:
+    first, again = (open_references(five, AddressPolicy.of(five.url)) for _ in range(2))
+    before = first.contents()
+    assert again.contents() == before
+    metadata = Path(five.path, ".zmetadata")
+    metadata.write_text(metadata.read_text().replace("[10]", "[9]"))
+    assert first.contents() != before
+
+
+def test_metadata_that_cannot_be_read_are_an_error(
+    five: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(keys: Any, most: int | None = None) -> list[StoreError]:
+        return [StoreError(key, "cannot be read: Input/output error") for key in keys]
+
+    monkeypatch.setattr(five, "get_many", fails)
+    with pytest.raises(StoreError, match="Input/output error"):
+        open_references(five, AddressPolicy.of(five.url)).get_many(["v/0"])

@@ -1,0 +1,87 @@
+"""What cannot be written is refused with the name of what it is, before anything is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from nczarr_xarray import ExportError, open_hierarchy, to_nczarr
+
+DATA = np.arange(4, dtype="i4")
+
+
+def refused(ds: xr.Dataset, folder: Path, message: str, **options: Any) -> None:
+    with pytest.raises(ExportError, match=message):
+        to_nczarr(ds, folder / "d", **options)
+    assert not (folder / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "message"),
+    [
+        ({"w": {}}, "encoding is given for 'w': no such variable"),
+        ({"v": 5}, "v"),
+        ({"s": {"_nczarr_maxstrlen": 0}}, "_nczarr_maxstrlen is 0, not a number of bytes"),
+        ({"s": {"_nczarr_maxstrlen": "x"}}, "_nczarr_maxstrlen is 'x', not a number of bytes"),
+        ({"v": {"complevel": 77, "zlib": True}}, "77"),
+        ({"v": {"compression": "nothing such"}}, "nothing such"),
+    ],
+)
+def test_encodings(encoding: Any, message: str, tmp_path: Path) -> None:
+    ds = xr.Dataset({"v": ("x", DATA), "s": ("x", ["a", "b", "c", "d"])})
+    refused(ds, tmp_path, message, encoding=encoding)
+
+
+def test_a_contiguous_variable_along_an_unlimited_dimension(tmp_path: Path) -> None:
+    ds = xr.Dataset({"v": ("x", DATA)})
+    encoding = {"v": {"contiguous": True}}
+    refused(
+        ds,
+        tmp_path,
+        "contiguous: it has an unlimited dimension",
+        encoding=encoding,
+        unlimited_dims=["x"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("ds", "message"),
+    [
+        (xr.Dataset({5: ("x", DATA)}), "the name 5 is not text"),
+        (xr.Dataset({"v": ((5,), DATA)}), "the dimension name 5 is not text"),
+        (xr.Dataset({"v": ("x", DATA, {5: 1})}), "the attribute name 5 is not text"),
+        (xr.Dataset(attrs={5: 1}), "the attribute name 5 is not text"),
+        (xr.Dataset({"v": ("x", DATA, {"a": object()})}), "/v: attribute 'a'"),
+        (xr.Dataset({"v": ("x", DATA, {"a": {"b": 1}})}), "/v: attribute 'a'"),
+        (xr.Dataset({"v": ("x", DATA, {"a": True})}), "attribute 'a' is of type bool"),
+        (xr.Dataset({"v": ("x", DATA, {"a": np.ones((2, 2))})}), "attribute 'a' has 2 dimensions"),
+    ],
+)
+def test_names_and_attributes(ds: xr.Dataset, message: str, tmp_path: Path) -> None:
+    refused(ds, tmp_path, message)
+
+
+@pytest.mark.parametrize(
+    ("value", "nc_type", "stored"),
+    [
+        (np.array([], "i2"), "short", []),
+        (np.array([], ">f8"), "double", []),
+        ([], "char", ""),
+        ((), "char", ""),
+        (["a"], "char", "a"),
+        (np.array(["a"]), "char", "a"),
+        (["a", "b"], "string", ("a", "b")),
+        (np.array(["a", b"b"], object), "string", ("a", "b")),
+    ],
+)
+def test_attributes_that_are_written(value: Any, nc_type: str, stored: Any, tmp_path: Path) -> None:
+    to_nczarr(xr.Dataset({"v": ("x", DATA, {"a": value})}), tmp_path / "d")
+    with open_hierarchy(tmp_path / "d") as opened:
+        attribute = opened.hierarchy.root.variables["v"].attributes["a"]
+    found = attribute.value
+    assert attribute.type == nc_type
+    assert (found.tolist() if isinstance(found, np.ndarray) else found) == stored
