@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import lzma
 from pathlib import Path
 from typing import Any
 
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 
 from nczarr_xarray import ExportError, open_hierarchy, to_nczarr
 
@@ -85,3 +88,36 @@ def test_attributes_that_are_written(value: Any, nc_type: str, stored: Any, tmp_
     found = attribute.value
     assert attribute.type == nc_type
     assert (found.tolist() if isinstance(found, np.ndarray) else found) == stored
+
+
+@pytest.mark.parametrize(
+    ("encoding", "member"),
+    [
+        (
+            {
+                "compressor": numcodecs.LZMA(
+                    format=lzma.FORMAT_RAW,
+                    filters=[{"id": lzma.FILTER_DELTA, "dist": 8}, {"id": lzma.FILTER_LZMA2}],
+                )
+            },
+            '"filters": [{"id": 3, "dist": 8},{"id": 33}]',
+        ),
+        (
+            {
+                "filters": [
+                    numcodecs.FixedScaleOffset(offset=0.5, scale=2.0, dtype="f8", astype="i4")
+                ]
+            },
+            '"scale": 2.0, "offset": 0.5',
+        ),
+    ],
+)
+def test_settings_of_codecs_are_stored_as_they_are(
+    encoding: Any, member: str, tmp_path: Path
+) -> None:
+    """Lists, objects and numbers among them: zarr-python makes the same codec of these."""
+    ds = xr.Dataset({"v": ("x", np.arange(1000) + 0.5)})
+    to_nczarr(ds, f"file://{tmp_path}/d#mode=zarr", encoding={"v": encoding})
+    assert member in (tmp_path / "d/v/.zarray").read_text()
+    tree: Any = zarr.open(tmp_path / "d", mode="r")
+    assert np.array_equal(tree["v"][:], ds["v"].values)
