@@ -182,6 +182,25 @@ def field(name: str, offset: int, type_: bytes = INTEGER) -> bytes:
             "a field 'a' of 5 dimensions, at most 4 are possible",
         ),
         (decode_datatype, head(6, 8, 1) + b"abc", "a name has no end"),
+        (decode_datatype, head(6, 8, 1) + field("a", 5), "field 'a' ends behind its compound type"),
+        (decode_datatype, head(8, 8) + INTEGER, "an enum of 8 bytes on a integer of 4"),
+        (decode_datatype, head(8, 4) + head(3, 4), "an enum of 4 bytes on a string of 4"),
+        (decode_datatype, head(3, 4, 3), "strings with a padding of type 3"),
+        (
+            decode_datatype,
+            head(1, 4, 0x1F20) + number(0, 64, size=2) + b"\x17\x08\0\x17" + number(127),
+            "in a float of 4 bytes",
+        ),
+        (
+            decode_datatype,
+            head(1, 4, 0x1F20) + number(0, 32, size=2) + b"\x17\0\0\x17" + number(127),
+            "in a float of 4 bytes",
+        ),
+        (
+            decode_dataspace,
+            b"\2\1\1\1" + number(5, 3, size=8),
+            "a dataspace (5,) that is larger than its maximum (3,)",
+        ),
         (decode_datatype, head(0, 0), "a datatype of version 3 and 0 bytes"),
         (decode_dataspace, b"\2\1\0\3", "a dataspace of type 3 with 1 dimensions"),
         (decode_dataspace, b"\2\1\0\0", "a dataspace of type 0 with 1 dimensions"),
@@ -206,6 +225,13 @@ def test_links_of_users() -> None:
     found = decode_link(Cursor(b"\1\x08\x80\1x" + number(2, size=2) + b"ab", FRAME, "a link"))
     assert (found.name, found.address, found.target) == (b"x", None, None)
     assert found.elsewhere == "a link of type 128, defined by its user"
+
+
+def test_an_enum_on_an_integer_of_odd_size_has_no_names() -> None:
+    """NumPy has no integers of three bytes, so that the values cannot be told."""
+    base = b"\x10\0\0\0" + number(3) + number(0, 24, size=2)
+    found = decode_datatype(Cursor(head(8, 3, 1) + base + b"one\0" + b"\1\0\0", FRAME, "v"))
+    assert (found.kind, found.size, found.numpy, found.members) == ("enum", 3, None, ())
 
 
 @pytest.mark.parametrize("class_", [12, 15])
