@@ -81,7 +81,7 @@ def _get(session: Any, target: URL, headers: Mapping[str, str], options: dict[st
     try:
         return session.get(target, headers=headers, **options)
     except TypeError as error:  # aiohttp's own message names a function of aiohttp
-        unknown = re.search("unexpected keyword argument '(.+)'", str(error))
+        unknown = re.search("unexpected keyword argument '([^']+)'", str(error))
         if unknown is None:
             raise
         name = unknown[1]
