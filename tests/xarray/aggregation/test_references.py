@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import netCDF4
 import numpy as np
 import pytest
@@ -74,6 +75,22 @@ def test_parquet(tmp_path: Path) -> None:
     with pytest.raises(DatasetExistsError):
         aggregate(files, tmp_path / "all.parq")
     assert not list(tmp_path.glob(".*"))
+
+
+def test_parquet_on_another_filesystem(tmp_path: Path) -> None:
+    """There a folder is not replaced: it would be old and new for a while."""
+    pytest.importorskip("pyarrow")
+    folder = f"memory://{tmp_path.name}"
+    files, target = [], f"{folder}/all.parq"
+    for number, path in enumerate(three(tmp_path)):
+        files.append(f"{folder}/{number}.nc")
+        fsspec.filesystem("memory").put(path, files[-1])
+    aggregate(files, target)
+    check(target, 6)
+    for overwrite, message in ((False, "is there already"), (True, "in one step here")):
+        with pytest.raises(DatasetExistsError, match=message):
+            aggregate(files, target, overwrite=overwrite)
+    check(target, 6)
 
 
 def _read_nothing(*_: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import fsspec
 import netCDF4
+import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
@@ -83,6 +84,36 @@ def test_names_of_dimensions_and_codecs(cube: Path, tmp_path: Path) -> None:
     assert v["codecs"][1:] == [{"name": "blosc", "configuration": blosc}]
     assert document(tmp_path / "y/zarr.json")["attributes"] == {"title": "cube"}
     assert "consolidated_metadata" not in document(tmp_path / "y/zarr.json")
+
+
+def test_text_fills_and_checksums(tmp_path: Path) -> None:
+    """Text of a fixed length is text there; checksums are those that Zarr 3 has."""
+    root: Any = zarr.open_group(tmp_path / "x", mode="w", zarr_format=2)
+    floats = np.array([0.5, -1.0, 2.5])
+    text = np.array([b"ab", b"c", b""], "S2")
+    checked = root.create_array(
+        "checked", data=floats, filters=[numcodecs.Fletcher32()], compressors=None, fill_value=-1.0
+    )
+    packed = root.create_array(
+        "packed",
+        data=np.arange(3, dtype="i4"),
+        compressors=numcodecs.Blosc("zstd", 7, numcodecs.Blosc.BITSHUFFLE),
+    )
+    named = root.create_array("named", data=text, compressors=None)
+    for array in (checked, packed, named):
+        array.attrs["_ARRAY_DIMENSIONS"] = ["t"]
+    copy(tmp_path / "x", tmp_path / "y", "--format", "Zarr3", "--verify")
+    assert document(tmp_path / "y/checked/zarr.json")["codecs"][-1]["name"] == "crc32c"
+    blosc = document(tmp_path / "y/packed/zarr.json")["codecs"][1]
+    assert blosc["configuration"]["shuffle"] == "bitshuffle"
+    assert blosc["configuration"]["clevel"] == 7
+    assert document(tmp_path / "y/named/zarr.json")["data_type"] == "string"
+    with xr.open_dataset(
+        tmp_path / "y", engine="zarr", consolidated=False, mask_and_scale=False
+    ) as found:
+        np.testing.assert_array_equal(found["checked"].values, floats)
+        np.testing.assert_array_equal(found["packed"].values, [0, 1, 2])
+        np.testing.assert_array_equal(found["named"].values, ["ab", "c", ""])
 
 
 @pytest.mark.parametrize(

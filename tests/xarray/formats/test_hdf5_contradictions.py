@@ -36,6 +36,7 @@ from nczarr_xarray.formats.hdf5.objects import (
     Datatype,
     H5Dataset,
     H5Group,
+    Member,
 )
 from nczarr_xarray.formats.hdf5.tree import read_superblock, read_tree
 from nczarr_xarray.formats.hdf5.virtual import _mappings
@@ -232,6 +233,31 @@ def test_an_enum_on_an_integer_of_odd_size_has_no_names() -> None:
     base = b"\x10\0\0\0" + number(3) + number(0, 24, size=2)
     found = decode_datatype(Cursor(head(8, 3, 1) + base + b"one\0" + b"\1\0\0", FRAME, "v"))
     assert (found.kind, found.size, found.numpy, found.members) == ("enum", 3, None, ())
+
+
+def within(type_: Datatype, depth: int) -> Datatype:
+    """Arrays of one element in each other."""
+    for _ in range(depth):
+        type_ = Datatype("array", type_.size, None, type_, shape=(1,))
+    return type_
+
+
+def test_types_that_have_no_values_in_netcdf() -> None:
+    number = Datatype("integer", 4, np.dtype("<i4"))
+    two = value_type(
+        Datatype("compound", 8, members=(Member("a", 0, number), Member("b", 4, number)))
+    )
+    assert two is not None
+    assert two.dtype == np.dtype([("a", "i4"), ("b", "i4")])
+    assert value_type(within(number, 100)) is None
+    fields = (Member("a", 0, number), Member("b", 4, within(number, 100)))
+    assert value_type(Datatype("compound", 8, members=fields)) is None
+    fields = (Member("a", 0, number), Member("", 4, number))
+    assert value_type(Datatype("compound", 8, members=fields)) is None  # a field without a name
+    odd = value_type(Datatype("integer", 3))
+    assert odd is not None
+    assert odd.dtype == np.dtype("i4")
+    assert value_type(Datatype("integer", 16)) is None  # no integers of NumPy are that long
 
 
 @pytest.mark.parametrize("class_", [12, 15])
