@@ -176,7 +176,7 @@ class TestParser:
             (r'["\ud800"', "is not valid JSON (unexpected character or end)"),
             (r'["\ud800", /]', "is not valid JSON (unexpected character or end)"),
             ("[" * 101 + r'"\ud800"' + "]" * 101, "is not valid JSON (nested too deeply)"),
-            ("[" * 5000, "is JSON nested too deeply"),
+            ("[" * 200_000, "is JSON nested too deeply"),
             (" \n", "is empty, JSON was expected"),
             ("", "is empty, JSON was expected"),
             ("[1 2]", "is not valid JSON (Expecting ',' delimiter: line 1 column 4 (char 3))"),
