@@ -9,18 +9,7 @@ import numpy as np
 import pytest
 
 from nczarr_xarray import FormatError, open_hierarchy
-
-GROUP = {"zarr_format": 2}
-ARRAY = {
-    "zarr_format": 2,
-    "shape": [3],
-    "chunks": [3],
-    "dtype": "<i4",
-    "compressor": None,
-    "filters": None,
-    "order": "C",
-    "fill_value": 0,
-}
+from tests.support.zarr2 import ARRAY, GROUP
 
 
 def store(documents: dict[str, Any], **members: Any) -> dict[str, bytes]:

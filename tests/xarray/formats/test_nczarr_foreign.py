@@ -17,6 +17,7 @@ from nczarr_xarray import FormatError
 from tests.support.httpserver import Server
 from tests.support.marks import slow_but
 from tests.support.netcdf_c import call
+from tests.support.zarr2 import ARRAY, GROUP
 
 
 def loaded(target: str | Path, engine: str, **options: Any) -> xr.Dataset:
@@ -91,28 +92,16 @@ def test_chains_of_filters(tmp_path: Path, chain: tuple[int, ...], dtype: str) -
 
 # -- zip -------------------------------------------------------------------------------
 
-GROUP = {"zarr_format": 2}
-
 
 def tree(name: str, prefix: str = "", *, superblock: str | None = ".zattrs") -> dict[str, bytes]:
     """A dataset with one array, as NCZarr with the superblock in an object, or as pure Zarr."""
     lists = {"dimensions": {"x": 3}, "arrays": [name], "groups": []}
     block = {"_nczarr_superblock": {"version": "2.0.0"}, "_nczarr_group": lists}
-    array = {
-        "zarr_format": 2,
-        "shape": [3],
-        "chunks": [3],
-        "dtype": "<i4",
-        "compressor": None,
-        "filters": None,
-        "order": "C",
-        "fill_value": 0,
-    }
     structure = {"_nczarr_array": {"dimension_references": ["/x"]}}
     documents: dict[str, Any] = {
         ".zgroup": GROUP | (block if superblock == ".zgroup" else {}),
         ".zattrs": block if superblock == ".zattrs" else {},
-        f"{name}/.zarray": array,
+        f"{name}/.zarray": ARRAY,
         f"{name}/.zattrs": structure if superblock else {},
     }
     return {prefix + key: json.dumps(value).encode() for key, value in documents.items()}

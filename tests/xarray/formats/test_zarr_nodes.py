@@ -20,6 +20,8 @@ import xarray as xr
 from nczarr_xarray import DatasetNotFoundError, FormatError, NCZarrWarning, open_hierarchy
 from tests.support.httpserver import Server
 from tests.support.marks import each_once
+from tests.support.zarr2 import ARRAY as ARRAY_2
+from tests.support.zarr2 import GROUP
 
 #: xarray says so of every square array.
 pytestmark = pytest.mark.filterwarnings("ignore:Duplicate dimension names:UserWarning")
@@ -32,17 +34,7 @@ def text(document: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-GROUP_2 = text({"zarr_format": 2})
-ARRAY_2 = {
-    "zarr_format": 2,
-    "shape": [3],
-    "chunks": [3],
-    "dtype": "<i4",
-    "compressor": None,
-    "filters": None,
-    "order": "C",
-    "fill_value": 0,
-}
+GROUP_2 = text(GROUP)
 GROUP_3 = {"zarr_format": 3, "node_type": "group", "attributes": {}}
 ARRAY_3 = {
     "zarr_format": 3,
