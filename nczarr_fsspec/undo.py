@@ -36,3 +36,4 @@ def whole_file(path: str, new: str) -> Iterator[str]:
     with on_error(remove):
         yield new
         os.replace(new, path)
+        remove()  # of two links to one file, both are still there

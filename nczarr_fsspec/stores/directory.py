@@ -101,7 +101,8 @@ class DirectoryStore(LocalStore):
                 if size is not None and part == ALL and size > most:
                     raise too_large(path, most)
                 start, stop, _ = part.indices(size or 0)
-                found = FileRange(descriptor, start, max(0, stop - start), path)
+                whole = path if (start, stop) == (0, size) else None
+                found = FileRange(descriptor, start, max(0, stop - start), path, whole)
                 yield None if size is None else found
             finally:
                 os.close(descriptor)

@@ -8,7 +8,8 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.errors import StoreError
@@ -24,11 +25,10 @@ from nczarr_fsspec.writable import WritableStore, creating
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+T = TypeVar("T")
+
 _MODE = 0o666  # less the umask
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-_OVER = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
-#: Of a tree that is being made nothing is a link, unless another program put it there.
-_OVER |= getattr(os, "O_NOFOLLOW", 0)
 
 #: No key can be where these are answered.
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
@@ -79,21 +79,23 @@ class DirectoryWriter(WritableStore):
         path = self._inside.path(check_key(key))
         try:
             if not self._atomic:
-                _write(path, _OVER, data)
+                _replace(path, partial(_write_all, data))
                 return
             with whole_file(path, _beside(path)) as new:
-                _write(new, _NEW, data)
+                _write(new, data)
         except (OSError, UnicodeEncodeError) as error:
             raise _failure(path, "written", error) from error
 
-    def put_range(self, key: str, part: FileRange) -> None:
+    def put_range(self, key: str, part: FileRange, *, link: bool = False) -> None:
         path = self._inside.path(check_key(key))
         try:
             if not self._atomic:
-                _fill(path, _OVER, part.append_to)
+                if not (link and _replacing(path, lambda: part.link_at(path))):
+                    _replace(path, part.append_to)
                 return
             with whole_file(path, _beside(path)) as new:
-                _fill(new, _NEW, part.append_to)
+                if not (link and _in_folder(new, lambda: part.link_at(new))):
+                    _fill(new, part.append_to)
         except (OSError, UnicodeEncodeError) as error:
             if isinstance(error, StoreError):  # of what is copied
                 raise
@@ -115,13 +117,13 @@ class DirectoryWriter(WritableStore):
             return False
         temporary = _beside(path)
         try:
-            _write(temporary, _NEW, data)
+            _write(temporary, data)
             try:
                 os.link(temporary, path)
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                _write(path, _NEW, data)
+                _write(path, data)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary)
@@ -152,6 +154,7 @@ class DirectoryWriter(WritableStore):
             folders.add(os.path.dirname(old))
             try:
                 _rename(old, new)
+                _remove_link(old, new)
             except (OSError, UnicodeEncodeError) as error:
                 raise _failure(old, f"moved to {new}", error) from error
         self._prune(folders)
@@ -215,7 +218,7 @@ def _beside(path: str) -> str:
 def _held_folder(path: str) -> Iterator[None]:
     """Make the folder of a file, and keep others from removing it while it has no file yet."""
     holder = _beside(path)
-    os.close(_open(holder, _NEW))
+    os.close(_open_new(holder))
     try:
         yield
     finally:
@@ -223,22 +226,37 @@ def _held_folder(path: str) -> Iterator[None]:
             os.unlink(holder)
 
 
-def _write(path: str, flags: int, data: Buffer) -> None:
-    """Write a whole file, or leave none."""
-
-    def write(descriptor: int) -> None:
-        view = memoryview(data)
-        if view.nbytes:
-            view = view.cast("B")
-            while view:  # one call takes at most 2 GiB
-                view = view[os.write(descriptor, view) :]
-
-    _fill(path, flags, write)
+def _write(path: str, data: Buffer) -> None:
+    """Write a new file as a whole, or leave none."""
+    _fill(path, partial(_write_all, data))
 
 
-def _fill(path: str, flags: int, write: Callable[[int], None]) -> None:
-    """Have a function write a whole file, given its descriptor, or leave none."""
-    descriptor = _open(path, flags)
+def _write_all(data: Buffer, descriptor: int) -> None:
+    view = memoryview(data)
+    if view.nbytes:
+        view = view.cast("B")
+        while view:  # one call takes at most 2 GiB
+            view = view[os.write(descriptor, view) :]
+
+
+def _replace(path: str, write: Callable[[int], None]) -> None:
+    """Have a function write a file anew, whatever was there: nothing is written into a link."""
+    _replacing(path, lambda: _fill(path, write))
+
+
+def _replacing(path: str, make: Callable[[], T]) -> T:
+    """Make a file, and remove what is there before."""
+    for _ in range(_ATTEMPTS):
+        with suppress(FileExistsError):
+            return _in_folder(path, make)
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    return _in_folder(path, make)
+
+
+def _fill(path: str, write: Callable[[int], None]) -> None:
+    """Have a function write a new file, given its descriptor, or leave none."""
+    descriptor = _open_new(path)
     try:
         try:
             write(descriptor)
@@ -250,14 +268,19 @@ def _fill(path: str, flags: int, write: Callable[[int], None]) -> None:
         raise
 
 
-def _open(path: str, flags: int) -> int:
+def _open_new(path: str) -> int:
+    return _in_folder(path, lambda: os.open(path, _NEW, _MODE))
+
+
+def _in_folder(path: str, make: Callable[[], T]) -> T:
+    """Make a file, and its folder if there is none."""
     with suppress(FileNotFoundError):
-        return os.open(path, flags, _MODE)
+        return make()
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError), _folders:
             _make_folder(path)
-            return os.open(path, flags, _MODE)
-    return os.open(path, flags, _MODE)
+            return make()
+    return make()
 
 
 def _rename(old: str, new: str) -> None:
@@ -272,6 +295,18 @@ def _rename(old: str, new: str) -> None:
     if os.path.lexists(old) or not os.path.lexists(new):
         os.replace(old, new)
     return None
+
+
+def _remove_link(old: str, new: str) -> None:
+    """Remove what was renamed, if it is still there: a link is, if `new` was one to its file."""
+    if os.path.lexists(old) and not _in_one_folder(old, new):
+        with suppress(FileNotFoundError):
+            os.unlink(old)
+
+
+def _in_one_folder(one: str, other: str) -> bool:
+    """Tell whether two paths may be one, in another spelling."""
+    return os.path.samefile(os.path.dirname(one), os.path.dirname(other))
 
 
 def _make_folder(path: str) -> None:

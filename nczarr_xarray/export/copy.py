@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from nczarr_xarray.formats.nczarr.dtypes import MAX_ITEM
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.formats.nczarr.limits import problems
 from nczarr_xarray.model import ChunkedArray, Variable
-
-if TYPE_CHECKING:
-    pass
 
 
 def plan_copy(
@@ -123,7 +120,8 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     if profile.spelling is not None:
         variable = netcdf_text(variable)
     stored = stored_as(opened, variable)
-    source = StoredSource(opened.reader(variable), variable, stored.chunk_shape)
+    reader, links = opened.reader(variable), layout.hard_links
+    source = StoredSource(reader, variable, stored.chunk_shape, hard_links=links)
     dtype, codecs, chunks = packed(stored.dtype), stored.codecs, stored.chunk_shape
     array = variable.array
     fill = array.fill if array is not None else None

@@ -26,15 +26,23 @@ class StoredSource:
         The stored variable, which has the shape.
     chunk_shape
         The shape of the parts to read together.
+    hard_links
+        See `CopyLayout`.
     """
 
     #: dask's blocks: none
     chunks: None = None
 
     def __init__(
-        self, reader: VariableReader, variable: Variable, chunk_shape: Sequence[int]
+        self,
+        reader: VariableReader,
+        variable: Variable,
+        chunk_shape: Sequence[int],
+        *,
+        hard_links: bool = False,
     ) -> None:
         self.reader = reader
+        self.hard_links = hard_links
         self.shape = variable.shape
         self.ndim = len(variable.shape)
         self._chunk_shape = chunk_shape

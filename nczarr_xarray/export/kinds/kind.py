@@ -32,7 +32,7 @@ class CopyOptions:
 
     Parameters
     ----------
-    chunks, optimize, compress
+    chunks, optimize, compress, hard_links
         See `CopyLayout`.
     fixed
         As of `Selection`.
@@ -53,6 +53,7 @@ class CopyOptions:
     chunks: Mapping[str, int] | None = None
     optimize: bool = False
     compress: tuple[CodecConfig, ...] | None = None
+    hard_links: bool = False
     fixed: bool = False
     memory: int | None = None
     resume: bool = False
@@ -117,7 +118,12 @@ class CopyRequest:
         from nczarr_xarray.export.copy_layout import CopyLayout
 
         options = self.options
-        return CopyLayout(options.chunks, options.compress, balanced=options.optimize)
+        return CopyLayout(
+            options.chunks,
+            options.compress,
+            balanced=options.optimize,
+            hard_links=options.hard_links,
+        )
 
     def open(self) -> Opened:
         """Open the source, as it is to be copied.

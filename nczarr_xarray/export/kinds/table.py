@@ -46,14 +46,14 @@ KINDS: tuple[TargetKind, ...] = (
         "Zarr 2",
         ("Zarr2",),
         f"{_HERE}.trees",
-        _LAYOUT | {"consolidated", "portable"},
+        _LAYOUT | {"consolidated", "portable", "hard_links"},
         modes=frozenset({"zarr"}),
     ),
     TargetKind(
         "NCZarr",
         ("NCZarr",),
         f"{_HERE}.trees",
-        _LAYOUT | {"consolidated", "portable", "compat"},
+        _LAYOUT | {"consolidated", "portable", "compat", "hard_links"},
     ),
 )
 #: Names of what holds places in other files.

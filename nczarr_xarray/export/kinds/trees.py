@@ -8,6 +8,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from nczarr_fsspec.errors import FormatError, URLError, UsageError
+from nczarr_fsspec.stores.directory import DirectoryStore
+from nczarr_xarray.dataset.destinations import find_destination
+from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.copy import plan_copy
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.write_options import AS_IT_IS, WriteOptions
@@ -40,16 +43,42 @@ def copy(request: CopyRequest) -> None:
         if request.only_ours:
             reason = "is not read by this package, as --verify and --digests need"
             raise UsageError(request.source, reason) from None
-        for option in ("memory", "workers", "scheduler", "resume"):
+        for option in ("memory", "workers", "scheduler", "resume", "hard_links"):
             if option in given.given:
                 reason = "needs a source that this package reads itself"
-                raise UsageError(f"--{option}", reason) from None
+                raise UsageError(f"--{option.replace('_', '-')}", reason) from None
         _import(request, options)
         return
     with source, request.cluster():
+        if given.hard_links:
+            _refuse_no_links(source, request)
         resumption = request.resumption(source)
         task = plan_copy(source, request.target, options, layout, resumption, request.memory)
         request.run(task)
+
+
+def _refuse_no_links(source: Opened, request: CopyRequest) -> None:
+    """Raise `UsageError` if no file of the copy can be a hard link to one of the source."""
+    store, target = source.store, find_destination(request.target, request.target_options)
+    for name, path in (
+        (request.source, store.path if isinstance(store, DirectoryStore) else None),
+        (request.target, target.path if target.kind == "directory" else None),
+    ):
+        if path is None:
+            raise UsageError("--hard-links", f"{name} is no tree of files on this machine")
+    assert isinstance(store, DirectoryStore)
+    assert target.path is not None
+    if _file_system(store.path) != _file_system(target.path):
+        reason = f"{request.source} and {request.target} are not on one file system"
+        raise UsageError("--hard-links", reason)
+
+
+def _file_system(path: str) -> int:
+    """Return the number of the file system that a path is on, or would be."""
+    path = os.path.realpath(path)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return os.stat(path).st_dev
 
 
 def _import(request: CopyRequest, options: WriteOptions) -> None:

@@ -85,8 +85,10 @@ def small_parts() -> Iterator[list[str]]:
         ):  # fmt: skip
             put_of_kind = getattr(kind, name)
 
-            def noted(self: Any, key: str, data: Any, there: Any = put_of_kind) -> None:
-                there(self, key, data)
+            def noted(
+                self: Any, key: str, data: Any, there: Any = put_of_kind, **options: Any
+            ) -> None:
+                there(self, key, data, **options)
                 if key.startswith("v/") and key[-1].isdecimal():
                     put.append(key)
 
