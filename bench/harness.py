@@ -91,6 +91,22 @@ class Prepared:
         return self._run(self._prepared)
 
 
+class Timed:
+    """A program that takes its time itself, in another process, say."""
+
+    def __init__(self, run: Callable[[], tuple[float, Any]]) -> None:
+        self.run = run
+
+
+def timed(program: Callable[[], Any] | Timed) -> tuple[float, Any]:
+    """Return the seconds that a program takes, and its result."""
+    if isinstance(program, Timed):
+        return program.run()
+    start = time.perf_counter()
+    result = program()
+    return time.perf_counter() - start, result
+
+
 @dataclass(frozen=True)
 class Work:
     """One row: work that several programs do in turn.
@@ -107,7 +123,7 @@ class Work:
     """
 
     name: str
-    programs: dict[str, Callable[[], Any] | float]
+    programs: dict[str, Callable[[], Any] | Timed | float]
     goals: tuple[Goal, ...] = ()
     megabytes: float = 0.0
     prepare: Callable[[], Any] = lambda: None
@@ -155,22 +171,20 @@ def measure(work: Work, repeat: int) -> Row:
     The turn that is checked counts for a program that takes `LONG` in it, and is its only one.
     """
     row = Row(goals=work.goals, megabytes=work.megabytes)
-    running: dict[str, Callable[[], Any]] = {}
+    running: dict[str, Callable[[], Any] | Timed] = {}
     expected: Any = None
     for name, program in work.programs.items():
-        if not callable(program):
+        if isinstance(program, (int, float)):
             row.times[name] = [program]
             continue
         try:
             prepare(work, program)
-            start = time.perf_counter()
-            result = program()
+            taken, result = timed(program)
         except Exception as error:  # noqa: BLE001  (whatever a peer raises is its result)
             # (more lines may tell where a peer was built)
             first = str(error).partition("\n")[0]
             row.errors[name] = f"{type(error).__name__}: {first}"[:200]
             continue
-        taken = time.perf_counter() - start
         if name == OURS:
             expected = result
         elif expected is not None and not work.right(result, expected):
@@ -185,14 +199,12 @@ def measure(work: Work, repeat: int) -> Row:
     for _ in range(repeat):
         for name, program in running.items():
             prepare(work, program)
-            start = time.perf_counter()
-            program()
-            row.times[name].append(time.perf_counter() - start)
+            row.times[name].append(timed(program)[0])
     print(f"{work.name}: {shown(row)}", file=sys.stderr, flush=True)
     return row
 
 
-def prepare(work: Work, program: Callable[[], Any]) -> None:
+def prepare(work: Work, program: Callable[[], Any] | Timed) -> None:
     work.prepare()
     if isinstance(program, Prepared):
         program.prepare()

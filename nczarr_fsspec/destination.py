@@ -374,6 +374,6 @@ def _ambiguous(shown: str, tree: str) -> URLError:
 def _single_file(shown: str, what: str) -> URLError:
     return URLError(
         shown,
-        f"{what}, which is not written here: use to_netcdf() with engine='netcdf4', "
-        "or choose another path",
+        f"{what}, not NCZarr, which is a tree of objects or an archive of them: choose another "
+        "path (to_netcdf() with engine='netcdf4' writes such files)",
     )

@@ -132,7 +132,8 @@ class NewTree:
             if resumption is None or not _take_over(path, partial, resumption):
                 os.makedirs(partial)
         except OSError as error:
-            raise StoreError(partial, f"cannot be made: {error.strerror}") from error
+            reason = f"cannot be written: nothing can be made beside it ({error.strerror})"
+            raise StoreError(path, reason) from error
         with on_error(tree.abort):
             _keep_out(path, partial)
             if not os.path.isdir(path):

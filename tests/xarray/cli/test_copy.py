@@ -21,6 +21,7 @@ from nczarr_xarray.export.kinds.table import KINDS
 from nczarr_xarray.export.stored_source import StoredSource
 from nczarr_xarray.model import Group
 from tests.support.copying import copy, failed
+from tests.support.disks import tiny_disk
 from tests.support.emit_models import differences
 from tests.support.marks import slow_but
 from tests.support.ncwriter import FEW, WRITERS, ramp
@@ -366,3 +367,14 @@ def test_options_that_mean_nothing(cube: Path, tmp_path: Path, option: tuple[str
     with pytest.raises(SystemExit) as error:
         main(["copy", str(cube), str(tmp_path / "y"), *option])
     assert error.value.code == 2
+
+
+@pytest.mark.parametrize("name", ["copy", "copy.zip"])
+def test_a_disk_for_reading_only(
+    cube: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names what was asked for, not where it is made first."""
+    with tiny_disk(tmp_path / "disk", "size=1M,ro") as disk:
+        said = failed(capsys, cube, disk / name)
+    assert f"nczarr: {disk / name}: cannot be written: nothing can be made beside it" in said
+    assert "Read-only file system" in said
