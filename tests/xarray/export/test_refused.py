@@ -106,6 +106,19 @@ def test_a_fill_value_of_more_characters_than_one(encoding: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("ds", "message"),
+    [
+        (xr.Dataset({"\udc80": ("x", DATA)}), "'.udc80' is not valid Unicode"),
+        (xr.Dataset({"v": ("x", DATA, {"\udc80": 1})}), "the name is not valid Unicode"),
+    ],
+)
+def test_names_that_pure_zarr_cannot_hold(ds: xr.Dataset, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=message):
+        to_nczarr(ds, f"file://{tmp_path}/d#mode=zarr")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
     ("value", "nc_type", "stored"),
     [
         (np.array([], "i2"), "short", []),
