@@ -348,7 +348,6 @@ def test_numbers_of_dask_that_inherited_encoding_would_change(
         ({"compressors": (GzipCodec(level=2),)}, [{"id": "gzip", "level": 2}]),
         ({"compressors": (object(),)}, []),
     ],
-    ids=lambda value: str(value)[:30],
 )
 def test_inherited_codecs(
     tmp_path: Path, encoding: dict[str, Any], codecs: list[dict[str, Any]]

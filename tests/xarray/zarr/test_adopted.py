@@ -70,6 +70,10 @@ def test_shards(store: Store, location: str) -> None:
 DATASET = xr.Dataset({"v": (("y", "x"), VALUES)}, {"x": np.arange(100)})
 
 
+def in_memory(folder: Path) -> Store:
+    return MemoryStore()
+
+
 def local(folder: Path, **options: Any) -> Store:
     return LocalStore(folder / "d", **options)
 
@@ -78,7 +82,7 @@ def archive(folder: Path, read_only: bool = False) -> Store:
     return ZipStore(folder / "d.zip", mode="r" if read_only else "w", read_only=read_only)
 
 
-@pytest.mark.parametrize("make", [lambda _: MemoryStore(), local, archive], ids=str)
+@pytest.mark.parametrize("make", [in_memory, local, archive])
 def test_stores_are_written(make: Any, tmp_path: Path) -> None:
     store = make(tmp_path)
     nczarr_xarray.to_nczarr(DATASET, store, encoding={"v": {"chunks": (50, 50)}})

@@ -433,6 +433,21 @@ class TestCfa062:
         assert array.fragments.addresses.tolist() == ["a", "b", None]
         assert array.fragments.extent(2) == ((4, 6),)
 
+    def test_a_file_without_the_address_of_a_variable(self) -> None:
+        encoded = Cfa062().encode("tas", TIMES, two("a", "b"))
+        terms = [
+            replace_values(term, np.where(term.values == "tas", "", term.values))
+            if term.values.dtype == object and (term.values == "tas").any()
+            else term
+            for term in encoded.terms
+        ]
+        with pytest.raises(FormatError, match=r"/tas: has no address of a variable in 'a' \(fragm"):
+            read(*master_of("tas", TIMES, Encoded(encoded.attributes, tuple(terms))))
+
+
+def replace_values(term: Term, values: np.ndarray) -> Term:
+    return term._replace(values=values.astype(object))
+
 
 class TestCf113:
     @pytest.mark.parametrize(
@@ -490,6 +505,17 @@ class TestCf113:
             "aggregated_data": f"map: {sizes.path} uris: {uris.path} identifiers: own",
         }
         with pytest.raises(FormatError, match=r"has no identifier .* in 'b' \(fragment 1\)"):
+            read(*master_of("tas", TIMES, Encoded(attributes, (sizes, uris, names))))
+
+    @pytest.mark.parametrize("count", [1, 3])
+    def test_more_or_fewer_uris_than_fragments(self, count: int) -> None:
+        sizes, _, names = Cf113().encode("tas", TIMES, two("a", "b")).terms
+        uris = Term("files", (("n", count),), np.array(["a", "b", "c"][:count], object))
+        attributes = {
+            "aggregated_dimensions": "time",
+            "aggregated_data": f"map: {sizes.path} uris: files identifiers: {names.path}",
+        }
+        with pytest.raises(FormatError, match=rf"/files: has the shape \({count},\), and /tas the"):
             read(*master_of("tas", TIMES, Encoded(attributes, (sizes, uris, names))))
 
     @pytest.mark.parametrize(
