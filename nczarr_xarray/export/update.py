@@ -421,13 +421,23 @@ def _as_stored(
         return source.isel({last: 0}) if single else source
     if others != [*names[:-1]]:
         return source
-    missing = hidden.size - source.shape[-1]
-    if missing > 0:
-        nothing: Any = b""
-        source = source.pad({last: (0, missing)}, constant_values=nothing)
-        if source.chunks is not None:
-            source = source.chunk({last: -1})
-    return xr.Variable(names, source.data, source.attrs)
+    data = source.data
+    if source.chunks is not None:  # dask pads nothing but numbers
+        data = source.chunk({last: -1}).data
+        chunks = (*data.chunks[:-1], (max(hidden.size, *data.chunks[-1]),))
+        data = data.map_blocks(_lengthened, hidden.size, dtype=data.dtype, chunks=chunks)
+    else:
+        data = _lengthened(data, hidden.size)
+    return xr.Variable(names, data, source.attrs)
+
+
+def _lengthened(characters: np.ndarray, length: int) -> np.ndarray:
+    """Return characters with NULs behind them, if these are fewer than `length` for each text."""
+    missing = length - characters.shape[-1]
+    if missing <= 0:
+        return characters
+    behind = np.zeros((*characters.shape[:-1], missing), characters.dtype)
+    return np.concatenate((characters, behind), axis=-1)
 
 
 def _rounding(variable: Variable) -> Rounding | None:
@@ -442,8 +452,8 @@ def _rounding(variable: Variable) -> Rounding | None:
 
 
 def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, str) or isinstance(other, str):
-        return bool(one == other)
+    if isinstance(one, str) or isinstance(other, str):  # numpy compares text to each number
+        return isinstance(one, str) and isinstance(other, str) and one == other
     a, b = np.atleast_1d(np.asarray(one)), np.atleast_1d(np.asarray(other))
     if a.shape != b.shape:
         return False

@@ -77,8 +77,8 @@ class Fields:
         """Return the datatype; a committed datatype keeps its address."""
         message = self.header.first(oh.DATATYPE)
         body = self.body(oh.DATATYPE)
-        if message is None or body is None:
-            raise self.header.frame.error(self.header.what, "it has no datatype")
+        assert message is not None  # or it is neither a dataset nor a datatype; see `tree.py`
+        assert body is not None
         type_ = self._decoded.datatype(body, self._what("datatype"))
         if isinstance(message.body, oh.Shared):
             type_ = replace(type_, committed=message.body.address)
@@ -94,8 +94,8 @@ class Fields:
         """
         type_ = self.datatype()
         body = self.body(oh.DATASPACE)
-        if body is None:
-            raise self.header.frame.error(self.header.what, "it has no dataspace")
+        # without one it is a committed datatype; see `tree.py`
+        assert body is not None
         space = self._decoded.dataspace(body, self._what("dataspace"))
         layout: Layout
         if self.header.first(oh.EXTERNAL):

@@ -4,6 +4,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import h5py
+import netCDF4
 import numpy as np
 import pytest
 
@@ -278,6 +280,10 @@ K = {"units": "K"}
             {"time": (("time",), [1.0], {"units": "m"})},
             "/time has the units 'm', which are no",
         ),
+        (
+            {"x": (("x",), np.arange(3.0), {"units": "m", "scale_factor": 0.5})},
+            "b.nc: /x is packed otherwise, and in .*a.nc it has {}",
+        ),
         ({"time": (("time",), [0.0], TIME)}, "b.nc: has the same coordinates as .*a.nc"),
         ({"time": (("time",), [np.nan], TIME)}, "coordinates along /time that are no numbers"),
         (
@@ -354,3 +360,76 @@ def test_files_without_any_difference_need_a_dimension(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{n}.nc", {"v": (("x",), np.arange(2.0) + n, {})}) for n in range(2)]
     with pytest.raises(ExportError, match=r"1.nc: has the same coordinates as .*0.nc; if the"):
         combine(files)
+
+
+def test_packed_coordinates_need_the_same_units(tmp_path: Path) -> None:
+    def one(name: str, unit: str, time: int) -> str:
+        packed = {"units": f"{unit} since 2000-01-01", "scale_factor": 0.5}
+        time_of: dict[str, Any] = {"time": (("time",), np.array([time], "i2"), packed)}
+        return write(tmp_path / name, {**time_of, "v": (("time",), [0.5], {})})
+
+    with pytest.raises(ExportError, match=r"b.nc: /time is packed and has the units 'hours since"):
+        combine([one("a.nc", "days", 0), one("b.nc", "hours", 48)])
+    found = combine([one("a.nc", "days", 0), one("b.nc", "days", 4)])
+    assert found.values["/time"].tolist() == [0, 4]
+
+
+def test_an_order_that_is_not_known(tmp_path: Path) -> None:
+    """Of two dimensions without coordinates, and of two that no file has."""
+    files = [
+        write(tmp_path / f"{n}.nc", {"v": (("x", "y"), np.zeros((2, 3)), {})}) for n in range(2)
+    ]
+    with pytest.raises(ExportError, match="/x and /y have no coordinates: the order is not known"):
+        combine(files, "x", "y")
+    with pytest.raises(ExportError, match="has none of the dimensions /a, /b"):
+        combine(files, "a", "b")
+
+
+def tile(folder: Path, name: str, y: float, length: int) -> str:
+    """A file with one place along y, and some along x, which has no coordinate."""
+    variables: dict[str, Any] = {
+        "y": (("y",), [y], {}),
+        "v": (("y", "x"), np.full((1, length), y), {}),
+    }
+    return write(folder / name, variables)
+
+
+def test_files_beside_each_other_are_as_long_and_as_many(tmp_path: Path) -> None:
+    a, b, c = (tile(tmp_path, f"{name}.nc", 0.0, 2) for name in "abc")
+    long, other = tile(tmp_path, "long.nc", 1.0, 3), tile(tmp_path, "other.nc", 1.0, 2)
+    with pytest.raises(ExportError, match=r"long.nc: has length 3 along /x, and .*a.nc, which is"):
+        combine([a, long], "x", "y")
+    with pytest.raises(ExportError, match=r"other.nc: /x has no coordinate, and there are not as"):
+        combine([a, b, c, other], "x", "y")
+    found = combine([a, b, other, tile(tmp_path, "d.nc", 1.0, 2)], "x", "y")
+    assert assembled(found, "/v").tolist() == [[0] * 4, [1] * 4]
+
+
+def test_texts_with_a_fill_value_in_some_files_only(tmp_path: Path) -> None:
+    def one(n: int, attributes: dict[str, Any]) -> str:
+        more: dict[str, Any] = {"name": (("time",), np.array([b"x"], "S1"), attributes)}
+        return step(tmp_path / f"{n}.nc", [n], more=more)
+
+    found = combine([one(0, {}), one(1, {"_FillValue": b"-"})])
+    assert "_FillValue" not in variable_of(found, "/name").attributes
+
+
+def test_types_that_no_aggregation_holds(tmp_path: Path) -> None:
+    files = [step(tmp_path / f"{n}.nc", [n]) for n in range(2)]
+    for file in files:
+        with netCDF4.Dataset(file, "a") as dataset:
+            pair = dataset.createCompoundType(np.dtype([("a", "f4"), ("b", "f4")]), "pair")
+            dataset.createVariable("pairs", pair, ("time",))
+    with pytest.raises(ExportError, match=r"/pairs holds .*, which no aggregation holds; name the"):
+        combine(files)
+    assert combine(files, names=("tas",)).tables.keys() == {"/tas"}
+
+
+def test_a_variable_that_cannot_be_read(tmp_path: Path) -> None:
+    files = [step(tmp_path / f"{n}.nc", [n]) for n in range(2)]
+    for file in files:
+        with h5py.File(file, "a") as dataset:
+            dataset["nothing"] = h5py.Empty("f4")
+    with pytest.raises(ExportError, match=r"has a variable that cannot be read: .*nothing.* name"):
+        combine(files)
+    assert combine(files, names=("tas",)).tables.keys() == {"/tas"}

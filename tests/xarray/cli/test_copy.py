@@ -206,6 +206,46 @@ def test_unlimited_dimensions_become_fixed(
             np.testing.assert_array_equal(back.read(found.variables[name]), data.v.values)
 
 
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--memory", "1GB"], 2, "--memory: needs a source that this package reads itself"),
+        (["--verify"], 2, "is not read by this package, as --verify and --digests need"),
+        (["--chunks", "time=20,x=16"], 0, ""),
+        (["--optimize"], 0, ""),
+    ],
+)
+def test_what_only_another_engine_reads(
+    cube: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    status: int,
+    said: str,
+) -> None:
+    copy(cube, tmp_path / "x.nc")
+    monkeypatch.setattr("nczarr_xarray.dataset.open.open_hierarchy", refuse)
+    copy(tmp_path / "x.nc", tmp_path / "y", *options, status=status)
+    monkeypatch.undo()
+    assert said in capsys.readouterr().err
+    assert (tmp_path / "y").exists() == (not status)
+    if not status:
+        with xr.open_dataset(tmp_path / "y", engine="nczarr") as back:
+            whole = "--optimize" in options  # such small variables are in one chunk
+            assert back["v"].encoding["chunksizes"] == (back["v"].shape if whole else (20, 16))
+
+
+def test_an_address_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other engines get files of this machine only."""
+    monkeypatch.setattr("nczarr_xarray.dataset.open.open_hierarchy", refuse)
+    assert "x.nc: is not read by this package" in failed(
+        capsys, "http://localhost/x.nc", tmp_path / "y"
+    )
+
+
 def test_each_option_is_of_some_kind() -> None:
     assert {name for kind in KINDS for name in kind.options} == {
         field.name for field in fields(CopyOptions)

@@ -142,6 +142,54 @@ def test_types_that_classic_netcdf_lacks(
         assert file["filled"][:].tolist() == [1, 2, 3, None]
 
 
+def test_texts_in_classic_netcdf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their dimension has the name that xarray gives it, unless another one has it."""
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 2)
+        file.createDimension("string3", 5)
+        file.createVariable("other", "i2", ("string3",))[:] = range(5)
+        texts = file.createVariable("texts", str, ("x",), fill_value="-")
+        texts[:] = np.array(["a", "bcd"], object)
+    copy(tmp_path / "x.nc", tmp_path / "y.nc", "--format", "NETCDF3_CLASSIC", status=1)
+    assert "left out: fill values of strings" in capsys.readouterr().err
+    with netCDF4.Dataset(tmp_path / "y.nc") as file:
+        assert file["texts"].dimensions == ("x", "string3_")
+        assert file["texts"][:].tolist() == ["a", "bcd"]
+        assert file["other"].dimensions == ("string3",)
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("y.nc", ()),
+        ("y.nc", ("--format", "NETCDF3_CLASSIC")),
+        ("y", ()),
+        ("y", ("--format", "Zarr3")),
+    ],
+)
+def test_a_variable_that_cannot_be_read(
+    target: str, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to_nczarr(xr.Dataset({"v": ("x", [1, 2]), "w": ("y", [3])}), tmp_path / "x")
+    document = tmp_path / "x/w/.zarray"
+    document.write_text(document.read_text().replace('"order": "C"', '"order": "A"'))
+    message = failed(capsys, tmp_path / "x", tmp_path / target, *options)
+    assert "w/.zarray" in message
+    assert 'order is "A", neither C nor F' in message
+    assert not (tmp_path / target).exists()
+
+
+def test_texts_that_end_with_nul(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """netCDF-C's library for Python leaves the NULs out; a fill value is filled up with them."""
+    to_nczarr(xr.Dataset({"v": ("x", [1, 2], {"said": "abc"})}), tmp_path / "x")
+    document = tmp_path / "x/v/.zattrs"
+    document.write_text(document.read_text().replace('"abc"', '"abc\\u0000"'))
+    copy(tmp_path / "x", tmp_path / "y.nc")
+    assert "/v:said" in capsys.readouterr().err
+    with netCDF4.Dataset(tmp_path / "y.nc") as file:
+        assert file["v"].said == "abc"
+
+
 def test_what_classic_netcdf_cannot_hold(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

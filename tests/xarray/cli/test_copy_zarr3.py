@@ -116,6 +116,25 @@ def test_text_fills_and_checksums(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found["named"].values, ["ab", "c", ""])
 
 
+def test_characters_and_enums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Characters are bytes there, of which Zarr 3 has no type of its own; enums come back."""
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 3)
+        chars = file.createVariable("chars", "S1", ("x",), fill_value=b"-")
+        chars[:] = np.array([b"a", b"-", b"c"])
+        kind = file.createEnumType("u1", "sky", {"clear": 0, "cloudy": 1})
+        file.createVariable("clouds", kind, ("x",), fill_value=False)[:] = [0, 1, 1]
+    copy(tmp_path / "x.nc", tmp_path / "y", "--format", "Zarr3")
+    assert "/chars" in capsys.readouterr().err
+    found = document(tmp_path / "y/chars/zarr.json")
+    assert found["data_type"]["name"] == "null_terminated_bytes"
+    assert found["attributes"]["_FillValue"] == "LQ=="
+    copy(tmp_path / "y", tmp_path / "back.nc")
+    with netCDF4.Dataset(tmp_path / "back.nc") as file:
+        assert file["clouds"].datatype.enum_dict == {"clear": 0, "cloudy": 1}
+        assert file["clouds"][:].tolist() == [0, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("asked", "codec"),
     slow_cases_but([("zstd:7", "blosc"), ("none", None), ("zlib:9", "blosc")], "zstd:7"),

@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import netCDF4
 import numpy as np
 import pytest
 import zarr
@@ -287,3 +288,31 @@ def test_store_kinds(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"PK\x05\x06" + bytes(18))
     assert store_kind(DirectoryStore(tmp_path)) == "directory tree"
     assert store_kind(ZipStore(tmp_path / "x.zip")) == "zip archive"
+
+
+def test_fragments_of_one_value_and_of_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with netCDF4.Dataset(tmp_path / "m.nca", "w") as file:
+        file.Conventions = "CF-1.13"
+        for name, length in {"t": 4, "one": 1, "two": 2}.items():
+            file.createDimension(name, length)
+        file.createVariable("sizes", "i4", ("one", "two"))[:] = [[2, 2]]
+        file.createVariable("numbers", "f4", ("two",))[:] = np.ma.masked_equal([5, 0], 0)
+        file.createVariable("places", str, ("two",))[:] = np.array(["", ""], object)
+        file.createVariable("names", str, ())[...] = "v"
+        terms = {
+            "valued": "map: sizes unique_values: numbers",
+            "lacking": "map: sizes uris: places identifiers: names",
+        }
+        for name, said in terms.items():
+            made = file.createVariable(name, "f4", ())
+            made.setncatts({"aggregated_dimensions": "t", "aggregated_data": said})
+    main(["info", str(tmp_path / "m.nca")])
+    said = capsys.readouterr().out
+    assert "2 fragments, 1 missing, each of one value" in said
+    assert "2 fragments, 2 missing\n" in said
+    main(["info", str(tmp_path / "m.nca"), "--fragments"])
+    said = capsys.readouterr().out
+    assert "(0)  [0:2]  5.0" in said
+    assert "(1)  [2:4]  missing" in said

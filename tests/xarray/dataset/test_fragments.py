@@ -301,6 +301,40 @@ class TestValues:
             held.reader(array).read((slice(None),), points=False)
 
     @pytest.mark.parametrize(
+        ("attributes", "expected"),
+        [({"add_offset": 1.0}, [2.5, 3.0]), ({"scale_factor": 2.0}, [3.0, 4.0])],
+    )
+    def test_floats_that_are_packed(self, attributes: dict[str, Any], expected: Any) -> None:
+        assert one(np.array([1.5, 2.0], "f4"), attributes)().tolist() == expected
+
+    def test_packed_by_an_offset_alone(self) -> None:
+        wanted: Any = {"packing": {"add_offset": [10.0]}, "dtype": np.dtype("i2"), "fill": -9}
+        read = one(np.array([6.0, 4.5], "f4"), {"scale_factor": 2.0}, **wanted)
+        assert read().tolist() == [2, -1]  # 12 and 9
+
+    @pytest.mark.parametrize(
+        "mapping",
+        [
+            FragmentMapping(part=(slice(None), slice(None))),
+            FragmentMapping(part=()),
+            FragmentMapping(reverse=(1,)),
+        ],
+    )
+    def test_a_mapping_for_other_dimensions(self, mapping: FragmentMapping) -> None:
+        held = Held({"a": np.arange(4.0)}, {})
+        fragments = table([[(0, 4)]], ["a"], mappings={0: mapping})
+        array = FragmentArray("/v", (4,), np.dtype("f8"), fragments)
+        with pytest.raises(FormatError, match=r"has the shape \(4,\), and its part of the aggreg"):
+            held.reader(array).read((slice(None),), points=False)
+
+    def test_a_dimension_of_length_1_that_the_aggregation_lacks(self) -> None:
+        held = Held({"a": np.arange(4.0).reshape(1, 4)}, {})
+        array = FragmentArray("/v", (4,), np.dtype("f8"), table([[(0, 4)]], ["a"]))
+        reader = held.reader(array)
+        assert reader.read((slice(1, 3),), points=False).tolist() == [1, 2]
+        assert reader.read((np.array([3, 0]),), points=True).tolist() == [3, 0]
+
+    @pytest.mark.parametrize(
         ("own", "wanted", "values", "expected"),
         [
             ("degC", "K", [0.0, 1.5], [273.15, 274.65]),
@@ -359,6 +393,7 @@ class TestPlaces:
         fragments = replace(self.array.fragments, values=np.array([3.0, 0.0]))
         found = Held({}, {}).reader(replace(self.array, fragments=fragments))
         assert found.read((slice(None),), points=False).tolist() == [3.0, 3.0, FILL, FILL]
+        assert [*found.faults()] == []  # no dataset has to be there
 
     def test_circles_end(self) -> None:
         datasets = FragmentDatasets(self.held.variable, self.held, POLICY, 8)

@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 from hypothesis import given, settings
 
-from nczarr_fsspec.errors import ConflictError, DatasetNotFoundError, ExportError
+from nczarr_fsspec.errors import ConflictError, DatasetNotFoundError, ExportError, NCZarrWarning
 from nczarr_xarray import to_nczarr
 from tests.support.examples import examples
 from tests.support.marks import each_once
@@ -193,6 +193,34 @@ def test_characters(tmp_path: Path) -> None:
     to_nczarr(names(b"", b"ef"), tmp_path / "d", append_dim="x")
     assert opened(tmp_path / "d")["s"].data.tolist() == [b"abc", b"d", b"", b"ef"]
     assert any("length 4" in f for f in refused(tmp_path / "d", names(b"four"), "x"))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_characters_shorter_than_those_that_are_stored(tmp_path: Path, lazy: bool) -> None:
+    ds = xr.Dataset({"v": ("x", np.array([b"abc", b"defg"]))})
+    to_nczarr(ds, tmp_path / "d", unlimited_dims=["x"], encoding={"v": {"dtype": "S1"}})
+    new = xr.Dataset({"v": ("x", np.array([b"a", b"bc", b""]))})
+    to_nczarr(new.chunk({"x": 2}) if lazy else new, tmp_path / "d", append_dim="x")
+    assert opened(tmp_path / "d").v.to_numpy().tolist() == [b"abc", b"defg", b"a", b"bc", b""]
+
+
+def test_characters_with_another_dimension(tmp_path: Path) -> None:
+    ds = xr.Dataset({"v": ("x", np.array([b"abc", b"defg"]))})
+    to_nczarr(ds, tmp_path / "d", unlimited_dims=["x"], encoding={"v": {"dtype": "S1"}})
+    new = xr.Dataset({"v": (("x", "y"), np.array([[b"a", b"b"]]))})
+    (reason,) = refused(tmp_path / "d", new, "x")
+    assert "('x', 'y', 'string1'), stored with ('x', 'string4')" in reason
+
+
+def test_beside_a_variable_that_cannot_be_read(tmp_path: Path) -> None:
+    ds = xr.Dataset({"v": ("x", np.arange(3)), "w": ("y", np.arange(2))})
+    to_nczarr(ds, tmp_path / "d", unlimited_dims=["x"])
+    document = tmp_path / "d/w/.zarray"
+    document.write_text(json.dumps({**json.loads(document.read_text()), "order": "A"}))
+    with pytest.warns(NCZarrWarning, match="'/w' cannot be read"):
+        to_nczarr(ds[["v"]], tmp_path / "d", append_dim="x")
+    found = xr.open_dataset(tmp_path / "d", engine="nczarr", drop_variables="w")
+    assert found.v.to_numpy().tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_types_and_attributes(target: Path) -> None:

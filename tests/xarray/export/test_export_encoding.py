@@ -14,9 +14,10 @@ import pytest
 import xarray as xr
 from hypothesis import given
 from hypothesis import strategies as st
-from numcodecs import BZ2, Blosc, Delta, Shuffle, Zlib, Zstd
+from numcodecs import BZ2, Blosc, Delta, FixedScaleOffset, Shuffle, Zlib, Zstd
+from zarr.codecs import BloscCodec, GzipCodec
 
-from nczarr_xarray import ExportError, to_nczarr
+from nczarr_xarray import ExportError, FormatError, to_nczarr
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.storage import valid_keys
 from nczarr_xarray.model import ChunkedArray
@@ -54,6 +55,7 @@ def refused(tmp_path: Path, dataset: Any, target: str = "x", **options: Any) -> 
 # -- the two vocabularies ------------------------------------------------------------------
 
 SHUFFLE = {"id": "shuffle", "elementsize": 4}
+ZLIB_2 = {"id": "zlib", "level": 2}
 CODECS: list[tuple[dict[str, Any], list[dict[str, Any]]]] = [
     ({"zlib": True}, [SHUFFLE, {"id": "zlib", "level": 4}]),
     ({"zlib": True, "complevel": 9}, [SHUFFLE, {"id": "zlib", "level": 9}]),
@@ -282,6 +284,81 @@ def test_the_dataset_keeps_its_encoding(tmp_path: Path) -> None:
     dataset["v"].encoding = {"dtype": np.dtype("f8"), "zlib": True}
     to_nczarr(dataset, tmp_path / "x", encoding={"v": {"dtype": "f4"}})
     assert dataset["v"].encoding == {"dtype": np.dtype("f8"), "zlib": True}
+
+
+INHERITED: list[tuple[Any, dict[str, Any], str, Any]] = [
+    # what contradicts itself, or is no type of netCDF
+    ([1, 2], {"dtype": "i2", "_FillValue": -1, "missing_value": -9}, "i2", [1, 2]),
+    ([1, 2], {"dtype": "i2", "_FillValue": -1, "missing_value": "x"}, "i2", [1, 2]),
+    ([0.5, 2], {"dtype": "nothing such"}, "f8", [0.5, 2]),
+    ([0.5, 2], {"dtype": "c8"}, "f8", [0.5, 2]),
+    # numbers that are not as they were when they were packed
+    ([0.5, 1e6], {"dtype": "i1", "scale_factor": 0.5, "_FillValue": -1}, "f8", [0.5, 1e6]),
+    ([0.5, 2], {"dtype": "i1", "scale_factor": 0.5, "_FillValue": -1}, "i1", [1, 4]),
+    ([1, 300], {"dtype": "i1", "_FillValue": -1}, "i8", [1, 300]),
+    ([1, 5], {"dtype": "i1", "_FillValue": -1}, "i1", [1, 5]),
+    ([1, np.nan], {"dtype": "i2"}, "f8", [1, np.nan]),
+    ([np.nan, np.nan], {"dtype": "i2", "_FillValue": -1}, "i2", [-1, -1]),
+]
+
+
+@pytest.mark.filterwarnings("ignore:saving variable:xarray.SerializationWarning")
+@pytest.mark.parametrize(("values", "encoding", "dtype", "expected"), INHERITED)
+def test_inherited_encoding_changes_no_number(
+    tmp_path: Path, values: Any, encoding: dict[str, Any], dtype: str, expected: Any
+) -> None:
+    dataset = xr.Dataset({"v": ("x", np.array(values))})
+    dataset["v"].encoding = encoding
+    to_nczarr(dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_cf=False) as back:
+        assert back["v"].dtype == dtype
+        np.testing.assert_array_equal(back["v"].values, expected)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        np.testing.assert_array_equal(back["v"].values, values)
+
+
+@pytest.mark.filterwarnings("ignore:saving variable:xarray.SerializationWarning")
+@pytest.mark.parametrize(
+    ("values", "encoding", "reason"),
+    [
+        ([0.5, 1e6], {"dtype": "i1", "scale_factor": 0.5, "_FillValue": -1}, "the value 1000000.0"),
+        ([1, np.nan], {"dtype": "i2"}, "holds missing values, and has no _FillValue"),
+    ],
+)
+def test_numbers_of_dask_that_inherited_encoding_would_change(
+    tmp_path: Path, values: Any, encoding: dict[str, Any], reason: str
+) -> None:
+    dataset = xr.Dataset({"v": ("x", np.array(values))}).chunk(x=1)
+    dataset["v"].encoding = encoding
+    with pytest.raises(FormatError, match=f"{reason}.*its encoding came with the data"):
+        to_nczarr(dataset, tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "codecs"),
+    [
+        ({"zlib": True, "complevel": -1}, [SHUFFLE, {"id": "zlib", "level": 4}]),
+        ({"compression": "gzip", "compression_opts": 7}, [SHUFFLE, {"id": "zlib", "level": 7}]),
+        ({"filters": [FixedScaleOffset(0, 10, "f4", "i2")], "compressor": Zlib(2)}, [ZLIB_2]),
+        ({"filters": [Delta("i4")], "compressor": Zlib(2)}, [ZLIB_2]),
+        (
+            {"compressors": (BloscCodec(cname="lz4", clevel=3, shuffle="bitshuffle", typesize=4),)},
+            [{"id": "blosc", "cname": "lz4", "clevel": 3, "shuffle": 2, "blocksize": 0}],
+        ),
+        ({"compressors": (GzipCodec(level=2),)}, [{"id": "gzip", "level": 2}]),
+        ({"compressors": (object(),)}, []),
+    ],
+)
+def test_inherited_codecs(
+    tmp_path: Path, encoding: dict[str, Any], codecs: list[dict[str, Any]]
+) -> None:
+    """Those of Zarr 3 become those of Zarr 2; those that may change values are left out."""
+    dataset = cube()
+    dataset["v"].encoding = encoding
+    to_nczarr(dataset, f"file://{tmp_path}/x#mode=zarr")
+    assert [dict(c) for c in array(tmp_path / "x").codecs] == codecs
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        xr.testing.assert_equal(back.load(), dataset)
 
 
 # -- empty chunks --------------------------------------------------------------------------

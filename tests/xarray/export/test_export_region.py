@@ -50,6 +50,30 @@ def written(table: xr.Dataset, tmp_path: Path) -> Path:
     return path
 
 
+# -- what values and attributes -------------------------------------------------------
+
+
+def test_packed_values_of_more_digits(tmp_path: Path) -> None:
+    """What is stored has fewer digits than both types, so that float64 is none too many."""
+    packed = {"dtype": "i2", "scale_factor": np.float32(0.5), "_FillValue": -1}
+    values = np.array([1.5, 2.5, 3.5], "f4")
+    to_nczarr(xr.Dataset({"v": ("x", values)}), tmp_path / "d", encoding={"v": packed})
+    new = xr.Dataset({"v": ("x", np.array([9.5, np.nan], "f8"))})
+    to_nczarr(new, tmp_path / "d", region={"x": slice(1, 3)})
+    assert opened(tmp_path / "d", **RAW).v.to_numpy().tolist() == [3, 19, -1]
+
+
+@pytest.mark.parametrize("value", [[1, 2], 1, "1 2 3", [1.0, 2.0, 4.0]])
+def test_other_attributes(value: Any, tmp_path: Path) -> None:
+    ds = xr.Dataset({"v": ("x", np.arange(3), {"a": [1, 2, 3]})})
+    to_nczarr(ds, tmp_path / "d")
+    before = tree(tmp_path / "d")
+    new = xr.Dataset({"v": ("x", [7], {"a": value})})
+    with pytest.raises(ExportError, match="v: has other attributes than those stored: a "):
+        to_nczarr(new, tmp_path / "d", region={"x": slice(0, 1)})
+    assert tree(tmp_path / "d") == before
+
+
 # -- which part ----------------------------------------------------------------------
 
 

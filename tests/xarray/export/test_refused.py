@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 import zarr
 
-from nczarr_xarray import ExportError, open_hierarchy, to_nczarr
+from nczarr_xarray import DatasetExistsError, ExportError, open_hierarchy, to_nczarr
 
 DATA = np.arange(4, dtype="i4")
 
@@ -66,6 +66,56 @@ def test_a_contiguous_variable_along_an_unlimited_dimension(tmp_path: Path) -> N
 )
 def test_names_and_attributes(ds: xr.Dataset, message: str, tmp_path: Path) -> None:
     refused(ds, tmp_path, message)
+
+
+def test_what_is_no_dataset(tmp_path: Path) -> None:
+    value: Any = [1]
+    with pytest.raises(TypeError, match="list is no Dataset, DataArray or DataTree"):
+        to_nczarr(value, tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("new", "options", "message"),
+    [
+        (xr.Dataset({"w": ("x", DATA[:3])}), {}, "/w: has length 3 along /x, which has length 4"),
+        (xr.Dataset({"g": ("x", DATA)}), {}, "/: a variable and a group are both called 'g'"),
+        (xr.Dataset({"w": ("x", DATA)}), {"group": "g", "mode": "w-"}, "holds a group '/g'"),
+    ],
+)
+def test_what_does_not_go_with_what_is_there(
+    new: xr.Dataset, options: Any, message: str, tmp_path: Path
+) -> None:
+    own = xr.Dataset({"v": ("x", DATA)})
+    to_nczarr(xr.DataTree.from_dict({"/": own, "/g": own}), tmp_path / "d")
+    before = files_in(tmp_path / "d")
+    with pytest.raises((ExportError, DatasetExistsError), match=message):
+        to_nczarr(new, tmp_path / "d", **{"mode": "a", **options})
+    assert files_in(tmp_path / "d") == before
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("encoding", [{}, {"dtype": "S1"}])
+def test_a_fill_value_of_more_characters_than_one(encoding: Any, tmp_path: Path) -> None:
+    ds = xr.Dataset({"v": ("x", np.array([b"a", b"b"]))})
+    message = "/v: _FillValue .*xyz.* is longer than 1 bytes"
+    refused(ds, tmp_path, message, encoding={"v": {"_FillValue": b"xyz", **encoding}})
+
+
+@pytest.mark.parametrize(
+    ("ds", "message"),
+    [
+        (xr.Dataset({"\udc80": ("x", DATA)}), "'.udc80' is not valid Unicode"),
+        (xr.Dataset({"v": ("x", DATA, {"\udc80": 1})}), "the name is not valid Unicode"),
+    ],
+)
+def test_names_that_pure_zarr_cannot_hold(ds: xr.Dataset, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=message):
+        to_nczarr(ds, f"file://{tmp_path}/d#mode=zarr")
+    assert not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import DatasetNotFoundError, FormatError, NCZarrError
 from nczarr_fsspec.ranges.source import HEAD_BYTES
+from nczarr_xarray import open_hierarchy
 from nczarr_xarray.backend.data_store import dimension_names
 from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.formats.classic.hierarchy import read_hierarchy
@@ -699,3 +700,16 @@ def test_zeros_are_no_header() -> None:
         assert parse(b"CDF" + version + bytes(1000)).root.variables == {}  # as netCDF-C has it
         with pytest.raises(FormatError, match="a name is empty"):
             parse(b"CDF\1" + bytes(4) + struct.pack(">II", 10, 50) + bytes(1000))
+
+
+def test_a_header_that_is_not_credible(tmp_path: Path) -> None:
+    """An attribute of 128 MiB: the file is long enough, and still nothing of it is read."""
+    path = tmp_path / "x.nc"
+    with path.open("wb") as file:
+        attribute = struct.pack(">2iI4s2i", 12, 1, 1, b"a", 2, 1 << 27)
+        file.write(b"CDF\1" + struct.pack(">3i", 0, 0, 0) + attribute)
+        file.truncate(1 << 28)
+    with pytest.raises(
+        FormatError, match="has a header of more than 64 MiB, which is not credible"
+    ):
+        open_hierarchy(path)

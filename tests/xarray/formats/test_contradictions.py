@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nczarr_xarray import FormatError, open_hierarchy
+from nczarr_xarray.model import EnumType
 from tests.support.zarr2 import ARRAY, GROUP
 
 
@@ -84,3 +85,77 @@ def test_consolidated_metadata(metadata: dict[str, Any], message: str) -> None:
     whole = {".zgroup": GROUP, ".zattrs": {}, "v/.zarray": ARRAY} | metadata
     document = {"zarr_consolidated_format": 1, "metadata": whole}
     assert message in error_of(store({".zmetadata": document}), consolidated=True)
+
+
+# -- marks of enums that do not go with what is stored ---------------------------------------------
+
+MARKED = {
+    "_ARRAY_DIMENSIONS": ["x"],
+    "_nczarr_enum": "/t",
+    "flag_values": [0, 1, 2],
+    "flag_meanings": "a b c",
+}
+
+
+def enum_of(attributes: dict[str, Any], **members: Any) -> EnumType | None:
+    with open_hierarchy(store({"v/.zattrs": attributes}, **members)) as opened:
+        variable = opened.hierarchy.root.variables["v"]
+        assert variable.error is None
+        assert ("_nczarr_enum" in variable.attributes) == (variable.enum is None)
+        return variable.enum
+
+
+def test_flags_that_were_an_enum() -> None:
+    found = enum_of(MARKED)
+    assert found is not None
+    assert (found.name, found.members) == ("t", {"a": 0, "b": 1, "c": 2})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "members"),
+    [
+        ({"_nczarr_enum": 5}, {}),
+        ({"_nczarr_enum": "/nowhere/t"}, {}),
+        ({"flag_values": [0.5, 1.5, 2.5]}, {}),
+        ({"flag_values": "0 1 2"}, {}),
+        ({"flag_values": [0, 1]}, {}),
+        ({}, {"dtype": "<f4"}),
+    ],
+)
+def test_flags_that_are_no_enum_any_more(
+    attributes: dict[str, Any], members: dict[str, Any]
+) -> None:
+    assert enum_of(MARKED | attributes, **members) is None
+
+
+def test_two_enums_of_one_name() -> None:
+    keys = store(
+        {"v/.zattrs": MARKED, "w/.zarray": ARRAY, "w/.zattrs": MARKED | {"flag_meanings": "d e f"}}
+    )
+    with open_hierarchy(keys) as opened:
+        variables = opened.hierarchy.root.variables.values()
+        enums = [one.enum for one in variables if one.enum is not None]
+    assert len(enums) == 1
+    assert enums[0].members in ({"a": 0, "b": 1, "c": 2}, {"d": 0, "e": 1, "f": 2})
+
+
+# -- what old snapshots wrote ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "doubtful"), [(">i4", True), ("<i4", False)])
+def test_a_byte_order_that_is_doubtful(dtype: str, doubtful: bool) -> None:
+    writer = {"_NCProperties": "version=2,netcdf=4.9.3-development,nczarr=2.0.0"}
+    documents = {".zattrs": SUPERBLOCK | writer | {"_nczarr_group": {"arrays": ["v"]}}}
+    with open_hierarchy(store(documents, dtype=dtype)) as opened:
+        problems = [str(one) for one in opened.hierarchy.problems]
+    assert any("v: is declared big-endian by" in one for one in problems) == doubtful
+
+
+def test_an_object_whose_fill_value_is_bytes() -> None:
+    members = {"dtype": "|O", "filters": [{"id": "vlen-bytes"}], "fill_value": "YWI="}
+    keys = store({}, **members)
+    del keys["v/0"]
+    with open_hierarchy(keys) as opened:
+        variable = opened.hierarchy.root.variables["v"]
+        assert opened.read(variable).tolist() == [b"ab"] * 3
+    assert "fill_value" in error_of(store({}, **members | {"fill_value": "no base64"}))

@@ -43,6 +43,31 @@ def test_a_class_of_variable_length(tmp_path: Path, name: str) -> None:
     assert_same(path)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [("dataset", "i8"), ("dimension", "i4")],
+        [("dataset", h5py.ref_dtype), ("dimension", "f8")],
+        [("dataset", h5py.ref_dtype)],
+    ],
+)
+def test_a_list_of_references_that_is_none(tmp_path: Path, fields: Any) -> None:
+    """Which scales a variable has, its own list says then."""
+    path = tmp_path / "v.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["v"] = np.arange(4.0), np.arange(4)
+        file["x"].make_scale("x")
+        file["v"].dims[0].attach_scale(file["x"])
+        del file["x"].attrs["REFERENCE_LIST"]
+        rows = np.zeros(1, np.dtype(fields))
+        if rows["dataset"].dtype.hasobject:
+            rows["dataset"] = file["v"].ref
+        file["x"].attrs.create("REFERENCE_LIST", rows)
+    with xr.open_dataset(path, engine="nczarr") as found:
+        assert found.v.dims == ("x",)
+        assert found.x.values.tolist() == [0, 1, 2, 3]
+
+
 class Reference(ctypes.Structure):
     """``H5R_ref_t``."""
 

@@ -36,6 +36,7 @@ from nczarr_xarray.formats.hdf5.objects import (
     Datatype,
     H5Dataset,
     H5Group,
+    H5NamedType,
     Member,
 )
 from nczarr_xarray.formats.hdf5.tree import read_superblock, read_tree
@@ -554,3 +555,202 @@ def test_mappings_that_are_right() -> None:
     assert _mappings(Cursor(message, FRAME, "the mappings"), (9,)) == ([b"own"], True)
     plain = mappings(b".\0own\0" + ALL + ALL, b".\0own\0" + ALL + ALL)
     assert _mappings(Cursor(plain, FRAME, "the mappings"), (9,)) == ([b"own"], False)
+
+
+# -- trees and heaps that contradict what refers to them ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("signature", "offset", "new", "which", "reason"),
+    [
+        (b"BTHD", 4, b"\1", 0, "has version 1"),
+        (b"BTHD", 10, b"\5\0", 0, "index records of 5 bytes"),
+        (b"BTLF", 6, b"\x2f", 0, "16 bytes in an identifier of 8"),
+        (b"BTLF", 6, b"\x23", 0, "an attribute of 4 bytes"),  # the identifier itself is the object
+        (b"BTLF", 6, b"\x30", 0, "an identifier that is too short, or of unknown version"),
+        (b"FRHP", 132, b"\xff" * 8, 0, "are not in the heap"),  # it has no block at all
+        (b"BTLF", 14, number(1 << 40, size=8), 1, "its huge objects are larger than the file"),
+    ],
+)
+def test_indexes_of_heaps(
+    heap: bytes, signature: bytes, offset: int, new: bytes, which: int, reason: str
+) -> None:
+    assert reason in said(changed(heap, signature, offset, new, which))
+
+
+@pytest.mark.parametrize(
+    ("which", "reason"),
+    [
+        (0, "an index with records of type 7"),
+        (1, "an index of huge objects with records of type 7"),
+    ],
+)
+def test_indexes_of_other_things(heap: bytes, which: int, reason: str) -> None:
+    other = changed(heap, b"BTHD", 5, b"\7", which)
+    assert reason in said(changed(other, b"BTLF", 5, b"\7", which))
+
+
+def test_heaps_without_checksums(heap: bytes) -> None:
+    """Whether blocks have a checksum is an option of a heap: then nothing is compared."""
+    with verifying(lambda *_: None):
+        found = root_of(changed(heap, b"FRHP", 9, b"\0")).attributes
+    assert bytes(found["a19"].data) == np.arange(19).tobytes()
+    assert bytes(found["large"].data) == np.arange(9000).tobytes()
+
+
+def test_a_node_that_is_in_a_newer_tree_twice() -> None:
+    data = made(groups, libver="latest")
+    at = data.index(b"BTIN")
+    children = 6 + 7 * 11  # behind seven records of eleven bytes
+    first = data[at + children : at + children + 8]
+    assert "a node is in it twice" in said(changed(data, b"BTIN", children + 9, first))
+
+
+# -- messages of headers that are not what they must be -------------------------------------------
+
+
+def member_of(data: bytes, name: str = "v") -> H5Dataset:
+    member = root_of(data).members[name]
+    assert isinstance(member, H5Dataset)
+    return member
+
+
+def with_message(
+    data: bytes, header: int, kind: int, new: int | None = None, flags: int = 0, body: bytes = b""
+) -> bytes:
+    """Change type, flags or body of a message of an object header of version 1."""
+    at = header + 16
+    while int.from_bytes(data[at : at + 2], "little") != kind:
+        at += 8 + int.from_bytes(data[at + 2 : at + 4], "little")
+    size = int.from_bytes(data[at + 2 : at + 4], "little")
+    head = number(kind if new is None else new, size, size=2) + bytes([flags, 0, 0, 0])
+    rest = body + data[at + 8 + len(body) : at + 8 + size]
+    return data[:at] + head + rest + data[at + len(head + rest) :]
+
+
+DATATYPE, OLD_FILL, FILL, LAYOUT, UNKNOWN = 3, 4, 5, 8, 0x77
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "reason"),
+    [
+        (DATATYPE, {"new": 0}, "neither a group nor a dataset nor a datatype"),
+        (LAYOUT, {"new": 0}, "it has no data layout"),
+        (FILL, {"new": UNKNOWN, "flags": 0x80}, "of type 119, which is not known but must be"),
+        (FILL, {"body": b"\2\2\2\1" + number(4)}, "a fill value of 4 bytes, elements of 8"),
+        (DATATYPE, {"flags": 2, "body": b"\2\0" + b"\xff" * 8}, "message without an address"),
+    ],
+)
+def test_messages_of_a_dataset(kind: int, change: dict[str, Any], reason: str) -> None:
+    data = filled()
+    assert reason in said(with_message(data, member_of(data).address, kind, **change))
+
+
+def filled() -> bytes:
+    return made(lambda h5: h5.create_dataset("v", (2,), "f8", fillvalue=1.5))
+
+
+def test_where_a_fill_value_is_stated() -> None:
+    """Old HDF5 wrote a message of its own; newer ones write both, of which theirs counts."""
+    data, fill = filled(), np.float64(1.5).tobytes()
+    header = member_of(data).address
+    other = with_message(data, header, OLD_FILL, body=number(8) + np.float64(2.5).tobytes())
+    assert member_of(other).fill == fill
+    assert member_of(with_message(other, header, FILL, new=0)).fill == np.float64(2.5).tobytes()
+    ignored = with_message(other, header, FILL, new=UNKNOWN)  # which does not have to be known
+    assert member_of(ignored).fill == np.float64(2.5).tobytes()
+    assert member_of(with_message(ignored, header, OLD_FILL, new=0)).fill is None
+
+
+def test_a_shared_message_of_version_1() -> None:
+    """So HDF5 1.4 and older refer to a committed datatype: by an entry of a symbol table."""
+
+    def fill(h5: h5py.File) -> None:
+        h5["t"] = np.dtype("f8")
+        h5["v"] = np.arange(3.0)
+
+    data = made(fill)
+    committed = root_of(data).members["t"]
+    assert isinstance(committed, H5NamedType)
+    body = b"\1" + bytes(7) + number(0, committed.address, size=8)
+    found = member_of(with_message(data, member_of(data).address, DATATYPE, flags=2, body=body))
+    assert found.type.committed == committed.address
+    assert found.type.numpy == np.dtype("f8")
+
+
+def test_a_table_of_symbols_that_is_shared() -> None:
+    root = root_of(PLAIN).address
+    shared = with_message(PLAIN, root, 0x11, flags=2, body=b"\2\0" + number(96, size=8))
+    assert "symbol table: is a shared message, and must not be" in said(shared)
+
+
+def test_a_header_that_goes_on_where_it_begins() -> None:
+    def fill(h5: h5py.File) -> None:
+        h5["v"] = np.arange(3.0)
+        for n in range(5):
+            h5["v"].attrs[f"a{n}"] = n
+
+    data = made(fill)
+    header = member_of(data).address
+    again = with_message(data, header, 0x10, body=number(header, size=8))
+    assert "its continuation blocks overlap" in said(again)
+
+
+def test_a_root_that_is_no_group() -> None:
+    assert "root group: it is not a group" in said(
+        PLAIN[:64] + number(member_of(PLAIN).address, size=8) + PLAIN[72:]
+    )
+
+
+# -- other chunk indexes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("maxshape", "signature", "offset", "new", "reason"),
+    [
+        (None, b"FAHD", 6, b"\x09", "its chunk index has elements of 9 bytes"),
+        ((None, 3), b"EAHD", 6, b"\x09", "its chunk index has elements of 9 bytes"),
+        ((None, 3), b"EAHD", 11, b"\0", "cannot have 4 pointers and pages of 2**0"),
+        ((None, None), b"BTHD", 5, b"\x09", "its chunk index has records of type 9, 24 bytes"),
+        ((None, None), b"BTHD", 10, b"\x19\0", "its chunk index has records of type 10, 25 bytes"),
+        ((None, None), b"BTHD", 5, b"\x0b", "its chunk index has records of 24 bytes"),
+    ],
+)
+def test_headers_of_chunk_indexes(
+    maxshape: Any, signature: bytes, offset: int, new: bytes, reason: str
+) -> None:
+    data, _ = chunked(maxshape)
+    assert found(data)["size"].tolist() == [16, 16]
+    with pytest.raises(FormatError) as caught:
+        found(changed(data, signature, offset, new))
+    assert "/v" in str(caught.value)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("maxshape", "signature", "offset"), [((None, 3), b"EAHD", 60), ((None, None), b"BTHD", 16)]
+)
+def test_chunk_indexes_without_chunks(maxshape: Any, signature: bytes, offset: int) -> None:
+    data, _ = chunked(maxshape)
+    assert not found(changed(data, signature, offset, b"\xff" * 8))["size"].any()
+
+
+def test_older_chunk_indexes() -> None:
+    def fill(h5: h5py.File) -> None:
+        h5.create_dataset("v", data=np.arange(100.0), chunks=(1,))
+
+    data = made(fill, libver="earliest")
+    assert found(data)["size"].tolist() == [8, 8]
+    beyond = changed(data, b"TREE\1\1", 24 + 24, number(1 << 40, size=8))
+    with pytest.raises(FormatError, match=f"of its chunk index is at {1 << 40}, behind the end"):
+        found(beyond)
+
+
+def test_an_older_chunk_index_that_lists_a_chunk_twice() -> None:
+    data = made(
+        lambda h5: h5.create_dataset("v", data=np.arange(9.0), chunks=(1,)), libver="earliest"
+    )
+    leaf = data.index(b"TREE\1\0")
+    key = data[leaf + 24 : leaf + 48]
+    with pytest.raises(FormatError, match="its chunk index lists a chunk twice"):
+        found(changed(data, b"TREE\1\0", 24 + 32, key))

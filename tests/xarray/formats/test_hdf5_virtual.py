@@ -313,3 +313,24 @@ def test_extents_of_remote_files_are_not_guessed(tmp_path: Path) -> None:
     with open_hierarchy(MemoryBytes(path.read_bytes(), "memory")) as opened:
         with pytest.raises(FormatError, match=r"^/v: .*'source\.h5', beside this one"):
             opened.read(opened.hierarchy.root.variables["v"])
+
+
+def test_texts(tmp_path: Path) -> None:
+    """Of virtual text, libhdf5 gives bytes; they are decoded as those of other text."""
+    kind = h5py.string_dtype()
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        for name, last in (("good", b""), ("bad", b"\xff!")):
+            texts = np.array([b"abc", "déf".encode(), last], object)
+            file.create_dataset(name, data=texts, dtype=kind)
+            layout = h5py.VirtualLayout((3,), kind)
+            layout[:] = h5py.VirtualSource(".", name, (3,), dtype=kind)
+            file.create_virtual_dataset(f"virtual {name}", layout)
+    with open_hierarchy(tmp_path / "x.h5") as opened:
+        variables = opened.hierarchy.root.variables
+        good = variables["virtual good"]
+        assert good.nc_type == "string"
+        assert opened.read(good).tolist() == ["abc", "déf", ""]
+        assert opened.read(good, (np.array([1, 0]),)).tolist() == ["déf", "abc"]
+        for name in ("bad", "virtual bad"):
+            with pytest.raises(FormatError, match=rf"/{name}: b'.xff!' is not UTF-8"):
+                opened.read(variables[name])

@@ -540,6 +540,42 @@ def test_blocks_of_dask(
         assert preferred == list(blocks)
 
 
+# -- arrays that nobody can read -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        (
+            {
+                "data_type": {
+                    "name": "numpy.datetime64",
+                    "configuration": {"unit": "s", "scale_factor": 0},
+                }
+            },
+            "counts from zero|is not understood by zarr-python",
+        ),
+        ({"dimension_names": "x"}, "dimension_names 'x' do not match shape"),
+        ({"dimension_names": ["x", "y"]}, "`dimension_names` and `shape` need"),
+    ],
+)
+def test_metadata_without_sense(members: dict[str, Any], reason: str) -> None:
+    ds, message = warned(group_3() | array_3(**members) | array_3("w"))
+    assert re.search(reason, message)
+    assert ds.w.values.tolist() == DATA.tolist()
+
+
+def test_more_chunks_than_can_be_read_at_once() -> None:
+    grid = {"name": "regular", "configuration": {"chunk_shape": [1]}}
+    array = {"v/zarr.json": text(ARRAY_3 | {"shape": [1 << 33], "chunk_grid": grid})}
+    ds = silently(group_3() | array)
+    assert ds.v[:2].values.tolist() == [0, 0]
+    with pytest.raises(
+        FormatError, match=f"v: a selection of {1 << 33} chunks is too much at once"
+    ):
+        ds.v.load()
+
+
 # -- options -------------------------------------------------------------------------------
 
 
@@ -552,6 +588,8 @@ def test_options_that_are_no_choice(option: str, value: Any) -> None:
         opened(group_3() | array_3(), anonymous_dimension_prefix=None)
     with pytest.raises(ValueError, match=r"^index_cache: must be the path of a folder, not True"):
         opened(group_3() | array_3(), index_cache=True)
+    with pytest.raises(ValueError, match=r"^group: must be a string or None, not 5"):
+        opened(group_3() | array_3(), group=5)
 
 
 # -- attributes by which xarray decodes ------------------------------------------------------

@@ -162,6 +162,25 @@ def test_damaged_chunk_is_named(tmp_path: Path) -> None:
         xr.open_dataset(path, engine="nczarr").v.load()
 
 
+def test_points_beside_a_slice(tmp_path: Path) -> None:
+    values = np.arange(120.0).reshape(4, 5, 6)
+    xr.Dataset({"v": (("z", "y", "x"), values)}).to_zarr(
+        tmp_path / "x.zarr",
+        zarr_format=3,
+        encoding={"v": {"chunks": (2, 2, 3)}},
+        consolidated=False,
+    )
+    ds = xr.open_dataset(tmp_path / "x.zarr", engine="nczarr")
+    z, x = xr.DataArray([3, 0, 3], dims="p"), xr.DataArray([5, 1, 5], dims="p")
+    found = ds.v.isel(z=z, y=slice(1, 4), x=x)
+    xr.testing.assert_equal(
+        found.load(), xr.Dataset({"v": ds.v.load()}).v.isel(z=z, y=slice(1, 4), x=x)
+    )
+    assert (
+        found.transpose("p", "y").to_numpy().tolist() == values[[3, 0, 3], 1:4, [5, 1, 5]].tolist()
+    )
+
+
 # -- every type and codec --------------------------------------------------------------
 
 NUMBERS = "|i1 |u1 <i2 >i2 <i4 <u8 <f2 <f4 >f4 <f8 <c8 <c16 <M8[ns] >M8[s] <M8[D] <m8[ms]"

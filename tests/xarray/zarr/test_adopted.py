@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import xarray as xr
 import zarr
 from zarr.abc.store import Store
 from zarr.core.sync import sync
-from zarr.storage import MemoryStore, ObjectStore
+from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
 
 import nczarr_xarray
+from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import ALL
 from nczarr_xarray.zarr._adopted import ZarrKeyStore, ZarrWriter
 
@@ -63,3 +65,67 @@ def test_shards(store: Store, location: str) -> None:
     box = report.predictions[0].costs["box"]
     assert box is not None
     assert box.requests > 1
+
+
+DATASET = xr.Dataset({"v": (("y", "x"), VALUES)}, {"x": np.arange(100)})
+
+
+def in_memory(folder: Path) -> Store:
+    return MemoryStore()
+
+
+def local(folder: Path, **options: Any) -> Store:
+    return LocalStore(folder / "d", **options)
+
+
+def archive(folder: Path, read_only: bool = False) -> Store:
+    return ZipStore(folder / "d.zip", mode="r" if read_only else "w", read_only=read_only)
+
+
+@pytest.mark.parametrize("make", [in_memory, local, archive])
+def test_stores_are_written(make: Any, tmp_path: Path) -> None:
+    store = make(tmp_path)
+    nczarr_xarray.to_nczarr(DATASET, store, encoding={"v": {"chunks": (50, 50)}})
+    nczarr_xarray.to_nczarr(DATASET[["v"]] * 2, store, mode="a")
+    with xr.open_dataset(store, engine="nczarr") as found:
+        xr.testing.assert_equal(found.load(), DATASET.assign(v=DATASET.v * 2))
+
+
+@pytest.mark.parametrize("make", [local, archive])
+def test_files_that_are_open_for_reading_only(make: Any, tmp_path: Path) -> None:
+    for place in ("d", "d.zip"):
+        nczarr_xarray.to_nczarr(DATASET, tmp_path / place)
+    store = make(tmp_path, read_only=True)
+    with pytest.raises(StoreError, match="is open for reading only; open it with read_only=False"):
+        nczarr_xarray.to_nczarr(DATASET * 2, store, mode="w")
+    with xr.open_dataset(store, engine="nczarr") as found:
+        xr.testing.assert_equal(found.load(), DATASET)
+
+
+def test_our_own_view_of_a_dataset(tmp_path: Path) -> None:
+    nczarr_xarray.to_nczarr(DATASET, tmp_path / "d")
+    view: Any = nczarr_xarray.open_store(tmp_path / "d")
+    with xr.open_dataset(view, engine="nczarr") as found:
+        xr.testing.assert_equal(found.load(), DATASET)
+
+
+class Unlisted(MemoryStore):
+    supports_listing = False
+
+
+def test_a_store_that_cannot_list() -> None:
+    full = MemoryStore()
+    nczarr_xarray.to_nczarr(DATASET, full)
+    store: Any = Unlisted(full._store_dict)
+    assert sync(ZarrKeyStore(store).list("")) is None
+    with xr.open_dataset(store, engine="nczarr") as found:  # NCZarr lists its members itself
+        xr.testing.assert_equal(found.load(), DATASET)
+    with pytest.raises(StoreError, match="cannot write, delete and list; choose another store"):
+        nczarr_xarray.to_nczarr(DATASET, store, mode="w")
+
+
+def test_more_bytes_than_wanted(store: Store) -> None:
+    ZarrWriter(store).put("v/0", bytes(10))
+    with pytest.raises(StoreError, match="v/0: "):
+        sync(ZarrKeyStore(store).get("v/0", ALL, 9))
+    assert sync(ZarrKeyStore(store).get("v/0", ALL, 10)) == bytes(10)

@@ -336,6 +336,29 @@ def test_compression_is_that_of_the_encoding(tmp_path: Path) -> None:
         assert file["lat"].chunking() == "contiguous"
 
 
+@pytest.mark.parametrize("form", ["CFA4", "CFA3"])
+def test_values_are_rounded_in_the_master_and_in_fragments(form: Any, tmp_path: Path) -> None:
+    values = np.linspace(1, 2, 24, dtype="f4").reshape(4, 6)
+    ds = xr.Dataset({"v": (("t", "x"), values), "kept": ("x", values[1])})
+    rounded = {"quantize_mode": "BitRound", "significant_digits": 3}
+    options = {"subarray_shape": {"t": 2}, "encoding": {"v": rounded, "kept": rounded}}
+    ds.nczarr.to_cfa(tmp_path / "m.nca", form, **options)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        name = "_QuantizeBitRoundNumberOfSignificantBits"
+        assert found.v.attrs[name] == found.kept.attrs[name] == 3
+        assert np.array_equal(found.v, np.round(values * 8) / 8)
+        assert np.array_equal(found.kept, found.v[1])
+    assert len(names(tmp_path / "m")) == 2
+
+
+def test_texts_with_an_encoding_in_classic_netcdf(tmp_path: Path) -> None:
+    ds = xr.Dataset({"v": ("t", np.array(["a", "bcd"]))})
+    options: Any = {"subarray_shape": {"t": 1}, "encoding": {"v": {"dtype": str}}}
+    ds.nczarr.to_cfa(tmp_path / "m.nca", "CFA3", **options)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found.v.values.tolist() == ["a", "bcd"]
+
+
 def test_in_memory(tmp_path: Path) -> None:
     target = f"memory://{tmp_path}/m.nca"
     for version in VERSIONS:
@@ -371,6 +394,13 @@ def test_in_memory(tmp_path: Path) -> None:
 def test_refused(options: Any, match: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=match):
         sample().nczarr.to_cfa(tmp_path / "m.nca", max_object_size=300, **options)
+    assert names(tmp_path) == []
+
+
+def test_what_is_no_dataset(tmp_path: Path) -> None:
+    value: Any = {"v": [1]}
+    with pytest.raises(TypeError, match="dict is no Dataset or DataArray"):
+        to_cfa(value, tmp_path / "m.nca")
     assert names(tmp_path) == []
 
 
@@ -718,6 +748,58 @@ def test_changes_that_are_refused(change: Any, options: Any, match: str, tmp_pat
     with pytest.raises(ExportError, match=match):
         change(sample()).nczarr.to_cfa(target, **options)
     assert (names(tmp_path / "m"), target.read_bytes()) == before
+
+
+def test_no_values_change_nothing(tmp_path: Path) -> None:
+    ds = xr.Dataset({"v": ("t", np.arange(4)), "w": ("t", np.arange(4.0))})
+    ds.nczarr.to_cfa(tmp_path / "m.nca", subarray_shape={"t": 2}, unlimited_dims=["t"])
+    before = names(tmp_path / "m")
+    none = ds.isel(t=slice(0, 0))
+    none.nczarr.to_cfa(tmp_path / "m.nca", append_dim="t")
+    none.nczarr.to_cfa(tmp_path / "m.nca", region={"t": slice(1, 1)})
+    assert names(tmp_path / "m") == before
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        xr.testing.assert_equal(found.load(), ds)
+
+
+def test_a_master_with_groups_is_not_changed(tmp_path: Path) -> None:
+    for n in range(2):
+        tree = xr.DataTree.from_dict({"/g": xr.Dataset({"v": ("t", [n])}, {"t": [n]})})
+        tree.to_netcdf(tmp_path / f"{n}.nc")
+    aggregate([tmp_path / "0.nc", tmp_path / "1.nc"], tmp_path / "m.nca")
+    before = (tmp_path / "m.nca").read_bytes()
+    new = xr.Dataset({"v": ("t", [2])}, {"t": [2]})
+    with pytest.raises(ExportError, match=r"has groups \(g\), and is not changed: write it anew"):
+        new.nczarr.to_cfa(tmp_path / "m.nca", append_dim="t")
+    assert (tmp_path / "m.nca").read_bytes() == before
+
+
+def test_a_region_where_fragments_are_missing(tmp_path: Path) -> None:
+    for n in (0, 1, 3):
+        xr.Dataset({"v": ("t", [float(n)])}).to_netcdf(tmp_path / f"{n}.nc")
+    document = {
+        "pmdimensions": ["t"],
+        "pmshape": [3],
+        "Partitions": [
+            {"index": [i], "location": [[n, n]], "subarray": {"file": f"{n}.nc", "ncvar": "v"}}
+            for i, n in enumerate((0, 1, 3))
+        ],
+    }
+    with netCDF4.Dataset(tmp_path / "m.nca", "w") as file:
+        file.createDimension("t", 4)
+        file.Conventions = "CFA-0.4"
+        made = file.createVariable("v", "f8")
+        made.setncatts({"cf_role": "cfa_variable", "cfa_dimensions": "t"})
+        made.cfa_array = json.dumps(document)
+    before = (tmp_path / "m.nca").read_bytes()
+    for part, message in (
+        (slice(1, 4), "there are gaps between fragments"),
+        (slice(2, 3), "there are no fragments there"),
+    ):
+        new = xr.Dataset({"v": ("t", np.zeros(part.stop - part.start))})
+        with pytest.raises(ExportError, match=message):
+            new.nczarr.to_cfa(tmp_path / "m.nca", region={"t": part})
+    assert (tmp_path / "m.nca").read_bytes() == before
 
 
 def test_nothing_to_change(tmp_path: Path) -> None:

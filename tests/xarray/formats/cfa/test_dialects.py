@@ -302,6 +302,23 @@ class TestCfa05:
             read(hierarchy, {**values, f"/cfa_tas/{name}": value})
         assert caught.value.object == "/tas"
 
+    @pytest.mark.parametrize("name", ["location", "file", "ncvar"])
+    def test_what_a_group_must_have(self, name: str) -> None:
+        hierarchy, values = self.master()
+        del hierarchy.root.groups["cfa_tas"].variables[name]
+        with pytest.raises(FormatError, match=f"needs {name} in the group /cfa_tas"):
+            read(hierarchy, values)
+
+    def test_what_a_group_may_lack(self) -> None:
+        """Without formats nothing is said of them; without names the matrix has all dimensions."""
+        hierarchy, values = self.master()
+        for name in ("format", "pmdimensions"):
+            del hierarchy.root.groups["cfa_tas"].variables[name]
+        array = read(hierarchy, values)
+        assert array.fragments.addresses.tolist() == ["f00", "f01", "f10", None]
+        assert array.fragments.extent(2) == ((2, 4), (0, 2))
+        assert array.fragments.formats.tolist() == [""] * 4
+
     @given(data=st.data())
     def test_any_damage(self, data: st.DataObject) -> None:
         hierarchy, values = self.master()
@@ -416,6 +433,21 @@ class TestCfa062:
         assert array.fragments.addresses.tolist() == ["a", "b", None]
         assert array.fragments.extent(2) == ((4, 6),)
 
+    def test_a_file_without_the_address_of_a_variable(self) -> None:
+        encoded = Cfa062().encode("tas", TIMES, two("a", "b"))
+        terms = [
+            replace_values(term, np.where(term.values == "tas", "", term.values))
+            if term.values.dtype == object and (term.values == "tas").any()
+            else term
+            for term in encoded.terms
+        ]
+        with pytest.raises(FormatError, match=r"/tas: has no address of a variable in 'a' \(fragm"):
+            read(*master_of("tas", TIMES, Encoded(encoded.attributes, tuple(terms))))
+
+
+def replace_values(term: Term, values: np.ndarray) -> Term:
+    return term._replace(values=values.astype(object))
+
 
 class TestCf113:
     @pytest.mark.parametrize(
@@ -464,6 +496,78 @@ class TestCf113:
         attributes = {"aggregated_dimensions": "time", "aggregated_data": "map: m unique_values: u"}
         with pytest.raises(FormatError, match="no int16"):
             read(*master_of("tas", TIMES, Encoded(attributes, terms), "i2"))
+
+    def test_a_uri_without_an_identifier(self) -> None:
+        sizes, uris, _ = Cf113().encode("tas", TIMES, two("a", "b")).terms
+        names = Term("own", uris.dimensions, np.array(["tas", ""], object))
+        attributes = {
+            "aggregated_dimensions": "time",
+            "aggregated_data": f"map: {sizes.path} uris: {uris.path} identifiers: own",
+        }
+        with pytest.raises(FormatError, match=r"has no identifier .* in 'b' \(fragment 1\)"):
+            read(*master_of("tas", TIMES, Encoded(attributes, (sizes, uris, names))))
+
+    @pytest.mark.parametrize("count", [1, 3])
+    def test_more_or_fewer_uris_than_fragments(self, count: int) -> None:
+        sizes, _, names = Cf113().encode("tas", TIMES, two("a", "b")).terms
+        uris = Term("files", (("n", count),), np.array(["a", "b", "c"][:count], object))
+        attributes = {
+            "aggregated_dimensions": "time",
+            "aggregated_data": f"map: {sizes.path} uris: files identifiers: {names.path}",
+        }
+        with pytest.raises(FormatError, match=rf"/files: has the shape \({count},\), and /tas the"):
+            read(*master_of("tas", TIMES, Encoded(attributes, (sizes, uris, names))))
+
+    @pytest.mark.parametrize(
+        ("values", "dtype", "attributes", "expected"),
+        [
+            (np.array([-127, 5], "i1"), "i1", {}, [-127, 5]),  # of bytes all values are data
+            (np.array([-127, 5], "i1"), "i1", {"missing_value": np.int8(5)}, [-127, None]),
+            (np.array([-32767, 5], "i2"), "i2", {}, [None, 5]),
+            (np.array([b"x", b"y"], "S1"), "S1", {"missing_value": "y"}, [b"x", None]),
+            (np.array([np.nan, 5], "f4"), "f4", {"_FillValue": np.float32("nan")}, [None, 5]),
+        ],
+    )
+    def test_values_that_are_missing(
+        self, values: np.ndarray, dtype: str, attributes: Any, expected: list[Any]
+    ) -> None:
+        array = read(*self.of_values(values, dtype, attributes))
+        found = held(array)
+        assert [found.get(((2 * at, 2 * at + 2),)) for at in range(2)] == expected
+
+    def of_values(
+        self, values: np.ndarray, dtype: str, attributes: Any
+    ) -> tuple[Hierarchy, dict[str, np.ndarray]]:
+        terms = (
+            Term("m", (("m0", 1), ("m1", 2)), np.array([[2, 2]], np.int32)),
+            Term("u", (("u0", 2),), values, attributes),
+        )
+        own = {"aggregated_dimensions": "time", "aggregated_data": "map: m unique_values: u"}
+        return master_of("tas", TIMES, Encoded(own, terms), dtype)
+
+    def test_values_of_another_kind(self) -> None:
+        hierarchy, values = self.of_values(np.array([b"x", b"y"], "S1"), "f4", {})
+        with pytest.raises(FormatError, match=r"/u: holds \|S1, and /tas float32"):
+            read(hierarchy, values)
+
+    def test_a_term_that_cannot_be_read(self) -> None:
+        hierarchy, values = self.of_values(np.array([1, 2], "f4"), "f4", {})
+        error = FormatError("/u", "is damaged")
+        read_values: dict[str, Any] = {**values, "/u": error}
+        with pytest.raises(FormatError, match="/u: is damaged"):
+            read(hierarchy, read_values)
+
+
+def test_variables_of_04_that_have_a_number_instead_of_a_name() -> None:
+    own = two("a", "")
+    own.names[:] = ["#3", "tas"]
+    encoded = Cfa04().encode("tas", TIMES, own)
+    stored = [one["subarray"] for one in json.loads(encoded.attributes["cfa_array"])["Partitions"]]
+    assert stored == [
+        {"shape": [2], "varid": 3, "file": "a", "format": "netCDF"},
+        {"shape": [2], "ncvar": "tas", "format": "netCDF"},
+    ]
+    assert read(*master_of("tas", TIMES, encoded)).fragments.names.tolist() == ["#3", "tas"]
 
 
 def test_the_union_form_of_04() -> None:
