@@ -38,8 +38,8 @@ async def read_links(header: oh.Header) -> tuple[list[Link], bool]:
         return await _old_links(header.frame, tree, heap, header.what), False
     links = [decode_link(header.cursor(one, "link")) for one in header.all(oh.LINK)]
     info = header.first(oh.LINK_INFO)
-    # without any of them it is no group; see `tree.py`
-    assert info is not None
+    if info is None:  # the path of a soft link leads through a dataset, say
+        return links, False
     dense = decode_link_info(header.cursor(info, "link information"))
     if dense.heap is not None and dense.tree is not None:
         from nczarr_xarray.formats.hdf5.fractal import read_dense

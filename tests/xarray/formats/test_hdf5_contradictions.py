@@ -696,6 +696,14 @@ def test_a_header_that_goes_on_where_it_begins() -> None:
     assert "its continuation blocks overlap" in said(again)
 
 
+def test_the_path_of_a_link_leads_through_a_dataset() -> None:
+    def fill(h5: h5py.File) -> None:
+        h5.create_dataset("v", data=np.arange(6.0))
+        h5["link"] = h5py.SoftLink("/v/x")
+
+    assert "a link that leads nowhere: there is no 'x'" in said(made(fill))
+
+
 def test_a_root_that_is_no_group() -> None:
     assert "root group: it is not a group" in said(
         PLAIN[:64] + number(member_of(PLAIN).address, size=8) + PLAIN[72:]
