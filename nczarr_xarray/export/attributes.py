@@ -86,3 +86,11 @@ def _decoded(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         raise ValueError(f"holds bytes that are not UTF-8: {value!r:.60}") from None
+
+
+def same_value(one: Any, other: Any) -> bool:
+    """Tell whether two values of attributes are the same; NaN is what NaN is."""
+    a, b = np.atleast_1d(np.asarray(one)), np.atleast_1d(np.asarray(other))
+    if a.dtype.kind != b.dtype.kind and {a.dtype.kind, b.dtype.kind} & set("SUO"):
+        return False  # numpy would compare text to each number
+    return bool(a.shape == b.shape and np.all((a == b) | ((a != a) & (b != b))))  # noqa: PLR0124

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.export.attributes import same_value
 from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> di
     """
     found = dict(encoding)
     fill, missing = found.get("_FillValue"), found.get("missing_value")
-    if fill is not None and missing is not None and not _same(fill, missing):
+    if fill is not None and missing is not None and not same_value(fill, missing):
         found = leave_out(path, found, ["missing_value"], f"_FillValue is {fill!r}")
     try:
         wanted = np.dtype(found.get("dtype"))  # (of None it is float64)
@@ -132,10 +133,3 @@ def _overflow(
         if not limits.min - 0.5 <= number <= limits.max + 0.5:
             return f"holds the value {end!s:.20}, which {dtype} cannot hold"
     return None
-
-
-def _same(one: Any, other: Any) -> bool:
-    a, b = np.atleast_1d(np.asarray(one)), np.atleast_1d(np.asarray(other))
-    if a.dtype.kind != b.dtype.kind and {a.dtype.kind, b.dtype.kind} & set("SUO"):
-        return False
-    return bool(a.shape == b.shape and np.all((a == b) | ((a != a) & (b != b))))  # noqa: PLR0124

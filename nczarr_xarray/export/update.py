@@ -14,12 +14,12 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.backend._compat import encode_for_netcdf
 from nczarr_xarray.backend.encoding import attribute_value
-from nczarr_xarray.codecs.quantize import quantize
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.export.attributes import encode_attribute
-from nczarr_xarray.export.contents import Item, Rounding
+from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
+from nczarr_xarray.export.attributes import encode_attribute, same_value
+from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.packing import as_integers, is_packed
-from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES, netcdf_type
+from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.strings import longest_text, whole_text
 from nczarr_xarray.export.write_options import RegionLike
 from nczarr_xarray.formats.nczarr.enums import as_flags
@@ -192,7 +192,7 @@ class Update:
         packed: dict[str, bool] = {}
         for name, variable in dataset.variables.items():
             encoding = whole_text(variable, self.stored.variables[name].encoding)
-            encoding.pop("char_dim_name", None)  # shorter text has another; see `_as_stored`
+            encoding.pop("char_dim_name", None)  # shorter text has another; see `as_stored`
             if self.group.variables[str(name)].nc_type == "string" and variable.dtype.kind == "S":
                 encoding["dtype"] = str  # bytes stay whole
             variable.encoding = {"_FillValue": None, **encoding}
@@ -252,7 +252,7 @@ class Update:
             variable = replace(variable, nc_type="char")  # in pure Zarr, char and string look alike
         if variable.nc_type == "char":
             hidden = len(names) > len(self.stored.variables[name].dims)
-            source = _as_stored(source, names, variable.dimensions[-1] if hidden else None)
+            source = as_stored(source, names, variable.dimensions[-1] if hidden else None)
         whole = variable.nc_type == "string" and source.dtype.kind == "S"
         nc_type = "string" if whole else netcdf_type(source.dtype)
         problem = None
@@ -271,7 +271,7 @@ class Update:
         if problem is not None:
             self.problems.append(f"{name}: {problem}")
             return None
-        return Item(variable, source, _rounding(variable))
+        return Item(variable, source, rounding_of(variable))
 
     def _dimension_names(self, variable: Variable) -> tuple[Hashable, ...]:
         """Return the dimension names of the dataset, with those that char arrays hide."""
@@ -290,7 +290,7 @@ class Update:
             if name == "units" and name not in given:
                 # xarray chooses finer units if the stored ones are too coarse
                 stored_units = variable.attributes.get("units")
-                if stored_units is None or not _same_units(value, stored_units.value):
+                if stored_units is None or not same_units(value, stored_units.value):
                     return f"needs the units {value!r}, stored with others"
             if name not in given:
                 continue
@@ -299,7 +299,7 @@ class Update:
                 new = encode_attribute(str(name), value)
             except ValueError as error:
                 return f"attribute {name!r} {error}"
-            if stored is None or not _same(attribute_value(new), attribute_value(stored)):
+            if stored is None or not same_value(attribute_value(new), attribute_value(stored)):
                 different.append(str(name))
         if not different:
             return None
@@ -399,76 +399,3 @@ class Update:
                     f"{name}: differs from what is stored, and is not appended to; drop it, or "
                     "write it with mode='a'"
                 )
-
-
-def _as_stored(
-    source: xr.Variable, names: tuple[Hashable, ...], hidden: Dimension | None
-) -> xr.Variable:
-    """Return characters with the dimensions that are stored.
-
-    Parameters
-    ----------
-    source
-        The characters into which xarray has split texts.
-    names
-        Names of the stored dimensions.
-    hidden
-        The last stored dimension, if the dataset shows texts.
-    """
-    *others, last = source.dims
-    if hidden is None:
-        single = source.dims != names and source.shape[-1] == 1
-        return source.isel({last: 0}) if single else source
-    if others != [*names[:-1]]:
-        return source
-    data = source.data
-    if source.chunks is not None:  # dask pads nothing but numbers
-        data = source.chunk({last: -1}).data
-        chunks = (*data.chunks[:-1], (max(hidden.size, *data.chunks[-1]),))
-        data = data.map_blocks(_lengthened, hidden.size, dtype=data.dtype, chunks=chunks)
-    else:
-        data = _lengthened(data, hidden.size)
-    return xr.Variable(names, data, source.attrs)
-
-
-def _lengthened(characters: np.ndarray, length: int) -> np.ndarray:
-    """Return characters with NULs behind them, if these are fewer than `length` for each text."""
-    missing = length - characters.shape[-1]
-    if missing <= 0:
-        return characters
-    behind = np.zeros((*characters.shape[:-1], missing), characters.dtype)
-    return np.concatenate((characters, behind), axis=-1)
-
-
-def _rounding(variable: Variable) -> Rounding | None:
-    """Return the rounding that was applied to the stored values."""
-    for mode, name in QUANTIZE_ATTRIBUTES.items():
-        if name in variable.attributes:
-            digits: Any = attribute_value(variable.attributes[name])
-            fill = variable.attributes.get("_FillValue")
-            value = None if fill is None else attribute_value(fill)
-            return partial(quantize, mode=mode, digits=int(digits), fill=value)
-    return None
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, str) or isinstance(other, str):  # numpy compares text to each number
-        return isinstance(one, str) and isinstance(other, str) and one == other
-    a, b = np.atleast_1d(np.asarray(one)), np.atleast_1d(np.asarray(other))
-    if a.shape != b.shape:
-        return False
-    floats = a.dtype.kind == "f" and b.dtype.kind == "f"
-    return bool(np.array_equal(a, b, equal_nan=floats))
-
-
-def _same_units(one: object, other: object) -> bool:
-    """Tell whether two CF units of time mean the same, however they are spelt."""
-    parts = [str(units).partition(" since ") for units in (one, other)]
-    if parts[0] == parts[1]:
-        return True
-    words = {part[0].strip().rstrip("s") for part in parts}
-    try:
-        starts = {pd.Timestamp(part[2]) for part in parts}
-    except ValueError:
-        return False
-    return len(words) == 1 and len(starts) == 1
