@@ -116,7 +116,7 @@ def s3_target(server: S3Server, name: str, endpoint: str | None = None) -> Targe
         "key": server.access_key,
         "secret": server.secret_key,
         "client_kwargs": {"endpoint_url": endpoint or server.endpoint},
-        "config_kwargs": {"retries": {"max_attempts": 0}, "read_timeout": 5},
+        "config_kwargs": {"retries": {"max_attempts": 0}},
     }
     return Target(f"s3://{server.private}/faults/{name}", options)
 
@@ -130,13 +130,15 @@ def _impatient(change: Callable[[Target], None], target: Target) -> None:
     ("name", "how"),
     [("new", 503), ("new", "cut"), ("smaller", 403), ("smaller", "cut"), ("unaligned region", 503)],
 )
-def test_s3_fails_from_some_moment_on(name: str, how: int | str, s3_server: S3Server) -> None:
+def test_s3_fails_from_some_moment_on(
+    name: str, how: int | str, s3_server: S3Server, tmp_path: Path
+) -> None:
     scenario = SCENARIOS[name]
     with proxy_to(s3_server) as proxy:
         port = proxy.server_address[1]
 
         def prepared(part: int) -> tuple[Target, Target, Any]:
-            path = f"{name}/{how}/{part}".replace(" ", "-")
+            path = f"{tmp_path.name}/{part}"
             direct = s3_target(s3_server, path)
             if scenario.before is not None:
                 scenario.before(direct)
