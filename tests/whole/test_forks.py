@@ -48,7 +48,7 @@ pytestmark = [
 ]
 
 RIGHT, WRONG, REFUSED = 0, 1, 2
-#: Guards against a child that waits for ever, which then tells where; processes may be stopped, too.
+#: Guards against a child that waits for ever, and then tells where. Processes may be stopped, too.
 SECONDS = 200
 
 #: Reads element number n; all are what `VALUES` says.
