@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import mmap
 import os
+import sys
 import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+T = TypeVar("T")
 
 FORKED = (
     "is a file object that another process has opened, which after a fork may share its position "
@@ -43,3 +48,19 @@ class ProcessLock:
         lock = self._locks.get(os.getpid())
         if lock is not None:  # if not, this thread took it before the fork
             lock.release()
+
+
+class cached_property(functools.cached_property[T]):  # noqa: N801, TID251 - it takes its place
+    """That of functools as it is since Python 3.12, without a lock.
+
+    That of 3.11 has one lock for all instances. If a thread holds it while the process is forked,
+    the child waits for ever. What several threads compute at once is the same.
+    """
+
+    if sys.version_info < (3, 12) and not TYPE_CHECKING:
+
+        def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
+            if instance is None:
+                return self
+            value = instance.__dict__[self.attrname] = self.func(instance)
+            return value

@@ -21,10 +21,10 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeAlias, TypeVar, cast
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
+from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.keystore import ALL, MAX_METADATA, check_key, is_safe_name
 from nczarr_fsspec.stores.names import child_names
 

@@ -14,7 +14,6 @@ import base64
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from http.cookiejar import Cookie, CookieJar
 from netrc import NetrcParseError, netrc
 from typing import Any, TypeAlias
@@ -22,6 +21,7 @@ from typing import Any, TypeAlias
 from yarl import URL
 
 from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.rc import Entry
 from nczarr_fsspec.transport.hostrc import password
 from nczarr_fsspec.transport.policy import LOGINS_OPTION, NETRC_OPTION

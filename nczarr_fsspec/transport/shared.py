@@ -8,7 +8,7 @@ import inspect
 import os
 import threading
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakSet, WeakValueDictionary
 
@@ -18,6 +18,7 @@ from fsspec.dircache import DirCache
 from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.transport.filesystems import arguments, is_async, is_plain, is_s3
 from nczarr_fsspec.transport.policy import Timeout, most_connections
 from nczarr_fsspec.transport.throttle import Throttle

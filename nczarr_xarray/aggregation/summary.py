@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.export.cfa.master import unpacked
 from nczarr_xarray.formats.cfa.dialect import Owner
 from nczarr_xarray.formats.cfa.table import packing_of

@@ -10,13 +10,14 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.chunks.cache import CACHE, SHARE, Chunks
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.part import (

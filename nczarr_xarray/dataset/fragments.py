@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
     caller_level,
 )
+from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.ranges.source import HEAD_BYTES
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.chunks.plan import plan_outer, plan_points
@@ -84,7 +84,7 @@ class FragmentDatasets:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ProcessLock()
         self._known: OrderedDict[tuple[str, str, bool], Opening] = OrderedDict()
         #: by address: what to open
         self._targets: dict[str, str] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nczarr_fsspec.changes.create import Change
+from nczarr_fsspec.changes.recovery import finish_journal
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray._version import __version__
@@ -51,8 +52,10 @@ def plan_contents(
     # the store for dask's arrays, if others may write parts of the dataset before it is complete;
     # what is there stays until everything that replaces it has been written
     template = None if options.compute else target.store
-    if replace_old and target.holds_dataset():
-        template = None
+    if replace_old and template is not None:
+        finish_journal(template)  # of a dead writer: else its template, half in place, looks whole
+        if target.holds_dataset():
+            template = None
     change, removed, foreign = target.create(
         replace=replace_old,
         template=template is not None,

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.changes.resumption import BETWEEN, Resumption
+from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.export.array_writer import ArrayWriter

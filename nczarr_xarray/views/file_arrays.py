@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_fsspec.forks import cached_property
 from nczarr_xarray.chunks.encoder import Encoder
 from nczarr_xarray.chunks.result import same_fill
 from nczarr_xarray.codecs.registry import codec

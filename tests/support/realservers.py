@@ -22,7 +22,7 @@ import pytest
 from tests.support.ports import free_port
 
 #: seconds to come up at most
-PATIENCE = 30
+PATIENCE = 60
 #: The path of requests that are no part of a test.
 _MARK = "/_mark"
 

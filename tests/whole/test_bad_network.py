@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from nczarr_fsspec.errors import (
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.cli.main import main
-from tests.support.badnetwork import Faults, Network, network
+from tests.support.badnetwork import Faults, Network, in_the_end, network
 from tests.support.httpserver import Server
 from tests.support.killing import SCENARIOS, Target, ours
 from tests.support.marks import SLOW, slow_but
@@ -38,16 +39,28 @@ MIXES = {
     "broken": Faults(refused=0.1, reset=0.05, lost=0.05, cut=0.1),
     "all": Faults(refused=0.1, reset=0.05, lost=0.05, cut=0.05, stopped=0.01, silent=0.01),
 }
-#: seconds, of which a busy machine needs some
+#: seconds, where some answers never come: a busy machine may need more, so there may be an error
 LIMITS = {"connect": 2, "first_byte": 3, "whole": 60}
 #: where nothing is waited for in vain: a machine may be so busy that it takes as long as that
 PATIENT = {"connect": 60, "first_byte": 60, "whole": 600}
+#: where nothing comes at all, and what comes before and after may take several tries
+SHORT = {"connect": 1, "first_byte": 1}
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "FIRST_WAIT", 0.0)
-    monkeypatch.setattr(policy, "WINDOW", 3.0)
+
+
+@contextmanager
+def limits_of(mix: str) -> Iterator[dict[str, float]]:
+    """The storage option timeout; meanwhile bodies that stop are given up as fast as answers."""
+    if mix != "all":
+        yield {**PATIENT}
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy, "WINDOW", 3.0)
+        yield {**LIMITS}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +84,7 @@ def files(dataset: xr.Dataset, tmp_path_factory: pytest.TempPathFactory) -> dict
 @pytest.fixture
 def over_http(files: dict[str, bytes]) -> Iterator[tuple[Network, str, dict[str, Any]]]:
     with Server(dict(files), etag='"1"') as server, network(server.url) as net:
-        yield net, net.endpoint, {"timeout": LIMITS}
+        yield net, net.endpoint, {}
 
 
 @pytest.fixture
@@ -82,7 +95,7 @@ def over_s3(
     for name, data in files.items():
         fs.pipe_file(f"{s3_server.private}/bad-network{name}", data)
     with network(s3_server.endpoint) as net:
-        options = {**s3_server.signed(), "endpoint_url": net.endpoint, "timeout": LIMITS}
+        options = {**s3_server.signed(), "endpoint_url": net.endpoint}
         yield net, f"s3://{s3_server.private}/bad-network", options
 
 
@@ -98,7 +111,7 @@ def over_nginx(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     with nginx(root, folder) as server, network(server.plain) as net:
-        yield net, net.endpoint, {"timeout": LIMITS}
+        yield net, net.endpoint, {}
 
 
 @pytest.fixture
@@ -125,7 +138,9 @@ def test_reading(kind: str, mix: str, way: Any, dataset: xr.Dataset) -> None:
     net, root, options = way
     net.start_again(len(mix), MIXES[mix])
     try:
-        xr.testing.assert_equal(loaded(f"{root}/{KINDS[kind]}", options), dataset)
+        with limits_of(mix) as limits:
+            found = loaded(f"{root}/{KINDS[kind]}", {**options, "timeout": limits})
+        xr.testing.assert_equal(found, dataset)
     except StoreError as error:  # where six tries in a row were struck
         assert "(tried " in str(error)
         assert KINDS[kind].partition("#")[0] in error.object
@@ -140,16 +155,15 @@ def test_reading_in_a_partition(kind: str, accepting: bool, way: Any, dataset: x
     """The error comes in time and names the object; after it is healed, the dataset goes on."""
     net, root, options = way
     url = f"{root}/{KINDS[kind]}"
-    options = {**options, "timeout": {"connect": 1, "first_byte": 1}}
-    with xr.open_dataset(url, engine="nczarr", storage_options=options) as found:
+    short, patient = ({**options, "timeout": limits} for limits in (SHORT, PATIENT))
+    with in_the_end(lambda: xr.open_dataset(url, engine="nczarr", storage_options=short)) as found:
         net.part(accepting=accepting)
         with pytest.raises(StoreError, match=r"\(tried 2 times\)") as caught:
             found["a"].load()
         assert KINDS[kind].partition("#")[0] in caught.value.object
         net.heal()
-        patient = {**options, "timeout": LIMITS}
         xr.testing.assert_equal(loaded(url, patient), dataset)
-        xr.testing.assert_equal(found.load(), dataset)
+        xr.testing.assert_equal(in_the_end(found.load), dataset)
 
 
 WRITTEN = ("new", "append", "unaligned region", "smaller")
@@ -173,20 +187,21 @@ def test_writing(mix: str, name: str, seed: int, s3_server: S3Server, tmp_path: 
     scenario.change(clean)
     new = ours(clean)
     with network(s3_server.endpoint, seed) as net:
-        options = {**signed, "endpoint_url": net.endpoint, "timeout": LIMITS}
-        through = Target(direct.url, options)
+        options = {**signed, "endpoint_url": net.endpoint}
+        patient = Target(direct.url, {**options, "timeout": PATIENT})
         net.faults = MIXES[mix]
         try:
-            scenario.change(through)
+            with limits_of(mix) as limits:
+                scenario.change(Target(direct.url, {**options, "timeout": limits}))
         except NCZarrError as error:
             assert tmp_path.name in str(error)
             assert ours(direct) in (old, new, "incomplete" if scenario.before is None else old)
             net.faults = Faults()
             if ours(direct) != new:
-                scenario.change(through)
+                scenario.change(patient)
         net.faults = Faults()
         assert net.happened
-        assert ours(through) == new
+        assert ours(patient) == new
 
 
 class Copying:
@@ -258,7 +273,9 @@ def test_copying(
     """
     copy, net = copying
     net.start_again(0, MIXES[mix])
-    if copy.run(net, *options, timeout=LIMITS if mix == "all" else PATIENT):
+    with limits_of(mix) as limits:
+        failed = copy.run(net, *options, timeout=limits)
+    if failed:
         assert copy.name in capsys.readouterr().err
         assert mix != "late"
         net.faults = Faults()
@@ -323,7 +340,7 @@ def test_copying_in_a_partition_that_stays(
     """The error comes in time, and names the object; after it is healed the same command works."""
     copy, net = copying
     parted_at(net, number)
-    assert copy.run(net, *options, timeout={"connect": 1, "first_byte": 1}) == 1
+    assert copy.run(net, *options, timeout=SHORT) == 1
     said = capsys.readouterr().err
     assert copy.name in said
     assert "tried 2 times" in said

@@ -7,13 +7,13 @@ descriptors are shared, with their positions.
 # ruff: noqa: SIM115 - the readers keep the files open
 from __future__ import annotations
 
+import faulthandler
 import gzip
 import io
 import json
 import mmap
 import os
 import pickle
-import signal
 import tempfile
 import threading
 import zipfile
@@ -30,10 +30,10 @@ import xarray as xr
 import zarr
 
 from nczarr_fsspec.errors import StoreError
-from nczarr_fsspec.forks import ProcessLock
+from nczarr_fsspec.forks import ProcessLock, cached_property
 from nczarr_fsspec.ranges.local import FileObjectBytes, OpenFileBytes
 from nczarr_fsspec.ranges.open import open_file_object
-from nczarr_xarray import open_store, to_nczarr
+from nczarr_xarray import open_store, to_cfa, to_nczarr
 from nczarr_xarray.views.references import references
 from tests.support.httpserver import Server
 from tests.support.marks import slow_but, slow_cases_but
@@ -48,8 +48,8 @@ pytestmark = [
 ]
 
 RIGHT, WRONG, REFUSED = 0, 1, 2
-#: Guards against a child that waits for ever.
-SECONDS = 60
+#: Guards against a child that waits for ever, and then tells where. Processes may be stopped, too.
+SECONDS = 200
 
 #: Reads element number n; all are what `VALUES` says.
 Reader = Callable[[int], Any]
@@ -69,6 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dataset().to_netcdf(folder / "h5.nc", engine="h5netcdf", encoding=encoding)
     to_nczarr(dataset(), folder / "tree.nczarr", encoding=encoding)
     to_nczarr(dataset(), folder / "d.zip", encoding=encoding)
+    to_cfa(dataset(), folder / "master.nca", max_object_size=20_000)
     dataset().to_zarr(folder / "v3.zarr", zarr_format=3, consolidated=True)
     with h5py.File(folder / "virtual.h5", "w") as file:
         file["data"] = VALUES
@@ -140,6 +141,7 @@ LOCAL: dict[str, Callable[[Path], Reader]] = {
     "zarr store": lambda d: in_engine(zarr.storage.LocalStore(d / "v3.zarr")),
     "zarr view": lambda d: read_view(d / "h5.nc"),
     "references": lambda d: in_engine(d / "refs.json"),
+    "aggregation": lambda d: in_engine(d / "master.nca"),
 }
 #: What cannot be known to be safe.
 UNKNOWN: dict[str, Callable[[Path], Reader]] = {
@@ -164,7 +166,7 @@ def forked(child: Callable[[], int]) -> Iterator[None]:
     if pid == 0:
         code = WRONG
         try:
-            signal.alarm(SECONDS)
+            faulthandler.dump_traceback_later(SECONDS, exit=True)  # tells where it waits
             code = child()
         finally:
             os._exit(code)
@@ -240,7 +242,7 @@ def fork_while_reading(read: Reader, forks: int) -> None:
     "name",
     slow_but(
         ["hdf5 path", "virtual path", "virtual file", "memory", "directory", "zip file", "zarr 3",
-         "zip of fsspec", "references"],
+         "zip of fsspec", "references", "aggregation"],
         "hdf5 path", "directory",
     ),
 )  # fmt: skip
@@ -298,6 +300,37 @@ class TestProcessLock:
         with lock:  # held by this thread, which in the child is the one there is
             with forked(child):
                 pass
+
+
+def test_a_property_that_another_thread_computes() -> None:
+    """With Python 3.11's own, a child waits for that thread, which it has not."""
+    begun, go_on = threading.Event(), threading.Event()
+    main = threading.current_thread()
+
+    class Slow:
+        @cached_property
+        def value(self) -> int:
+            if threading.current_thread() is not main:
+                begun.set()
+                assert go_on.wait(SECONDS)
+            return 5
+
+    def child() -> int:
+        return RIGHT if Slow().value == 5 else WRONG
+
+    thread = threading.Thread(target=lambda: Slow().value)
+    thread.start()
+    assert begun.wait(SECONDS)
+    try:
+        with forked(child):
+            pass
+    finally:
+        go_on.set()
+        thread.join()
+    one = Slow()
+    assert one.value == 5
+    assert vars(one) == {"value": 5}
+    assert isinstance(Slow.value, cached_property)
 
 
 class TestFileObjects:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from nczarr_fsspec.errors import (
     NCZarrError,
     StoreError,
 )
+from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.stores.references import LocalReferences, RemoteReferences
 from nczarr_xarray.dataset.destinations import find_destination

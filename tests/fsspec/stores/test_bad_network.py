@@ -15,7 +15,7 @@ from nczarr_fsspec.stores import write_fsspec
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy
 from nczarr_fsspec.transport.policy import ATTEMPTS, Timeout
-from tests.support.badnetwork import FATES, Network, network
+from tests.support.badnetwork import FATES, Faults, Network, in_the_end, network
 from tests.support.s3server import S3Server
 
 #: what may happen to a request and its answer without anybody waiting
@@ -53,6 +53,9 @@ def contents(store: FsspecWriter) -> dict[str, bytes]:
     reader = store.reader()
     try:
         found = reader.get_many(keys, 2 * BIG)
+        for data in found:
+            if isinstance(data, Exception):
+                raise data
         assert all(isinstance(data, bytes) for data in found), found
         return {key: bytes(data) for key, data in zip(keys, found, strict=True)}  # type: ignore[arg-type]
     finally:
@@ -128,7 +131,10 @@ def test_any_one_request_may_fail(
 
 
 def with_limits(store: FsspecWriter) -> FsspecWriter:
-    """The same with little time for a request: six seconds, or two for one without a body."""
+    """The same with little time for a request: six seconds, or two for one without a body.
+
+    A busy machine may need more, so nothing but what fails in any case is done just once with it.
+    """
     limits = Timeout(connect=1, first_byte=2, rate=BODY / 3)
     return FsspecWriter(store._fs, store._root, timeout=limits)
 
@@ -156,34 +162,35 @@ def test_an_upload_that_another_has_ended(
 @pytest.mark.parametrize("fate", FATES)
 def test_every_request_fails(fate: str, net: Network, store: FsspecWriter) -> None:
     """Six tries, or two where one takes long; the error names the object; then all is well."""
-    store = with_limits(store)
-    store.put("a", b"1")
+    if fate not in SUDDEN:
+        store = with_limits(store)
+    in_the_end(lambda: store.put("a", b"1"))
     net.requests = 0
     net.choose = lambda line: fate
-    net.faults = type(net.faults)(first=1)
+    net.faults = Faults(first=1)
     with pytest.raises(StoreError, match=r"cannot be written: .*tried [26] times") as caught:
         store.put("a", b"2")
     assert caught.value.object.endswith("/a")
     # aiohttp repeats a PUT by itself where a connection ends that was used before
     assert net.requests <= 2 * ATTEMPTS
     net.choose = lambda line: ""
-    assert contents(store)["a"] in (b"1", b"2")
-    store.put("a", b"3")
-    assert contents(store)["a"] == b"3"
+    assert in_the_end(lambda: contents(store))["a"] in (b"1", b"2")
+    in_the_end(lambda: store.put("a", b"3"))
+    assert in_the_end(lambda: contents(store))["a"] == b"3"
 
 
 @pytest.mark.parametrize("accepting", [True, False])
 def test_a_partition(accepting: bool, net: Network, store: FsspecWriter) -> None:
     """A write is given up in time, be it in the middle of a body; the same store goes on."""
     store = with_limits(store)
-    store.put("a", b"1")
+    in_the_end(lambda: store.put("a", b"1"))
     for data in (b"2", bytes(BODY)):
         net.part(accepting=accepting)
         with pytest.raises(StoreError, match=r"/a: cannot be written: .*tried 2 times"):
             store.put("a", data)
         net.heal()
-        store.put("b", b"new")
-        assert contents(store)["b"] == b"new"
+        in_the_end(lambda: store.put("b", b"new"))
+        assert in_the_end(lambda: contents(store))["b"] == b"new"
 
 
 def test_a_partition_that_ends_in_time(net: Network, store: FsspecWriter) -> None:

@@ -618,7 +618,7 @@ def test_a_part_beyond_the_end_fails_alone_though_the_size_is_not_known_yet() ->
         def _answer(self, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
             if request.range == "bytes=0-0":
                 if [one.range for one in self.requests].count("bytes=0-0") == 1:
-                    asked_again.wait(timeout=5)
+                    asked_again.wait(timeout=60)
                 asked_again.set()
             super()._answer(handler, request, number)
 

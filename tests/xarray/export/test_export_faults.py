@@ -17,6 +17,7 @@ import xarray as xr
 from nczarr_fsspec.changes.journal import INCOMPLETE, PRIVATE, Incomplete
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
 from nczarr_xarray.dataset.destinations import find_destination
@@ -108,6 +109,27 @@ def test_permission_denied(
     assert files(tmp_path) == there
 
 
+def test_a_template_that_was_put_into_place_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no dataset that has to stay until another one is complete."""
+    target, whole = Target(f"memory://template{tmp_path}/d"), sample(8, 1)
+    lazy = whole.assign(a=whole["a"].chunk(t=4, x=-1))
+
+    def fail(*_: Any) -> None:
+        raise StoreError("d", "is out of reach")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FsspecWriter, "move", fail)  # the root's document is there, as a cover
+        with pytest.raises(StoreError, match="is out of reach"):
+            target.write(lazy, encoding=CHUNKS, compute=False)
+    target.write(lazy, "w", encoding=CHUNKS, compute=False)
+    for first in (0, 4):
+        part = whole[["a"]].isel(t=slice(first, first + 4)).drop_vars("t")
+        target.write(part, region={"t": slice(first, first + 4)})
+    np.testing.assert_array_equal(rows_of(target), whole["a"].values)
+
+
 # -- S3 ------------------------------------------------------------------------
 
 
@@ -116,7 +138,7 @@ def s3_target(server: S3Server, name: str, endpoint: str | None = None) -> Targe
         "key": server.access_key,
         "secret": server.secret_key,
         "client_kwargs": {"endpoint_url": endpoint or server.endpoint},
-        "config_kwargs": {"retries": {"max_attempts": 0}, "read_timeout": 5},
+        "config_kwargs": {"retries": {"max_attempts": 0}},
     }
     return Target(f"s3://{server.private}/faults/{name}", options)
 
@@ -130,13 +152,15 @@ def _impatient(change: Callable[[Target], None], target: Target) -> None:
     ("name", "how"),
     [("new", 503), ("new", "cut"), ("smaller", 403), ("smaller", "cut"), ("unaligned region", 503)],
 )
-def test_s3_fails_from_some_moment_on(name: str, how: int | str, s3_server: S3Server) -> None:
+def test_s3_fails_from_some_moment_on(
+    name: str, how: int | str, s3_server: S3Server, tmp_path: Path
+) -> None:
     scenario = SCENARIOS[name]
     with proxy_to(s3_server) as proxy:
         port = proxy.server_address[1]
 
         def prepared(part: int) -> tuple[Target, Target, Any]:
-            path = f"{name}/{how}/{part}".replace(" ", "-")
+            path = f"{tmp_path.name}/{part}"
             direct = s3_target(s3_server, path)
             if scenario.before is not None:
                 scenario.before(direct)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ def target_at(weed: Weed, name: str, proxy: Proxy | None = None) -> Target:
             "endpoint_url": weed.server.endpoint if port is None else f"http://127.0.0.1:{port}"
         },
     }
-    return Target(f"s3://{weed.server.private}/restarts/{name.replace(' ', '-')}", options)
+    return Target(f"s3://{weed.server.private}/restarts/{name}", options)
 
 
 def restart(weed: Weed) -> None:
@@ -42,12 +43,12 @@ def restart(weed: Weed) -> None:
 PARTS = (0.5,)
 
 
-def test_while_it_is_read(weed: Weed) -> None:
-    direct = target_at(weed, "read")
+def test_while_it_is_read(weed: Weed, tmp_path: Path) -> None:
+    direct = target_at(weed, tmp_path.name)
     SCENARIOS["new"].change(direct)
     whole = ours(direct)
     with proxy_to(weed.server) as proxy:
-        through = target_at(weed, "read", proxy)
+        through = target_at(weed, tmp_path.name, proxy)
         assert ours(through) == whole
         for request in [int(part * proxy.requests) for part in PARTS]:
             proxy.requests, proxy.at = 0, {request: lambda: restart(weed)}
@@ -59,15 +60,15 @@ def test_while_it_is_read(weed: Weed) -> None:
 
 
 @pytest.mark.parametrize("name", ["unaligned region"])
-def test_while_it_is_written(weed: Weed, name: str) -> None:
+def test_while_it_is_written(weed: Weed, name: str, tmp_path: Path) -> None:
     scenario = SCENARIOS[name]
     with proxy_to(weed.server) as proxy:
 
         def prepared(part: int) -> tuple[Target, Target]:
-            direct = target_at(weed, f"{name}/{part}")
+            direct = target_at(weed, f"{tmp_path.name}/{part}")
             if scenario.before is not None:
                 scenario.before(direct)
-            return direct, target_at(weed, f"{name}/{part}", proxy)
+            return direct, target_at(weed, f"{tmp_path.name}/{part}", proxy)
 
         direct, through = prepared(0)
         old = ours(direct)
