@@ -45,6 +45,7 @@ class Apart:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._process.kill()  # a process of the limit may have its input open as well
         self._process.communicate()
 
     def read(self, work: str) -> tuple[float, str]:
