@@ -21,7 +21,10 @@ from nczarr_xarray.model import Array
 
 #: Chunks up to this many bytes are put into the result several at a time: each by itself costs
 #: more in calls of numpy than in copying.
-_SMALL = 1 << 16
+SMALL = 1 << 16
+#: The same of chunks with codecs, if most of them is wanted: each call takes the interpreter's
+#: lock, for which other threads then wait instead of decoding.
+_IN_ROWS = 1 << 18
 #: Bytes that a stored chunk may have besides what its codecs can make of it.
 _SLACK = 1 << 16
 
@@ -67,7 +70,8 @@ class Decoder:
         self._objects = array.dtype.kind == "O"
         self.nbytes = self._count * array.dtype.itemsize
         self.is_plain = not self._codecs and array.dtype.isnative and not self._objects
-        self.in_rows = self.nbytes <= _SMALL and not self._objects and array.order == "C"
+        most = _IN_ROWS if self._codecs else SMALL
+        self.in_rows = self.nbytes <= most and not self._objects and array.order == "C"
         self.needs_libhdf5 = need_libhdf5(self._codecs)
         self._steps = self._plan()
         # The last step is mostly to unshuffle: bytes then go straight to where they belong in

@@ -449,8 +449,10 @@ class GridPieces:
             else:
                 alone += chunks[low:high]
                 tasks += segment.tasks()
-        if together:
-            scatter.rows(chunks, together, result)
+        if together and not scatter.rows(chunks, together, result):
+            for segment, low, high in together:
+                alone += chunks[low:high]
+                tasks += segment.tasks()
         scatter.many(alone, tasks, axes, result)
 
     def _fill(self, rows: np.ndarray) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_xarray.chunks.decoder import Decoder
+from nczarr_xarray.chunks.decoder import SMALL, Decoder
 from nczarr_xarray.chunks.plan import ChunkTask, Segment
 from nczarr_xarray.codecs.codec import Buffer
 from nczarr_xarray.codecs.shuffle import unshuffle, unshuffle_into
@@ -30,13 +30,13 @@ class Scatter:
         Of the chunks.
     """
 
-    __slots__ = ("_array", "_count", "_fields", "_in_rows", "_objects")
+    __slots__ = ("_array", "_count", "_fields", "_objects", "_small")
 
     def __init__(self, decoder: Decoder) -> None:
         self._array = decoder.array
         self._count = math.prod(decoder.array.chunk_shape)
         self._objects = decoder.array.dtype.kind == "O"
-        self._in_rows = decoder.in_rows
+        self._small = decoder.in_rows and decoder.nbytes <= SMALL
         #: names of the bytes of an element, if chunks are planes of bytes
         self._fields = [f"f{i}" for i in range(decoder.planes)]
 
@@ -73,7 +73,7 @@ class Scatter:
         result: np.ndarray,
     ) -> None:
         """Do as `one` does, for several chunks that are in no row."""
-        if len(tasks) == 1 or not self._in_rows:
+        if len(tasks) == 1 or not self._small:
             for chunk, task in zip(chunks, tasks, strict=True):
                 self.one(chunk, task, axes, result)
         elif tasks:
@@ -86,22 +86,29 @@ class Scatter:
         chunks: Sequence[Buffer],
         segments: Sequence[tuple[Segment, int, int]],
         result: np.ndarray,
-    ) -> None:
+    ) -> bool:
         """Do as `one` does, for segments with a constant step; see `Decoder.in_rows`.
 
         Parameters
         ----------
         segments
             Each with the bounds of its own among `chunks`.
+
+        Returns
+        -------
+        False if nothing was done, since `one` does it sooner: little of chunks that are not small.
         """
         outs = [result[segment.target] for segment, _, _ in segments]
-        size, count = len(self._fields), self._count * len(chunks)
-        if not size or sum(out.size for out in outs) >= count * _SELECTIVE_ROWS:
+        size, total = len(self._fields), sum(out.size for out in outs)
+        own = sum(high - low for _, low, high in segments)
+        if not self._small and total < self._count * own * _SELECTIVE:
+            return False
+        if not size or total >= self._count * len(chunks) * _SELECTIVE_ROWS:
             elements = self._elements(chunks)
             for out, (segment, low, high) in zip(outs, segments, strict=True):
                 out, wanted = self._row(out, segment, high - low)
                 out[...] = wanted(elements[low:high])
-            return
+            return True
         planes = np.frombuffer(b"".join(chunks), np.uint8)
         planes = planes.reshape(len(chunks), size, *self._array.chunk_shape)
         bytewise = np.dtype([(name, np.uint8) for name in self._fields])
@@ -110,6 +117,7 @@ class Scatter:
             out = out.view(bytewise)
             for i, field in enumerate(self._ordered_fields()):
                 out[field] = wanted(planes[low:high, i])
+        return True
 
     def _row(
         self, out: np.ndarray, segment: Segment, count: int

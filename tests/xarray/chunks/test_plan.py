@@ -271,13 +271,27 @@ def test_chunks_in_rows_are_chunks_one_by_one(
                 else:
                     scatter.many(decoded[low:high], tasks[low:high], None, result)
             if together:
-                scatter.rows(decoded, together, result)
+                assert scatter.rows(decoded, together, result)  # (as they are small)
             continue
         left = draws.draw(st.lists(st.booleans(), min_size=len(tasks), max_size=len(tasks)))
         for some in (True, False):  # as if others were missing
             chosen = [i for i, one in enumerate(left) if one is some]
             scatter.many([decoded[i] for i in chosen], [tasks[i] for i in chosen], None, result)
     assert np.array_equal(plan.finish(result), outer(data, key))
+
+
+@given(segmented(), SHUFFLED, st.sampled_from(["<i4", ">i4", "<f8"]))
+def test_chunks_that_are_not_small_in_rows(
+    case: tuple[Any, tuple[int, ...], tuple[int, ...], int], codecs: Any, dtype: str
+) -> None:
+    """Rows of them are scattered together where most of them is wanted, else one by one."""
+    key, shape, chunks, _ = case
+    data = np.arange(math.prod(shape)).astype(dtype).reshape(shape)
+    array, store = chunked(data, chunks, codecs=codecs)
+    plan = plan_outer(key, shape, chunks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nczarr_xarray.chunks.scatter.SMALL", 0)
+        assert np.array_equal(ChunkReader(array, store).read(plan), outer(data, key))
 
 
 @pytest.mark.parametrize("key", [slice(None), slice(3, None, 7), slice(100, 5, -3)])
