@@ -100,8 +100,7 @@ def main(path: str, engine: str) -> None:
             answer: dict[str, Any] = {"seconds": seconds, "digest": digest}
             del values
         except Exception as error:  # noqa: BLE001  (whatever a peer raises is its result)
-            first = str(error).partition("\n")[0]
-            answer = {"error": f"{type(error).__name__}: {first}"}
+            answer = {"error": str(error).partition("\n")[0]}
         print(json.dumps(answer), flush=True)
 
 
