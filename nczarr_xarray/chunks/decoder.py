@@ -127,7 +127,8 @@ class Decoder:
             try:
                 for step in self._steps:
                     chunks = [step(chunk) for chunk in chunks]
-                if all(map(_is_bytes, chunks)) and set(map(len, chunks)) == {self.nbytes}:
+                chunks = list(map(_bytewise, chunks))
+                if set(map(len, chunks)) == {self.nbytes}:
                     return chunks
             except Exception:  # noqa: BLE001, S110  (which one it is shows below)
                 pass
@@ -147,13 +148,9 @@ class Decoder:
             raise FormatError(key, f"the chunk cannot be decoded ({error})") from error
 
     def _elements_of(self, data: Buffer) -> Buffer:
-        if isinstance(data, np.ndarray):
-            if data.dtype.hasobject:
-                raise FormatError("", "decodes to Python objects, not numbers")
-            data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        size = len(data) if isinstance(data, bytes) else memoryview(data).nbytes
-        if size != self.nbytes:
-            Size(self.nbytes).check(size)
+        data = _bytewise(data)
+        if len(data) != self.nbytes:
+            Size(self.nbytes).check(len(data))
         return data
 
     def _objects_of(self, data: Buffer) -> np.ndarray:
@@ -181,10 +178,15 @@ def _is_absent(element: Any) -> bool:
     return element is None or (type(element) is int and element == 0)
 
 
-def _is_bytes(chunk: Buffer) -> bool:
-    """Tell whether its length is in bytes; filters may return elements."""
-    kind = type(chunk)
-    return kind is bytes or kind is bytearray or (kind is np.ndarray and chunk.dtype == np.uint8)
+def _bytewise(chunk: Buffer) -> Buffer:
+    """Return the bytes of what a codec has returned, which may be an array of elements."""
+    if isinstance(chunk, (bytes, bytearray)):
+        return chunk
+    if isinstance(chunk, np.ndarray):
+        if chunk.dtype.hasobject:
+            raise FormatError("", "decodes to Python objects, not numbers")
+        return np.ascontiguousarray(chunk).reshape(-1).view(np.uint8)
+    return memoryview(chunk).cast("B")
 
 
 def _refusal(error: FormatError, array: Array) -> Step:
