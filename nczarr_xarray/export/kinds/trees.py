@@ -60,14 +60,11 @@ def copy(request: CopyRequest) -> None:
 def _refuse_no_links(source: Opened, request: CopyRequest) -> None:
     """Raise `UsageError` if no file of the copy can be a hard link to one of the source."""
     store, target = source.store, find_destination(request.target, request.target_options)
-    for name, path in (
-        (request.source, store.path if isinstance(store, DirectoryStore) else None),
-        (request.target, target.path if target.kind == "directory" else None),
-    ):
-        if path is None:
-            raise UsageError("--hard-links", f"{name} is no tree of files on this machine")
-    assert isinstance(store, DirectoryStore)
-    assert target.path is not None
+    no_tree = "is no tree of files on this machine"
+    if not isinstance(store, DirectoryStore):
+        raise UsageError("--hard-links", f"{request.source} {no_tree}")
+    if target.kind != "directory" or target.path is None:
+        raise UsageError("--hard-links", f"{request.target} {no_tree}")
     if _file_system(store.path) != _file_system(target.path):
         reason = f"{request.source} and {request.target} are not on one file system"
         raise UsageError("--hard-links", reason)
