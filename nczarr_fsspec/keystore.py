@@ -124,6 +124,16 @@ class LocalStore(KeyStore):
             If the key exists and cannot be read.
         """
 
+    def get_parts(
+        self, key: str, parts: Sequence[slice], most: int | None = None
+    ) -> Sequence[bytes | None]:
+        """Return several parts of `key`, as `get` does each of them."""
+        return [self.get(key, part, most) for part in parts]
+
+    def divides(self, keys: Iterable[str]) -> bool:
+        """Tell whether a part of one of `keys` costs less than all of it."""
+        return True
+
     def get_into(self, key: str, buffer: memoryview) -> int | None:
         """Read the bytes of `key` into `buffer`, without a copy where the store can.
 
@@ -213,6 +223,10 @@ class RemoteStore(KeyStore, OnLoop):
     @abstractmethod
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         """Return `part` of `key`, None if it is missing; see `LocalStore.get`."""
+
+    async def divides(self, keys: Iterable[str]) -> bool:
+        """Tell whether a part of one of `keys` costs less than all of it."""
+        return True
 
     @abstractmethod
     async def list(self, prefix: str) -> frozenset[str] | None:

@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -68,20 +68,40 @@ class DirectoryStore(LocalStore):
             self._place = _Place.of(self.path)
 
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
+        if part != ALL:
+            return self.get_parts(key, [part])[0]
         path = self._inside.path(check_key(key))
         descriptor = self._open(path)
         if descriptor is None:
             return None
         try:
-            if part == ALL and (small := _small(descriptor, most)):
+            if small := _small(descriptor, most):
                 return small
             size = _size(descriptor, path)
             if size is None:
                 return None
-            if part == ALL and most is not None and size > most:
+            if most is not None and size > most:
                 raise too_large(path, most)
-            start, stop, _ = part.indices(size)
-            return read_at(descriptor, start, stop)
+            return read_at(descriptor, 0, size)
+        except StoreError:
+            raise
+        except OSError as error:
+            raise _failure(path, error) from error
+        finally:
+            os.close(descriptor)
+
+    def get_parts(
+        self, key: str, parts: Sequence[slice], most: int | None = None
+    ) -> Sequence[bytes | None]:
+        path = self._inside.path(check_key(key))
+        descriptor = self._open(path)
+        if descriptor is None:
+            return [None] * len(parts)
+        try:
+            size = _size(descriptor, path)
+            if size is None:
+                return [None] * len(parts)
+            return [read_at(descriptor, *part.indices(size)[:2]) for part in parts]
         except StoreError:
             raise
         except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, TypeVar, cast
 
 from nczarr_fsspec.errors import StoreError
@@ -57,6 +57,9 @@ class ZipStore(LocalStore):
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         read, archive = self._open()
         return answer(archive.read(key, part, most, whole=False), read)
+
+    def divides(self, keys: Iterable[str]) -> bool:
+        return self._open()[1].divides(keys)
 
     @property
     def directory(self) -> str:
@@ -114,6 +117,9 @@ class RemoteZipStore(RemoteStore):
     async def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         archive, tail = await self._open()
         return await self._answer(archive.read(key, part, most, whole=True), tail)
+
+    async def divides(self, keys: Iterable[str]) -> bool:
+        return (await self._open())[0].divides(keys)
 
     async def _answer(self, plan: Plan[T], tail: bytes) -> T:
         """Run `plan` with reads of the source and of its last bytes, which are here."""

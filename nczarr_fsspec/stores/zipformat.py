@@ -19,7 +19,7 @@ import sys
 import zipfile
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
@@ -104,6 +104,11 @@ class Archive:
     def digest(self) -> str:
         """Return names, places and checksums of all members, as a short text."""
         return hashlib.sha256(repr(sorted(self.members.items())).encode()).hexdigest()
+
+    def divides(self, keys: Iterable[str]) -> bool:
+        """Tell whether all that there are of `keys` are stored as they are, and not deflated."""
+        found = map(self.members.get, keys)
+        return all(member is None or member.method == STORED for member in found)
 
     def read(self, key: str, part: slice, most: int | None, *, whole: bool) -> Plan[bytes | None]:
         """Return `part` of the content of `key`; None if there is no such member.

@@ -79,8 +79,11 @@ class ChunkReader:
         array, source = self._array, self._source
         assert isinstance(source, LocalSource)
         read = self._scheme.begin(plan, remember=remember, local=True)
+        sparse = self._scheme.is_sparse(plan)
         for wanted, window in read.windows():
-            pieces = read.pieces(wanted, window, source.locate(array.locate(wanted)))
+            table = source.locate(array.locate(wanted))
+            parts = sparse and source.divides(table)
+            pieces = read.pieces(wanted, window, table, parts=parts)
             take, count = partial(pieces.take, source), pieces.groups
             share(take, range(count), count, pieces.group_nbytes, chunks=pieces.group_chunks)
         return plan.finish(read.result)
@@ -90,8 +93,11 @@ class ChunkReader:
         array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, RemoteSource)
         read = scheme.begin(plan, remember=remember, local=False)
+        sparse = scheme.is_sparse(plan)
         for wanted, window in read.windows():
-            pieces = read.pieces(wanted, window, await source.locate(array.locate(wanted)))
+            located = await source.locate(array.locate(wanted))
+            parts = sparse and await source.divides(located)
+            pieces = read.pieces(wanted, window, located, parts=parts)
             left = pieces.left()
             most = max(1, BATCH_BYTES // max(1, pieces.nbytes))
 
@@ -121,9 +127,12 @@ class ChunkReader:
         """
         array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, RemoteSource)
+        sparse = scheme.is_sparse(plan)
         for wanted, window in scheme.windows(plan, local=False):
             located = await source.locate(array.locate(wanted))
-            await source.fetch(*scheme.stored(plan, wanted, window, located), _let_go)
+            parts = sparse and await source.divides(located)
+            stored = scheme.stored(plan, wanted, window, located, parts=parts)
+            await source.fetch(*stored, _let_go)
 
 
 async def _let_go(rows: Any, data: Sequence[Any]) -> None:

@@ -93,26 +93,22 @@ class Grid:
         """Whether chunks are read to where they belong in the result, where that can be."""
         return self.decoder.is_plain and not self.decoder.in_rows
 
-    @property
-    def _has_parts(self) -> bool:
-        """Whether parts of chunks can be read: chunks that are not small, of plain elements."""
+    def is_sparse(self, plan: Plan) -> bool:
+        """Tell whether parts of chunks may be enough: of chunks of plain elements, not small."""
         plain = not self.array.codecs and self.array.dtype.kind != "O"
-        return plain and not self.decoder.in_rows and self.nbytes < 1 << 62  # what numpy can say
+        large = not self.decoder.in_rows and self.nbytes < 1 << 62  # what numpy can say
+        return plain and large and may_be_sparse(plan, self.array.chunk_shape)
 
     def parts(
         self, plan: Plan, window: Window, table: ChunkTable
     ) -> tuple[Window, ChunkTable, list[ChunkPart] | None]:
-        """Return where the bytes are that a selection wants, and what is wanted of these.
+        """Return where the bytes are that a sparse selection wants, and what is wanted of these.
 
         The last is None if chunks are read whole. Else the window has a segment for each part.
         """
         array, itemsize = self.array, self.array.dtype.itemsize
         known = table.size >= 0  # (of an object it is not)
-        if (
-            not self._has_parts
-            or not may_be_sparse(plan, array.chunk_shape)
-            or (table.size[known & (table.start >= 0)] != self.nbytes).any()
-        ):
+        if (table.size[known & (table.start >= 0)] != self.nbytes).any():
             return window, table, None
         strides = strides_of(array.chunk_shape, array.order, itemsize, plan.axes)
         tasks = list(itertools.chain.from_iterable(s.tasks() for s in window.segments))
@@ -145,20 +141,18 @@ class Grid:
             self._decoders[mask] = decoder, Scatter(decoder)
         return self._decoders[mask]
 
-    def begin(self, plan: Plan, *, remember: bool, local: bool, parts: bool = True) -> GridRead:
+    def begin(self, plan: Plan, *, remember: bool, local: bool) -> GridRead:
         """Begin to read what `plan` selects.
 
         Parameters
         ----------
         remember, local
             As of `nczarr_xarray.chunks.engine.ChunkReader.read`, and whether chunks are at hand.
-        parts
-            Whether parts of chunks can be fetched.
         """
         # what is not compressed is in memory anyway, in the system's cache
         remember = remember and not (local and self.decoder.is_plain)
         known = self.known.for_read(plan, self.nbytes, self.array.dtype) if remember else None
-        return GridRead(self, plan, known, local=local, parts=parts)
+        return GridRead(self, plan, known, local=local)
 
     def windows(self, plan: Plan, *, local: bool) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of the chunks of a selection, and before each what has to be located."""
@@ -210,11 +204,19 @@ class Grid:
         return table.of(np.searchsorted(wanted, window.ids))
 
     def stored(
-        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable
+        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable, *, parts: bool
     ) -> tuple[ChunkTable, int, int]:
-        """Return which chunks of a window there are, and bytes that one may have and becomes."""
-        _, table, parts = self.parts(plan, window, self.located(wanted, window, table))
-        return table.of(table.start >= 0), self.decoder.most, self.piece_nbytes(table, parts)
+        """Return which chunks of a window there are, and bytes that one may have and becomes.
+
+        Parameters
+        ----------
+        parts
+            As of `GridRead.pieces`.
+        """
+        table, found = self.located(wanted, window, table), None
+        if parts:
+            _, table, found = self.parts(plan, window, table)
+        return table.of(table.start >= 0), self.decoder.most, self.piece_nbytes(table, found)
 
     def whole(self, source: LocalSource) -> np.ndarray | None:
         """Read all elements, if they are one chunk; None if not."""
@@ -287,18 +289,13 @@ class GridRead:
         Chunks that are remembered, if any are to be.
     local
         Whether chunks are at hand.
-    parts
-        Whether parts of chunks can be fetched.
     """
 
-    def __init__(
-        self, grid: Grid, plan: Plan, known: Chunks | None, *, local: bool, parts: bool
-    ) -> None:
+    def __init__(self, grid: Grid, plan: Plan, known: Chunks | None, *, local: bool) -> None:
         self.grid = grid
         self.plan = plan
         self.known = known
         self.local = local
-        self.parts = parts
         self.result = allocate(grid.array, plan.shape)
         self.fill = fill_element(grid.array)
 
@@ -306,14 +303,22 @@ class GridRead:
         """Yield windows of chunks, and before each what has to be located for it."""
         return self.grid.windows(self.plan, local=self.local)
 
-    def pieces(self, wanted: np.ndarray, window: Any, table: ChunkTable) -> GridPieces:
-        """Return the chunks of a window, located."""
+    def pieces(
+        self, wanted: np.ndarray, window: Any, table: ChunkTable, *, parts: bool
+    ) -> GridPieces:
+        """Return the chunks of a window, located.
+
+        Parameters
+        ----------
+        parts
+            Whether the selection is sparse, and parts of chunks cost less than these.
+        """
         grid, table = self.grid, self.grid.located(wanted, window, table)
-        if self.parts:
-            divided, found, parts = grid.parts(self.plan, window, table)
-            remembers = parts is not None and self.known is not None
-            if not (remembers and grid.parts_read.add(divided.ids, found.size)):
-                return GridPieces(self, divided, found, parts)
+        if parts:
+            divided, located, found = grid.parts(self.plan, window, table)
+            remembers = found is not None and self.known is not None
+            if not (remembers and grid.parts_read.add(divided.ids, located.size)):
+                return GridPieces(self, divided, located, found)
         return GridPieces(self, window, table, None)
 
 
@@ -345,7 +350,7 @@ class GridPieces:
         self.group_chunks = -(-len(window.ids) // self.groups)
         self.nbytes = read.grid.piece_nbytes(table, parts)
         self.most = read.grid.decoder.most
-        self.group_nbytes = self.group_chunks * read.grid.nbytes
+        self.group_nbytes = self.group_chunks * self.nbytes
 
     @cached_property
     def _all_stored(self) -> bool:

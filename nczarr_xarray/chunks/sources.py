@@ -6,6 +6,7 @@ be in flight is the business of the store or file below.
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
 from operator import itemgetter
@@ -66,6 +67,10 @@ class LocalSource(ABC):
     def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
         """Return what `fetch` would fetch, to be copied; None if it is in no files."""
 
+    def divides(self, table: ChunkTable) -> bool:
+        """Tell whether a part of a chunk of the table costs less than all of it."""
+        return True
+
     @abstractmethod
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
         """Tell chunks apart, and, if that costs little, what they are now from what they were."""
@@ -92,6 +97,10 @@ class RemoteSource(ABC):
             Awaited with some rows of the table and what is stored there.
         """
 
+    async def divides(self, table: ChunkTable) -> bool:
+        """Tell whether a part of a chunk of the table costs less than all of it."""
+        return True
+
 
 class LocalKeys(LocalSource):
     """The keys of a store on this machine."""
@@ -103,8 +112,13 @@ class LocalKeys(LocalSource):
         return at_once(locating)
 
     def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
-        get = self._store.get
-        return [get(key, part, most) for key, part in _keys_and_parts(table)]
+        get, wanted = self._store.get, _keys_and_parts(table)
+        if len(wanted) < 2 or wanted[0][1] == ALL:
+            return [get(key, part, most) for key, part in wanted]
+        found: list[Stored] = []
+        for key, parts in itertools.groupby(wanted, itemgetter(0)):
+            found += self._store.get_parts(key, [part for _, part in parts], most)
+        return found
 
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
         assert table.source is not None
@@ -112,6 +126,9 @@ class LocalKeys(LocalSource):
 
     def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
         return self._store.ranges(_keys_and_parts(table), most)
+
+    def divides(self, table: ChunkTable) -> bool:
+        return self._store.divides(_keys(table))
 
     def versions(self, ids: Sequence[int], table: ChunkTable) -> Sequence[Hashable]:
         stamp = self._store.stamp
@@ -150,6 +167,9 @@ class RemoteKeys(RemoteSource):
         most_chunks = max(LEAST_IN_FLIGHT, store.in_flight_bytes // max(nbytes, 1))
         in_flight = min(len(keys), store.concurrency, most_chunks)
         await gather_or_cancel(*(work() for _ in range(in_flight)))
+
+    async def divides(self, table: ChunkTable) -> bool:
+        return await self._store.divides(_keys(table))
 
 
 class LocalFile(LocalSource):

@@ -126,10 +126,11 @@ class ChunkStack:
             chunks = fetch(member, prepared.numbers, most)
             if chunks is not None:
                 found[member] = chunks
-        reading = self._grid.begin(plan, remember=False, local=True, parts=False)
+        reading = self._grid.begin(plan, remember=False, local=True)
         for window, table, places in prepared.windows:
             data = [found[owner][at] if owner in found else None for owner, at in places]
-            reading.pieces(window.ids, window, table).scatter(np.arange(len(data)), data)
+            pieces = reading.pieces(window.ids, window, table, parts=False)
+            pieces.scatter(np.arange(len(data)), data)
         result = plan.finish(reading.result)
         result = np.moveaxis(result, 1, 0) if points else result
         read = list(found)

@@ -97,8 +97,12 @@ class Strided:
             )
         return plan_runs(plan, self.strides, array.dtype, gap)
 
+    def is_sparse(self, plan: Plan) -> bool:
+        """Tell that runs are no parts of chunks, which they never are."""
+        return False
+
     def stored(
-        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable
+        self, plan: Plan, wanted: np.ndarray, window: Any, table: ChunkTable, *, parts: bool
     ) -> tuple[ChunkTable, int, int]:
         """Return the runs as `nczarr_xarray.chunks.grid.Grid.stored` does chunks."""
         pieces = RunPieces(self.runs(plan, table, 0), table, np.empty(0))
@@ -123,7 +127,7 @@ class StridedRead:
         """Yield the only chunk."""
         return self._strided.windows(self._plan, local=self._gap > 0)
 
-    def pieces(self, _: np.ndarray, __: Any, table: ChunkTable) -> RunPieces:
+    def pieces(self, _: np.ndarray, __: Any, table: ChunkTable, *, parts: bool) -> RunPieces:
         """Return the runs of the chunk that are wanted.
 
         Raises

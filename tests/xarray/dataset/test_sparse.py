@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import shutil
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,6 +22,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_fsspec.keystore import ALL, RemoteStore
 from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.ranges.planner import SMALL_GAP
+from nczarr_fsspec.stores import zipformat
 from nczarr_xarray import to_nczarr
 from nczarr_xarray.chunks import threads
 from nczarr_xarray.chunks.engine import ChunkReader
@@ -262,23 +264,57 @@ def test_elements_that_are_far_apart_at_hand(
     plain = {"compressor": None, "filters": None, "_FillValue": -1, "chunks": (1, 1000, 2000)}
     to_nczarr(xr.Dataset({"v": (DIMS, values)}), tmp_path / "d", encoding={"v": plain})
     (tmp_path / "d" / "v" / "1.0.0").unlink()
-    parts: list[tuple[str, slice]] = []
-    get: Callable[..., bytes | None] = DirectoryStore.get
+    opened: list[tuple[str, list[tuple[int, int]]]] = []
+    get_parts = DirectoryStore.get_parts
 
-    def counted(
-        self: DirectoryStore, key: str, part: slice = ALL, most: int | None = None
-    ) -> bytes | None:
-        if key.startswith("v/") and key[2].isdigit():
-            parts.append((key, part))
-        return get(self, key, part, most)
+    def counted(self: DirectoryStore, key: str, parts: Sequence[slice], *how: Any) -> Any:
+        opened.append((key, [(part.start, part.stop) for part in parts]))
+        return get_parts(self, key, parts, *how)
 
-    monkeypatch.setattr(DirectoryStore, "get", counted)
+    monkeypatch.setattr(DirectoryStore, "get_parts", counted)
     found = read(str(tmp_path / "d"), {"y": [999, 3], "x": [1, 0]})
     assert found[0].tolist() == [[1998001, 1998000], [6001, 6000]]
     assert np.isnan(found[1]).all()
-    # they are read by several threads, of which any may be the first
-    found_parts = [(part.start, part.stop) for key, part in parts if key == "v/0.0.0"]
-    assert sorted(found_parts) == [(24000, 24008), (7992000, 7992008)]
+    parts = [(24000, 24008), (7992000, 7992008)]
+    # each file is opened once, and so little is not worth a thread
+    assert opened == [("v/0.0.0", parts), ("v/1.0.0", parts)]
+
+
+@pytest.mark.parametrize("far_away", [False, True])
+def test_parts_of_deflated_members_are_not_read_one_by_one(
+    far_away: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would take all of the member."""
+    values = np.arange(1e6, dtype="f4").reshape(1000, 1000)
+    plain = {"compressor": None, "filters": None, "_FillValue": None, "chunks": (1000, 1000)}
+    to_nczarr(xr.Dataset({"v": (("y", "x"), values)}), tmp_path / "d", encoding={"v": plain})
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        with zipfile.ZipFile(tmp_path / f"{method}.zip", "w", method) as archive:
+            for path in (tmp_path / "d").rglob("*"):
+                archive.write(path, path.relative_to(tmp_path / "d"))
+    content = {f"/{path.name}": path.read_bytes() for path in tmp_path.glob("*.zip")}
+    size = len(content[f"/{zipfile.ZIP_DEFLATED}.zip"])
+    inflated: list[str] = []
+    inflate: Callable[..., bytes] = zipformat._inflated
+
+    def counted(name: str, *how: Any) -> bytes:
+        inflated.append(name)
+        return inflate(name, *how)
+
+    monkeypatch.setattr(zipformat, "_inflated", counted)
+    selection = {"y": [3, 500, 999], "x": [1, 0]}
+    expected = xr.DataArray(values, dims=("y", "x")).isel(selection).values
+    memory.clear()
+    with Server(content) as server:
+        for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            place = server.url if far_away else str(tmp_path)
+            with xr.open_dataset(f"{place}/{method}.zip", engine="nczarr") as ds:
+                inflated.clear()
+                before = sum(one.sent for one in server.requests)
+                np.testing.assert_array_equal(ds.v.isel(selection).values, expected)
+                sent = sum(one.sent for one in server.requests) - before
+            assert len(inflated) == (method == zipfile.ZIP_DEFLATED)
+            assert sent < (size if method == zipfile.ZIP_DEFLATED else 100_000)
 
 
 class Zeros(RemoteStore):
