@@ -163,6 +163,10 @@ class LocalStore(KeyStore):
         """
         return None
 
+    def present(self, keys: Sequence[str]) -> Sequence[bool] | None:
+        """Tell which of many keys there are; None where it costs as much to ask for each."""
+        return None
+
     def stamp(self, key: str) -> Hashable:
         """Return a value that changes whenever `key` does, if it can be found out quickly."""
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,11 @@ from nczarr_fsspec.stores.inside import Inside
 
 #: An object of fewer bytes is read without asking for its size.
 SMALL = 1 << 16
+
+#: Of many keys, so many are looked at before their folder is.
+_LOOKED_AT = 16
+#: Names of a folder that are read at most for each key that is looked for.
+_NAMES = 4
 
 #: Documents at the root of a tree.
 _DOCUMENTS = (".zgroup", ".zattrs", "zarr.json")
@@ -149,6 +155,40 @@ class DirectoryStore(LocalStore):
         finally:
             os.close(descriptor)
 
+    def present(self, keys: Sequence[str]) -> Sequence[bool] | None:
+        """Tell by the names in their folders, where most of some keys are missing.
+
+        A file that is missing costs an open that fails, of 10 µs, and of a folder behind a network
+        an answer; a name costs less than 1 µs.
+        """
+        some = keys[:: max(1, len(keys) // _LOOKED_AT)]
+        if 2 * sum(self.stamp(key) is not None for key in some) > len(some):
+            return None
+        names: dict[str, frozenset[str] | None] = {}
+        found = []
+        for key in keys:
+            folder, _, name = key.rpartition("/")
+            if folder not in names:
+                if len(names) * _LOOKED_AT > len(keys):  # a few of each folder
+                    return None
+                names[folder] = self._few_names(folder, _NAMES * len(keys))
+            there = names[folder]
+            if there is None:
+                return None
+            found.append(name in there)
+        return found
+
+    def _few_names(self, folder: str, most: int) -> frozenset[str] | None:
+        """Return the names in a folder; None if it cannot be listed, or has more than `most`."""
+        try:
+            with os.scandir(self._folder(folder)) as entries:
+                names = frozenset(entry.name for entry in itertools.islice(entries, most + 1))
+        except UnicodeEncodeError:
+            return frozenset()
+        except OSError as error:  # what else is wrong with it, reading a file of it says
+            return frozenset() if error.errno in _MISSING else None
+        return names if len(names) <= most else None
+
     def stamp(self, key: str) -> tuple[int, ...] | None:
         try:
             status = os.stat(self._inside.path(check_key(key)))
@@ -174,10 +214,7 @@ class DirectoryStore(LocalStore):
         return digest.hexdigest()
 
     def list(self, prefix: str) -> frozenset[str]:
-        path = self.path
-        if prefix:
-            self._inside.check(check_key(prefix))
-            path = self._inside.prefix + prefix
+        path = self._folder(prefix)
         try:
             return frozenset(os.listdir(path))
         except UnicodeEncodeError:
@@ -186,6 +223,13 @@ class DirectoryStore(LocalStore):
             if error.errno in _MISSING:
                 return frozenset()
             raise _failure(path, error) from error
+
+    def _folder(self, prefix: str) -> str:
+        """Return the path of the folder at a prefix, which is inside."""
+        if not prefix:
+            return self.path
+        self._inside.check(check_key(prefix))
+        return self._inside.prefix + prefix
 
     def _open(self, path: str) -> int | None:
         """Return a descriptor; None where no object of a dataset can be."""

@@ -24,6 +24,8 @@ from nczarr_xarray.model import ChunkTable
 
 #: Chunks of a remote store that may be in flight at a time, however large they are.
 LEAST_IN_FLIGHT = 4
+#: Chunks of a store at hand that are looked for together, since most of them may be missing.
+_MANY = 256
 
 Locating: TypeAlias = Coroutine[Any, Any, ChunkTable]
 #: Bytes of a chunk; None if there is no such key.
@@ -109,7 +111,12 @@ class LocalKeys(LocalSource):
         self._store = store
 
     def locate(self, locating: Locating) -> ChunkTable:
-        return at_once(locating)
+        table = at_once(locating)
+        if len(table.start) >= _MANY:
+            present = self._store.present(_keys(table))
+            if present is not None:
+                return table._replace(start=np.where(present, table.start, -1))
+        return table
 
     def fetch(self, table: ChunkTable, most: int) -> Sequence[Stored]:
         get, wanted = self._store.get, _keys_and_parts(table)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import fsspec
@@ -292,6 +293,40 @@ class TestDirectoryStore:
         buffer = bytearray(size)
         assert store.get_into("x", memoryview(buffer)) == size
         assert buffer == content
+
+    @given(
+        st.frozensets(st.integers(0, 400)),
+        st.integers(1, 400),
+        st.sampled_from(["v/{}", "{}", "{}/x", "none/{}"]),
+    )
+    def test_which_of_many_keys_there_are(
+        self, there: frozenset[int], count: int, form: str
+    ) -> None:
+        keys = [form.format(number) for number in range(count)]
+        with TemporaryDirectory() as folder:
+            for key in [form.format(number) for number in there] if "none" not in form else []:
+                path = Path(folder, key)
+                path.parent.mkdir(exist_ok=True)
+                path.touch()
+            store = DirectoryStore(folder)
+            found = store.present(keys)
+            expected = [store.get(key) is not None for key in keys]
+        if found is not None:
+            assert list(found) == expected
+        few = len(there) <= 4 * count and (count < 16 or form != "{}/x")
+        if (few and not any(expected[:: max(1, count // 16)])) or form == "none/{}":
+            assert found is not None
+
+    def test_a_folder_outside_does_not_say_which_keys_there_are(self, tmp_path: Path) -> None:
+        (tmp_path / "away").mkdir()
+        (tmp_path / "tree").mkdir()
+        (tmp_path / "tree" / "v").symlink_to(tmp_path / "away")
+        keys = [f"v/{number}" for number in range(300)]
+        assert DirectoryStore(tmp_path / "tree").present(keys) is None
+        with pytest.raises(StoreError, match="follow_symlinks"):
+            DirectoryStore(tmp_path / "tree").get(keys[0])
+        following = DirectoryStore(tmp_path / "tree", follow_symlinks=True)
+        assert following.present(keys) == [False] * 300
 
     def test_permission_error_is_mapped(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -317,6 +317,35 @@ def test_parts_of_deflated_members_are_not_read_one_by_one(
             assert sent < (size if method == zipfile.ZIP_DEFLATED else 100_000)
 
 
+def test_chunks_that_are_missing_are_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many, the names in their folder say which there are; each read looks anew."""
+    from nczarr_fsspec.stores.directory import DirectoryStore
+
+    values = np.full((40, 50), np.nan)
+    values[7, 8], values[31, 2] = 1, 2
+    sparse = {"chunks": (2, 2), "_FillValue": -9.0}
+    to_nczarr(xr.Dataset({"v": (("y", "x"), values)}), tmp_path / "d", encoding={"v": sparse})
+    for path in (tmp_path / "d" / "v").glob("[0-9]*"):
+        if path.name not in ("3.4", "15.1"):
+            path.unlink()
+    opened: list[str] = []
+    get: Callable[..., bytes | None] = DirectoryStore.get
+
+    def counted(self: DirectoryStore, key: str, *how: Any, **more: Any) -> bytes | None:
+        opened.append(key)
+        return get(self, key, *how, **more)
+
+    monkeypatch.setattr(DirectoryStore, "get", counted)
+    with xr.open_dataset(tmp_path / "d", engine="nczarr", cache=False) as ds:
+        opened.clear()
+        np.testing.assert_array_equal(ds.v.values, values)
+        assert sorted(opened) == ["v/15.1", "v/3.4"]
+        (tmp_path / "d" / "v" / "3.4").rename(tmp_path / "d" / "v" / "0.0")
+        assert ds.v.values[1, 0] == 1
+
+
 class Zeros(RemoteStore):
     """Any key, of zeros; counts the requests in flight."""
 
