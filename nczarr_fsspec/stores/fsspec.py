@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -68,6 +71,14 @@ class FsspecStore(RemoteStore):
             request = Request(path, shown, [Extent(start or 0, END if stop is None else stop)])
         answer = await transport.fetch(request)
         return None if answer is None else bytes(answer.parts[0] or b"")
+
+    async def divides(self, keys: Iterable[str]) -> bool:
+        # a server that ignores ranges would send a file from its beginning for each of its parts
+        if self.transport.serves_ranges is None:
+            for key in islice(keys, 1):
+                with suppress(StoreError):  # which reading it will say
+                    await self.get(key, slice(0, 1))
+        return self.transport.serves_ranges is not False
 
     async def size(self, key: str) -> int | None:
         """Return how many bytes `key` has, by asking for the first; None if it is missing.

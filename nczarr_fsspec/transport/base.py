@@ -42,6 +42,8 @@ class Transport(ABC):
     can_list = True
     #: extents that one request may name
     ranges = 1
+    #: whether parts of files come without what is before them; None if that is not known yet
+    serves_ranges: bool | None = True
     #: whether the filesystem does not try again by itself
     once = False
     #: what messages call a file

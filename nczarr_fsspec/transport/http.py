@@ -49,6 +49,7 @@ class HTTPTransport(Transport):
     """Files of HTTP servers; a path is a URL, which may hold a user and a query."""
 
     can_list = False
+    serves_ranges: bool | None = None
     ranges = RANGES
 
     def __init__(self, recipe: AbstractFileSystem, timeout: Timeout | None = None) -> None:
@@ -135,6 +136,11 @@ class HTTPTransport(Transport):
             async with get(shared, path, headers, left, via) as (response, clock):
                 waited = now() - began
                 answer = await read_answer(response, clock, request)
+                said = response.headers.get("Accept-Ranges", "").strip().lower()
+                if response.status == 206 or said == "bytes":
+                    self.serves_ranges = True
+                elif response.status == 200 and request.ranged:
+                    self.serves_ranges = False
                 if route is not None and answer is not None:
                     route.arrived(str(response.url), via or address(path), waited)
         return answer

@@ -185,6 +185,8 @@ class Server:
         elif self.etag is not None and request.headers.get("If-None-Match") == self.etag:
             request.status, body = 304, b""
         else:
+            if self.ranges == "ok":
+                headers["Accept-Ranges"] = "bytes"
             request.status, body = self._content(request, content, headers)
         if self.etag is not None and content is not None:
             headers["ETag"] = self.etag

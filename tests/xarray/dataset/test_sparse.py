@@ -254,6 +254,25 @@ def test_elements_that_are_far_apart(
     assert sorted(sent()) == sorted(sizes)
 
 
+def test_a_server_without_ranges_sends_a_chunk_once(tmp_path: Path) -> None:
+    """Each part of it would be sent with all that is before it."""
+    values = np.arange(1e6, dtype="f4").reshape(1000, 1000)
+    plain = {"compressor": None, "filters": None, "_FillValue": None, "chunks": (1000, 1000)}
+    to_nczarr(xr.Dataset({"v": (("y", "x"), values)}), tmp_path / "d", encoding={"v": plain})
+    content = {f"/d/{p.relative_to(tmp_path / 'd')}": p for p in (tmp_path / "d").rglob("*")}
+    files = {name: path.read_bytes() for name, path in content.items() if path.is_file()}
+    memory.clear()
+    with (
+        Server(files, ranges="ignored") as server,
+        xr.open_dataset(f"{server.url}/d#mode=nczarr", engine="nczarr", cache=False) as ds,
+    ):
+        for selection in ({"y": [999, 3, 500], "x": 5}, {"y": 7, "x": 8}, {"y": [8, 900], "x": 1}):
+            expected = xr.DataArray(values, dims=("y", "x")).isel(selection).values
+            np.testing.assert_array_equal(ds.v.isel(selection).values, expected)
+        asked = [one.range for one in server.requests if one.path == "/d/v/0.0"]
+    assert asked == ["bytes=0-0", None]  # what the server does, and then all, which is remembered
+
+
 def test_elements_that_are_far_apart_at_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
