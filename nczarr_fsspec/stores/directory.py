@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from operator import gt
 from typing import Any, NamedTuple
 
 from nczarr_fsspec.births import birth_of
@@ -161,8 +162,9 @@ class DirectoryStore(LocalStore):
         A file that is missing costs an open that fails, of 10 µs, and of a folder behind a network
         an answer; a name costs less than 1 µs.
         """
-        some = keys[:: max(1, len(keys) // _LOOKED_AT)]
-        if 2 * sum(self.stamp(key) is not None for key in some) > len(some):
+        some = slice(None, None, max(1, len(keys) // _LOOKED_AT))
+        looked_at = [self.stamp(key) is not None for key in keys[some]]
+        if 2 * sum(looked_at) > len(looked_at):
             return None
         names: dict[str, frozenset[str] | None] = {}
         found = []
@@ -176,7 +178,9 @@ class DirectoryStore(LocalStore):
             if there is None:
                 return None
             found.append(name in there)
-        return found
+        # a filesystem that does not list all that can be opened is not believed
+        unlisted = map(gt, looked_at, found[some])
+        return None if any(unlisted) else found
 
     def _few_names(self, folder: str, most: int) -> frozenset[str] | None:
         """Return the names in a folder; None if it cannot be listed, or has more than `most`."""
