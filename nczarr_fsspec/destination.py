@@ -367,7 +367,8 @@ def _ambiguous(shown: str, tree: str) -> URLError:
         shown,
         "is named like one file, but what is written here is a tree of objects: choose a name "
         f"that ends in .nczarr or .zip, or write {tree!r} if the tree is to have this name; "
-        "to_netcdf() with engine='netcdf4' and 'nczarr copy' write one netCDF file",
+        "for one netCDF file use to_netcdf() with engine='netcdf4', or 'nczarr copy' with --format "
+        "NETCDF4 or a name that ends in .nc",
     )
 
 

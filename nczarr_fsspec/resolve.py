@@ -267,8 +267,8 @@ def split_local_options(
     if rest and not others:
         raise URLError(
             shown,
-            f"of storage_options, only {FOLLOW_OPTION} applies to local files; leave out "
-            f"{', '.join(map(str, rest))}",
+            f"of storage_options, only {FOLLOW_OPTION} and {MAX_METADATA_OPTION} apply to local "
+            f"files; leave out {', '.join(map(str, rest))}",
         )
     if not isinstance(follow, bool):
         raise URLError(shown, f"{FOLLOW_OPTION} is True or False, not {follow!r}")

@@ -32,7 +32,7 @@ _OPENING = (
 
 
 class NCZarrBackendEntrypoint(BackendEntrypoint):
-    """Open NCZarr of every netCDF-C release, Zarr v2 and v3, classic and HDF5 files.
+    """Open NCZarr of every netCDF-C release, Zarr 2 and 3, classic and HDF5 files.
 
     The options of `open_dataset` are those of `open_datatree` and `open_groups`, too.
     """
@@ -80,20 +80,21 @@ class NCZarrBackendEntrypoint(BackendEntrypoint):
         group : str, optional
             Path of the group to open.
         storage_options : dict, optional
-            Options of the fsspec filesystem. Of local trees there is one, ``follow_symlinks``:
-            whether symbolic links may lead out of the tree (default: they are refused).
+            Options of the fsspec filesystem. Two are for local targets, too: ``follow_symlinks``,
+            whether symbolic links may lead out of a tree (default: they are refused), and
+            ``max_metadata``, the bytes that one object of metadata may have (default: 16 MiB).
         consolidated : bool, optional
             True: the dataset must have ``.zmetadata``, which is trusted. False: it
             is not looked at. None (default): it is used for remote stores if it
             agrees with the root objects, and each variable's own metadata is
             compared with it when the variable is first read.
         use_zarr_fill_value_as_mask : bool, optional
-            Whether ``fill_value`` of pure Zarr stands for ``_FillValue``. None
-            (default): if netCDF-C did not write the dataset and it is neither zarr's
-            default (0, empty) nor, for integers that are not packed, netCDF's. It
-            never does in NCZarr.
+            Whether ``fill_value`` of pure Zarr 2 stands for ``_FillValue``. None
+            (default): it does if netCDF-C did not write the dataset, and the value is
+            neither zarr's default (0, empty) nor, for integers that are not packed,
+            netCDF's default. In NCZarr and Zarr 3 it never does.
         anonymous_dimension_prefix : str
-            Unnamed dimensions of Zarr v2 are called this plus their length. The
+            Unnamed dimensions of Zarr 2 are called this plus their length. The
             default is that of netCDF-C 4.9.3 and later; earlier releases used
             ``_zdim_`` (4.9.0-4.9.2), ``.zdim_`` (4.8.1) and ``.zdim`` (4.8.0).
         index_cache : path, optional

@@ -228,9 +228,9 @@ def _mode(options: WriteOptions, url: str) -> Mode:
     allowed = {"a": ("a",), "r+": ("r+", "a"), "w-": ("w-", "w", "a", "r+")}[default]
     mode = options.mode or default
     if options.create and not appends:
-        raise ExportError(url, "create=True goes with append_dim")
+        raise ExportError(url, "create=True goes with append_dim: give it, or leave create out")
     if appends and replaces:
-        raise ExportError(url, "append_dim and region exclude each other")
+        raise ExportError(url, "append_dim and region exclude each other: give one of them")
     if mode not in allowed:
         raise ExportError(url, f"mode is {mode!r}; here it is one of {', '.join(allowed)}")
     return mode  # type: ignore[return-value]  # it is one of these

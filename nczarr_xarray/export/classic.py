@@ -119,7 +119,7 @@ class _Conversion:
         for line in size_problems(variables, self.model):
             self.problems.append(f"{line}; NETCDF3_64BIT_DATA and NETCDF4 have no such limit")
         if self.problems:
-            reason = "cannot hold this dataset, as --format NETCDF4 may; nothing was written"
+            reason = "cannot hold this dataset, but --format NETCDF4 may; nothing was written"
             raise ExportError(url, reason, self.problems)
         hierarchy = replace(self.opened.hierarchy, root=found)
         return replace(self.opened, hierarchy=hierarchy)

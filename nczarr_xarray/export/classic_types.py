@@ -83,8 +83,8 @@ def classic_values(values: np.ndarray, before: Variable, after: Variable) -> np.
     if bad.any():
         raise FormatError(
             before.path,
-            f"holds the value {values[bad].ravel()[0]}, which no integer of classic netCDF (but of "
-            "CDF-5) can hold: write netCDF-4, or give it another dtype",
+            f"holds the value {values[bad].ravel()[0]}, which no integer type of CDF-1 and CDF-2 "
+            "can hold: write CDF-5 or netCDF-4, or give it another dtype",
         )
     found = np.where(missing, 0, values).astype(after.dtype)
     found[missing] = new
@@ -147,7 +147,7 @@ def size_problems(variables: Iterable[Variable], model: str) -> Iterator[str]:
     begin = 0
     for variable, nbytes in (*fixed, *records):
         if model == "NETCDF3_CLASSIC" and begin > most - _HEADER_BYTES:
-            yield f"{variable.path}: begins behind the first 2 GiB"
+            yield f"{variable.path}: would begin after the first 2 GiB of the file"
         elif nbytes > most and (variable, nbytes) not in last:
             yield f"{variable.path}: has {nbytes} bytes, and only the last variable may be so large"
         begin += nbytes

@@ -101,11 +101,12 @@ def _one_group(request: WriteRequest) -> tuple[str, xr.Dataset]:
     asked = request.asked(path)
     if asked.unlimited:
         raise ExportError(
-            request.url, "unlimited_dims was given, but dimensions that exist stay what they are"
+            request.url,
+            "unlimited_dims was given, but dimensions that exist stay what they are: leave it out",
         )
     if asked.encoding:
         raise ExportError(
-            request.url, "encoding was provided, but variables that exist keep theirs: leave it out"
+            request.url, "encoding was given, but variables that exist keep theirs: leave it out"
         )
     return path, dataset
 

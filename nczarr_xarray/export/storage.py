@@ -239,7 +239,10 @@ def _chunk_shape(request: StorageRequest, dtype: np.dtype) -> tuple[int, ...]:
     elif encoding.get("contiguous") and not any(request.unlimited) and blocks is None:
         return tuple(max(1, size) for size in shape)
     elif encoding.get("contiguous") and request.explicit:
-        raise ValueError("contiguous: it has an unlimited dimension, or dask would share one chunk")
+        raise ValueError(
+            "contiguous: it has an unlimited dimension, or dask blocks that would share its only "
+            "chunk; leave contiguous out"
+        )
     chunks = None if blocks is None else uniform_chunks(blocks)
     if chunks is not None:
         return chunks

@@ -41,9 +41,11 @@ class NetCDFTarget:
         autoclose: bool = False,
     ) -> None:
         if format not in (None, "NETCDF4"):
-            raise ExportError(str(target), f"format is {format!r}; NCZarr holds NETCDF4")
+            reason = f"format is {format!r}, and engine='nczarr' has NETCDF4 only: leave it out"
+            raise ExportError(str(target), reason)
         if not isinstance(target, (str, os.PathLike)):
-            raise ExportError(type(target).__name__, "to_netcdf needs a path or URL here")
+            reason = "to_netcdf needs a path or URL here; to_nczarr takes mappings and stores, too"
+            raise ExportError(type(target).__name__, reason)
         self._target = target
         self._mode = {"r+": "a"}.get(mode, mode)
         self._autoclose = autoclose

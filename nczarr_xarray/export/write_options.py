@@ -66,7 +66,7 @@ def decide(target: Any, options: WriteOptions) -> tuple[WriteTarget, Profile, Wr
     destination = find_destination(target, options.storage_options)
     words, url = destination.mode, destination.url
     if options.portable and "nczarr" in words and "zarr" not in words:
-        raise ExportError(url, "portable=True writes pure Zarr: write #mode=zarr")
+        raise ExportError(url, "portable=True writes pure Zarr, not NCZarr: write #mode=zarr")
     if options.pure and "nczarr" in words and "zarr" not in words:
         raise ExportError(url, "its mode is that of NCZarr, not of Zarr: write #mode=zarr")
     if options.pure is False and "zarr" in words:

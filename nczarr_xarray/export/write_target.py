@@ -53,7 +53,9 @@ class WriteTarget:
             assert destination.path is not None
             if os.path.exists(destination.path) and not os.path.isdir(destination.path):
                 raise DatasetExistsError(
-                    self.url, "is a file, which is kept: a dataset is a directory (or a .zip)"
+                    self.url,
+                    "is a file, which a directory does not replace: choose another name, or one "
+                    "that ends in .zip",
                 )
             return DirectoryWriter(destination.path, follow_symlinks=destination.follow_symlinks)
         return destination.store
@@ -223,7 +225,9 @@ def check_clashes(
     ]
     if clashes:
         raise ExportError(
-            url, f"objects that are in the way do not belong to a dataset: {', '.join(clashes[:5])}"
+            url,
+            f"objects that are in the way do not belong to a dataset: {', '.join(clashes[:5])}; "
+            "remove them, or choose another target",
         )
 
 

@@ -14,7 +14,7 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fact about a dataset that its owner should know, and what to do about it.
+    """One thing about a dataset that its owner should know, and what to do about it.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Finding:
     path
         The object that it is about: a variable, a group or a key; ``"/"`` for the dataset.
     text
-        The fact, as one sentence without a full stop.
+        What was found, as one sentence without a full stop.
     advice
         What to do next, likewise; ``""`` if there is nothing to do.
     """

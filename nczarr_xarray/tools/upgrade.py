@@ -114,14 +114,15 @@ def _plan(place: WriteTarget, profile: Profile) -> Upgrade:
     """Read a dataset, and say all of it in another form."""
     store = place.reader()
     if store is None:
-        raise DatasetNotFoundError(place.url, "there is nothing")
+        raise DatasetNotFoundError(place.url, "there is no dataset to upgrade")
     with open_keys(store, options=OpenOptions(consolidated=False)) as opened:
         hierarchy = opened.hierarchy
         if hierarchy.generation == "v3":
-            raise FormatError(place.url, "is Zarr 3, which netCDF-C does not read: copy it")
+            reason = "is Zarr 3, which netCDF-C does not read: make a copy with nczarr copy"
+            raise FormatError(place.url, reason)
         found = [*_left_out(opened), *problems(hierarchy.root, profile)]
         if found:
-            reason = "cannot be said in this form; nothing was written"
+            reason = "cannot be written for this release; nothing was changed"
             raise ExportError(place.url, reason, dict.fromkeys(found))
         after = documents(hierarchy.root, profile, WRITER)
         before = _documents(opened, after)

@@ -66,7 +66,8 @@ class CfaRequest:
                 said = ", ".join(word for word in words if word)
                 raise ExportError(url, f"{option} is {value!r}; it is one of {said}")
         if self.append_dim is not None and self.region is not None:
-            raise ExportError(url, "append_dim and region exclude each other")
+            reason = "append_dim and region exclude each other: give one of them"
+            raise ExportError(url, reason)
         allowed: tuple[str, ...] = ("w-", "w")
         if self.append_dim is not None:
             allowed = ("a",)

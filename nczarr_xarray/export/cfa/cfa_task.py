@@ -150,8 +150,8 @@ class CfaTask:
         except StoreError as error:
             raise StoreError(
                 self.place.url,
-                "is written, and can be read; but what it does not need any more could not be "
-                f"removed, which the next writer does, or nczarr_xarray.recover: {error}",
+                "is written and can be read, but what it does not need any more could not be "
+                f"removed; the next writer removes it, or nczarr_xarray.recover: {error}",
             ) from error
         finally:
             self.claim.forget()

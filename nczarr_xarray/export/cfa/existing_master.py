@@ -58,7 +58,10 @@ def _check_whole(url: str, hierarchy: Hierarchy) -> None:
                 if attribute.type == "compound"
             ]
     if lost:
-        reason = "holds what a change would lose, as it is written anew as a whole"
+        reason = (
+            "holds what a change would lose, because a change writes the whole master anew; write "
+            "a new aggregation instead"
+        )
         raise ExportError(url, reason, lost)
 
 

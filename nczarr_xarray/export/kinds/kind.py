@@ -169,7 +169,7 @@ class CopyRequest:
             return None
         state = source.state()
         if state is None:
-            reason = "nothing tells whether it is what it was before: --resume copies it anew"
+            reason = "it cannot be known whether it has changed, so --resume begins the copy anew"
             warnings.warn(f"{self.source}: {reason}", NCZarrWarning, stacklevel=caller_level())
             return None
         where = (self.source, sorted(self.opening.items()), state)

@@ -93,8 +93,8 @@ def find_kind(target: str, wanted: str | None) -> tuple[TargetKind, str]:
     kind = next((kind for kind in KINDS if kind.is_meant(path, mode)), KINDS[-1])
     if kind is KINDS[-1] and not mode and path.lower().rstrip("/").endswith(_NO_COPIES):
         reason = (
-            "is references by its name, which are no copy: `nczarr aggregate -o` writes them; "
-            "with --format NCZarr it becomes a tree of this name"
+            "is the name of kerchunk or Icechunk references, which `nczarr copy` does not write: "
+            "use `nczarr aggregate -o`; with --format NCZarr it becomes a tree of this name"
         )
         raise UsageError(target, reason)
     return kind, kind.formats[0]

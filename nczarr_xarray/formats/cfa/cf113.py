@@ -122,7 +122,7 @@ class Cf113:
         for number, address in enumerate(addresses):
             if not address:
                 what = "is missing" if address is None else "is in the same dataset"
-                raise refuse(name, fragments, number, f"{what}", f"{_VERSION} (0.6.2 can)")
+                raise refuse(name, fragments, number, what, _VERSION, "; write 0.6.2")
         uris = text_term(f"cfa_uris_{name}", grid.dimensions, addresses, False)
         own = text_term(f"cfa_identifiers_{name}", grid.dimensions, fragments.names.tolist(), True)
         attributes["aggregated_data"] = (

@@ -204,10 +204,12 @@ def count_of(owner: Owner, grid: Iterable[int], listed: int) -> int:
     return count
 
 
-def refuse(name: str, fragments: Fragments, number: int, what: str, version: str) -> ExportError:
-    """Return the error for a fragment that a dialect cannot describe."""
+def refuse(
+    name: str, fragments: Fragments, number: int, what: str, version: str, instead: str = ""
+) -> ExportError:
+    """Return the error for a fragment that a dialect cannot describe, and what to do `instead`."""
     position = fragments.position(number)
-    return ExportError(name, f"its fragment {position} {what}, which {version} cannot say")
+    return ExportError(name, f"its fragment {position} {what}, which {version} cannot say{instead}")
 
 
 def names_in_text(

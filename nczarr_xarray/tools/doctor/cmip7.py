@@ -36,7 +36,7 @@ def _index_first(survey: Survey, _: Group) -> Iterator[Finding]:
     chunked = [f.stored.low for f in survey.facts if f.array.is_chunked and f.stored is not None]
     begin = min((low for low in chunked if low is not None), default=None)
     if begin is not None and any(extent.start > begin for extent in survey.index):
-        text = "the index of the chunks goes on behind the first of them"
+        text = "a part of the index of the chunks lies after the first chunk"
         yield _failure("/", text, "repack the file with cmip7repack")
 
 

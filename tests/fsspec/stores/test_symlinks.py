@@ -286,7 +286,7 @@ class TestWriting:
 class TestOption:
     def test_other_options_are_an_error(self, tree: Path) -> None:
         for target in (tree, f"file://{tree}"):
-            with pytest.raises(URLError, match=r"only follow_symlinks applies.*anon"):
+            with pytest.raises(URLError, match=r"follow_symlinks and max_metadata apply.*anon"):
                 open_keystore(target, {"anon": True})
             with pytest.raises(URLError, match="True or False, not 'yes'"):
                 open_keystore(target, {"follow_symlinks": "yes"})
