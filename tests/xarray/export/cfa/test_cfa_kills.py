@@ -198,7 +198,7 @@ def test_rest_that_cannot_be_removed(
 
     with monkeypatch.context() as patch:
         patch.setattr(DirectoryWriter, "delete", fail)
-        with pytest.raises(StoreError, match=r"is written, and can be read.*is not to be removed"):
+        with pytest.raises(StoreError, match=r"is written and can be read.*is not to be removed"):
             _over(target)
     assert look(target) not in (None, before)
     _region_of_nothing(target)
