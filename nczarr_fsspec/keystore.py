@@ -100,8 +100,11 @@ class KeyStore(ABC):
 class LocalStore(KeyStore):
     """A store that answers at once, in the calling thread."""
 
+    def note_place(self) -> None:
+        """Take what is here now for what `check_place` looks for; done when this store is made."""
+
     def check_place(self) -> None:
-        """Raise `StoreError` if what is here now is not what was here when this store was made."""
+        """Raise `StoreError` if what is here now is not what was here at the last `note_place`."""
 
     @abstractmethod
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:

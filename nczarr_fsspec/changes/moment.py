@@ -156,6 +156,8 @@ class Reading:
         is not listed, and is not made where the listing shows no need.
         """
         store = self.store
+        if isinstance(store, LocalStore):
+            store.note_place()  # another dataset may have come since the store was made
         if not isinstance(store, RemoteStore):
             self.mark = look(store)
             self.state = with_changes(store, *self.mark.state)
@@ -211,7 +213,16 @@ class Reading:
             return True
         if isinstance(self.store, RemoteStore) and not (self._announced or mark.busy):
             return True
-        return look(self.store) == mark
+        return look(self.store) == mark and self._is_in_place()
+
+    def _is_in_place(self) -> bool:
+        """Tell whether no other dataset was put in the place of the one whose mark was noted."""
+        if isinstance(self.store, LocalStore):
+            try:
+                self.store.check_place()
+            except StoreError:
+                return False
+        return True
 
     def forget(self) -> None:
         """Release what was read; afterwards only `holds` can be called."""

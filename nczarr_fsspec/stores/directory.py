@@ -49,14 +49,19 @@ class DirectoryStore(LocalStore):
         self.url = self.path
         self._inside = Inside(self.path, follow=follow_symlinks)
         self._place: _Place | None
-        self._note_place()
+        self.note_place()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_place"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._note_place()  # another one on another machine
+        self.note_place()  # another one on another machine
+
+    def note_place(self) -> None:
+        self._place = None
+        with suppress(OSError, ValueError):
+            self._place = _Place.of(self.path)
 
     def check_place(self) -> None:
         if self._place is None:
@@ -68,11 +73,6 @@ class DirectoryStore(LocalStore):
             raise StoreError(self.path, reason) from error
         if not found.is_same(self._place):
             raise StoreError(self.path, "another dataset is in its place now")
-
-    def _note_place(self) -> None:
-        self._place = None
-        with suppress(OSError, ValueError):
-            self._place = _Place.of(self.path)
 
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         if part != ALL:

@@ -95,6 +95,45 @@ def test_a_filesystem_that_numbers_its_files_anew(
             ds.v.load()
 
 
+@pytest.mark.parametrize("form", ["nczarr", "zarr 3"])
+def test_while_it_is_opened(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it happens, from the first look at the old one on: the new one is opened."""
+    before, after = (dataset(rows, 1.0).assign_coords(t=np.arange(rows)) for rows in (6, 2))
+    tree, new, looks, due = tmp_path / "d", tmp_path / "new", 0, 0
+
+    def put(values: xr.Dataset, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        if form == "nczarr":
+            values.nczarr.to_nczarr(path)
+        else:
+            values.to_zarr(path, zarr_format=3, consolidated=False)
+
+    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def look(*arguments: Any, **options: Any) -> Any:
+            nonlocal looks
+            if looks == due:
+                tree.rename(tmp_path / f"old{due}")
+                new.rename(tree)
+            looks += 1
+            return original(*arguments, **options)
+
+        return look
+
+    for name in ("get", "get_into", "ranges", "stamp", "list", "note_place", "check_place"):
+        patched = looking(getattr(directory.DirectoryStore, name))
+        monkeypatch.setattr(directory.DirectoryStore, name, patched)
+    for due in range(1000):
+        looks = 1000  # those of writers do not count
+        put(before, tree)
+        put(after, new)
+        looks = 0
+        with xr.open_dataset(tree, engine="nczarr") as ds:
+            if looks <= due:
+                break
+            assert ds.load().identical(after), due
+    assert 10 < due < 999
+
+
 def test_removed(tree: Path) -> None:
     with xr.open_dataset(tree, engine="nczarr") as ds:
         tree.rename(tree.with_name("old.nczarr"))
