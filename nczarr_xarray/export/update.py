@@ -20,6 +20,7 @@ from nczarr_xarray.export.attributes import encode_attribute, same_value
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.packing import as_integers, is_packed
 from nczarr_xarray.export.storage import netcdf_type
+from nczarr_xarray.export.stored import netcdf_text
 from nczarr_xarray.export.strings import longest_text, whole_text
 from nczarr_xarray.export.write_options import RegionLike
 from nczarr_xarray.formats.nczarr.enums import as_flags
@@ -164,7 +165,7 @@ class Update:
             if stored is None or not set(new.dims) & set(region):
                 continue
             part = stored.isel({dim: region[dim] for dim in stored.dims if dim in region})
-            if not self.problems and not part.equals(new):
+            if not self.problems and not self._same_when_stored(name, new, part):
                 self.problems.append(
                     f"{name}: the labels are not those stored there; correct the region, or drop "
                     "them (drop_vars)"
@@ -193,11 +194,14 @@ class Update:
         for name, variable in dataset.variables.items():
             encoding = whole_text(variable, self.stored.variables[name].encoding)
             encoding.pop("char_dim_name", None)  # shorter text has another; see `as_stored`
-            if self.group.variables[str(name)].nc_type == "string" and variable.dtype.kind == "S":
+            kept = netcdf_text(self.group.variables[str(name)])
+            if kept.nc_type == "string" and variable.dtype.kind == "S":
                 encoding["dtype"] = str  # bytes stay whole
             variable.encoding = {"_FillValue": None, **encoding}
             if is_packed(variable, self.group.variables[str(name)]):
                 del variable.encoding["dtype"]  # see `as_integers`
+                if variable.chunks is not None and variable.dtype.kind in "MmO":
+                    variable.encoding["dtype"] = "f8"  # xarray takes no dask times without one
                 packed[str(name)] = np.dtype(variable.dtype).kind != "f"
         try:
             encoded, _ = encode_for_netcdf(dataset)
@@ -248,8 +252,7 @@ class Update:
         variable = self.group.variables[name]
         array = self.existing.array(variable)
         names = self._dimension_names(variable)
-        if array.dtype == source.dtype == "S1":
-            variable = replace(variable, nc_type="char")  # in pure Zarr, char and string look alike
+        variable = replace(variable, nc_type=netcdf_text(variable).nc_type)
         if variable.nc_type == "char":
             hidden = len(names) > len(self.stored.variables[name].dims)
             source = as_stored(source, names, variable.dimensions[-1] if hidden else None)
@@ -394,8 +397,23 @@ class Update:
             stored: xr.Variable | None = self.stored.variables.get(name)
             if stored is None:
                 self.problems.append(f"{name}: is not in the dataset; write it with mode='a'")
-            elif not variable.equals(stored):
+            elif not self._same_when_stored(name, variable, stored):
                 self.problems.append(
                     f"{name}: differs from what is stored, and is not appended to; drop it, or "
                     "write it with mode='a'"
                 )
+
+    def _same_when_stored(self, name: Hashable, new: xr.Variable, stored: xr.Variable) -> bool:
+        """Tell whether values are those that are stored, or become them: packing rounds."""
+        if new.equals(stored):
+            return True
+        if {"scale_factor", "add_offset"}.isdisjoint(stored.encoding):
+            return False
+        problems, self.problems = self.problems, []
+        encoded: list[Any] = [
+            item.source
+            for variable in (new, stored)
+            for item in self.items(xr.Dataset({name: (variable.dims, variable.to_numpy())}))
+        ]
+        self.problems = problems
+        return len(encoded) == 2 and bool(encoded[0].equals(encoded[1]))

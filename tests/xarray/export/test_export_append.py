@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import cftime
 import hypothesis.strategies as st
 import netCDF4
 import numpy as np
@@ -15,7 +16,13 @@ import pytest
 import xarray as xr
 from hypothesis import given, settings
 
-from nczarr_fsspec.errors import ConflictError, DatasetNotFoundError, ExportError, NCZarrWarning
+from nczarr_fsspec.errors import (
+    ConflictError,
+    DatasetNotFoundError,
+    ExportError,
+    NCZarrError,
+    NCZarrWarning,
+)
 from nczarr_xarray import to_nczarr
 from tests.support.examples import examples
 from tests.support.marks import each_once
@@ -156,6 +163,45 @@ def test_times_take_the_units_that_are_stored(target: Path) -> None:
     assert found == ["day: holds a value that would be stored as 120.5, which int32 cannot hold"]
 
 
+LATE = {
+    "times": (np.array(["2000-01-02", "2200-01-01"], "M8[ns]"), "standard"),
+    "lengths": (np.array([1, 40000], "m8[D]").astype("m8[ns]"), None),
+    "other calendar": (
+        np.array([cftime.Datetime360Day(2000, 1, 2), cftime.Datetime360Day(2300, 1, 1)]),
+        "360_day",
+    ),
+}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("kind", LATE)
+def test_times_in_small_integers(tmp_path: Path, kind: str, lazy: bool) -> None:
+    values, calendar = LATE[kind]
+    encoding: dict[str, Any] = {"dtype": "i2", "units": "days"}
+    if calendar is not None:
+        encoding = {"dtype": "i2", "units": "days since 2000-01-01", "calendar": calendar}
+
+    def times(part: Any) -> xr.Dataset:
+        return xr.Dataset({"t": ("x", part)})
+
+    to_nczarr(times(values[:1]), tmp_path / "d", encoding={"t": encoding})
+    for part, way in ((values[:1], {"append_dim": "x"}), (values[:1], {"region": {"x": slice(2)}})):
+        new = times(np.repeat(part, 2))
+        to_nczarr(new.chunk(x=1) if lazy else new, tmp_path / "d", align_chunks=True, **way)
+    assert by_netcdf(tmp_path / "d", "t").tolist() == [1, 1, 1]
+    late = times(values[1:])
+    with pytest.raises(NCZarrError, match="int16 cannot hold"):
+        to_nczarr(late.chunk() if lazy else late, tmp_path / "d", append_dim="x")
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_missing_times_without_a_fill_value(target: Path, lazy: bool) -> None:
+    new = days(3, 1).assign_coords(day=("day", np.array(["NaT"], "M8[ns]")))
+    new = new.drop_indexes("day")
+    with pytest.raises(NCZarrError, match="holds missing values, and has no _FillValue"):
+        to_nczarr(new.chunk() if lazy else new, target, append_dim="day")
+
+
 def test_packed_values(tmp_path: Path) -> None:
     packing = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": np.int16(-9), "chunks": (4,)}
     to_nczarr(xr.Dataset({"v": ("x", [1.5, np.nan])}), tmp_path / "d", encoding={"v": packing})
@@ -185,11 +231,12 @@ def test_text(tmp_path: Path) -> None:
     assert found == ["s: holds a text of 4 bytes, stored with 3"]
 
 
-def test_characters(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["nczarr", "zarr"])
+def test_characters(tmp_path: Path, mode: str) -> None:
     def names(*texts: bytes) -> xr.Dataset:
         return xr.Dataset({"s": ("x", np.array(texts))})
 
-    to_nczarr(names(b"abc", b"d"), tmp_path / "d")
+    to_nczarr(names(b"abc", b"d"), f"file://{tmp_path}/d#mode={mode},file")
     to_nczarr(names(b"", b"ef"), tmp_path / "d", append_dim="x")
     assert opened(tmp_path / "d")["s"].data.tolist() == [b"abc", b"d", b"", b"ef"]
     assert any("length 4" in f for f in refused(tmp_path / "d", names(b"four"), "x"))
@@ -266,6 +313,18 @@ def test_constants(target: Path) -> None:
     (found,) = refused(target, new)
     assert "height: differs from what is stored, and is not appended to; drop it" in found
     xr.testing.assert_identical(opened(target), days(0, 5))
+
+
+def test_constants_that_packing_rounds(tmp_path: Path) -> None:
+    packing = {"dtype": "i2", "scale_factor": 0.1, "add_offset": 1.0, "_FillValue": np.int16(-9)}
+    ds = xr.Dataset({"v": ("x", [1.0, 2.0])}, {"height": ("place", [8.1, np.nan, 0.3])})
+    to_nczarr(ds, tmp_path / "d", encoding={"height": packing})
+    to_nczarr(ds, tmp_path / "d", append_dim="x")
+    assert opened(tmp_path / "d")["v"].data.tolist() == [1, 2, 1, 2]
+    for other in (8.2, 1e6):
+        new = ds.assign_coords(height=("place", [other, np.nan, 0.3]))
+        (found,) = refused(tmp_path / "d", new, "x")
+        assert "height: differs from what is stored" in found
 
 
 def test_attributes_of_the_dataset(target: Path) -> None:
