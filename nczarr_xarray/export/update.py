@@ -18,6 +18,7 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
 from nczarr_xarray.export.attributes import encode_attribute, same_value
 from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.inherited import with_one_fill
 from nczarr_xarray.export.packing import as_integers, is_packed
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.stored import netcdf_text
@@ -192,7 +193,8 @@ class Update:
         dataset = dataset.drop_vars(gone).copy()  # the user's encoding stays as it is
         packed: dict[str, bool] = {}
         for name, variable in dataset.variables.items():
-            encoding = whole_text(variable, self.stored.variables[name].encoding)
+            path, encoding = join(self.path, str(name)), self.stored.variables[name].encoding
+            encoding = whole_text(variable, with_one_fill(path, encoding))
             encoding.pop("char_dim_name", None)  # shorter text has another; see `as_stored`
             kept = netcdf_text(self.group.variables[str(name)])
             if kept.nc_type == "string" and variable.dtype.kind == "S":

@@ -24,6 +24,7 @@ from nczarr_fsspec.errors import (
     NCZarrWarning,
 )
 from nczarr_xarray import to_nczarr
+from nczarr_xarray.cli.main import main
 from tests.support.examples import examples
 from tests.support.marks import each_once
 from tests.support.nc_adapter import ncdump
@@ -208,6 +209,18 @@ def test_packed_values(tmp_path: Path) -> None:
     to_nczarr(xr.Dataset({"v": ("x", [np.nan, 2.5, 3.0])}), tmp_path / "d", append_dim="x")
     np.testing.assert_array_equal(opened(tmp_path / "d").v, [1.5, np.nan, np.nan, 2.5, 3.0])
     assert by_netcdf(tmp_path / "d", "v").tolist() == [3, -9, -9, 5, 6]
+
+
+@pytest.mark.filterwarnings("ignore:variable 'v' has multiple fill values")  # xarray's
+@pytest.mark.parametrize("way", [{"append_dim": "x"}, {"region": {"x": slice(2)}}, {"mode": "r+"}])
+def test_a_missing_value_beside_the_fill_value(tmp_path: Path, way: dict[str, Any]) -> None:
+    with netCDF4.Dataset(tmp_path / "d.nc", "w") as file:
+        file.createDimension("x", None)
+        file.createVariable("v", "f4", "x", fill_value=-1.0).missing_value = np.float32(-2)
+        file["v"][:] = [1, -2]
+    assert main(["copy", str(tmp_path / "d.nc"), str(tmp_path / "d")]) == 0
+    to_nczarr(xr.Dataset({"v": ("x", np.array([np.nan, 3], "f4"))}), tmp_path / "d", **way)
+    assert by_netcdf(tmp_path / "d", "v").tolist()[-2:] == [-1, 3]
 
 
 def test_quantized_values(tmp_path: Path) -> None:
