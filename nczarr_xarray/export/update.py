@@ -258,6 +258,8 @@ class Update:
         if variable.nc_type == "char":
             hidden = len(names) > len(self.stored.variables[name].dims)
             source = as_stored(source, names, variable.dimensions[-1] if hidden else None)
+        elif array.dtype.kind == "b":  # xarray has made bytes of them, as netCDF has no bool
+            source = source.astype(bool)
         whole = variable.nc_type == "string" and source.dtype.kind == "S"
         nc_type = "string" if whole else netcdf_type(source.dtype)
         problem = None

@@ -448,6 +448,20 @@ def test_what_zarr_python_wrote(tmp_path: Path) -> None:
         xr.testing.assert_equal(found.load(), days(0, 7))
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_bools_that_zarr_python_wrote(tmp_path: Path, lazy: bool) -> None:
+    ds = xr.Dataset({"v": ("x", [True, False])})
+    ds.to_zarr(tmp_path / "d", zarr_format=2, consolidated=False)
+    to_nczarr(ds.chunk() if lazy else ds, tmp_path / "d", append_dim="x", align_chunks=True)
+    with xr.open_zarr(tmp_path / "d", consolidated=False) as found:
+        assert found["v"].dtype == bool
+        assert found["v"].to_numpy().tolist() == [True, False, True, False]
+    numbers = xr.Dataset({"v": ("x", np.array([2], "i1"))})
+    assert refused(tmp_path / "d", numbers, "x") == [
+        "v: is of type int8, stored as bool; convert it with astype"
+    ]
+
+
 def test_the_same_as_to_zarr(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     parts = [days(0, 3, title="one"), days(3, 5, title="two"), days(8, 1, title="three")]
