@@ -28,6 +28,8 @@ from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Any, slice]
+#: Calendars whose dates xarray reads as numpy's.
+_STANDARD = ("standard", "gregorian", "proleptic_gregorian")
 
 
 class Base(Protocol):
@@ -245,6 +247,8 @@ class Update:
             return None
         if {ours.kind, theirs.kind} <= set("OUS") or np.can_cast(ours, theirs, "safe"):
             return None
+        if theirs.kind == "M" and _calendar(new) in _STANDARD:
+            return None  # cftime's dates of this calendar, which xarray reads as numpy's
         packed = {"scale_factor", "add_offset"} & stored.encoding.keys()
         if packed and ours.kind == theirs.kind == "f":
             return None  # packed values have fewer digits than both types
@@ -421,3 +425,11 @@ class Update:
         ]
         self.problems = problems
         return len(encoded) == 2 and bool(encoded[0].equals(encoded[1]))
+
+
+def _calendar(variable: xr.Variable) -> str | None:
+    """Return the calendar of dates; None if these are none."""
+    try:
+        return str(xr.DataArray(variable).dt.calendar)
+    except AttributeError:
+        return None

@@ -166,6 +166,10 @@ def test_times_take_the_units_that_are_stored(target: Path) -> None:
 
 LATE = {
     "times": (np.array(["2000-01-02", "2200-01-01"], "M8[ns]"), "standard"),
+    "objects": (
+        np.array([cftime.DatetimeGregorian(2000, 1, 2), cftime.DatetimeGregorian(2300, 1, 1)]),
+        "standard",
+    ),
     "lengths": (np.array([1, 40000], "m8[D]").astype("m8[ns]"), None),
     "other calendar": (
         np.array([cftime.Datetime360Day(2000, 1, 2), cftime.Datetime360Day(2300, 1, 1)]),
@@ -193,6 +197,13 @@ def test_times_in_small_integers(tmp_path: Path, kind: str, lazy: bool) -> None:
     late = times(values[1:])
     with pytest.raises(NCZarrError, match="int16 cannot hold"):
         to_nczarr(late.chunk() if lazy else late, tmp_path / "d", append_dim="x")
+
+
+def test_dates_of_another_calendar_than_the_standard_one(tmp_path: Path) -> None:
+    to_nczarr(xr.Dataset({"t": ("x", np.array(["2000-01-01"], "M8[ns]"))}), tmp_path / "d")
+    other = xr.Dataset({"t": ("x", np.array([cftime.Datetime360Day(2000, 1, 2)]))})
+    (found,) = refused(tmp_path / "d", other, "x")
+    assert found.startswith("t: is of type object, stored as datetime64")
 
 
 @pytest.mark.parametrize("lazy", [False, True])
