@@ -438,12 +438,14 @@ class FragmentReader:
         """Open a fragment, and find out how it is read."""
         found = self._datasets.open(place, entire=self._entire)
         try:
-            return found, reading_of(self._array, number, found.variable)
+            # an aggregation of one element is a scalar where its dimensions were not read
+            if found.variable.error is None or self._entire:
+                return found, reading_of(self._array, number, found.variable)
         except FormatError:
             if self._entire:
                 raise
-            found = self._datasets.open(place, entire=True)
-            return found, reading_of(self._array, number, found.variable)
+        found = self._datasets.open(place, entire=True)
+        return found, reading_of(self._array, number, found.variable)
 
     def faults(self) -> Iterator[tuple[int, NCZarrError]]:
         """Open all fragments; yield the numbers of those that cannot be read, and why."""

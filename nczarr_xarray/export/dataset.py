@@ -218,6 +218,8 @@ class Exporter:
         if "_nczarr_maxstrlen" in attributes and nc_type == "string":
             encoding = {"_nczarr_maxstrlen": attributes["_nczarr_maxstrlen"], **encoding}
         fill = attributes.pop("_FillValue", None)
+        if np.ndim(fill) == 1 and np.size(fill) == 1:  # as netCDF stores it
+            fill = np.asarray(fill)[0]
         try:
             rounding = self.rounding(source, encoding, attributes, fill)
         except ValueError as error:

@@ -35,6 +35,14 @@ def leave_out(
     return {key: value for key, value in encoding.items() if key not in gone}
 
 
+def with_one_fill(path: str, encoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `encoding` without a ``missing_value`` that is not the fill, which xarray refuses."""
+    fill, missing = encoding.get("_FillValue"), encoding.get("missing_value")
+    if fill is not None and missing is not None and not same_value(fill, missing):
+        return leave_out(path, encoding, ["missing_value"], f"_FillValue is {fill!r}")
+    return dict(encoding)
+
+
 def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, Any]:
     """Return an inherited encoding without what does not suit the data any more.
 
@@ -43,10 +51,7 @@ def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> di
     path
         Path of the variable, for the log.
     """
-    found = dict(encoding)
-    fill, missing = found.get("_FillValue"), found.get("missing_value")
-    if fill is not None and missing is not None and not same_value(fill, missing):
-        found = leave_out(path, found, ["missing_value"], f"_FillValue is {fill!r}")
+    found = with_one_fill(path, encoding)
     try:
         wanted = np.dtype(found.get("dtype"))  # (of None it is float64)
     except TypeError as error:

@@ -12,16 +12,20 @@ from nczarr_xarray.model import Variable
 if TYPE_CHECKING:
     import xarray as xr
 
+#: What xarray makes of a missing time among integers.
+NO_TIME = np.iinfo(np.int64).min
+
 
 def is_packed(new: xr.Variable, stored: Variable) -> bool:
     """Tell whether encoding turns numbers or times into integers.
 
-    int64 does not count: it holds all times of xarray, and a value for missing ones.
+    int64 does not count: it holds all times of xarray, and a value for missing ones. Of objects,
+    only the dates of other calendars become integers.
     """
     kind, dtype = np.dtype(new.dtype).kind, stored.dtype
     if dtype.kind not in "iu" or "dtype" not in new.encoding or "_Unsigned" in new.encoding:
         return False
-    return kind == "f" or (kind in "Mm" and dtype.itemsize < 8)
+    return kind == "f" or (kind in "MmO" and dtype.itemsize < 8)
 
 
 def as_integers(values: np.ndarray, dtype: np.dtype, path: str, exact: bool) -> np.ndarray:
@@ -39,7 +43,7 @@ def as_integers(values: np.ndarray, dtype: np.dtype, path: str, exact: bool) -> 
         worst = values[~inside].reshape(-1)[0]
         reason = (
             "holds missing values, and has no _FillValue to store for them"
-            if worst != worst  # noqa: PLR0124 - NaN
+            if worst != worst or worst == NO_TIME  # noqa: PLR0124 - NaN
             else f"holds a value that would be stored as {worst:.10g}, which {dtype} cannot hold"
         )
         raise FormatError(path, reason)

@@ -65,12 +65,14 @@ def stored_as(opened: Opened, variable: Variable) -> Stored:
 def netcdf_text(variable: Variable) -> Variable:
     """Return a variable of Zarr's bytes as netCDF has it: as char, or as string.
 
-    ``_Encoding`` marks bytes of Zarr as text for xarray; a string needs no such mark.
+    ``_Encoding`` marks bytes of Zarr as text for xarray; a string needs no such mark. Single bytes
+    along a dimension are char with or without it: xarray joins them to texts.
     """
     if variable.nc_type != "string" or variable.dtype.kind != "S":
         return variable
     attributes = dict(variable.attributes)
-    if attributes.pop("_Encoding", None) is None and variable.dtype.itemsize == 1:
+    marked = attributes.pop("_Encoding", None) is not None
+    if variable.dtype.itemsize == 1 and (variable.dimensions or not marked):
         return replace(variable, nc_type="char")
     return replace(variable, attributes=attributes)
 

@@ -52,7 +52,7 @@ def longest(texts: np.ndarray) -> int:
     """Return the bytes in UTF-8 of the longest text (ValueError for one that cannot be stored)."""
     length = 0
     for text in texts.ravel().tolist():
-        data = bytes_of(str(text))
+        data = text if isinstance(text, bytes) else bytes_of(str(text))
         if b"\0" in data:
             raise ValueError(f"holds a text with NUL, where netCDF ends it: {text!r:.60}")
         length = max(length, len(data))

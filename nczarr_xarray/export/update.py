@@ -18,14 +18,18 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
 from nczarr_xarray.export.attributes import encode_attribute, same_value
 from nczarr_xarray.export.contents import Item
+from nczarr_xarray.export.inherited import with_one_fill
 from nczarr_xarray.export.packing import as_integers, is_packed
 from nczarr_xarray.export.storage import netcdf_type
+from nczarr_xarray.export.stored import netcdf_text
 from nczarr_xarray.export.strings import longest_text, whole_text
 from nczarr_xarray.export.write_options import RegionLike
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Any, slice]
+#: Calendars whose dates xarray reads as numpy's.
+_STANDARD = ("standard", "gregorian", "proleptic_gregorian")
 
 
 class Base(Protocol):
@@ -164,7 +168,7 @@ class Update:
             if stored is None or not set(new.dims) & set(region):
                 continue
             part = stored.isel({dim: region[dim] for dim in stored.dims if dim in region})
-            if not self.problems and not part.equals(new):
+            if not self.problems and not self._same_when_stored(name, new, part):
                 self.problems.append(
                     f"{name}: the labels are not those stored there; correct the region, or drop "
                     "them (drop_vars)"
@@ -191,13 +195,17 @@ class Update:
         dataset = dataset.drop_vars(gone).copy()  # the user's encoding stays as it is
         packed: dict[str, bool] = {}
         for name, variable in dataset.variables.items():
-            encoding = whole_text(variable, self.stored.variables[name].encoding)
+            path, encoding = join(self.path, str(name)), self.stored.variables[name].encoding
+            encoding = whole_text(variable, with_one_fill(path, encoding))
             encoding.pop("char_dim_name", None)  # shorter text has another; see `as_stored`
-            if self.group.variables[str(name)].nc_type == "string" and variable.dtype.kind == "S":
+            kept = netcdf_text(self.group.variables[str(name)])
+            if kept.nc_type == "string" and variable.dtype.kind == "S":
                 encoding["dtype"] = str  # bytes stay whole
             variable.encoding = {"_FillValue": None, **encoding}
             if is_packed(variable, self.group.variables[str(name)]):
                 del variable.encoding["dtype"]  # see `as_integers`
+                if variable.chunks is not None and variable.dtype.kind in "MmO":
+                    variable.encoding["dtype"] = "f8"  # xarray takes no dask times without one
                 packed[str(name)] = np.dtype(variable.dtype).kind != "f"
         try:
             encoded, _ = encode_for_netcdf(dataset)
@@ -239,6 +247,8 @@ class Update:
             return None
         if {ours.kind, theirs.kind} <= set("OUS") or np.can_cast(ours, theirs, "safe"):
             return None
+        if theirs.kind == "M" and _calendar(new) in _STANDARD:
+            return None  # cftime's dates of this calendar, which xarray reads as numpy's
         packed = {"scale_factor", "add_offset"} & stored.encoding.keys()
         if packed and ours.kind == theirs.kind == "f":
             return None  # packed values have fewer digits than both types
@@ -248,11 +258,12 @@ class Update:
         variable = self.group.variables[name]
         array = self.existing.array(variable)
         names = self._dimension_names(variable)
-        if array.dtype == source.dtype == "S1":
-            variable = replace(variable, nc_type="char")  # in pure Zarr, char and string look alike
+        variable = replace(variable, nc_type=netcdf_text(variable).nc_type)
         if variable.nc_type == "char":
             hidden = len(names) > len(self.stored.variables[name].dims)
             source = as_stored(source, names, variable.dimensions[-1] if hidden else None)
+        elif array.dtype.kind == "b":  # xarray has made bytes of them, as netCDF has no bool
+            source = source.astype(bool)
         whole = variable.nc_type == "string" and source.dtype.kind == "S"
         nc_type = "string" if whole else netcdf_type(source.dtype)
         problem = None
@@ -394,8 +405,31 @@ class Update:
             stored: xr.Variable | None = self.stored.variables.get(name)
             if stored is None:
                 self.problems.append(f"{name}: is not in the dataset; write it with mode='a'")
-            elif not variable.equals(stored):
+            elif not self._same_when_stored(name, variable, stored):
                 self.problems.append(
                     f"{name}: differs from what is stored, and is not appended to; drop it, or "
                     "write it with mode='a'"
                 )
+
+    def _same_when_stored(self, name: Hashable, new: xr.Variable, stored: xr.Variable) -> bool:
+        """Tell whether values are those that are stored, or become them: packing rounds."""
+        if new.equals(stored):
+            return True
+        if {"scale_factor", "add_offset"}.isdisjoint(stored.encoding):
+            return False
+        problems, self.problems = self.problems, []
+        encoded: list[Any] = [
+            item.source
+            for variable in (new, stored)
+            for item in self.items(xr.Dataset({name: (variable.dims, variable.to_numpy())}))
+        ]
+        self.problems = problems
+        return len(encoded) == 2 and bool(encoded[0].equals(encoded[1]))
+
+
+def _calendar(variable: xr.Variable) -> str | None:
+    """Return the calendar of dates; None if these are none."""
+    try:
+        return str(xr.DataArray(variable).dt.calendar)
+    except AttributeError:
+        return None

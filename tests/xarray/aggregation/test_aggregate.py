@@ -453,6 +453,17 @@ def test_an_aggregation_of_aggregations(tmp_path: Path) -> None:
     check_field(tmp_path / "m.nca", 8)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_aggregation_of_an_aggregation_of_one_value(tmp_path: Path, version: str) -> None:
+    """Its variable is stored without dimensions, which is the shape of one value, too."""
+    ds = xr.Dataset({"v": (("time", "x"), np.array([[7]], "i2"))}, {"time": [0], "x": [0.0]})
+    ds.to_netcdf(tmp_path / "one.nc")
+    aggregate(tmp_path / "one.nc", tmp_path / "m.nca", dim="time", cfa_version=version)
+    aggregate(tmp_path / "m.nca", tmp_path / "again.nca", dim="time", cfa_version=version)
+    with xr.open_dataset(tmp_path / "again.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == [[7]]
+
+
 def test_a_master_is_none_of_its_files(tmp_path: Path) -> None:
     files = months(tmp_path)
     aggregate(files, tmp_path / "all.nc")

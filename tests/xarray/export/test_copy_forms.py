@@ -142,6 +142,27 @@ def test_text_of_pure_zarr_is_text_of_netcdf(tmp_path: Path, target: str) -> Non
         assert not any("_Encoding" in v.attrs for v in raw.variables.values())
 
 
+@pytest.mark.parametrize("target", sorted({*TARGETS.values()}))
+@pytest.mark.filterwarnings("ignore:.*Zarr V3 specification:")
+def test_encoded_characters_of_pure_zarr_stay_characters(tmp_path: Path, target: str) -> None:
+    text = xr.Dataset({"text": ("x", np.array(["é", "abc", ""], object))})
+    text["text"].encoding = {"dtype": "S1", "char_dim_name": "letters"}
+    to_nczarr(text, f"file://{tmp_path}/x.nc#mode=zarr")
+    url = target.format(tmp_path)
+    copied(tmp_path / "x.nc", url, "--verify")
+    with xr.open_dataset(url, engine="nczarr") as back:
+        assert back["text"].values.tolist() == ["é", "abc", ""]
+
+
+@pytest.mark.filterwarnings("ignore:.*strings become char")
+def test_characters_of_classic_netcdf_are_as_many_as_the_bytes_of_pure_zarr(tmp_path: Path) -> None:
+    text = xr.Dataset({"text": ("x", np.array(["é", "abc", ""], object))})
+    to_nczarr(text, f"file://{tmp_path}/x.nc#mode=zarr")
+    copied(tmp_path / "x.nc", f"{tmp_path}/y.nc", "--format", "NETCDF3_CLASSIC")
+    with xr.open_dataset(tmp_path / "y.nc", engine="netcdf4", concat_characters=False) as back:
+        assert back["text"].shape == (3, 3)
+
+
 # -- foreign JSON --------------------------------------------------------------------------------
 
 NEW = xr.Dataset({"v": ("t", [3.0, 4.0])})

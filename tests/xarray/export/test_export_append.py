@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import cftime
 import hypothesis.strategies as st
 import netCDF4
 import numpy as np
@@ -15,8 +16,15 @@ import pytest
 import xarray as xr
 from hypothesis import given, settings
 
-from nczarr_fsspec.errors import ConflictError, DatasetNotFoundError, ExportError, NCZarrWarning
+from nczarr_fsspec.errors import (
+    ConflictError,
+    DatasetNotFoundError,
+    ExportError,
+    NCZarrError,
+    NCZarrWarning,
+)
 from nczarr_xarray import to_nczarr
+from nczarr_xarray.cli.main import main
 from tests.support.examples import examples
 from tests.support.marks import each_once
 from tests.support.nc_adapter import ncdump
@@ -156,12 +164,74 @@ def test_times_take_the_units_that_are_stored(target: Path) -> None:
     assert found == ["day: holds a value that would be stored as 120.5, which int32 cannot hold"]
 
 
+LATE = {
+    "times": (np.array(["2000-01-02", "2200-01-01"], "M8[ns]"), "standard"),
+    "objects": (
+        np.array([cftime.DatetimeGregorian(2000, 1, 2), cftime.DatetimeGregorian(2300, 1, 1)]),
+        "standard",
+    ),
+    "lengths": (np.array([1, 40000], "m8[D]").astype("m8[ns]"), None),
+    "other calendar": (
+        np.array([cftime.Datetime360Day(2000, 1, 2), cftime.Datetime360Day(2300, 1, 1)]),
+        "360_day",
+    ),
+}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("kind", LATE)
+def test_times_in_small_integers(tmp_path: Path, kind: str, lazy: bool) -> None:
+    values, calendar = LATE[kind]
+    encoding: dict[str, Any] = {"dtype": "i2", "units": "days"}
+    if calendar is not None:
+        encoding = {"dtype": "i2", "units": "days since 2000-01-01", "calendar": calendar}
+
+    def times(part: Any) -> xr.Dataset:
+        return xr.Dataset({"t": ("x", part)})
+
+    to_nczarr(times(values[:1]), tmp_path / "d", encoding={"t": encoding})
+    for part, way in ((values[:1], {"append_dim": "x"}), (values[:1], {"region": {"x": slice(2)}})):
+        new = times(np.repeat(part, 2))
+        to_nczarr(new.chunk(x=1) if lazy else new, tmp_path / "d", align_chunks=True, **way)
+    assert by_netcdf(tmp_path / "d", "t").tolist() == [1, 1, 1]
+    late = times(values[1:])
+    with pytest.raises(NCZarrError, match="int16 cannot hold"):
+        to_nczarr(late.chunk() if lazy else late, tmp_path / "d", append_dim="x")
+
+
+def test_dates_of_another_calendar_than_the_standard_one(tmp_path: Path) -> None:
+    to_nczarr(xr.Dataset({"t": ("x", np.array(["2000-01-01"], "M8[ns]"))}), tmp_path / "d")
+    other = xr.Dataset({"t": ("x", np.array([cftime.Datetime360Day(2000, 1, 2)]))})
+    (found,) = refused(tmp_path / "d", other, "x")
+    assert found.startswith("t: is of type object, stored as datetime64")
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_missing_times_without_a_fill_value(target: Path, lazy: bool) -> None:
+    new = days(3, 1).assign_coords(day=("day", np.array(["NaT"], "M8[ns]")))
+    new = new.drop_indexes("day")
+    with pytest.raises(NCZarrError, match="holds missing values, and has no _FillValue"):
+        to_nczarr(new.chunk() if lazy else new, target, append_dim="day")
+
+
 def test_packed_values(tmp_path: Path) -> None:
     packing = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": np.int16(-9), "chunks": (4,)}
     to_nczarr(xr.Dataset({"v": ("x", [1.5, np.nan])}), tmp_path / "d", encoding={"v": packing})
     to_nczarr(xr.Dataset({"v": ("x", [np.nan, 2.5, 3.0])}), tmp_path / "d", append_dim="x")
     np.testing.assert_array_equal(opened(tmp_path / "d").v, [1.5, np.nan, np.nan, 2.5, 3.0])
     assert by_netcdf(tmp_path / "d", "v").tolist() == [3, -9, -9, 5, 6]
+
+
+@pytest.mark.filterwarnings("ignore:variable 'v' has multiple fill values")  # xarray's
+@pytest.mark.parametrize("way", [{"append_dim": "x"}, {"region": {"x": slice(2)}}, {"mode": "r+"}])
+def test_a_missing_value_beside_the_fill_value(tmp_path: Path, way: dict[str, Any]) -> None:
+    with netCDF4.Dataset(tmp_path / "d.nc", "w") as file:
+        file.createDimension("x", None)
+        file.createVariable("v", "f4", "x", fill_value=-1.0).missing_value = np.float32(-2)
+        file["v"][:] = [1, -2]
+    assert main(["copy", str(tmp_path / "d.nc"), str(tmp_path / "d")]) == 0
+    to_nczarr(xr.Dataset({"v": ("x", np.array([np.nan, 3], "f4"))}), tmp_path / "d", **way)
+    assert by_netcdf(tmp_path / "d", "v").tolist()[-2:] == [-1, 3]
 
 
 def test_quantized_values(tmp_path: Path) -> None:
@@ -185,11 +255,12 @@ def test_text(tmp_path: Path) -> None:
     assert found == ["s: holds a text of 4 bytes, stored with 3"]
 
 
-def test_characters(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["nczarr", "zarr"])
+def test_characters(tmp_path: Path, mode: str) -> None:
     def names(*texts: bytes) -> xr.Dataset:
         return xr.Dataset({"s": ("x", np.array(texts))})
 
-    to_nczarr(names(b"abc", b"d"), tmp_path / "d")
+    to_nczarr(names(b"abc", b"d"), f"file://{tmp_path}/d#mode={mode},file")
     to_nczarr(names(b"", b"ef"), tmp_path / "d", append_dim="x")
     assert opened(tmp_path / "d")["s"].data.tolist() == [b"abc", b"d", b"", b"ef"]
     assert any("length 4" in f for f in refused(tmp_path / "d", names(b"four"), "x"))
@@ -266,6 +337,18 @@ def test_constants(target: Path) -> None:
     (found,) = refused(target, new)
     assert "height: differs from what is stored, and is not appended to; drop it" in found
     xr.testing.assert_identical(opened(target), days(0, 5))
+
+
+def test_constants_that_packing_rounds(tmp_path: Path) -> None:
+    packing = {"dtype": "i2", "scale_factor": 0.1, "add_offset": 1.0, "_FillValue": np.int16(-9)}
+    ds = xr.Dataset({"v": ("x", [1.0, 2.0])}, {"height": ("place", [8.1, np.nan, 0.3])})
+    to_nczarr(ds, tmp_path / "d", encoding={"height": packing})
+    to_nczarr(ds, tmp_path / "d", append_dim="x")
+    assert opened(tmp_path / "d")["v"].data.tolist() == [1, 2, 1, 2]
+    for other in (8.2, 1e6):
+        new = ds.assign_coords(height=("place", [other, np.nan, 0.3]))
+        (found,) = refused(tmp_path / "d", new, "x")
+        assert "height: differs from what is stored" in found
 
 
 def test_attributes_of_the_dataset(target: Path) -> None:
@@ -374,6 +457,20 @@ def test_what_zarr_python_wrote(tmp_path: Path) -> None:
         to_nczarr(days(first, 2).drop_vars("place"), path, append_dim="day")
     with xr.open_zarr(path) as found:  # through .zmetadata
         xr.testing.assert_equal(found.load(), days(0, 7))
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_bools_that_zarr_python_wrote(tmp_path: Path, lazy: bool) -> None:
+    ds = xr.Dataset({"v": ("x", [True, False])})
+    ds.to_zarr(tmp_path / "d", zarr_format=2, consolidated=False)
+    to_nczarr(ds.chunk() if lazy else ds, tmp_path / "d", append_dim="x", align_chunks=True)
+    with xr.open_zarr(tmp_path / "d", consolidated=False) as found:
+        assert found["v"].dtype == bool
+        assert found["v"].to_numpy().tolist() == [True, False, True, False]
+    numbers = xr.Dataset({"v": ("x", np.array([2], "i1"))})
+    assert refused(tmp_path / "d", numbers, "x") == [
+        "v: is of type int8, stored as bool; convert it with astype"
+    ]
 
 
 def test_the_same_as_to_zarr(tmp_path: Path) -> None:

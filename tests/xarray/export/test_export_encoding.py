@@ -116,9 +116,10 @@ def test_endian(tmp_path: Path, endian: str, order: str) -> None:
     assert stored(tmp_path, cube(), endian=endian).dtype.byteorder == order
 
 
-def test_packing_and_fill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fill", [-9, [-9], np.array([-9], "i2")])
+def test_packing_and_fill(tmp_path: Path, fill: Any) -> None:
     dataset = xr.Dataset({"v": ("x", [1.5, np.nan, 3.0])})
-    encoding = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -9}
+    encoding = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 1.0, "_FillValue": fill}
     found = stored(tmp_path, dataset, **encoding)
     assert (found.dtype, found.fill) == (np.dtype("i2"), -9)
     with netCDF4.Dataset(f"file://{tmp_path}/x#mode=nczarr,file") as back:
