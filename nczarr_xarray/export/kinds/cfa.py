@@ -14,6 +14,8 @@ from nczarr_xarray.export.cfa.new_aggregation import plan_new
 from nczarr_xarray.export.copy_other import AS_STORED, as_stored
 from nczarr_xarray.export.kinds.kind import CopyRequest
 from nczarr_xarray.export.parallel import distributed_client
+from nczarr_xarray.export.stored import netcdf_text
+from nczarr_xarray.model import Group
 
 
 def copy(request: CopyRequest) -> None:
@@ -24,7 +26,7 @@ def copy(request: CopyRequest) -> None:
             names = ", ".join(group.path for group in groups)
             reason = f"an aggregation has no groups: {names} are left out"
             warnings.warn(f"{request.target}: {reason}", LossWarning, stacklevel=caller_level())
-        dataset = as_stored(open_group(source, root, **AS_STORED))
+        dataset = _with_texts(as_stored(open_group(source, root, **AS_STORED)), root)
         if distributed_client() is not None:
             dataset = _by_chunks(dataset)
         place = MasterPlace.find(request.target, request.target_options)
@@ -37,6 +39,20 @@ def copy(request: CopyRequest) -> None:
         task = plan_new(place, dataset, asked, before=source.refuse_changed)
         with request.progress() as progress:
             task.run(progress)
+
+
+def _with_texts(dataset: xr.Dataset, stored: Group) -> xr.Dataset:
+    """Return a dataset with texts of pure Zarr, which are stored as bytes, as texts."""
+    names = [
+        name
+        for name in dataset.variables
+        if (variable := stored.variables[str(name)]).dtype.kind == "S"
+        and netcdf_text(variable).nc_type == "string"
+    ]
+    for name in names:
+        dataset[name].attrs.setdefault("_Encoding", "utf-8")
+    texts = xr.decode_cf(dataset[names], **{**AS_STORED, "concat_characters": True})
+    return dataset.assign({name: texts[name] for name in names})
 
 
 def _by_chunks(dataset: xr.Dataset) -> xr.Dataset:

@@ -154,6 +154,16 @@ def test_encoded_characters_of_pure_zarr_stay_characters(tmp_path: Path, target:
         assert back["text"].values.tolist() == ["é", "abc", ""]
 
 
+@pytest.mark.parametrize("size", ["8", "1MB"])
+def test_text_of_pure_zarr_is_text_of_an_aggregation(tmp_path: Path, size: str) -> None:
+    text = TEXTS.assign_coords(x=["é", "b", ""])
+    to_nczarr(text, f"file://{tmp_path}/x.nc#mode=zarr")
+    copied(tmp_path / "x.nc", f"{tmp_path}/y.nca", "--max-object-size", size)
+    with xr.open_dataset(tmp_path / "y.nca", engine="nczarr") as back:
+        check_texts(back)
+        assert back["x"].values.tolist() == ["é", "b", ""]
+
+
 @pytest.mark.filterwarnings("ignore:.*strings become char")
 def test_characters_of_classic_netcdf_are_as_many_as_the_bytes_of_pure_zarr(tmp_path: Path) -> None:
     text = xr.Dataset({"text": ("x", np.array(["é", "abc", ""], object))})
