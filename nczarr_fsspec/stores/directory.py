@@ -7,16 +7,18 @@ import hashlib
 import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from operator import gt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from nczarr_fsspec.births import birth_of
 from nczarr_fsspec.descriptors import OPEN_FLAGS, FileRange, pread, read_at, read_into
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, LocalStore, check_key
 from nczarr_fsspec.stores.inside import Inside
+
+T = TypeVar("T")
 
 #: An object of fewer bytes is read without asking for its size.
 SMALL = 1 << 16
@@ -77,44 +79,27 @@ class DirectoryStore(LocalStore):
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         if part != ALL:
             return self.get_parts(key, [part])[0]
-        path = self._inside.path(check_key(key))
-        descriptor = self._open(path)
-        if descriptor is None:
-            return None
-        try:
+
+        def read(descriptor: int, path: str) -> bytes | None:
             if small := _small(descriptor, most):
                 return small
             size = _size(descriptor, path)
-            if size is None:
-                return None
-            if most is not None and size > most:
+            if size is not None and most is not None and size > most:
                 raise too_large(path, most)
-            return read_at(descriptor, 0, size)
-        except StoreError:
-            raise
-        except OSError as error:
-            raise _failure(path, error) from error
-        finally:
-            os.close(descriptor)
+            return None if size is None else read_at(descriptor, 0, size)
+
+        return self._read(key, read)
 
     def get_parts(
         self, key: str, parts: Sequence[slice], most: int | None = None
     ) -> Sequence[bytes | None]:
-        path = self._inside.path(check_key(key))
-        descriptor = self._open(path)
-        if descriptor is None:
-            return [None] * len(parts)
-        try:
+        def read(descriptor: int, path: str) -> list[bytes] | None:
             size = _size(descriptor, path)
             if size is None:
-                return [None] * len(parts)
+                return None
             return [read_at(descriptor, *part.indices(size)[:2]) for part in parts]
-        except StoreError:
-            raise
-        except OSError as error:
-            raise _failure(path, error) from error
-        finally:
-            os.close(descriptor)
+
+        return self._read(key, read) or [None] * len(parts)
 
     def ranges(self, keys: Iterable[tuple[str, slice]], most: int) -> Iterator[FileRange | None]:
         for key, part in keys:
@@ -135,11 +120,7 @@ class DirectoryStore(LocalStore):
                 os.close(descriptor)
 
     def get_into(self, key: str, buffer: memoryview) -> int | None:
-        path = self._inside.path(check_key(key))
-        descriptor = self._open(path)
-        if descriptor is None:
-            return None
-        try:
+        def read(descriptor: int, path: str) -> int | None:
             count = read_into(descriptor, 0, buffer)
             if os.lseek(descriptor, 0, os.SEEK_END) == count:
                 return count  # which a device does not say
@@ -147,6 +128,23 @@ class DirectoryStore(LocalStore):
             if size is None or count < len(buffer):
                 return None if size is None else count
             return max(size, count)
+
+        return self._read(key, read)
+
+    def _read(self, key: str, read: Callable[[int, str], T | None]) -> T | None:
+        """Return what `read` makes of the open file of `key`, and its path; None if there is none.
+
+        Raises
+        ------
+        StoreError
+            If the file cannot be read.
+        """
+        path = self._inside.path(check_key(key))
+        descriptor = self._open(path)
+        if descriptor is None:
+            return None
+        try:
+            return read(descriptor, path)
         except StoreError:
             raise
         except OSError as error:
