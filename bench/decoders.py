@@ -26,6 +26,8 @@ from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.chunks.plan import ChunkTask
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.codecs.codec import Size
+from nczarr_xarray.codecs.frames import together
+from nczarr_xarray.codecs.registry import codec as row_of
 from nczarr_xarray.codecs.registry import step_of
 from nczarr_xarray.codecs.shuffle import unshuffle
 from nczarr_xarray.model import ChunkedArray
@@ -234,6 +236,67 @@ def shuffles(width: int, row: int = 1) -> Codec:
     )
 
 
+# ---- several chunks --------------------------------------------------------------------------
+
+
+def our_several(name: str) -> Make:
+    """The decoder of an array of small chunks that were shuffled and compressed."""
+
+    def make(shape: tuple[int, int]) -> Decode:
+        codecs = ({"id": "shuffle", "elementsize": 4}, {"id": name})
+        decoder = Decoder(ChunkedArray("v", shape, shape, np.dtype("<f4"), codecs=codecs))
+
+        def decode(stored: list[bytes]) -> Any:
+            chunks = decoder.decode(stored, str)
+            return unshuffle(chunks, 4) if decoder.planes else chunks
+
+        return decode
+
+    return make
+
+
+def by_libblosc2(name: str) -> Make:
+    """As blocks of one frame, also where chunks are larger than `Codec.frame` says."""
+
+    def make(shape: tuple[int, int]) -> Decode:
+        frame = row_of(name).frame
+        assert frame is not None
+        decode = together(frame._replace(most=nbytes(shape)), 4, nbytes(shape))
+        if decode is None:
+            raise ModuleNotFoundError("blosc2")
+        return decode
+
+    return make
+
+
+def one_by_one(name: str) -> Make:
+    def make(shape: tuple[int, int]) -> Decode:
+        decode = ours(name)(shape)
+        return lambda stored: unshuffle([decode(chunk) for chunk in stored], 4)
+
+    return make
+
+
+def several(name: str, compress: Callable[[bytes], bytes], row: int) -> Codec:
+    """Chunks that are decoded together, and unshuffled."""
+    return Codec(
+        lambda chunk: (compress(shuffle(chunk)), chunk.tobytes()),
+        {
+            OURS: our_several(name),
+            "libblosc2, one call": by_libblosc2(name),
+            "one by one": one_by_one(name),
+        },
+        row,
+        shapes={
+            "4 KB": (32, 32),
+            "16 KB": (64, 64),
+            "32 KB": (64, 128),
+            "64 KB": (128, 128),
+            "128 KB": (128, 256),
+        },
+    )
+
+
 # ---- checksums -------------------------------------------------------------------------------
 
 
@@ -321,6 +384,7 @@ CODECS: dict[str, Codec] = {
             "cramjam": library("cramjam:zlib.decompress", output_len=SIZE),
         },
     ),
+    "zlib, 16 chunks": several("zlib", partial(zlib.compress, level=1), 16),
     "gzip": Codec(
         compressed(partial(gzip.compress, compresslevel=1)),
         {
@@ -348,6 +412,7 @@ CODECS: dict[str, Codec] = {
             "cramjam": library("cramjam:zstd.decompress", output_len=SIZE),
         },
     ),
+    "zstd, 16 chunks": several("zstd", partial(zstd.compress, level=3), 16),
     "lz4": Codec(
         compressed(lz4.compress),
         {

@@ -56,7 +56,7 @@ def run(options: Options) -> dict[str, Row]:
                 if options.wants(f"{name}, {size}"):
                     work = _work(f"{name}, {size}", codec_, shape, values, options.scale, pool)
                     found |= _divided(work.name, measure(work, options.repeat))
-            if name.startswith("unshuffle") and codec_.row > 1:
+            if codec_.row > 1:
                 continue  # the same functions as for one chunk
             names = list(found[next(reversed(found))].times)
             found |= _long(name, codec_, long[: round(len(long) * codec_.part)], names)

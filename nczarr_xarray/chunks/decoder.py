@@ -15,7 +15,8 @@ import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.codec import UNKNOWN, Buffer, Size, Step
-from nczarr_xarray.codecs.registry import need_libhdf5, step_of
+from nczarr_xarray.codecs.frames import Together, together
+from nczarr_xarray.codecs.registry import codec, need_libhdf5, step_of
 from nczarr_xarray.codecs.shuffle import WIDEST, element_size
 from nczarr_xarray.model import Array
 
@@ -77,13 +78,15 @@ class Decoder:
         # The last step is mostly to unshuffle: bytes then go straight to where they belong in
         # the result, and only those that are wanted.
         self.planes = 0
+        shuffled = bool(self._codecs) and self._codecs[0]["id"] == "shuffle"
+        width = element_size(self._codecs[0], array) if shuffled else 1
+        self._together = self._plan_together(shuffled, width)
         # (Swapping all bytes of an element is right for a single number only.)
         single = array.dtype.isnative or array.dtype.kind in "iufmM"
-        if self._steps and self._codecs[0]["id"] == "shuffle" and single and not self._objects:
-            size = element_size(self._codecs[0], array)
-            if size == array.dtype.itemsize and 1 < size <= WIDEST:
-                self._steps = self._steps[:-1]
-                self.planes = size
+        fits = width == array.dtype.itemsize and 1 < width <= WIDEST
+        if shuffled and fits and single and not self._objects and self._together is None:
+            self._steps = self._steps[:-1]
+            self.planes = width
 
     def _plan(self) -> tuple[Step, ...]:
         array = self.array
@@ -107,7 +110,22 @@ class Decoder:
             steps.insert(0, step)
         return tuple(steps)
 
-    def decode(self, data: Sequence[Buffer], name: Callable[[int], str]) -> list[Buffer]:
+    def _plan_together(self, shuffled: bool, width: int) -> Together | None:
+        """Return what decodes several small chunks by one call, but for the checksums; or None."""
+        compressed = self._codecs[shuffled:]
+        frame = codec(compressed[0]["id"]).frame if compressed and self.in_rows else None
+        undo = together(frame, width, self.nbytes) if frame else None
+        before = self._steps[: len(compressed) - 1]
+        if undo is None or not before:
+            return undo
+        return lambda chunks: undo([_bytewise(_undone(chunk, before)) for chunk in chunks])
+
+    @property
+    def is_together(self) -> bool:
+        """Whether several chunks are decoded without the interpreter's lock."""
+        return self._together is not None
+
+    def decode(self, data: Sequence[Buffer], name: Callable[[int], str]) -> Sequence[Buffer]:
         """Decode chunks as `Scatter` takes them: without the last step, where that goes along.
 
         Parameters
@@ -121,24 +139,35 @@ class Decoder:
         ------
         FormatError
             If the bytes of one cannot be decoded, or have the wrong size.
+
+        Returns
+        -------
+        For each chunk bytes of its length: several small ones mostly as the rows of an array.
         """
-        if len(data) > 1 and not self._objects:  # codec by codec, instead of chunk by chunk
-            chunks = list(data)
+        if len(data) > 1 and not self._objects:
             try:
-                for step in self._steps:
-                    chunks = [step(chunk) for chunk in chunks]
-                chunks = list(map(_bytewise, chunks))
-                if set(map(len, chunks)) == {self.nbytes}:
+                chunks = self._several(data)
+                if chunks is not None:
                     return chunks
             except Exception:  # noqa: BLE001, S110  (which one it is shows below)
                 pass
         return [self._decode(chunk, name(i)) for i, chunk in enumerate(data)]
 
+    def _several(self, data: Sequence[Buffer]) -> Sequence[Buffer] | None:
+        """Decode codec by codec, instead of chunk by chunk; None if a chunk has a wrong size."""
+        block = None if self._together is None else self._together(data)
+        if block is not None:
+            return block
+        chunks = list(data)
+        for step in self._steps:
+            chunks = [step(chunk) for chunk in chunks]
+        chunks = list(map(_bytewise, chunks))
+        return chunks if set(map(len, chunks)) == {self.nbytes} else None
+
     def _decode(self, data: Buffer, key: str) -> Buffer:
         """Decode one chunk: all elements in stored order (shuffled, if `planes`)."""
         try:
-            for step in self._steps:
-                data = step(data)
+            data = _undone(data, self._steps)
             return self._objects_of(data) if self._objects else self._elements_of(data)
         except FormatError as error:
             raise type(error)(key, error.reason) from None
@@ -166,6 +195,12 @@ class Decoder:
         texts = np.empty(len(elements), object)
         texts[:] = ["" if _is_absent(element) else element for element in elements]
         return texts.reshape(data.shape)
+
+
+def _undone(data: Buffer, steps: Sequence[Step]) -> Buffer:
+    for step in steps:
+        data = step(data)
+    return data
 
 
 def _is_absent(element: Any) -> bool:

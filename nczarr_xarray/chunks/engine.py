@@ -76,16 +76,18 @@ class ChunkReader:
         FormatError, StoreError
             Naming the chunk, or the variable, that cannot be found, read or decoded.
         """
-        array, source = self._array, self._source
+        array, source, scheme = self._array, self._source, self._scheme
         assert isinstance(source, LocalSource)
-        read = self._scheme.begin(plan, remember=remember, local=True)
-        sparse = self._scheme.is_sparse(plan)
+        read = scheme.begin(plan, remember=remember, local=True)
+        sparse = scheme.is_sparse(plan)
         for wanted, window in read.windows():
             table = source.locate(array.locate(wanted))
             parts = sparse and source.divides(table)
             pieces = read.pieces(wanted, window, table, parts=parts)
             take, count = partial(pieces.take, source), pieces.groups
-            share(take, range(count), count, pieces.group_nbytes, chunks=pieces.group_chunks)
+            chunks = pieces.group_chunks
+            turns = 1 if source.joins and scheme.is_together else chunks
+            share(take, range(count), count, pieces.group_nbytes, chunks=chunks, turns=turns)
         return plan.finish(read.result)
 
     async def read_remote(self, plan: Plan, *, remember: bool = False) -> np.ndarray:

@@ -74,6 +74,7 @@ class Grid:
         self.decoder, self.scatter = self.decoder_of(0)
         self.nbytes = self.decoder.nbytes
         self.needs_libhdf5 = self.decoder.needs_libhdf5
+        self.is_together = self.decoder.is_together
         self.known = CACHE.of(self)
         self.parts_read = PartsRead(self.nbytes)
         #: from a chunk to the next along each dimension
@@ -452,11 +453,11 @@ class GridPieces:
             if in_rows and segment.step and high > low + 1:
                 together.append((segment, low, high))
             else:
-                alone += chunks[low:high]
+                alone.extend(chunks[low:high])
                 tasks += segment.tasks()
         if together and not scatter.rows(chunks, together, result):
             for segment, low, high in together:
-                alone += chunks[low:high]
+                alone.extend(chunks[low:high])
                 tasks += segment.tasks()
         scatter.many(alone, tasks, axes, result)
 

@@ -157,7 +157,10 @@ class Scatter:
     def _elements(self, chunks: Sequence[Buffer]) -> np.ndarray:
         """Return small chunks as elements, one after the other along a first dimension."""
         size = len(self._fields)
-        stored = unshuffle(chunks, size) if size else b"".join(chunks)
+        if isinstance(chunks, np.ndarray):
+            stored = chunks.reshape(-1)
+        else:
+            stored = unshuffle(chunks, size) if size else b"".join(chunks)
         shape = (len(chunks), *self._array.chunk_shape)
         return np.frombuffer(stored, self._array.dtype).reshape(shape)
 

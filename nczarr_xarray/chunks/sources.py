@@ -45,7 +45,15 @@ class File(Protocol):
 
 
 class LocalSource(ABC):
-    """Chunks at hand: a caller has them when the call returns."""
+    """Chunks at hand: a caller has them when the call returns.
+
+    Attributes
+    ----------
+    joins
+        Whether chunks that lie beside each other are read by one call.
+    """
+
+    joins = False
 
     @abstractmethod
     def locate(self, locating: Locating) -> ChunkTable:
@@ -181,6 +189,8 @@ class RemoteKeys(RemoteSource):
 
 class LocalFile(LocalSource):
     """One file on this machine."""
+
+    joins = True
 
     def __init__(self, file: File, source: LocalBytes) -> None:
         self._file = file

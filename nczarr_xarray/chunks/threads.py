@@ -120,6 +120,7 @@ def share(
     nbytes: int,
     *,
     chunks: int = 1,
+    turns: int | None = None,
 ) -> None:
     """Call `function` on batches of `items`, in this thread and, if it pays, in the pool.
 
@@ -136,6 +137,8 @@ def share(
         Bytes that one item is about.
     chunks
         Chunks that one item is about.
+    turns
+        How often an item takes the interpreter's lock, if that is not once for each chunk.
     """
     if count <= 1 or count * nbytes <= INLINE_BYTES:
         if count:
@@ -147,7 +150,7 @@ def share(
         if nbytes >= LARGE_BYTES * chunks:
             team.hire(most)
         else:
-            room = team.pace(count, chunks)
+            room = team.pace(count, chunks if turns is None else turns)
             team.hire(min(most, room))
         team.work()
 
@@ -185,18 +188,18 @@ class _Team(Generic[T]):
         if kind is None and self._error is not None:
             raise self._error
 
-    def pace(self, count: int, chunks: int) -> int:
+    def pace(self, count: int, turns: int) -> int:
         """Work alone while that is as fast; how many threads may help then."""
         last = math.inf  # what is slow once may be an accident, unless it is the first
         while batch := self._take():
             begin = time.perf_counter()
             self._function(batch)
-            each = (time.perf_counter() - begin) / (len(batch) * chunks)
+            each = (time.perf_counter() - begin) / (len(batch) * turns)
             count -= len(batch)
             surely, last = min(last, each), each
             # this thread is one, and as much again is lost by handing the lock to and fro
             room = int(surely / LOCK_SECONDS) - 2
-            if room > 0 and surely * chunks * count >= HELP_SECONDS:
+            if room > 0 and surely * turns * count >= HELP_SECONDS:
                 return room
         return 0
 

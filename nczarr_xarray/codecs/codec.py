@@ -133,6 +133,21 @@ def checked(name: str, value: int, possible: range) -> int:
     return value
 
 
+class Frame(NamedTuple):
+    """How several small chunks are undone together: see `nczarr_xarray.codecs.frames`.
+
+    Attributes
+    ----------
+    number
+        Of the compressor in blosc's header.
+    most
+        Bytes of the largest chunks for which that takes less time.
+    """
+
+    number: int
+    most: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
     """A row of the table of codecs.
@@ -161,6 +176,8 @@ class Codec:
         Whether every reader of Zarr 2 has it.
     needs_libhdf5
         Whether libhdf5 is used to decode, and to prepare that.
+    frame
+        How several of its chunks are undone together; None if they are not.
     """
 
     id: str
@@ -174,3 +191,4 @@ class Codec:
     lossless: bool = False
     portable: bool = False
     needs_libhdf5: bool = False
+    frame: Frame | None = None

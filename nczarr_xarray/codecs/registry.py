@@ -17,6 +17,7 @@ from nczarr_fsspec.extras import added
 from nczarr_xarray.codecs import compress, decompress, hdf5, shuffle, szip
 from nczarr_xarray.codecs.codec import (
     Codec,
+    Frame,
     HDF5Filter,
     Keyword,
     Size,
@@ -166,6 +167,7 @@ TABLE: tuple[Codec, ...] = (
         compressor=True,
         lossless=True,
         portable=True,
+        frame=Frame(3, most=1 << 15),
     ),
     Codec(
         id="szip",
@@ -191,6 +193,7 @@ TABLE: tuple[Codec, ...] = (
         options=_compression("zstd", below=1),
         compressor=True,
         lossless=True,
+        frame=Frame(4, most=1 << 17),
     ),
     Codec(
         id="bz2",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     paths: list[str] = []
     decode = Decoder.decode
 
-    def counted(self: Decoder, data: Any, name: Callable[[int], str]) -> list[Any]:
+    def counted(self: Decoder, data: Any, name: Callable[[int], str]) -> Sequence[Any]:
         paths.extend([self.array.path.strip("/")] * len(data))
         return decode(self, data, name)
 
