@@ -146,6 +146,4 @@ class Chunks:
 
     def put(self, keys: Sequence[Hashable], chunks: Sequence[Any], size: int) -> None:
         """Remember chunks of `size` bytes each."""
-        if isinstance(chunks, np.ndarray):  # a row of it would keep the others
-            chunks = list(map(np.copy, chunks))
         self._cache.put(self._owner, keys, chunks, size)

@@ -62,6 +62,9 @@ class Decoder:
         Bytes of an element, if chunks are left shuffled, as planes of bytes; else 0.
     needs_libhdf5
         Whether it must not be used in the thread of an event loop.
+    together
+        Decodes several small chunks by one call, all codecs of them, to the rows of an array; None
+        if nothing can. It returns None if one is damaged: `decode` tells which one.
     """
 
     def __init__(self, array: Array, mask: int = 0) -> None:
@@ -75,18 +78,17 @@ class Decoder:
         self.in_rows = self.nbytes <= most and not self._objects and array.order == "C"
         self.needs_libhdf5 = need_libhdf5(self._codecs)
         self._steps = self._plan()
+        self.together = self._plan_together() if self.in_rows else None
         # The last step is mostly to unshuffle: bytes then go straight to where they belong in
         # the result, and only those that are wanted.
         self.planes = 0
-        shuffled = bool(self._codecs) and self._codecs[0]["id"] == "shuffle"
-        width = element_size(self._codecs[0], array) if shuffled else 1
-        self._together = self._plan_together(shuffled, width)
         # (Swapping all bytes of an element is right for a single number only.)
         single = array.dtype.isnative or array.dtype.kind in "iufmM"
-        fits = width == array.dtype.itemsize and 1 < width <= WIDEST
-        if shuffled and fits and single and not self._objects and self._together is None:
-            self._steps = self._steps[:-1]
-            self.planes = width
+        if self._steps and self._codecs[0]["id"] == "shuffle" and single and not self._objects:
+            size = element_size(self._codecs[0], array)
+            if size == array.dtype.itemsize and 1 < size <= WIDEST:
+                self._steps = self._steps[:-1]
+                self.planes = size
 
     def _plan(self) -> tuple[Step, ...]:
         array = self.array
@@ -110,22 +112,25 @@ class Decoder:
             steps.insert(0, step)
         return tuple(steps)
 
-    def _plan_together(self, shuffled: bool, width: int) -> Together | None:
-        """Return what decodes several small chunks by one call, but for the checksums; or None."""
+    def _plan_together(self) -> Together | None:
+        shuffled = bool(self._codecs) and self._codecs[0]["id"] == "shuffle"
+        width = element_size(self._codecs[0], self.array) if shuffled else 1
         compressed = self._codecs[shuffled:]
-        frame = codec(compressed[0]["id"]).frame if compressed and self.in_rows else None
-        undo = together(frame, width, self.nbytes) if frame else None
-        before = self._steps[: len(compressed) - 1]
+        frame = codec(compressed[0]["id"]).frame if compressed else None
+        undo = None if frame is None else together(frame, width, self.nbytes)
+        before = self._steps[: len(compressed) - 1]  # checksums
         if undo is None or not before:
             return undo
-        return lambda chunks: undo([_bytewise(_undone(chunk, before)) for chunk in chunks])
 
-    @property
-    def is_together(self) -> bool:
-        """Whether several chunks are decoded without the interpreter's lock."""
-        return self._together is not None
+        def checked(data: Sequence[Buffer]) -> Sequence[Buffer] | None:
+            try:
+                return undo([_bytewise(_undone(chunk, before)) for chunk in data])
+            except Exception:  # noqa: BLE001  (codec libraries raise whatever they like)
+                return None
 
-    def decode(self, data: Sequence[Buffer], name: Callable[[int], str]) -> Sequence[Buffer]:
+        return checked
+
+    def decode(self, data: Sequence[Buffer], name: Callable[[int], str]) -> list[Buffer]:
         """Decode chunks as `Scatter` takes them: without the last step, where that goes along.
 
         Parameters
@@ -139,30 +144,18 @@ class Decoder:
         ------
         FormatError
             If the bytes of one cannot be decoded, or have the wrong size.
-
-        Returns
-        -------
-        For each chunk bytes of its length: several small ones mostly as the rows of an array.
         """
-        if len(data) > 1 and not self._objects:
+        if len(data) > 1 and not self._objects:  # codec by codec, instead of chunk by chunk
+            chunks = list(data)
             try:
-                chunks = self._several(data)
-                if chunks is not None:
+                for step in self._steps:
+                    chunks = [step(chunk) for chunk in chunks]
+                chunks = list(map(_bytewise, chunks))
+                if set(map(len, chunks)) == {self.nbytes}:
                     return chunks
             except Exception:  # noqa: BLE001, S110  (which one it is shows below)
                 pass
         return [self._decode(chunk, name(i)) for i, chunk in enumerate(data)]
-
-    def _several(self, data: Sequence[Buffer]) -> Sequence[Buffer] | None:
-        """Decode codec by codec, instead of chunk by chunk; None if a chunk has a wrong size."""
-        block = None if self._together is None else self._together(data)
-        if block is not None:
-            return block
-        chunks = list(data)
-        for step in self._steps:
-            chunks = [step(chunk) for chunk in chunks]
-        chunks = list(map(_bytewise, chunks))
-        return chunks if set(map(len, chunks)) == {self.nbytes} else None
 
     def _decode(self, data: Buffer, key: str) -> Buffer:
         """Decode one chunk: all elements in stored order (shuffled, if `planes`)."""

@@ -76,17 +76,17 @@ class ChunkReader:
         FormatError, StoreError
             Naming the chunk, or the variable, that cannot be found, read or decoded.
         """
-        array, source, scheme = self._array, self._source, self._scheme
+        array, source = self._array, self._source
         assert isinstance(source, LocalSource)
-        read = scheme.begin(plan, remember=remember, local=True)
-        sparse = scheme.is_sparse(plan)
+        read = self._scheme.begin(plan, remember=remember, local=True)
+        sparse = self._scheme.is_sparse(plan)
         for wanted, window in read.windows():
             table = source.locate(array.locate(wanted))
             parts = sparse and source.divides(table)
             pieces = read.pieces(wanted, window, table, parts=parts)
             take, count = partial(pieces.take, source), pieces.groups
             chunks = pieces.group_chunks
-            turns = 1 if source.joins and scheme.is_together else chunks
+            turns = 1 if pieces.is_together and source.joins else chunks
             share(take, range(count), count, pieces.group_nbytes, chunks=chunks, turns=turns)
         return plan.finish(read.result)
 

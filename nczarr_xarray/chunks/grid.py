@@ -41,6 +41,8 @@ from nczarr_xarray.model import Array, ChunkTable, grid_of
 WINDOW = 1 << 16
 #: The same where looking up costs no round trip.
 LOCAL_WINDOW = 1 << 13
+#: Reads of fewer decoded bytes are mostly done by one thread.
+SHARED_BYTES = 1 << 21
 #: The number of the only chunk of an array.
 _FIRST = np.zeros(1, dtype=np.int64)
 
@@ -72,9 +74,10 @@ class Grid:
         #: by mask: what undoes the codecs of chunks that were stored without some
         self._decoders: dict[int, tuple[Decoder, Scatter]] = {}
         self.decoder, self.scatter = self.decoder_of(0)
+        #: of what is decoded together
+        self.scatter_elements = Scatter(self.decoder, planes=0)
         self.nbytes = self.decoder.nbytes
         self.needs_libhdf5 = self.decoder.needs_libhdf5
-        self.is_together = self.decoder.is_together
         self.known = CACHE.of(self)
         self.parts_read = PartsRead(self.nbytes)
         #: from a chunk to the next along each dimension
@@ -290,6 +293,11 @@ class GridRead:
         Chunks that are remembered, if any are to be.
     local
         Whether chunks are at hand.
+
+    Attributes
+    ----------
+    together
+        What decodes several chunks by one call; None if they are decoded one by one.
     """
 
     def __init__(self, grid: Grid, plan: Plan, known: Chunks | None, *, local: bool) -> None:
@@ -299,6 +307,9 @@ class GridRead:
         self.local = local
         self.result = allocate(grid.array, plan.shape)
         self.fill = fill_element(grid.array)
+        # what one thread decodes alone is inflated sooner chunk by chunk
+        shared = known is None and plan.count * grid.nbytes >= SHARED_BYTES
+        self.together = grid.decoder.together if shared else None
 
     def windows(self) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of chunks, and before each what has to be located for it."""
@@ -334,6 +345,8 @@ class GridPieces:
         In how many parts threads take them: segments.
     group_nbytes, group_chunks
         Bytes and chunks that one of them is about. (To find a part takes as long as to find all.)
+    is_together
+        Whether several chunks are decoded by one call.
     nbytes, most
         Bytes that what is fetched of a chunk becomes, and that a chunk may have as stored.
     """
@@ -352,6 +365,7 @@ class GridPieces:
         self.nbytes = read.grid.piece_nbytes(table, parts)
         self.most = read.grid.decoder.most
         self.group_nbytes = self.group_chunks * self.nbytes
+        self.is_together = read.together is not None
 
     @cached_property
     def _all_stored(self) -> bool:
@@ -423,6 +437,11 @@ class GridPieces:
         if mask is None:
             mask = int(self.table.mask[rows[0]]) if len(rows) else 0
         read, ids = self._read, self._window.ids
+        if read.together is not None and not mask:
+            block = read.together(data)
+            if block is not None:
+                self._scatter(read.grid.scatter_elements, rows, block)
+                return
         decoder, scatter = read.grid.decoder_of(mask)
         step = max(1, len(rows)) if decoder.in_rows else 1  # large ones are not held side by side
         for part in (slice(at, at + step) for at in range(0, len(rows), step)):

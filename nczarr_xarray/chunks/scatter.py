@@ -20,7 +20,7 @@ _SELECTIVE_ROWS = 0.1
 
 
 class Scatter:
-    """Puts the elements of chunks into results, as `Decoder` leaves them.
+    """Puts the elements of decoded chunks into results.
 
     The results have the dtype of the array in native byte order: bytes are swapped on the way.
 
@@ -28,17 +28,20 @@ class Scatter:
     ----------
     decoder
         Of the chunks.
+    planes
+        Bytes of an element, if chunks come as planes of bytes, else 0; as `Decoder.decode` leaves
+        them if None.
     """
 
     __slots__ = ("_array", "_count", "_fields", "_objects", "_small")
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, planes: int | None = None) -> None:
         self._array = decoder.array
         self._count = math.prod(decoder.array.chunk_shape)
         self._objects = decoder.array.dtype.kind == "O"
         self._small = decoder.in_rows and decoder.nbytes <= SMALL
         #: names of the bytes of an element, if chunks are planes of bytes
-        self._fields = [f"f{i}" for i in range(decoder.planes)]
+        self._fields = [f"f{i}" for i in range(decoder.planes if planes is None else planes)]
 
     def one(
         self, chunk: Buffer, task: ChunkTask, axes: tuple[int, ...] | None, result: np.ndarray
@@ -157,8 +160,8 @@ class Scatter:
     def _elements(self, chunks: Sequence[Buffer]) -> np.ndarray:
         """Return small chunks as elements, one after the other along a first dimension."""
         size = len(self._fields)
-        if isinstance(chunks, np.ndarray):
-            stored = chunks.reshape(-1)
+        if isinstance(chunks, np.ndarray):  # of `Decoder.together`
+            stored = chunks
         else:
             stored = unshuffle(chunks, size) if size else b"".join(chunks)
         shape = (len(chunks), *self._array.chunk_shape)

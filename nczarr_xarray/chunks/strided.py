@@ -40,7 +40,7 @@ class Strided:
         self.array = array
         self.size = size
         self.strides = array.strides
-        self.needs_libhdf5 = self.is_together = False  # nothing is decoded
+        self.needs_libhdf5 = False  # nothing is decoded
         start, _, _, inline = at_once(array.locate(_FIRST))
         self._start = int(start[0])
         #: bytes from the first element to the end of the last, if one read for all is best
@@ -147,6 +147,7 @@ class RunPieces:
 
     def __init__(self, parts: list[Runs], chunk: ChunkTable, result: np.ndarray) -> None:
         self.group_chunks = 1
+        self.is_together = False  # nothing is decoded
         self._parts = parts
         self._result = result
         #: the row that each part begins with, and the end of the last one

@@ -99,11 +99,11 @@ def together(frame: Frame, width: int, nbytes: int) -> Together | None:
     decompress = found.blosc2_decompress_ctx
     flags = _UNDIVIDED | frame.number << 5 | (_SHUFFLED if width > 1 else 0)
 
-    def decode(chunks: Sequence[Buffer]) -> Any:
+    def decode(chunks: Sequence[Buffer]) -> Sequence[Buffer] | None:
         count = len(chunks)
         sizes = np.fromiter(map(len, chunks), np.int64, count)
         # to blosc a block without bytes is zeros, and one of a block's bytes is not compressed
-        if not sizes.all() or (sizes == nbytes).any():
+        if not count or not sizes.all() or (sizes == nbytes).any():
             return None
         ends = _HEADER.size + 4 * count + np.cumsum(sizes + 4)
         total = int(ends[-1])
@@ -114,7 +114,7 @@ def together(frame: Frame, width: int, nbytes: int) -> Together | None:
         parts[1] = (ends - sizes - 4).astype("<i4").tobytes()
         parts[2::2] = sizes.astype("<i4").view("V4").tolist()
         parts[3::2] = chunks
-        plain = np.empty((count, nbytes), np.uint8)
+        plain: Any = np.empty((count, nbytes), np.uint8)
         try:
             context = _of_thread.context
         except AttributeError:
