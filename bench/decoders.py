@@ -246,11 +246,9 @@ def our_several(name: str) -> Make:
         codecs = ({"id": "shuffle", "elementsize": 4}, {"id": name})
         decoder = Decoder(ChunkedArray("v", shape, shape, np.dtype("<f4"), codecs=codecs))
 
-        def decode(stored: list[bytes]) -> Any:
-            chunks = decoder.decode(stored, str)
-            return unshuffle(chunks, 4) if decoder.planes else chunks
-
-        return decode
+        if decoder.together is not None:
+            return decoder.together
+        return lambda stored: unshuffle(decoder.decode(stored, str), 4)
 
     return make
 

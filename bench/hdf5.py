@@ -5,9 +5,10 @@ program opens the file in each turn. The limit of reading everything is what lib
 for all chunks, in a process for each processor, of bytes that are in memory: without finding and
 reading chunks, unshuffling them and putting them together. `bench/read.py` has other limits.
 
-Each program has a process and a copy of the file of its own, as a user's program has. In one
-process, libraries change what memory costs the others; and of one file libhdf5, which knows that it
-is open already (hidefix leaves files open), gives netCDF-C the chunks that were decoded before.
+Each program has a process of its own for each work, and a copy of the file, as a user's program
+has. In one process, libraries change what memory costs the others, and so does reading everything
+what memory costs later works; and of one file libhdf5, which knows that it is open already (hidefix
+leaves files open), gives netCDF-C the chunks that were decoded before.
 
 Peers: hidefix (Rust), netCDF-C and h5netcdf, all as engines of xarray. hidefix 0.12 has no strides.
 """
@@ -90,26 +91,23 @@ def rows_of(
     kind: Kind, wanted: list[str], values: np.ndarray, folder: Path, repeat: int
 ) -> dict[str, Row]:
     """Measure the works on one file."""
+    paths = {program: folder / f"{program}.nc" for program in ENGINES}
+    write(paths[OURS], kind, values)
+    for path in paths.values():
+        if path != paths[OURS]:
+            shutil.copyfile(paths[OURS], path)
+    plainly = kind.options.get("compression") == "zlib" and "fletcher32" not in kind.options
     rows = {}
-    with ExitStack() as stack:
-        readers = {}
-        for program, engine in ENGINES.items():
-            path = folder / f"{program}.nc"
-            if program == OURS:
-                write(path, kind, values)
-            else:
-                shutil.copyfile(folder / f"{OURS}.nc", path)
-            readers[program] = stack.enter_context(Apart(path, engine))
-        for name in wanted:
-            title = f"{name}, {kind.name}"
+    for name in wanted:
+        title = f"{name}, {kind.name}"
+        with ExitStack() as stack:
             programs: dict[str, Any] = {
-                program: Timed(partial(reader.read, name))
-                for program, reader in readers.items()
+                program: Timed(partial(stack.enter_context(Apart(path, engine)).read, name))
+                for (program, engine), path in zip(ENGINES.items(), paths.values(), strict=True)
                 if (name, program) != ("every 7th", "hidefix")
             }
-            plainly = kind.options.get("compression") == "zlib" and "fletcher32" not in kind.options
             if name == "everything" and plainly:
-                programs[LIMIT] = inflating(folder / f"{OURS}.nc")
+                programs[LIMIT] = inflating(paths[OURS])
             rows[title] = measure(Work(title, programs, kind.goals, right=right), repeat)
     return rows
 
