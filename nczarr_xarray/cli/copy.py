@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
         kind.copy(request)
     except (DatasetExistsError, ExportError) as error:
         raise in_terms_of_options(error) from error
-    return verify.verify(args)
+    return verify.verify(args, kind.says)
 
 
 def _number(text: str) -> int:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from nczarr_xarray.cli.compare import show
 from nczarr_xarray.cli.selection import selection
 from nczarr_xarray.cli.target import opening
+
+if TYPE_CHECKING:
+    from nczarr_xarray.dataset.opened import Opened
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +34,14 @@ def is_asked_for(args: argparse.Namespace) -> bool:
     return bool(args.verify or args.digests)
 
 
-def verify(args: argparse.Namespace) -> int:
-    """Do what was asked for after copying; return 1 if source and copy differ."""
+def verify(args: argparse.Namespace, own: Collection[str]) -> int:
+    """Do what was asked for after copying; return 1 if source and copy differ.
+
+    Parameters
+    ----------
+    own
+        Attributes of the whole that the copy has to have for its kind, whatever the source has.
+    """
     if not is_asked_for(args):
         return 0
     from nczarr_xarray.dataset.open import open_hierarchy
@@ -42,7 +54,15 @@ def verify(args: argparse.Namespace) -> int:
         if not args.verify:
             return 0
         with open_hierarchy(args.target, **opening(args, args.target_options)) as target:
-            comparison = compare(source, target)
+            comparison = compare(*(_without(side, own) for side in (source, target)))
     if not comparison.equal:
         show(comparison)
     return int(not comparison.equal)
+
+
+def _without(opened: Opened, names: Collection[str]) -> Opened:
+    """Return an open dataset without some attributes of the whole."""
+    root = opened.hierarchy.root
+    kept = {name: one for name, one in root.attributes.items() if name not in names}
+    changed = replace(opened.hierarchy, root=replace(root, attributes=kept))
+    return replace(opened, hierarchy=changed)

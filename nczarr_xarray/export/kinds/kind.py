@@ -240,6 +240,8 @@ class TargetKind:
         Mode words of URLs that mean it.
     lacks
         Why it does not have some options, and what to do, by their names in Python.
+    says
+        Attributes of the whole that say what kind a dataset is of: a copy has its own.
     """
 
     name: str
@@ -249,6 +251,7 @@ class TargetKind:
     suffixes: tuple[str, ...] = ()
     modes: frozenset[str] = frozenset()
     lacks: Mapping[str, str] = field(default_factory=dict)
+    says: frozenset[str] = frozenset()
 
     def is_meant(self, path: str, mode: Collection[str]) -> bool:
         """Tell whether a path and the mode words of a URL mean this kind."""

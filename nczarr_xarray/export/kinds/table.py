@@ -25,6 +25,7 @@ KINDS: tuple[TargetKind, ...] = (
         f"{_HERE}.cfa",
         _PARALLEL | {"cfa_version", "max_object_size"},
         suffixes=(".nca",),
+        says=frozenset({"Conventions"}),
     ),
     TargetKind(
         "netCDF-4",

@@ -20,6 +20,7 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.export.classic_types import size_problems
 from nczarr_xarray.model import Dimension, Variable
+from nczarr_xarray.tools.compare import compare
 from tests.support.copying import copy, failed
 from tests.support.marks import slow_cases_but
 from tests.support.nc_adapter import find_ncdump, ncdump
@@ -366,3 +367,17 @@ def test_files_appear_as_a_whole_where_they_are_written_in_parts(tmp_path: Path)
     store.upload("x.nc", str(tmp_path / "local"))
     assert (tmp_path / "x.nc").read_bytes() == b"12345678"
     assert sorted(os.listdir(tmp_path)) == ["local", "x.nc"]
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
+@pytest.mark.parametrize("conventions", [None, "CF-1.8", "CF-1.8 ACDD-1.3"])
+def test_an_aggregation_is_verified(tmp_path: Path, version: str, conventions: str | None) -> None:
+    """A master has conventions of its own; all else is compared."""
+    source, target = tmp_path / "a.nc", tmp_path / "m.nca"
+    attrs = {"title": "t"} if conventions is None else {"Conventions": conventions}
+    ds = xr.Dataset({"v": (("t", "x"), np.arange(60.0).reshape(6, 10))}, attrs=attrs)
+    ds.to_netcdf(source, engine="netcdf4")
+    options = ("--cfa-version", version, "--max-object-size", "100B", "--verify")
+    copy(source, target, *options)
+    found = compare(str(source), str(target))
+    assert [one.object for one in found.differences] == ["attribute /:Conventions"]
