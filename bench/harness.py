@@ -35,6 +35,7 @@ PACKAGES = (
     "netCDF4",
     "hidefix",
     "deflate",
+    "blosc2",
     "numpy",
     "dask",
     "fsspec",

@@ -35,8 +35,8 @@ _HEADER = struct.Struct("<BBBBiii")
 _SHUFFLED = 0x1
 #: A block is one stream, and not one for each byte of an element.
 _UNDIVIDED = 0x10
-#: What the header counts to.
-_MOST = 1 << 31
+#: Sizes are less than that, here and in the header.
+MOST = 1 << 31
 _LIBRARY = {"darwin": "libblosc2.dylib", "win32": "libblosc2.dll"}.get(sys.platform, "libblosc2.so")
 
 _of_thread = threading.local()
@@ -75,6 +75,7 @@ def library() -> ctypes.CDLL | None:
         found.blosc2_free_ctx.argtypes = [address]
         found.blosc2_free_ctx.restype = None
         found.blosc2_decompress_ctx.argtypes = [address, ctypes.c_char_p, size, address, size]
+        found.blosc2_unshuffle.argtypes = [size, size, address, address]
         found.blosc2_init()
         return found
     return None
@@ -107,7 +108,7 @@ def together(frame: Frame, width: int, nbytes: int) -> Together | None:
             return None
         ends = _HEADER.size + 4 * count + np.cumsum(sizes + 4)
         total = int(ends[-1])
-        if total >= _MOST or count * nbytes >= _MOST:
+        if total >= MOST or count * nbytes >= MOST:
             return None
         parts: list[Any] = [b""] * (2 * count + 2)
         parts[0] = _HEADER.pack(2, 1, flags, width, count * nbytes, nbytes, total)

@@ -1,26 +1,29 @@
 """The shuffle of HDF5 and netCDF: planes of bytes instead of elements, for many chunks at a time.
 
 A shuffled chunk holds the first bytes of all elements, then their second bytes, and so on. What
-brings them together four to six times faster than numpy is blosc's code for SSE2 and AVX2. It has
-no function of its own in Python, but a blosc frame may hold bytes that are shuffled and not
-compressed: with such a header in front of our planes, decompressing is unshuffling. Blosc has no
-such code for other processors; there, numpy copies plane by plane.
+brings them together four to six times faster than numpy is blosc's vector code. libblosc2 has a
+function for it (extra ``fast``). Without it, there is numcodecs' blosc, for SSE2 and AVX2: it has
+no function, but a blosc frame may hold bytes that are shuffled and not compressed, and with such a
+header in front of our planes, decompressing is unshuffling. Else numpy copies plane by plane.
 """
 
 from __future__ import annotations
 
 import platform
 import struct
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.codec import Buffer, Size, Step
+from nczarr_xarray.codecs.frames import MOST, library
 from nczarr_xarray.model import Array, CodecConfig
 
+#: Unshuffles chunks of one length, in whole elements of so many bytes, to where they go.
+Way: TypeAlias = Callable[[Sequence[memoryview], int, np.ndarray], None]
 #: Elements up to this many bytes are brought together plane by plane, if by numpy.
 WIDEST = 16
 #: version of blosc, version of its LZ4, flags, bytes of an element; then bytes of the data, of a
@@ -34,16 +37,18 @@ _TILE = 1 << 19
 
 
 @cache
-def _blosc() -> Callable[[Buffer, Buffer], Any] | None:
-    """Return what decompresses blosc's frames; imported with the first chunk that needs it."""
+def _blosc() -> Way | None:
+    """Return how blosc unshuffles; imported with the first chunk that needs it."""
+    libblosc2 = library()
+    if libblosc2 is not None:
+        return partial(_by_libblosc2, libblosc2.blosc2_unshuffle)
     if platform.machine().lower() not in {"x86_64", "amd64"}:
         return None
     try:
         from numcodecs import blosc
     except ImportError:  # numcodecs can be built without
         return None
-    decompress: Callable[[Buffer, Buffer], Any] = blosc.decompress
-    return decompress
+    return partial(_by_frame, blosc.decompress)
 
 
 def element_size(config: CodecConfig, array: Array) -> int:
@@ -134,40 +139,57 @@ def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray) -> No
     length = len(chunks[0])
     rest = length % size
     fits = 1 < size < 256 and length >= size
-    decompress = _blosc() if fits else None
-    if decompress is None or (rest and len(chunks) > 1):
+    way = _blosc() if fits else None
+    if way is None or (rest and len(chunks) > 1):
         for i, chunk in enumerate(chunks):
             _by_planes(chunk, size, plain[i * length : (i + 1) * length])
         return
-    width = length // size
-    if len(chunks) == 1:  # tile by tile, of elements
-        view = memoryview(chunks[0])
-        step = max(1, _TILE // size)
-        for at in range(0, width, step):
-            stop = min(at + step, width)
-            planes = [view[first + at : first + stop] for first in range(0, width * size, width)]
-            _together(decompress, planes, size, plain[at * size : stop * size])
-        plain[width * size :] = np.frombuffer(view[width * size :], np.uint8)
-        return
-    views = [memoryview(chunk) for chunk in chunks]
-    step = max(1, _TILE // length)
-    for at in range(0, len(views), step):
-        some = views[at : at + step]
-        planes = [view[first : first + width] for first in range(0, length, width) for view in some]
-        _together(decompress, planes, size, plain[at * length : (at + len(some)) * length])
+    whole = length - rest
+    way([memoryview(chunk)[:whole] for chunk in chunks], size, plain[: len(chunks) * whole])
+    if rest:
+        plain[whole:] = np.frombuffer(chunks[0], np.uint8)[whole:]
 
 
-def _together(
-    decompress: Callable[[Buffer, Buffer], Any],
-    planes: Sequence[memoryview],
-    size: int,
-    plain: np.ndarray,
+def _by_libblosc2(
+    unshuffle: Callable[..., Any], chunks: Sequence[memoryview], size: int, plain: np.ndarray
 ) -> None:
-    """Bring elements together, given their first bytes, then their second ones, and so on."""
-    total = plain.nbytes
-    # one block for all: blosc would start threads for several
-    head = _FRAME.pack(2, 1, _FLAGS, size, total, total, total + 24, 20, total)
-    decompress(b"".join((head, *planes)), plain)
+    if len(chunks) == 1 and plain.nbytes < MOST:
+        stored = np.frombuffer(chunks[0], np.uint8)
+        unshuffle(size, plain.nbytes, stored.ctypes.data, plain.ctypes.data)
+        return
+    for planes, part in _tiles(chunks, size, plain):
+        unshuffle(size, part.nbytes, b"".join(planes), part.ctypes.data)
+
+
+def _by_frame(
+    decompress: Callable[..., Any], chunks: Sequence[memoryview], size: int, plain: np.ndarray
+) -> None:
+    for planes, part in _tiles(chunks, size, plain):
+        total = part.nbytes
+        # one block for all: blosc would start threads for several
+        head = _FRAME.pack(2, 1, _FLAGS, size, total, total, total + 24, 20, total)
+        decompress(b"".join((head, *planes)), part)
+
+
+def _tiles(
+    chunks: Sequence[memoryview], size: int, plain: np.ndarray
+) -> Iterator[tuple[list[memoryview], np.ndarray]]:
+    """Yield planes, which together are those of one large chunk, and where its elements go."""
+    length = len(chunks[0])
+    width = length // size
+    if len(chunks) > 1:
+        step = max(1, _TILE // length)
+        for at in range(0, len(chunks), step):
+            some = chunks[at : at + step]
+            firsts = range(0, length, width)
+            planes = [chunk[first : first + width] for first in firsts for chunk in some]
+            yield planes, plain[at * length : (at + len(some)) * length]
+        return
+    step = max(1, _TILE // size)
+    for at in range(0, width, step):
+        stop = min(at + step, width)
+        planes = [chunks[0][first + at : first + stop] for first in range(0, length, width)]
+        yield planes, plain[at * size : stop * size]
 
 
 def _by_planes(chunk: Buffer, size: int, plain: np.ndarray) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_xarray.codecs import shuffle
+from nczarr_xarray.codecs import frames, shuffle
 from nczarr_xarray.codecs.shuffle import unshuffle, unshuffle_into
 
 
@@ -18,12 +18,17 @@ def shuffled(plain: bytes, size: int) -> bytes:
     return b"".join(plain[at:whole:size] for at in range(size)) + plain[whole:]
 
 
-@pytest.fixture(params=["blosc", "numpy"], autouse=True)
+@pytest.fixture(params=["libblosc2", "numcodecs", "numpy"], autouse=True)
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "numpy":
-        monkeypatch.setattr(shuffle, "_blosc", lambda: None)
-    elif shuffle._blosc() is None:
+    if request.param == "libblosc2":
+        if frames.library() is None:
+            pytest.skip("blosc2 is not installed: pip install 'nczarr-xarray[fast]'")
+    elif request.param == "numcodecs":
+        monkeypatch.setattr(shuffle, "library", lambda: None)
+    way = None if request.param == "numpy" else shuffle._blosc.__wrapped__()
+    if way is None and request.param == "numcodecs":
         pytest.skip("blosc has code for unshuffling on x86-64 only")
+    monkeypatch.setattr(shuffle, "_blosc", lambda: way)
 
 
 @given(
@@ -64,3 +69,10 @@ def test_any_tile(
         plain = np.random.default_rng(0).integers(0, 256, chunks * length, np.uint8).tobytes()
         parts = [shuffled(plain[at : at + length], size) for at in range(0, len(plain), length)]
         assert unshuffle(parts, size).tobytes() == plain
+
+
+def test_a_chunk_that_is_longer_than_a_library_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shuffle, "MOST", 4000)
+    monkeypatch.setattr(shuffle, "_TILE", 1000)
+    plain = np.random.default_rng(0).bytes(4002)
+    assert unshuffle([shuffled(plain, 4)], 4).tobytes() == plain
