@@ -115,12 +115,14 @@ def together(frame: Frame, width: int, nbytes: int) -> Together | None:
         parts[1] = (ends - sizes - 4).astype("<i4").tobytes()
         parts[2::2] = sizes.astype("<i4").view("V4").tolist()
         parts[3::2] = chunks
+        joined = b"".join(parts)
+        if len(joined) != total:  # not all are bytes
+            return None
         plain: Any = np.empty((count, nbytes), np.uint8)
         try:
             context = _of_thread.context
         except AttributeError:
             context = _of_thread.context = _Context(found)
-        joined = b"".join(parts)
         done = decompress(context.address, joined, total, plain.ctypes.data, plain.nbytes)
         return plain if done == plain.nbytes else None
 

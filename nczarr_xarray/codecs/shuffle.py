@@ -136,7 +136,10 @@ def unshuffle(chunks: Sequence[Buffer], size: int) -> np.ndarray:
 
 def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray) -> None:
     """Do as `unshuffle` does, into contiguous memory of the right length."""
-    length = len(chunks[0])
+    views = [memoryview(chunk) for chunk in chunks]
+    length = views[0].nbytes
+    if any(view.nbytes != length for view in views) or plain.nbytes != length * len(views):
+        raise ValueError("shuffled chunks differ in length")  # blosc would read beyond them
     rest = length % size
     fits = 1 < size < 256 and length >= size
     way = _blosc() if fits else None
@@ -145,7 +148,7 @@ def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray) -> No
             _by_planes(chunk, size, plain[i * length : (i + 1) * length])
         return
     whole = length - rest
-    way([memoryview(chunk)[:whole] for chunk in chunks], size, plain[: len(chunks) * whole])
+    way([view[:whole] for view in views], size, plain[: len(views) * whole])
     if rest:
         plain[whole:] = np.frombuffer(chunks[0], np.uint8)[whole:]
 
@@ -153,12 +156,10 @@ def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray) -> No
 def _by_libblosc2(
     unshuffle: Callable[..., Any], chunks: Sequence[memoryview], size: int, plain: np.ndarray
 ) -> None:
-    if len(chunks) == 1 and plain.nbytes < MOST:
-        stored = np.frombuffer(chunks[0], np.uint8)
-        unshuffle(size, plain.nbytes, stored.ctypes.data, plain.ctypes.data)
-        return
-    for planes, part in _tiles(chunks, size, plain):
-        unshuffle(size, part.nbytes, b"".join(planes), part.ctypes.data)
+    alone = len(chunks) == 1 and plain.nbytes < MOST
+    for planes, part in [(chunks, plain)] if alone else _tiles(chunks, size, plain):
+        stored = np.frombuffer(planes[0] if alone else b"".join(planes), np.uint8)
+        unshuffle(size, part.nbytes, stored.ctypes.data, part.ctypes.data)
 
 
 def _by_frame(
@@ -173,7 +174,7 @@ def _by_frame(
 
 def _tiles(
     chunks: Sequence[memoryview], size: int, plain: np.ndarray
-) -> Iterator[tuple[list[memoryview], np.ndarray]]:
+) -> Iterator[tuple[Sequence[memoryview], np.ndarray]]:
     """Yield planes, which together are those of one large chunk, and where its elements go."""
     length = len(chunks[0])
     width = length // size

@@ -41,13 +41,20 @@ class Work:
         self.hired.append((len(self.done), most))
         return self._hire(most)
 
-    def share(self, seconds: Callable[[int], float], count: int, nbytes: int, chunks: int) -> None:
+    def share(
+        self,
+        seconds: Callable[[int], float],
+        count: int,
+        nbytes: int,
+        chunks: int,
+        turns: int | None = None,
+    ) -> None:
         def function(batch: list[int]) -> None:
             with self._lock:
                 self._now += sum(map(seconds, batch))
                 self.done += batch
 
-        share(function, range(count), count, nbytes * chunks, chunks=chunks)
+        share(function, range(count), count, nbytes * chunks, chunks=chunks, turns=turns)
         assert sorted(self.done) == list(range(count))
         assert (threads._pool.callers, threads._pool.helpers) == (0, 0)
 
@@ -68,6 +75,13 @@ def test_slow_small_chunks_get_as_much_help_as_they_have_room_for(work: Work, ch
     work.share(lambda _: LOCK_SECONDS * 4.5 * chunks, 1000, SMALL, chunks)
     batch = threads.items_at_a_time(1000, SMALL * chunks, chunks=chunks)
     assert work.hired == [(batch, 2)]  # three threads have room, and one of them is the caller
+
+
+def test_small_chunks_that_are_decoded_together_get_help(work: Work) -> None:
+    """They are quick, but the lock is taken once for all chunks of an item."""
+    work.share(lambda _: LOCK_SECONDS * 4.5, 1000, SMALL, 5, turns=1)
+    batch = threads.items_at_a_time(1000, SMALL * 5, chunks=5)
+    assert work.hired == [(batch, 2)]
 
 
 def test_large_chunks_get_help_at_once(work: Work) -> None:

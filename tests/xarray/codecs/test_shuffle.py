@@ -76,3 +76,10 @@ def test_a_chunk_that_is_longer_than_a_library_counts(monkeypatch: pytest.Monkey
     monkeypatch.setattr(shuffle, "_TILE", 1000)
     plain = np.random.default_rng(0).bytes(4002)
     assert unshuffle([shuffled(plain, 4)], 4).tobytes() == plain
+
+
+def test_chunks_of_unequal_lengths_are_an_error() -> None:
+    """Nothing behind the shorter one is read."""
+    parts = [shuffled(bytes(range(n)), 4) for n in (80, 40)]
+    with pytest.raises(ValueError, match="differ in length"):
+        unshuffle_into(parts, 4, np.empty(160, np.uint8))
