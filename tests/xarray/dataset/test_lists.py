@@ -18,6 +18,7 @@ from nczarr_xarray import to_nczarr
 from nczarr_xarray.chunks.decoder import Decoder
 from tests.support.httpserver import Server
 from tests.support.marks import SLOW
+from tests.support.treereads import tree_reads
 
 #: A grid of 6 by 8 chunks, of which every third is nothing but fill values.
 SHAPE, CHUNK = (60, 80), 10
@@ -121,17 +122,10 @@ def test_a_tree_at_hand(
     selection: dict[str, Any], folder: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each chunk is opened once, also one that is missing."""
-    opened: list[str] = []
-    get: Callable[..., bytes | None] = DirectoryStore.get
-
-    def counted(self: DirectoryStore, key: str, *how: Any, **more: Any) -> bytes | None:
-        opened.append(key)
-        return get(self, key, *how, **more)
-
-    monkeypatch.setattr(DirectoryStore, "get", counted)
+    reads = tree_reads(monkeypatch)
     monkeypatch.delattr(DirectoryStore, "get_into")  # of chunks that are stored as they are
     check(folder / "tree", selection, decoded)
-    assert chunks_of(opened) == touched(selection)
+    assert chunks_of([key for key, _ in reads]) == touched(selection)
 
 
 @pytest.mark.parametrize("selection", CASES)

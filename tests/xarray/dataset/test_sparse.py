@@ -40,6 +40,7 @@ from tests.support.httpserver import Server
 from tests.support.keys import outer, outer_keys, point_keys, pointwise
 from tests.support.marks import SLOW, slow_but
 from tests.support.realservers import RangeServer, range_server
+from tests.support.treereads import tree_reads
 
 SHAPE = (300, 40, 50)
 VALUES = np.arange(np.prod(SHAPE), dtype="<f8").reshape(SHAPE)
@@ -124,20 +125,10 @@ def test_trees_at_hand(
     files: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from nczarr_fsspec.stores.directory import DirectoryStore
-
-    seen: list[int] = []
-    get: Callable[..., bytes | None] = DirectoryStore.get
-
-    def counted(self: DirectoryStore, key: str, *how: Any, **more: Any) -> bytes | None:
-        data = get(self, key, *how, **more)
-        if key.startswith("v/") and key[2].isdigit():
-            seen.append(len(data or b""))
-        return data
-
-    monkeypatch.setattr(DirectoryStore, "get", counted)
+    reads = tree_reads(monkeypatch)
     expected = wanted(selection)
     np.testing.assert_array_equal(read(str(files / tree), selection), expected)
+    seen = [size for key, size in reads if key.startswith("v/") and key[2].isdigit()]
     assert sum(seen) <= fetched(span, len(seen), 1 if "one" in tree else 3)
     assert len(seen) == (2 if tree.startswith("several") and "120" in str(selection["t"]) else 1)
 
@@ -340,8 +331,6 @@ def test_chunks_that_are_missing_are_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many, the names in their folder say which there are; each read looks anew."""
-    from nczarr_fsspec.stores.directory import DirectoryStore
-
     values = np.full((40, 50), np.nan)
     values[7, 8], values[31, 2] = 1, 2
     sparse = {"chunks": (2, 2), "_FillValue": -9.0}
@@ -349,18 +338,11 @@ def test_chunks_that_are_missing_are_not_opened(
     for path in (tmp_path / "d" / "v").glob("[0-9]*"):
         if path.name not in ("3.4", "15.1"):
             path.unlink()
-    opened: list[str] = []
-    get: Callable[..., bytes | None] = DirectoryStore.get
-
-    def counted(self: DirectoryStore, key: str, *how: Any, **more: Any) -> bytes | None:
-        opened.append(key)
-        return get(self, key, *how, **more)
-
-    monkeypatch.setattr(DirectoryStore, "get", counted)
+    reads = tree_reads(monkeypatch)
     with xr.open_dataset(tmp_path / "d", engine="nczarr", cache=False) as ds:
-        opened.clear()
+        reads.clear()
         np.testing.assert_array_equal(ds.v.values, values)
-        assert sorted(opened) == ["v/15.1", "v/3.4"]
+        assert sorted(key for key, _ in reads) == ["v/15.1", "v/3.4"]
         (tmp_path / "d" / "v" / "3.4").rename(tmp_path / "d" / "v" / "0.0")
         assert ds.v.values[1, 0] == 1
 
