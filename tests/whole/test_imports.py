@@ -164,7 +164,7 @@ FORMATS = {
             "nczarr_xarray.codecs",
             *under(
                 "nczarr_xarray.codecs",
-                "codec compress decompress filters hdf5 libhdf5 registry shuffle szip",
+                "codec compress decompress filters frames hdf5 libhdf5 registry shuffle szip",
             ),
             *("deflate", "zstandard"),
         },

@@ -27,7 +27,7 @@ from nczarr_fsspec.ranges.memory import memory
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_xarray import FormatError, to_nczarr
 from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
-from nczarr_xarray.chunks.decoder import Decoder
+from nczarr_xarray.chunks.grid import GridPieces
 from nczarr_xarray.chunks.threads import BATCH_BYTES
 from tests.support.httpserver import Server
 from tests.support.marks import slow_but
@@ -82,13 +82,13 @@ class TestTargets:
         written = xr.Dataset({"v": (("t", "y", "x"), values)})
         written.to_netcdf(tmp_path / "v.nc", engine="netcdf4", encoding=encoding)
         counts = []
-        decode = Decoder.decode
+        scatter = GridPieces.scatter
 
-        def counted(self: Decoder, data: Any, name: Any) -> Any:
+        def counted(self: GridPieces, rows: Any, data: Any) -> None:
             counts.append(len(data))
-            return decode(self, data, name)
+            scatter(self, rows, data)
 
-        monkeypatch.setattr(Decoder, "decode", counted)
+        monkeypatch.setattr(GridPieces, "scatter", counted)
         with range_server(tmp_path) as server:
             ds = xr.open_dataset(f"{server.url}/v.nc", engine="nczarr")
             np.testing.assert_array_equal(ds["v"].values, values)
