@@ -23,7 +23,7 @@ from nczarr_xarray.codecs.frames import MOST, library
 from nczarr_xarray.model import Array, CodecConfig
 
 #: Unshuffles chunks of one length, in whole elements of so many bytes, to where they go.
-Way: TypeAlias = Callable[[Sequence[memoryview], int, np.ndarray], None]
+Unshuffler: TypeAlias = Callable[[Sequence[memoryview], int, np.ndarray], None]
 #: Elements up to this many bytes are brought together plane by plane, if by numpy.
 WIDEST = 16
 #: version of blosc, version of its LZ4, flags, bytes of an element; then bytes of the data, of a
@@ -37,7 +37,7 @@ _TILE = 1 << 19
 
 
 @cache
-def _blosc() -> Way | None:
+def _blosc() -> Unshuffler | None:
     """Return how blosc unshuffles; imported with the first chunk that needs it."""
     libblosc2 = library()
     if libblosc2 is not None:
@@ -142,13 +142,13 @@ def unshuffle_into(chunks: Sequence[Buffer], size: int, plain: np.ndarray) -> No
         raise ValueError("shuffled chunks differ in length")  # blosc would read beyond them
     rest = length % size
     fits = 1 < size < 256 and length >= size
-    way = _blosc() if fits else None
-    if way is None or (rest and len(chunks) > 1):
+    unshuffler = _blosc() if fits else None
+    if unshuffler is None or (rest and len(chunks) > 1):
         for i, chunk in enumerate(chunks):
             _by_planes(chunk, size, plain[i * length : (i + 1) * length])
         return
     whole = length - rest
-    way([view[:whole] for view in views], size, plain[: len(views) * whole])
+    unshuffler([view[:whole] for view in views], size, plain[: len(views) * whole])
     if rest:
         plain[whole:] = np.frombuffer(chunks[0], np.uint8)[whole:]
 

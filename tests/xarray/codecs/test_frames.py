@@ -202,7 +202,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def counting(*arguments: Any) -> Any:
         decode = make(*arguments)
         assert decode is not None
-        return lambda chunks: counts.append(len(chunks)) or decode(chunks)  # type: ignore[func-returns-value]
+
+        def counted(chunks: Any) -> Any:
+            counts.append(len(chunks))
+            return decode(chunks)
+
+        return counted
 
     monkeypatch.setattr("nczarr_xarray.chunks.decoder.together", counting)
     monkeypatch.setattr(grid, "SHARED_BYTES", 0)
