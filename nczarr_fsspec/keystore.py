@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.descriptors import FileRange
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.policy import most_connections
@@ -281,7 +282,7 @@ class RemoteStore(KeyStore, OnLoop):
                 except StoreError as error:
                     return error
 
-        return list(await asyncio.gather(*map(one, arguments)))
+        return await gather_or_cancel(*map(one, arguments))
 
     def run_each(
         self, function: Callable[[A], Awaitable[T]], arguments: Iterable[A]

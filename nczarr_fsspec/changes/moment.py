@@ -12,7 +12,6 @@ after every change (`stamped`) and means nothing in JSON.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from nczarr_fsspec.changes.journal import (
     is_state,
     with_changes,
 )
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import KeyStore, Listing, LocalStore, Object, RemoteStore
 
@@ -252,6 +252,9 @@ def _answer(
         return store.get_many(keys), store.list_many(prefixes)
 
     async def both() -> tuple[Sequence[Object], Sequence[Listing]]:
-        return await asyncio.gather(store.gather_objects(keys), store.gather(store.list, prefixes))
+        objects, listings = await gather_or_cancel(
+            store.gather_objects(keys), store.gather(store.list, prefixes)
+        )
+        return objects, listings
 
     return store.run(both())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.diskcache import DiskCache
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.forks import ProcessLock
@@ -169,7 +169,7 @@ def _parts(source: RemoteBytes) -> Iterator[Data]:
     extents = [Extent(start, min(start + _PART, source.size)) for start in starts]
 
     async def fetch(extents: Sequence[Extent]) -> list[list[Data]]:
-        return await asyncio.gather(*(source.fetch([extent]) for extent in extents))
+        return await gather_or_cancel(*(source.fetch([extent]) for extent in extents))
 
     for at in range(0, len(extents), _AT_A_TIME):
         for (data,) in source.run(fetch(extents[at : at + _AT_A_TIME])):

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.ranges.delivery import Delivery
 from nczarr_fsspec.ranges.planner import LEAST_SHARE, Integers, longest, plan_requests
@@ -270,7 +271,7 @@ class RangeReader:
         ranges = self.source.limits.ranges
         if len(extents) > ranges:
             parts = [extents[at : at + ranges] for at in range(0, len(extents), ranges)]
-            return list(chain.from_iterable(await _all(self._fetch(part) for part in parts)))
+            return list(chain.from_iterable(await gather_or_cancel(*map(self._fetch, parts))))
         await self._requests.take(1)
         try:
             self._connections = max(self._connections, self._requests.used)
@@ -377,18 +378,6 @@ class RangeReader:
     async def _fly(self, extents: list[Extent]) -> None:
         for extent, view in zip(extents, await self._fetch(extents), strict=True):
             self.sparse.add(extent.start, view)
-
-
-async def _all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all as `asyncio.gather` does, and leave nothing running when one of them fails."""
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise
 
 
 def _give_back(budget: Budget, amount: int, _task: asyncio.Task[None]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges.source import HEAD_BYTES, Known, Limits, RemoteBytes
 from nczarr_fsspec.transport.base import Transport
@@ -107,7 +108,7 @@ class RemoteFileBytes(RemoteBytes):
             whole = memoryview(self._route.whole)
             return [whole[start:stop] for start, stop in extents]
         batches = [extents[at : at + limit] for at in range(0, len(extents), limit)]
-        found = await asyncio.gather(*map(self._fetch, batches))
+        found = await gather_or_cancel(*map(self._fetch, batches))
         return [data for batch in found for data in batch]
 
     async def fetch_all(self, most: int | None = None) -> Data:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TypeAlias
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL
 from nczarr_fsspec.ranges.batches import Batches, beyond
@@ -62,7 +62,7 @@ async def read_json(origin: ByteSource) -> bytes | memoryview:
     size, head = origin.size, origin.head[: origin.size]
     starts = range(len(head), size, _PIECE)
     pieces = [Extent(start, min(start + _PIECE, size)) for start in starts]
-    found = await asyncio.gather(*(origin.fetch([piece]) for piece in pieces))
+    found = await gather_or_cancel(*(origin.fetch([piece]) for piece in pieces))
     return b"".join((head, *(data for (data,) in found)))
 
 

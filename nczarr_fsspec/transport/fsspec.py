@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from fsspec.implementations.cached import CachingFileSystem
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.filesystems import (
@@ -67,7 +68,7 @@ class FsspecTransport(Transport):
             parts = await self._parts(path, extents)
         elif opening and not isinstance(self.shared.fs, CachingFileSystem):
             reading = self._parts(path, extents)
-            version, parts = await asyncio.gather(self._version(path), reading)
+            version, parts = await gather_or_cancel(self._version(path), reading)
         else:
             version = await self._version(path) if opening else request.version or FileVersion()
             parts = await self._parts(path, extents)

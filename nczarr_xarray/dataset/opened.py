@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError
 from nczarr_fsspec.keystore import KeyStore, LocalStore
 from nczarr_xarray.dataset.file import DataFile, loop_of
@@ -133,7 +134,8 @@ class Opened:
     async def _watched(self, reads: list[Coroutine[Any, Any, T]]) -> list[T | NCZarrError]:
         if self.reading is None:
             return await gather_caught(reads)
-        found, _ = await asyncio.gather(gather_caught(reads), self.reading.watch())
+        found: list[T | NCZarrError]
+        found, _ = await gather_or_cancel(gather_caught(reads), self.reading.watch())
         return found
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from zarr.abc.store import (
 )
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_xarray.zarr.turns import Turn, fail, settle
@@ -123,9 +124,8 @@ class StoreView(Store):
         prototype: BufferPrototype,
         key_ranges: Iterable[tuple[str, ByteRequest | None]],
     ) -> builtins.list[Buffer | None]:
-        return builtins.list(
-            await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges))
-        )
+        reads = (self.get(key, prototype, part) for key, part in key_ranges)
+        return await gather_or_cancel(*reads)
 
     async def exists(self, key: str) -> bool:
         return await self._get(key, slice(0, 1)) is not None

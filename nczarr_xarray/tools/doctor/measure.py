@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, TypeAlias
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import StoreError, URLError
 from nczarr_fsspec.keystore import OnLoop
 from nczarr_fsspec.ranges.source import RemoteBytes
@@ -95,7 +95,7 @@ def _sent(there: OnLoop, requests: Sequence[Coroutine[Any, Any, object]]) -> lis
     records: list[Record] = []
 
     async def together() -> None:
-        await asyncio.gather(*requests)
+        await gather_or_cancel(*requests)
 
     with recorded(records.append):
         there.run(together())

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import NCZarrError
 from nczarr_fsspec.filesystem_place import place_of_url
 from nczarr_fsspec.transport.base import Transport
@@ -73,7 +74,7 @@ async def send(transport: Transport, records: Sequence[Record], paths: Sequence[
             passed[front].set()
 
     asked = sorted(range(len(records)), key=lambda i: records[i].asked)
-    await asyncio.gather(*map(one, asked))
+    await gather_or_cancel(*map(one, asked))
 
 
 async def _again(transport: Transport, record: Record, path: str) -> None:

@@ -29,6 +29,7 @@ from nczarr_xarray.cli.demo import DATASET
 from nczarr_xarray.tools.trace.replay import send
 from nczarr_xarray.tools.trace.trace import Trace
 from tests.support.httpserver import Server
+from tests.support.leftovers import end_reads
 from tests.support.marks import slow_but
 from tests.support.remotefiles import write_file
 from tests.support.s3server import S3Server
@@ -39,6 +40,7 @@ from tests.support.virtualnet import run
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     memory.clear()
+    end_reads()
     monkeypatch.setattr(policy, "FIRST_WAIT", 1e-3)
 
 

@@ -63,6 +63,7 @@ from nczarr_xarray.zarr._offered import StoreView
 from nczarr_xarray.zarr.turns import Turn, settle
 from tests.support import classic_corpus, hdf5_corpus
 from tests.support.httpserver import Server
+from tests.support.leftovers import end_reads
 from tests.support.marks import slow_but, slow_cases_but
 
 pytestmark = [
@@ -700,6 +701,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
             file[f"s{number}"] = np.arange(600.0) + number
     with Server({"/x.nc": path.read_bytes(), "/data": path.read_bytes()}) as server:
         yield server
+        end_reads()
 
 
 class TestRemote:
