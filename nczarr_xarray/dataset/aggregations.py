@@ -40,7 +40,8 @@ def with_aggregations(
     if not found:
         return opened
     if not (options.tree and not options.path) and any(one.error for one in found):
-        opened = replace(opened, hierarchy=read(replace(options, group=None, tree=True)))
+        everything = replace(options, group=None, tree=True, only=None)
+        opened = replace(opened, hierarchy=read(everything))
         found = find(opened.hierarchy)
     terms = {variable.path: variable for one in found for variable in one.terms.values()}
     values = opened.read_many([(variable, None) for variable in terms.values()])

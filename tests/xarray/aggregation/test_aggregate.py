@@ -454,6 +454,20 @@ def test_an_aggregation_of_aggregations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("group", ["g", "g/h"])
+def test_an_aggregation_of_aggregations_in_groups(
+    tmp_path: Path, version: str, group: str
+) -> None:
+    for n in range(2):
+        part = xr.Dataset({"v": ("time", [n * 2.0, n * 2.0 + 1])}, {"time": [n * 2, n * 2 + 1]})
+        part.to_netcdf(tmp_path / f"{n}.nc", group=group)
+    aggregate([tmp_path / f"{n}.nc" for n in range(2)], tmp_path / "m.nca", cfa_version=version)
+    aggregate(tmp_path / "m.nca", tmp_path / "again.nca", dim=f"{group}/time", cfa_version=version)
+    with xr.open_dataset(tmp_path / "again.nca", engine="nczarr", group=group) as found:
+        assert found["v"].values.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_an_aggregation_of_an_aggregation_of_one_value(tmp_path: Path, version: str) -> None:
     """Its variable is stored without dimensions, which is the shape of one value, too."""
     ds = xr.Dataset({"v": (("time", "x"), np.array([[7]], "i2"))}, {"time": [0], "x": [0.0]})
