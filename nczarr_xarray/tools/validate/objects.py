@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from nczarr_fsspec.changes.owned import dataset_keys
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.nczarr import spellings
 from nczarr_xarray.model import ChunkedArray, grid_of
 from nczarr_xarray.tools.finding import Finding, some
 from nczarr_xarray.tools.validate.subject import Subject
@@ -44,6 +46,8 @@ def unlisted(subject: Subject) -> Iterator[Finding]:
         return
     known = {group.path.strip("/") for group in subject.groups}
     known |= {variable.path.strip("/") for variable in subject.variables}
+    # an aggregation is shown without what its tables need
+    known |= _listed(subject)
     for key in subject.keys or ():
         path, _, name = key.rpartition("/")
         above = path.rpartition("/")[0]
@@ -53,6 +57,25 @@ def unlisted(subject: Subject) -> Iterator[Finding]:
             yield Finding(
                 "warning", "unlisted", path, text, "add its name to the list of its group"
             )
+
+
+def _listed(subject: Subject) -> set[str]:
+    """Return the paths that groups of NCZarr list, as far as their documents can be read."""
+    found: set[str] = set()
+    pending = [""]
+    while pending:
+        path = pending.pop()
+        try:
+            lists = spellings.group_lists(subject.node(path), path)
+        except FormatError:
+            continue  # opening fails at it, too
+        if lists is None:
+            continue
+        start = f"{path}/" if path else ""
+        groups = {f"{start}{name}" for name in lists.groups} - found
+        found |= groups | {f"{start}{name}" for name in lists.arrays}
+        pending += groups
+    return found
 
 
 def missing(subject: Subject) -> Iterator[Finding]:

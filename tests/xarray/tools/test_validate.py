@@ -452,6 +452,22 @@ def test_fragments(master: Path) -> None:
     assert "fragment-misfit" in codes(master)
 
 
+@pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
+@pytest.mark.parametrize("group", [None, "g"])
+def test_tables_of_a_master_that_is_a_tree_are_listed(
+    tmp_path: Path, version: str, group: str | None
+) -> None:
+    files = [tmp_path / f"{number}.nc" for number in range(2)]
+    for number, file in enumerate(files):
+        xr.Dataset({"v": ("t", [1.0])}, {"t": [number]}).to_netcdf(file, group=group)
+    path = tmp_path / "all.nczarr"
+    aggregate(files, path, cfa_version=version)
+    assert without(validate(path)) == []
+    (path / "more").mkdir()
+    (path / "more" / ".zarray").write_bytes(NCZARR["x/.zarray"])
+    assert [(found.code, found.path) for found in without(validate(path))] == [("unlisted", "more")]
+
+
 def test_fragment_that_must_not_be_opened(master: Path) -> None:
     (master.parent / "in").mkdir()
     other = master.parent / "in" / "all.nca"
