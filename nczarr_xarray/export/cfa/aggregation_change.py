@@ -92,7 +92,7 @@ class Change:
         self._check_options()
         self.root: Group = existing.root
         self.aggregations = existing.aggregations()
-        if existing.kind == "netCDF3":
+        if "netCDF3" in (existing.kind, request.fragment_format):
             dataset = _narrowed(dataset, self.root)
         self.update = Update(existing, "/", dataset)
         self.members = {member.variable.name: member for member in existing.members()}

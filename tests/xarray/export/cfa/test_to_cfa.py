@@ -594,6 +594,23 @@ def test_append_to_a_classic_master(tmp_path: Path) -> None:
     assert {path.read_bytes()[:4] for path in (tmp_path / "m").iterdir()} == {b"CDF\x01"}
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_changes_of_classic_fragments_of_another_master(version: Any, tmp_path: Path) -> None:
+    """As when they were written, integers get the types that classic netCDF has."""
+    target = tmp_path / "m.nca"
+    options: Any = {"fragment_format": "netCDF3", "max_object_size": 50}
+    dataset = xr.Dataset({"v": (("t", "x"), np.arange(40).reshape(8, 5))}, {"t": np.arange(8)})
+    dataset.isel(t=slice(0, 5)).nczarr.to_cfa(target, cfa_version=version, **options)
+    dataset.isel(t=slice(5, 8)).nczarr.to_cfa(target, append_dim="t", **options)
+    xr.testing.assert_equal(read(target), dataset)
+    (dataset + 1).isel(t=slice(3, 7)).nczarr.to_cfa(target, region="auto", **options)
+    dataset["v"][3:7] += 1
+    xr.testing.assert_equal(read(target), dataset)
+    assert {path.read_bytes()[:4] for path in (tmp_path / "m").iterdir()} == {b"CDF\x01"}
+    with pytest.raises(FormatError, match="int32 cannot hold"):
+        (dataset + 10**10).nczarr.to_cfa(target, region="auto", **options)
+
+
 @pytest.mark.parametrize(
     ("lazy", "version", "kind"), each_once([False, True], VERSIONS, ["NCZarr", "netCDF4"])
 )
