@@ -120,7 +120,7 @@ class Array:
 
         @property
         def chunk_shape(self) -> tuple[int, ...]:
-            """Lengths per dimension. Chunks are stored full size, also at the edges."""
+            """Lengths per dimension, not 0. Chunks are stored full size, also at the edges."""
 
     @property
     def fill(self) -> Any:
@@ -222,7 +222,7 @@ class LibraryArray(Array):
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
-        return self.shape
+        return tuple(max(1, length) for length in self.shape)
 
     @property
     def is_chunked(self) -> bool:
@@ -357,16 +357,18 @@ class FileStrides(Array):
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:
-        return self.shape
+        return tuple(max(1, length) for length in self.shape)
 
     @property
     def is_chunked(self) -> bool:
         return False
 
     async def locate(self, ids: np.ndarray) -> ChunkTable:
-        size = self.dtype.itemsize if 0 not in self.shape else 0
+        if 0 in self.shape:  # the first element would lie where the file has ended
+            return ChunkTable(np.array([-1]), np.zeros(1, np.int64), np.zeros(1, np.uint32))
+        size = self.dtype.itemsize
         for length, stride in zip(self.shape, self.strides, strict=True):
-            size += max(0, length - 1) * stride
+            size += (length - 1) * stride
         start = np.array([-1 if self.start is None else self.start])
         inline = None if self.inline is None else np.array([self.inline], dtype=object)
         return ChunkTable(start, np.array([size]), np.zeros(1, np.uint32), inline)

@@ -455,9 +455,7 @@ def test_an_aggregation_of_aggregations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("group", ["g", "g/h"])
-def test_an_aggregation_of_aggregations_in_groups(
-    tmp_path: Path, version: str, group: str
-) -> None:
+def test_an_aggregation_of_aggregations_in_groups(tmp_path: Path, version: str, group: str) -> None:
     for n in range(2):
         part = xr.Dataset({"v": ("time", [n * 2.0, n * 2.0 + 1])}, {"time": [n * 2, n * 2 + 1]})
         part.to_netcdf(tmp_path / f"{n}.nc", group=group)

@@ -371,3 +371,26 @@ def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     captured = capsys.readouterr()
     assert captured.err.startswith("nczarr: warning: ")
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", ["NETCDF3_CLASSIC", "NETCDF3_64BIT_DATA", "HDF5"])
+@pytest.mark.parametrize(
+    "command", [["info"], ["dump"], ["validate", "--data"], ["doctor"], ["doctor", "--json"]]
+)
+def test_variables_without_elements(
+    tmp_path: Path, form: str, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a file whose records are still to come."""
+    path = tmp_path / "none.nc"
+    if form == "HDF5":
+        with h5py.File(path, "w") as h5:
+            h5.create_dataset("v", (3, 0), "f4")
+            h5.create_dataset("w", (0,), h5py.string_dtype())
+    else:
+        with netCDF4.Dataset(path, "w", format=form) as file:
+            file.createDimension("t", None)
+            file.createDimension("x", 3)
+            file.createVariable("v", "f4", ("t", "x"))
+            file.createVariable("w", "i2", ("t",))
+    assert main([*command, str(path)]) == 0
+    assert capsys.readouterr().err == ""
