@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nczarr_fsspec.changes.moment import same_documents
-from nczarr_fsspec.errors import DatasetNotFoundError, ExportError, FormatError, StoreError
+from nczarr_fsspec.errors import (
+    DatasetExistsError,
+    DatasetNotFoundError,
+    ExportError,
+    FormatError,
+    StoreError,
+)
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.dataset.open import open_keys
@@ -96,7 +102,7 @@ def upgrade(
     """
     if compat not in COMPAT:
         raise ExportError("compat", f"is {compat!r}; it is one of {', '.join(COMPAT)}")
-    place = WriteTarget(find_destination(target, storage_options))
+    place = _place(target, storage_options)
     profile = Profile(COMPAT[compat])
     planned = _plan(place, profile)
     if dry_run or not planned.is_needed:
@@ -108,6 +114,15 @@ def upgrade(
     with Progress("upgrade", shown=False) as progress:
         task.run(progress)
     return planned
+
+
+def _place(target: Any, storage_options: Mapping[str, Any] | None) -> WriteTarget:
+    """Find out where the dataset is."""
+    try:
+        return WriteTarget(find_destination(target, storage_options))
+    except DatasetExistsError as error:  # which says where to write instead
+        reason = "is a file, and NCZarr is a directory or an archive: there is nothing to upgrade"
+        raise FormatError(error.object, reason) from None
 
 
 def _plan(place: WriteTarget, profile: Profile) -> Upgrade:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from nczarr_fsspec.errors import FormatError
 from nczarr_xarray import ExportError, open_hierarchy, to_nczarr, upgrade, validate
 from nczarr_xarray.cli.cdl import write_cdl
 from nczarr_xarray.cli.main import main
@@ -181,6 +182,9 @@ def test_other_formats_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         upgrade(tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
+    (tmp_path / "refs.json").write_text("{}")
+    with pytest.raises(FormatError, match=r"is a file, .*nothing to upgrade"):
+        upgrade(tmp_path / "refs.json")
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
