@@ -19,6 +19,7 @@ from nczarr_fsspec.errors import (
     URLError,
     caller_level,
 )
+from nczarr_fsspec.places import place_of
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing
 from nczarr_xarray.aggregation.combine import Aggregated, Combiner
@@ -218,6 +219,8 @@ def convert_references(
 
     def renamed(address: str) -> str:
         where = policy.resolve(address) if address else address
+        if where:
+            _check_not_master([where], place)
         return where and address_of(place, where, dialect, relative=relative)
 
     if are_references(output):
@@ -239,17 +242,28 @@ def _write(place: MasterPlace, draft: Callable[[], Draft], *, replaces: bool) ->
 
 def _check_files(files: Sequence[str], place: MasterPlace) -> None:
     """Raise if the master is among its files; warn of files that its readers will not open."""
-    master = place.file.folder + place.file.name
-    if master in files:
-        raise ExportError(place.url, "is the master itself, and cannot be one of its files")
+    _check_not_master(files, place)
     here = next((file for file in files if not is_url(file)), None)
-    if here is not None and is_url(master):
+    if here is not None and is_url(place.file.folder):
         warnings.warn(
             f"{place.url} is to name {here}, a local file: what is opened from afar may name local "
             "files only if its reader says allow=[folder]",
             NCZarrWarning,
             stacklevel=caller_level(),
         )
+
+
+def _check_not_master(files: Iterable[str], place: MasterPlace) -> None:
+    """Raise if a file is where the master is to be written: its data would be lost."""
+    master = _spelled_once(place.file.folder + place.file.name)
+    if any(_spelled_once(file) == master for file in files):
+        raise ExportError(place.url, "is the master itself, and cannot be one of its files")
+
+
+def _spelled_once(target: str) -> str:
+    """Return a target so that the same local file is called the same: links are followed."""
+    is_local = not is_url(target) or target.startswith("file:")
+    return os.path.realpath(place_of(target).text) if is_local else target
 
 
 def _place(

@@ -27,7 +27,7 @@ from nczarr_fsspec.errors import (
 )
 from nczarr_xarray import to_cfa
 from nczarr_xarray.aggregation import api
-from nczarr_xarray.aggregation.api import aggregate
+from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.reading import read_files
 from nczarr_xarray.dataset.units import conversion
 from nczarr_xarray.export.cfa.master_place import MasterPlace
@@ -482,6 +482,26 @@ def test_a_master_is_none_of_its_files(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"all.nc: is the master itself"):
         aggregate([*files, tmp_path / "all.nc"], tmp_path / "all.nc", overwrite=True)
     check_field(tmp_path / "all.nc", 6)
+
+
+@pytest.mark.parametrize("name", ["0.nc", "0.nczarr"])
+def test_a_file_that_is_called_otherwise_is_not_replaced_by_its_master(
+    tmp_path: Path, name: str
+) -> None:
+    wanted = xr.Dataset({"v": ("t", [1.0, 2.0])}, {"t": [0, 1]})
+    first, second = tmp_path / name, tmp_path / "1.nc"
+    wanted.nczarr.to_nczarr(first) if name == "0.nczarr" else wanted.to_netcdf(first)
+    wanted.assign_coords(t=[2, 3]).to_netcdf(second)
+    (tmp_path / f"link.{name}").symlink_to(name)
+    (tmp_path / "folder").symlink_to(".")
+    for file in (tmp_path / f"link.{name}", tmp_path / "folder" / name, first.as_uri()):
+        with pytest.raises(ExportError, match="is the master itself"):
+            aggregate([file, second], first, overwrite=True)
+    aggregate([first, second], tmp_path / "m.nca")
+    with pytest.raises(ExportError, match="is the master itself"):
+        convert_references(tmp_path / "m.nca", first, overwrite=True)
+    with xr.open_dataset(first, engine="nczarr") as found:
+        xr.testing.assert_equal(found, wanted)
 
 
 def test_a_master_elsewhere(tmp_path: Path) -> None:
