@@ -9,7 +9,7 @@ import re
 from nczarr_fsspec.printable import printable
 from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_arguments, opening
+from nczarr_xarray.cli.target import add_arguments, opening, refuse_itself
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 
@@ -50,6 +50,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the report; return 1 if it has errors."""
     from nczarr_xarray.tools.doctor.api import doctor
 
+    if args.html:
+        refuse_itself(args.html, args.target)
     report = doctor(
         args.target,
         variable=args.var,

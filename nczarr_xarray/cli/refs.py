@@ -11,7 +11,7 @@ from pathlib import Path
 from nczarr_fsspec.changes.create import replacing
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_arguments
+from nczarr_xarray.cli.target import add_arguments, refuse_itself
 from nczarr_xarray.cli.text import report
 
 
@@ -37,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     if name.endswith(".icechunk"):
         reason = "is a repository of Icechunk by its name, which `nczarr aggregate -o` writes"
         raise UsageError(str(args.file), reason)
+    if args.file is not None:
+        refuse_itself(args.file, args.target)
     found = find_references(args.target, args.options or None)
     text = json.dumps(found.references, ensure_ascii=False, separators=(",", ":"))
     if args.file is None:

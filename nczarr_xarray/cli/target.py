@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
+from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.preload import preload
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened
+
+
+def refuse_itself(output: str | os.PathLike[str], target: str) -> None:
+    """Raise if what is written would replace the dataset that it tells of."""
+    if os.path.exists(output) and os.path.exists(target) and os.path.samefile(output, target):
+        raise UsageError(os.fspath(output), "is the dataset itself: choose another name")
 
 
 class ByName(argparse.Action):

@@ -394,3 +394,16 @@ def test_variables_without_elements(
             file.createVariable("w", "i2", ("t",))
     assert main([*command, str(path)]) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", [["refs", "{}", "{}"], ["doctor", "--html", "{}", "{}"]])
+def test_a_dataset_is_not_replaced_by_what_is_told_of_it(
+    tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.nc"
+    with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
+        file.createVariable("v", "i4", ())[...] = 7
+    data = path.read_bytes()
+    assert main([word.format(path) for word in command]) == 2
+    assert "is the dataset itself" in capsys.readouterr().err
+    assert path.read_bytes() == data
