@@ -1,7 +1,7 @@
 """Reads of a chunk grid: which chunks, where they are, and what becomes of their bytes.
 
-Chunks of a selection come in *windows*, which are located together; those of a window in segments,
-rows of chunks that are decoded and scattered together if they are small.
+Chunks of a selection come in windows (`nczarr_xarray.chunks.windows`). Those of a window come in
+segments, rows of chunks that are decoded and scattered together if they are small.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import mul
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,34 +34,13 @@ from nczarr_xarray.chunks.result import allocate, fill_element
 from nczarr_xarray.chunks.scatter import Scatter
 from nczarr_xarray.chunks.sources import LocalSource, Stored
 from nczarr_xarray.chunks.threads import items_at_a_time
+from nczarr_xarray.chunks.windows import LOCAL_WINDOW, WINDOW, GridNumbers, Window
 from nczarr_xarray.model import Array, ChunkTable, grid_of
 
-#: Chunks that are looked up, fetched and decoded together: bounds what a huge read remembers.
-WINDOW = 1 << 16
-#: The same where looking up costs no round trip.
-LOCAL_WINDOW = 1 << 13
 #: Reads of fewer decoded bytes are mostly done by one thread.
 SHARED_BYTES = 1 << 21
 #: The number of the only chunk of an array.
 _FIRST = np.zeros(1, dtype=np.int64)
-
-
-class Window(NamedTuple):
-    """Chunks of a selection that are located together.
-
-    Attributes
-    ----------
-    segments
-        They are rows of these, one after the other.
-    first
-        The row that each segment begins with, and the end of the last one.
-    ids
-        Numbers of the chunks in the grid, row by row.
-    """
-
-    segments: list[Segment]
-    first: list[int]
-    ids: np.ndarray
 
 
 class Grid:
@@ -70,7 +48,7 @@ class Grid:
 
     def __init__(self, array: Array) -> None:
         self.array = array
-        self.shape = grid_of(array.shape, array.chunk_shape)
+        self.numbers = GridNumbers(grid_of(array.shape, array.chunk_shape))
         #: by mask: what undoes the codecs of chunks that were stored without some
         self._decoders: dict[int, tuple[Decoder, Scatter]] = {}
         self.decoder, self.scatter = self.decoder_of(0)
@@ -80,15 +58,10 @@ class Grid:
         self.needs_libhdf5 = self.decoder.needs_libhdf5
         self.known = CACHE.of(self)
         self.parts_read = PartsRead(self.nbytes)
-        #: from a chunk to the next along each dimension
-        self.steps = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
-        #: (more chunks than numpy's integers count are told apart by Python's)
-        self.dtype = np.dtype(np.int64 if math.prod(self.shape) < 1 << 63 else object)
-        self._steps = np.array(self.steps, self.dtype)
         #: all of an array that is one chunk, and most of it
         self._whole: ChunkTask | None = None
         large = 0 < math.prod(array.chunk_shape) * SHARE <= math.prod(array.shape)
-        if large and set(self.shape) <= {1}:
+        if large and set(self.numbers.shape) <= {1}:
             everything = tuple(map(slice, array.shape))
             self._whole = ChunkTask((0,) * len(array.shape), everything, everything)
 
@@ -160,45 +133,10 @@ class Grid:
 
     def windows(self, plan: Plan, *, local: bool) -> Iterator[tuple[np.ndarray, Window]]:
         """Yield windows of the chunks of a selection, and before each what has to be located."""
-        if plan.count == 1:  # there is nothing to sort
-            segments = list(plan.segments(1))
-            number = sum(map(mul, segments[0].first.position, self.steps))
-            ids = np.array([number], self.dtype)
-            yield ids, Window(segments, [0, 1], ids)
-            return
-        if local:
-            most = items_at_a_time(plan.count, self.nbytes) if self.decoder.in_rows else 1
-        else:
-            most = WINDOW
-        segments, count = [], 0
-        for segment in plan.segments(most):
-            segments.append(segment)
-            count += len(segment.pieces)
-            if count >= (LOCAL_WINDOW if local else WINDOW):
-                yield self._window(segments)
-                segments, count = [], 0
-        if segments:
-            yield self._window(segments)
-
-    def _window(self, segments: list[Segment]) -> tuple[np.ndarray, Window]:
-        lengths = [len(segment.pieces) for segment in segments]
-        first = [0, *itertools.accumulate(lengths)]
-        steps = self._steps
-        positions = np.array([segment.first.position for segment in segments], self.dtype)
-        if first[-1] == len(segments):  # of one chunk each
-            ids = positions @ steps
-        else:
-            axes = np.array([segment.axis for segment in segments])
-            own = positions[np.arange(len(segments)), axes]
-            base = positions @ steps - own * steps[axes]
-            along = np.fromiter(
-                (piece.chunk for segment in segments for piece in segment.pieces),
-                self.dtype,
-                first[-1],
-            )
-            ids = np.repeat(base, lengths) + along * np.repeat(steps[axes], lengths)
-        window = Window(segments, first, ids)
-        return (ids if np.all(ids[1:] > ids[:-1]) else np.unique(ids)), window
+        if not local:
+            return self.numbers.windows(plan, WINDOW, WINDOW)
+        together = items_at_a_time(plan.count, self.nbytes) if self.decoder.in_rows else 1
+        return self.numbers.windows(plan, together, LOCAL_WINDOW)
 
     def located(self, wanted: np.ndarray, window: Window, table: ChunkTable) -> ChunkTable:
         """Return where the chunks of a window are, from where those are that were looked up."""
@@ -269,9 +207,7 @@ class Grid:
 
     def name(self, number: int) -> str:
         """Name a chunk, for messages."""
-        lengths = zip(self.steps, self.shape, strict=True)
-        position = tuple(int(number) // step % length for step, length in lengths)
-        return self.array.chunk_name(position)
+        return self.array.chunk_name(self.numbers.position(int(number)))
 
     def check_sizes(self, numbers: np.ndarray, sizes: np.ndarray) -> None:
         """Refuse chunks that are stated to be longer than codecs can make them."""
