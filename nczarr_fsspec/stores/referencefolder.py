@@ -80,6 +80,8 @@ class Rows:
             )
             table = file.read(columns=there).combine_chunks()
             found = {name: _one_array(table.column(name)) for name in there}
+            for column in found.values():
+                column.validate(full=True)  # a row may name a text that is not there
             return cls._of(found, table.num_rows, pa)
         except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
             if isinstance(error, StoreError):

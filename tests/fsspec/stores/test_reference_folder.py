@@ -164,6 +164,28 @@ def test_what_is_no_parquet_is_refused() -> None:
         Rows.parse(b"PAR1 and no more", "refs.0.parq")
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_damage_is_an_error_of_ours_or_seen_in_the_rows(compression: str) -> None:
+    """Of a file, each byte at a time: Arrow believes the numbers of texts that it reads."""
+    file = io.BytesIO()
+    columns = {"path": ["a.nc", "b.nc", "a.nc", None], "offset": [1] * 4, "size": [2] * 4}
+    columns["raw"] = [None, None, None, b"raw"]
+    parquet.write_table(pa.table(columns), file, compression=compression, store_schema=False)
+    whole = file.getvalue()
+    refused = 0
+    for at in range(4, len(whole)):
+        data = bytearray(whole)
+        for damaged in (data[at] ^ 0xFF, data[at] ^ 0x01):
+            data[at] = damaged
+            try:
+                found = Rows.parse(bytes(data), "refs.0.parq")
+                for number in range(5):
+                    found.find(number, "r")
+            except StoreError:
+                refused += 1
+    assert refused > len(whole)
+
+
 @pytest.fixture
 def five(tmp_path: Path) -> DirectoryStore:
     """An array of ten chunks, two in each file of references; the last file is not there."""
