@@ -255,15 +255,23 @@ def _check_files(files: Sequence[str], place: MasterPlace) -> None:
 
 def _check_not_master(files: Iterable[str], place: MasterPlace) -> None:
     """Raise if a file is where the master is to be written: its data would be lost."""
-    master = _spelled_once(place.file.folder + place.file.name)
-    if any(_spelled_once(file) == master for file in files):
+    master = place.file.folder + place.file.name
+    own = _identity(master)  # (a local file may have several names: links, URLs)
+    if any(file == master or (own and _identity(file) == own) for file in files):
         raise ExportError(place.url, "is the master itself, and cannot be one of its files")
 
 
-def _spelled_once(target: str) -> str:
-    """Return a target so that the same local file is called the same: links are followed."""
-    is_local = not is_url(target) or target.startswith("file:")
-    return os.path.realpath(place_of(target).text) if is_local else target
+def _identity(target: str) -> tuple[int, int] | None:
+    """Return what tells a local file from all others; None if there is none, or it is remote."""
+    if is_url(target):
+        if not target.startswith("file:"):
+            return None
+        target = place_of(target).text
+    try:
+        found = os.stat(target)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _place(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def refuse_itself(output: str | os.PathLike[str], target: str) -> None:
     """Raise if what is written would replace the dataset that it tells of."""
-    if os.path.exists(output) and os.path.exists(target) and os.path.samefile(output, target):
+    if os.path.realpath(output) == os.path.realpath(target):
         raise UsageError(os.fspath(output), "is the dataset itself: choose another name")
 
 

@@ -396,7 +396,15 @@ def test_variables_without_elements(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("command", [["refs", "{}", "{}"], ["doctor", "--html", "{}", "{}"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["refs", "{}", "{}"],
+        ["doctor", "--html", "{}", "{}"],
+        ["copy", "{}", "{}.nczarr", "--digests", "{}"],
+        ["copy", "{}", "{}.nczarr", "--digests", "{}.nczarr"],
+    ],
+)
 def test_a_dataset_is_not_replaced_by_what_is_told_of_it(
     tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -404,6 +412,7 @@ def test_a_dataset_is_not_replaced_by_what_is_told_of_it(
     with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
         file.createVariable("v", "i4", ())[...] = 7
     data = path.read_bytes()
-    assert main([word.format(path) for word in command]) == 2
+    assert main([word.replace("{}", str(path)) for word in command]) == 2
     assert "is the dataset itself" in capsys.readouterr().err
     assert path.read_bytes() == data
+    assert [one.name for one in tmp_path.iterdir()] == ["a.nc"]
