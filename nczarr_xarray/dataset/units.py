@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,8 @@ Convert = Callable[[np.ndarray], np.ndarray]
 
 #: Other names of calendars.
 _CALENDARS = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
+#: What comes before the date in units that are times since a date.
+_SINCE = re.compile(r"^.*?\ssince\s+", re.IGNORECASE | re.DOTALL)
 #: A date since which the calendars "standard" and "proleptic_gregorian" are the same.
 _MODERN = re.compile(r"\ssince\s+(?:1[6-9]|[2-9]\d)\d\d\b", re.IGNORECASE)
 
@@ -58,12 +61,36 @@ def conversion(
         return None
     if not one.is_convertible(other):
         raise ValueError(f"has the units {one!r}, which cannot be converted to {other!r}")
+    if kinds[0] not in (None, "standard"):
+        return _in_calendar(one, other)
 
     def convert(values: np.ndarray) -> np.ndarray:
         converted: np.ndarray = one.convert(values.astype(np.float64), other)
         return converted
 
     return convert
+
+
+def _in_calendar(one: Any, other: Any) -> Convert:
+    """Return what converts times of one calendar, which UDUNITS does not know.
+
+    cf-units makes a date of each time (cftime): that is slow, masks NaN, and fails for fill values,
+    which are in no year. But in one calendar, two such units differ by a factor and an offset.
+    """
+    try:
+        (offset,) = one.convert(np.zeros(1), other)
+        factor = _microseconds(one) / _microseconds(other)
+    except (OverflowError, TypeError, ValueError) as error:
+        reason = f"has the units {one!r}, which cannot be converted to {other!r}: {error}"
+        raise ValueError(reason) from None
+    return lambda values: values.astype(np.float64) * factor + offset
+
+
+def _microseconds(unit: Any) -> float:
+    """Return how long one of a unit of time is; a month has 30 days in the calendar 360_day."""
+    smallest = _SINCE.sub("microseconds since ", str(unit), count=1)
+    (length,) = unit.convert(np.ones(1), type(unit)(smallest, calendar=unit.calendar))
+    return float(length)
 
 
 def _calendar(units: str, calendar: str | None) -> str | None:
