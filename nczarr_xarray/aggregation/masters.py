@@ -20,7 +20,7 @@ from nczarr_xarray.export.cfa.master import (
     unpacked,
     without_enum,
 )
-from nczarr_xarray.formats.cfa.dialect import Dialect
+from nczarr_xarray.formats.cfa.dialect import WritableDialect
 from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
 
@@ -69,7 +69,7 @@ def read_master(target: str, options: OpenOptions, policy: AddressPolicy) -> Agg
         return aggregated_references(opened, keys, policy)
 
 
-def content(found: Aggregated, dialect: Dialect) -> Content:
+def content(found: Aggregated, dialect: WritableDialect) -> Content:
     """Return what a master holds of an aggregation.
 
     Raises

@@ -26,7 +26,7 @@ import numpy as np
 from yarl import URL
 
 from nczarr_fsspec.changes.journal import Incomplete, Journal
-from nczarr_fsspec.errors import ExportError, NCZarrError, UnsupportedError, URLError
+from nczarr_fsspec.errors import NCZarrError, UnsupportedError, URLError
 from nczarr_fsspec.keystore import ALL
 from nczarr_fsspec.owner import Owner, parse_json, writer_of
 from nczarr_fsspec.places import is_absolute, locate, place_of
@@ -47,7 +47,8 @@ from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.url import parse_url, redact
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.dataset.units import conversion
-from nczarr_xarray.formats.cfa.decode import DIALECTS, decode
+from nczarr_xarray.export.cfa.master import WRITABLE
+from nczarr_xarray.formats.cfa.decode import decode
 from nczarr_xarray.formats.cfa.decode import find as find_aggregations
 from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.hdf5.fallback import H5pyArray
@@ -395,11 +396,8 @@ def _aggregation_seeds() -> Iterator[bytes]:
         listed("a.nc", "/b/c.nc"), listed("tas", "tas"), listed("nc", "nc"),
     )  # fmt: skip
     lengths = (("time", 5), ("lat", 3))
-    for dialect in DIALECTS:
-        try:
-            encoded = dialect.encode("tas", lengths, fragments)
-        except ExportError:  # CFA-0.5 is read only
-            continue
+    for dialect in WRITABLE:
+        encoded = dialect.encode("tas", lengths, fragments)
         sizes = dict(lengths) | {k: n for term in encoded.terms for k, n in term.dimensions}
         variables: dict[str, Any] = {
             "tas": {"dimensions": [], "dtype": "f4", "attributes": dict(encoded.attributes)}

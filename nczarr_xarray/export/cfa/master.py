@@ -16,8 +16,10 @@ from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.cfa.content import Member, held, whole
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.storage import netcdf_type
-from nczarr_xarray.formats.cfa.decode import DIALECTS
-from nczarr_xarray.formats.cfa.dialect import Dialect, Encoded, Term
+from nczarr_xarray.formats.cfa.cf113 import Cf113
+from nczarr_xarray.formats.cfa.cfa04 import Cfa04
+from nczarr_xarray.formats.cfa.cfa062 import Cfa062
+from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import (
     NC_DTYPES,
@@ -34,9 +36,11 @@ _PACKED = (*_PACKING, "missing_value", "valid_min", "valid_max", "valid_range", 
 _CF = "CF-1.8"
 #: Says in a fragment how the aggregation unpacks it.
 _NOTE = "aggregation_packing"
+#: The dialects that are written; CFA-0.5 is only read.
+WRITABLE: tuple[WritableDialect, ...] = (Cfa04(), Cfa062(), Cf113())
 
 
-def dialect_called(version: str, url: str) -> Dialect:
+def dialect_called(version: str, url: str) -> WritableDialect:
     """Return the dialect that is written as a version of the convention.
 
     Raises
@@ -44,19 +48,21 @@ def dialect_called(version: str, url: str) -> Dialect:
     ExportError
         If there is none.
     """
-    for dialect in DIALECTS:
+    for dialect in WRITABLE:
         if dialect.name == version:
             return dialect
-    known = ", ".join(sorted(dialect.name for dialect in DIALECTS))
-    raise ExportError(url, f"cfa_version is {version!r}; it is one of {known}")
+    known = ", ".join(dialect.name for dialect in WRITABLE)
+    raise ExportError(url, f"cannot be written as CFA version {version!r}; write one of {known}")
 
 
-def keeps_packing(dialect: Dialect) -> bool:
+def keeps_packing(dialect: WritableDialect) -> bool:
     """Tell whether fragments are aggregated as they are packed (or else unpacked first)."""
-    return dialect.name.startswith(("0.4", "0.5"))
+    return dialect.name == "0.4"
 
 
-def address_of(place: MasterPlace, target: str, dialect: Dialect, *, relative: bool | None) -> str:
+def address_of(
+    place: MasterPlace, target: str, dialect: WritableDialect, *, relative: bool | None
+) -> str:
     """Return how a master names a file: by a URI, but with CFA-0.4.
 
     Parameters
@@ -93,7 +99,7 @@ def held_dimensions(
     return {d.path: replace(d, unlimited=d.unlimited and d.path in used) for d in dimensions}
 
 
-def as_fragments(variable: Variable, dialect: Dialect) -> Variable:
+def as_fragments(variable: Variable, dialect: WritableDialect) -> Variable:
     """Return a variable as its fragments have it.
 
     Where fragments are unpacked before they are aggregated, they hold packed numbers as such, and
@@ -151,7 +157,7 @@ def without_enum(variable: Variable) -> Variable:
     return replace(variable, attributes=as_flags(variable), enum=None)
 
 
-def aggregation(variable: Variable, fragments: Fragments, dialect: Dialect) -> list[Member]:
+def aggregation(variable: Variable, fragments: Fragments, dialect: WritableDialect) -> list[Member]:
     """Return what a master has of a variable: a scalar, and the variables of its table.
 
     Parameters
@@ -189,7 +195,9 @@ def _term(term: Term, owner: str) -> Member:
     return held(variable, values)
 
 
-def conventions(attributes: Mapping[str, Attribute], dialect: Dialect) -> dict[str, Attribute]:
+def conventions(
+    attributes: Mapping[str, Attribute], dialect: WritableDialect
+) -> dict[str, Attribute]:
     """Return the attributes of a dataset, with the conventions that a master follows."""
     present: Any = attributes["Conventions"].value if "Conventions" in attributes else ""
     words = present.replace(",", " ").split() if isinstance(present, str) else []

@@ -24,7 +24,7 @@ from nczarr_xarray.export.cfa.master import (
 from nczarr_xarray.export.cfa.master_place import OWNER, MasterPlace, Names
 from nczarr_xarray.export.cfa.parts import Divided, Divider, Parts
 from nczarr_xarray.export.dataset import Options
-from nczarr_xarray.formats.cfa.dialect import Dialect
+from nczarr_xarray.formats.cfa.dialect import WritableDialect
 from nczarr_xarray.model import Attribute, Fragments
 
 #: The version of the convention that is written if none is asked for.
@@ -80,7 +80,7 @@ def plan_new(
 
 
 def table_of(
-    place: MasterPlace, flow: Flow, dialect: Dialect, *, relative: bool | None
+    place: MasterPlace, flow: Flow, dialect: WritableDialect, *, relative: bool | None
 ) -> Fragments:
     """Return the table of the fragments that are written of a variable."""
     writer = flow.writer
@@ -97,7 +97,7 @@ def flow_of(
     names: Names,
     parts: Parts,
     members: list[Member],
-    dialect: Dialect,
+    dialect: WritableDialect,
     first: tuple[int, ...] | None = None,
     old: VariableReader | None = None,
 ) -> Flow:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.formats.cfa.dialect import Decoded, Encoded, Owner
+from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.formats.cfa.dialect import Decoded, Owner
 from nczarr_xarray.formats.cfa.matrix import grid_of
 from nczarr_xarray.formats.cfa.table import (
     array_of,
@@ -25,7 +25,7 @@ _ATTRIBUTES = frozenset({"cf_role", "cfa_dimensions", "cf_dimensions", "cfa_grou
 
 
 class Cfa05:
-    """Reads CFA-0.5."""
+    """Reads CFA-0.5. Its only other reader is S3netCDF4 2, which reads CFA-0.4 too."""
 
     name = "0.5"
     conventions = "CFA-0.5"
@@ -109,12 +109,6 @@ class Cfa05:
         )
         array = array_of(owner, dimensions, fragments, packing_of(owner.variable), grid.gaps)
         return Decoded(dimensions, array, _ATTRIBUTES, frozenset({_group(owner).path}))
-
-    def encode(
-        self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments
-    ) -> Encoded:
-        """Refuse: S3netCDF4 2 is the only reader, and it reads CFA-0.4 too."""
-        raise ExportError(name, "cannot be written as CFA-0.5; write 0.4, 0.6.2 or 1.13 instead")
 
 
 def _group(owner: Owner) -> Group:

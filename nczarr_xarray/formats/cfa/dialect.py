@@ -128,7 +128,7 @@ class Encoded:
 
 
 class Dialect(Protocol):
-    """Reads, and perhaps writes, one spelling of tables of fragments. Does no I/O.
+    """Reads one spelling of tables of fragments. Does no I/O.
 
     Attributes
     ----------
@@ -167,6 +167,10 @@ class Dialect(Protocol):
         FormatError
             Naming the variable, the fragment, and what is wrong with it.
         """
+
+
+class WritableDialect(Dialect, Protocol):
+    """Writes the tables that it reads, too."""
 
     def encode(
         self, name: str, dimensions: tuple[tuple[str, int], ...], fragments: Fragments

@@ -648,7 +648,7 @@ def test_the_old_master_stays_if_anything_fails(
         ({"targets": [None]}, "has no address; name paths and URLs"),
         ({"targets": ["https://a:b@h/x.nc"]}, "holds secrets"),
         ({"gaps": "no"}, "gaps: is 'allow' or 'raise'"),
-        ({"cfa_version": "0.5"}, "cannot be written as CFA-0.5"),
+        ({"cfa_version": "0.5"}, "cannot be written as CFA version '0.5'"),
         ({"format": "CFA5"}, "format is 'CFA5'"),
     ],
 )

@@ -375,8 +375,7 @@ def test_in_memory(tmp_path: Path) -> None:
         ({"format": "CFA5"}, "format is 'CFA5'; it is one of CFA3, CFA4"),
         ({"format": "CFA3", "cfa_version": "1.13"}, "CFA3 is written as cfa_version='0.4' only"),
         ({"format": "CFA3", "fragment_format": "netCDF4"}, "CFA3 has no netCDF-4 fragments"),
-        ({"cfa_version": "0.5"}, "cannot be written as CFA-0.5"),
-        ({"cfa_version": "9"}, "cfa_version is '9'; it is one of 0.4, 0.5, 0.6.2, 1.13"),
+        ({"cfa_version": "0.5"}, "as CFA version '0.5'; write one of 0.4, 0.6.2, 1.13"),
         ({"fragment_format": "PP"}, "fragment_format is 'PP'"),
         ({"naming": "mine"}, "naming is 'mine'"),
         ({"mode": "a"}, "mode is 'a'; here it is one of w-, w"),
@@ -394,6 +393,13 @@ def test_in_memory(tmp_path: Path) -> None:
 def test_refused(options: Any, match: str, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=match):
         sample().nczarr.to_cfa(tmp_path / "m.nca", max_object_size=300, **options)
+    assert names(tmp_path) == []
+
+
+def test_a_version_that_is_not_written_is_refused_where_nothing_is_divided(tmp_path: Path) -> None:
+    version: Any = "0.5"
+    with pytest.raises(ExportError, match=r"as CFA version '0\.5'"):
+        sample().nczarr.to_cfa(tmp_path / "m.nca", cfa_version=version)
     assert names(tmp_path) == []
 
 

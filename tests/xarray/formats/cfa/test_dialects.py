@@ -20,7 +20,6 @@ from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.dataset.open import open_hierarchy
 from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
-from nczarr_xarray.formats.cfa.cfa05 import Cfa05
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.formats.cfa.decode import decode, find
 from nczarr_xarray.formats.cfa.dialect import Encoded, Term
@@ -341,10 +340,6 @@ class TestCfa05:
         hierarchy.root.groups.clear()
         with pytest.raises(FormatError, match="'cfa_tas' in cfa_group"):
             read(hierarchy, values)
-
-    def test_is_not_written(self) -> None:
-        with pytest.raises(ExportError, match=r"write 0\.4, 0\.6\.2 or 1\.13"):
-            Cfa05().encode("tas", TIMES, two("a", "b"))
 
 
 def two(first: Any, second: Any) -> Fragments:
