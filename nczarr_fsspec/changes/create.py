@@ -376,11 +376,22 @@ def _keep_out(path: str, ours: str) -> None:
             )
 
 
-def remove_leftovers(path: str, *, alive: bool = False) -> None:
-    """Remove what dead writers of `path` left beside it; if `alive`, what any writer left."""
-    for partial, owner in leftovers(path):
-        if alive or owner.has_left(os.path.basename(partial)):
-            remove_partial(partial)
+def remove_leftovers(path: str, *, alive: bool = False) -> bool:
+    """Remove what dead writers of `path` left beside it; tell whether there was anything.
+
+    Parameters
+    ----------
+    alive
+        Whether to remove what any writer left.
+    """
+    found = [
+        partial
+        for partial, owner in leftovers(path)
+        if alive or owner.has_left(os.path.basename(partial))
+    ]
+    for partial in found:
+        remove_partial(partial)
+    return bool(found)
 
 
 def remove_partial(partial: str) -> None:

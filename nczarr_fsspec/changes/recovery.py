@@ -219,8 +219,10 @@ def end_template(store: WritableStore) -> None:
         store.delete([INCOMPLETE])
 
 
-def recover(store: WritableStore) -> None:
-    """Finish or remove what any writer left; call it only while no writer is running.
+def recover(store: WritableStore) -> bool:
+    """Finish or remove what any writer left; tell whether there was anything.
+
+    Call it only while no writer is running.
 
     Raises
     ------
@@ -231,8 +233,9 @@ def recover(store: WritableStore) -> None:
     if journal is not None:
         with at_work(store, journal):
             carry_out(store, journal)
-    keys = store.keys_below(PRIVATE)
+    left = [key for key in store.keys_below(PRIVATE) if key not in (INCOMPLETE, JOURNAL, HELD)]
     # the locks first: a writer that runs in spite of this sees that it must give up
-    store.delete([key for key in keys if key.startswith(f"{WRITERS}/")])
-    store.delete([key for key in keys if key not in (INCOMPLETE, JOURNAL, HELD)])
+    store.delete([key for key in left if key.startswith(f"{WRITERS}/")])
+    store.delete(left)
     end_template(store)
+    return journal is not None or bool(left)

@@ -9,13 +9,16 @@ from typing import Any
 from nczarr_fsspec.changes.create import remove_leftovers
 from nczarr_fsspec.changes.recovery import recover as recover_store
 from nczarr_fsspec.errors import URLError
+from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.target_names import says_file
+from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.dataset.destinations import find_destination
 from nczarr_xarray.export.cfa.claim import clear_claim
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.write_target import WriteTarget
 
 
-def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> None:
+def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> bool:
     """Finish or remove what dead writers of a dataset have left behind.
 
     A change that had become valid is carried out; all other staged objects are
@@ -26,26 +29,58 @@ def recover(target: Any, storage_options: Mapping[str, Any] | None = None) -> No
     Parameters
     ----------
     target, storage_options
-        As for `to_nczarr`.
+        As for `to_nczarr` or `to_cfa`.
+
+    Returns
+    -------
+    bool
+        Whether anything had been left behind.
 
     Raises
     ------
     StoreError
         If the store cannot be changed.
     """
-    if _recover_aggregation(target, storage_options):
-        return
+    place = _master_place(target, storage_options)
+    claimed = place is not None and clear_claim(place)
+    if place is not None and not place.is_tree and (claimed or _names_a_file(place)):
+        return _recover_file(place) or claimed
     write_target = WriteTarget(find_destination(target, storage_options))
-    if write_target.destination.path is not None:
-        remove_leftovers(os.path.realpath(write_target.destination.path), alive=True)
-    if write_target.store is not None:
-        recover_store(write_target.store)
+    path, store = write_target.destination.path, write_target.store
+    found = [
+        claimed,
+        path is not None and remove_leftovers(os.path.realpath(path), alive=True),
+        store is not None and recover_store(store),
+        store is not None and _remove_temporaries(store),
+    ]
+    return any(found)
 
 
-def _recover_aggregation(target: Any, storage_options: Mapping[str, Any] | None) -> bool:
-    """Remove what a writer of an aggregation left; tell whether that is all there can be."""
+def _master_place(target: Any, storage_options: Mapping[str, Any] | None) -> MasterPlace | None:
     try:
-        place = MasterPlace.find(target, storage_options)
+        return MasterPlace.find(target, storage_options)
     except URLError:  # nothing that can have fragments beside it
+        return None
+
+
+def _names_a_file(place: MasterPlace) -> bool:
+    is_folder = os.path.isdir(place.file.folder + place.file.name)  # a tree may have any name
+    return says_file(place.file.name, place.file.mode) and not is_folder
+
+
+def _recover_file(place: MasterPlace) -> bool:
+    """Remove what any writer of a file of this machine left beside it."""
+    store = place.store
+    if not isinstance(store, DirectoryWriter):
         return False
-    return clear_claim(place) and not place.is_tree
+    path = os.path.join(store.path, place.file.name)
+    return remove_leftovers(os.path.realpath(path), alive=True)
+
+
+def _remove_temporaries(store: WritableStore) -> bool:
+    """Remove the files of a directory that are not complete."""
+    if not isinstance(store, DirectoryWriter):
+        return False
+    found = [key for key, _ in store.temporaries()]
+    store.delete(found)
+    return bool(found)

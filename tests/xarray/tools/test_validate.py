@@ -25,7 +25,14 @@ from nczarr_fsspec.changes.create import partial_path
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, STAGED, WRITERS, Incomplete, Journal
 from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.owner import AT_WORK, Owner
-from nczarr_xarray import DatasetNotFoundError, NCZarrError, aggregate, to_nczarr, validate
+from nczarr_xarray import (
+    DatasetNotFoundError,
+    NCZarrError,
+    aggregate,
+    recover,
+    to_nczarr,
+    validate,
+)
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.model import FileChunks
@@ -304,6 +311,10 @@ def test_temporary_files(folder: Path) -> None:
     repair(folder, found.values())
     assert [file.exists() for file in (dead, alive, away)] == [False, True, True]
     assert without(validate(folder)) == []
+    assert recover(folder)
+    assert not alive.exists()
+    assert not away.exists()
+    assert not recover(folder)
 
 
 def test_chunk_that_leads_out(folder: Path) -> None:
