@@ -35,10 +35,13 @@ class _Master(argparse.Action):
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr aggregate``."""
     parser = new(
+        examples=[
+            "nczarr aggregate tas_19*.nc -o tas.nca",
+            "nczarr aggregate tas_2003.nc -o tas.nca --append",
+        ],
         description="Write a master that holds the coordinates of all files, and says which of "
         "them has which part of the data. Only metadata and coordinates are read; the order of "
         "the files follows from the coordinates.",
-        epilog="example: nczarr aggregate tas_19*.nc -o tas.nca",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="a path or URL")
     parser.add_argument(

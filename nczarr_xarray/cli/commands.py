@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
-#: Makes the parser of one command; takes what `argparse.ArgumentParser` takes.
+#: Makes the parser of one command; takes ``examples``, and what `argparse.ArgumentParser` takes.
 NewParser: TypeAlias = Callable[..., argparse.ArgumentParser]
 
 #: What each command does, in one line. The module of a command has its name, and ``add_parser``.
@@ -24,10 +24,18 @@ COMMANDS = {
     "references",
     "validate": "check a dataset: metadata, chunks, leftovers of writers, foreign objects",
     "trace": "record the requests of a command or script, to see why it is slow",
+    "recover": "remove what a writer left that died on another machine",
     "upgrade": "write the metadata of a dataset anew, for another release of netCDF-C",
     "completion": "print a script by which bash, zsh or fish completes the command line",
     "demo": "open a small climate dataset, compute a mean, export it, draw two pictures",
 }
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Leaves the lines of examples as they are, and fills all other text."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith("examples:") else super()._fill_text(text, width, indent)
 
 
 def add_commands(parser: argparse.ArgumentParser, command: str | None) -> None:
@@ -36,11 +44,20 @@ def add_commands(parser: argparse.ArgumentParser, command: str | None) -> None:
     for name, what in COMMANDS.items():
         new = partial(subparsers.add_parser, name, help=what)
         if name == command:
-            command_module(name).add_parser(new)
+            add_command(name, new)
         else:
             new()
 
 
-def command_module(name: str) -> Any:
-    """Import the module of a command."""
-    return import_module(f"nczarr_xarray.cli.{name.replace('-', '_')}")
+def add_command(name: str, make: Callable[..., argparse.ArgumentParser]) -> None:
+    """Import the module of a command, and let `make` make its parser."""
+
+    def new(*, examples: Sequence[str], **options: Any) -> argparse.ArgumentParser:
+        epilog = "\n  ".join(("examples:", *examples))
+        parser = make(epilog=epilog, formatter_class=_Formatter, **options)
+        parser.add_argument(
+            "--debug", action="store_true", help="print the Python traceback of an error, too"
+        )
+        return parser
+
+    import_module(f"nczarr_xarray.cli.{name.replace('-', '_')}").add_parser(new)

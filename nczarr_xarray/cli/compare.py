@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr compare``."""
     parser = new(
+        examples=[
+            "nczarr compare run.nc s3://bucket/run.nczarr --var tas --sample 20",
+            "nczarr compare run.nc --digests run.json",
+        ],
         description="Compare structure, attributes with their types, and values to the last bit. "
         "Formats, chunks, codecs, byte order and the order of variables are no differences. The "
         "exit status is 0 if the datasets are equal, 1 if they differ, 2 if that is not known.",
-        epilog="example: nczarr compare run.nc s3://bucket/run.nczarr --var tas --sample 20",
     )
     parser.add_argument("a", metavar="A", help="a path or URL")
     parser.add_argument("b", metavar="B", nargs="?", help="a path or URL")
@@ -67,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         comparison = _compared(args)
     except (NCZarrError, ImportError) as error:
-        report(error)
+        report(error, debug=args.debug)
         return 2
     show(comparison, as_json=args.json)
     return comparison.status

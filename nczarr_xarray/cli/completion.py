@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nczarr_xarray.cli.commands import COMMANDS, NewParser, command_module
+from nczarr_xarray.cli.commands import COMMANDS, NewParser, add_command
 
 #: Where each shell looks for the script.
 _PLACES = {
@@ -21,6 +21,7 @@ def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr completion``."""
     places = "; ".join(f"{shell}: {place}" for shell, place in _PLACES.items())
     parser = new(
+        examples=["nczarr completion bash > ~/.local/share/bash-completion/completions/nczarr"],
         description="Print a script by which a shell completes commands, options and their values. "
         f"Write it to where the shell looks for it ({places}), or read it in a running shell: "
         'eval "$(nczarr completion bash)".',
@@ -53,11 +54,11 @@ def _arguments(command: str) -> list[argparse.Action]:
     """Return the arguments of a command."""
     made: list[_Parser] = []
 
-    def new(**options: Any) -> _Parser:
+    def make(**options: Any) -> _Parser:
         made.append(_Parser(**options))
         return made[0]
 
-    command_module(command).add_parser(new)
+    add_command(command, make)
     return made[0].arguments()
 
 

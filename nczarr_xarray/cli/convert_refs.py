@@ -14,11 +14,14 @@ from nczarr_xarray.cli.text import in_terms_of_options
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr convert-refs``."""
     parser = new(
+        examples=[
+            "nczarr convert-refs old.nca new.nca --cfa-version 1.13",
+            "nczarr convert-refs old.nca new.json",
+        ],
         description="Write the table of fragments of a master in another version of the CFA "
         "conventions, as kerchunk references (.json, .parq) or virtual references of Icechunk "
         "(.icechunk); or write kerchunk references as a master. "
         "No data are read but coordinates.",
-        epilog="example: nczarr convert-refs old.nca new.nca --cfa-version 1.13",
     )
     parser.add_argument("source", metavar="MASTER", help="a path or URL, also of references")
     parser.add_argument("target", metavar="OUTPUT", help="a path or URL")

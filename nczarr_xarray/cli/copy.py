@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr copy``."""
     parser = new(
+        examples=[
+            "nczarr copy run.nc run.nczarr",
+            "nczarr copy run.nczarr last.nc --var tas --slice time=-12:",
+            "nczarr copy run.nc run.zip --compress zstd:9 --chunks time=100 --verify",
+        ],
         description="Copy a dataset. NCZarr, Zarr, classic and HDF5 files are read by this "
         "package and copied exactly; other files that xarray can open are copied to NCZarr and "
         "Zarr 2 as xarray reads them. --format says what is written; without it a destination that "

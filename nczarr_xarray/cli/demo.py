@@ -25,6 +25,9 @@ BASE_PERIOD = ("1981", "2010")
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr demo``."""
     parser = new(
+        examples=[
+            "nczarr demo --output pictures",
+        ],
         description="Open the NCZarr dataset that ships with this package, print it, compute a "
         "mean with dask, write it to year.nczarr, and draw map.png and series.png.",
     )

@@ -17,6 +17,10 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr doctor``."""
     parser = new(
+        examples=[
+            "nczarr doctor run.nc",
+            "nczarr doctor --measure --html report.html https://data.example/run.nc",
+        ],
         description="Examine the layout of a dataset by its metadata, and predict requests, bytes "
         "and seconds of typical reads over a network, for this layout and for others.",
     )

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr dump``."""
     parser = new(
+        examples=[
+            "nczarr dump -h run.nczarr",
+            "nczarr dump -v tas,/g1/pr run.nc",
+        ],
         add_help=False,  # -h is the header, as in ncdump
         description="Print a dataset as CDL, the text that ncdump prints of a netCDF-4 file.",
     )

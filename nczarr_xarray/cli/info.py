@@ -34,6 +34,11 @@ _STORES = {
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr info``."""
     parser = new(
+        examples=[
+            "nczarr info run.nc",
+            "nczarr info s3://bucket/run.nczarr -o anon=true",
+            "nczarr info run.nca --check",
+        ],
         description="Say what a dataset is: its format and who wrote it, its groups, dimensions "
         "and variables with their chunks, codecs and sizes. No data are read.",
     )

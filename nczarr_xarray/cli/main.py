@@ -93,37 +93,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         ends the process with this status.
     """
     _keep_standard_streams()
+    args = argparse.Namespace(debug=False)  # until the arguments are parsed
     try:
         with reported_warnings() as warned:
-            status = _run(sys.argv[1:] if argv is None else argv)
+            status = _run(sys.argv[1:] if argv is None else argv, args)
         lost = any(isinstance(warning, LossWarning) for warning in warned)
     except UsageError as error:
-        report(error)
+        report(error, debug=args.debug)
         return 2
     except BrokenPipeError:  # the reader of a pipe has closed it
         _give_up_output()
         return 128 + 13
     except (NCZarrError, ImportError) as error:  # an optional package may be missing
-        report(error)
+        report(error, debug=args.debug)
         return 1
     except OSError as error:
         if error.filename is None:  # only writing to standard output has no file name
             error.filename = "standard output"
             _give_up_output()
-        report(error)
+        report(error, debug=args.debug)
         return 1
     except KeyboardInterrupt:
         return 128 + 2
     return status or int(lost)
 
 
-def _run(argv: Sequence[str]) -> int:
-    """Parse the arguments and run the command; flush stdout before returning."""
+def _run(argv: Sequence[str], args: argparse.Namespace) -> int:
+    """Parse the arguments into `args` and run the command; flush stdout before returning."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # CDL is UTF-8; bytes that are not UTF-8 are written as they were read
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
-        args = build_parser(argv).parse_args(argv)
+        build_parser(argv).parse_args(argv, args)
     except SystemExit:  # after --help, too
         sys.stdout.flush()
         raise

@@ -18,6 +18,10 @@ from nczarr_xarray.cli.text import report
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr refs``."""
     parser = new(
+        examples=[
+            "nczarr refs run.nc run.json",
+            "nczarr refs s3://bucket/run.nc run.parq -o anon=true",
+        ],
         description="Write references to the chunks of a classic or HDF5 file as JSON, by which "
         "kerchunk, fsspec and their users read it as Zarr; or, if FILE ends in .parq or .parquet, "
         "as a folder of Parquet.",

@@ -20,6 +20,11 @@ _OPTIONS = (
     (r"\bdim='?([^ ,';]+)'?", r"--dim \1"),
     ("format='CFA4'", "--format CFA4"),
 )
+#: What is a function in Python, and a command on the command line.
+_COMMANDS = (
+    ("call nczarr_xarray.recover", "run nczarr recover"),
+    ("nczarr_xarray.recover", "nczarr recover"),
+)
 
 
 def in_terms_of_options(
@@ -35,14 +40,29 @@ def in_terms_of_options(
     return DatasetExistsError(error.object, reason)
 
 
-def report(error: Exception) -> None:
-    """Write `error` to stderr: one line, and one for each problem of a list."""
+def report(error: Exception, *, debug: bool = False) -> None:
+    """Write `error` to stderr: one line, and one for each problem of a list.
+
+    Parameters
+    ----------
+    debug
+        Whether to write its traceback before that.
+    """
+    if debug:
+        import traceback
+
+        from nczarr_fsspec.url import redact
+
+        # messages of other packages may have URLs with secrets
+        _write(tuple(redact("".join(traceback.format_exception(error))).splitlines()))
     if isinstance(error, ExportError):
         lines = error.lines
     elif isinstance(error, OSError) and error.filename is not None:
         lines = (f"{error.filename}: {error.strerror}",)
     else:
         lines = (str(error),)
+    for function, command in _COMMANDS:
+        lines = tuple(line.replace(function, command) for line in lines)
     _write(lines)
 
 

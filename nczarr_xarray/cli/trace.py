@@ -26,6 +26,10 @@ _FORMS = ("html", "svg", "json")
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr trace``."""
     parser = new(
+        examples=[
+            "nczarr trace --html trace.html -- nczarr info https://data.example/run.nc",
+            "nczarr trace --json trace.json -- python analysis.py",
+        ],
         usage="nczarr trace [--html FILE] [--svg FILE] [--json FILE] -- COMMAND ...\n"
         "       nczarr trace [--html FILE] [--svg FILE] [--json FILE] --replay TRACE URL\n"
         "       nczarr trace --compare A B",

@@ -12,6 +12,10 @@ from nczarr_xarray.cli.target import add_option
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr upgrade``."""
     parser = new(
+        examples=[
+            "nczarr upgrade run.nczarr",
+            "nczarr upgrade run.nczarr --compat 4.9.2 --dry-run",
+        ],
         description="Write the metadata of NCZarr or pure Zarr 2 anew, in place and in one step, "
         "so that a release of netCDF-C can read the dataset. Chunks stay as they are.",
     )

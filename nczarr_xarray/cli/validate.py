@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 def add_parser(new: NewParser) -> None:
     """Make the parser of ``nczarr validate``."""
     parser = new(
+        examples=[
+            "nczarr validate run.nczarr --data",
+            "nczarr validate run.nczarr --fix",
+        ],
         description="Check whether a dataset is sound. The exit status is 0 if it is, 1 if there "
         "are findings (other than notes), 2 if it cannot be looked at.",
     )
@@ -51,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
                 if finding not in findings:
                     print(printable(f"fixed    {finding.code}  {finding.path}: {finding.text}"))
     except (NCZarrError, ImportError) as error:
-        report(error)
+        report(error, debug=args.debug)
         return 2
     unsound = sum(finding.is_fault for finding in findings)
     if args.json:

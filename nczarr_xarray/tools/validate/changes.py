@@ -25,7 +25,7 @@ from nczarr_xarray.tools.finding import Finding
 from nczarr_xarray.tools.validate.subject import Subject
 
 _FIX = "remove it: nczarr validate --fix"
-_WAIT = "wait for it; if it has died on its machine, call nczarr_xarray.recover"
+_WAIT = "wait for it; if it has died on its machine: nczarr recover"
 
 
 def incomplete(subject: Subject) -> Iterator[Finding]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,7 +17,10 @@ import netCDF4
 import numpy as np
 import pytest
 
+from nczarr_fsspec.changes.journal import PRIVATE
+from nczarr_fsspec.owner import Owner
 from nczarr_xarray import __version__
+from nczarr_xarray.cli.commands import COMMANDS
 from nczarr_xarray.cli.main import build_parser, main
 from nczarr_xarray.cli.target import add_arguments
 from tests.support.samples import DATA as VECTORS
@@ -285,6 +290,50 @@ def test_an_unknown_option_leads_to_the_help_of_its_command(
     with pytest.raises(SystemExit):
         main(["info", "x", "--chek"])
     assert capsys.readouterr().err.endswith(": --chek; see nczarr info --help\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_every_command_has_examples_that_can_be_parsed(command: str) -> None:
+    parser = build_parser([command])
+    (commands,) = parser._subparsers._group_actions  # type: ignore[union-attr]
+    _, _, examples = commands.choices[command].format_help().partition("\nexamples:\n")  # type: ignore[index]
+    assert examples
+    for line in examples.splitlines():
+        program, *words = shlex.split(line.partition(" > ")[0])
+        assert (program, words[0]) == ("nczarr", command)
+        parser.parse_args(words)
+
+
+@pytest.mark.parametrize("command", ["info {}", "validate {}", "compare {} {}"])
+def test_debug_prints_the_traceback_before_the_message(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command.replace("{}", "https://me:secret@localhost:1/x.nc").split()
+    status = main(words)
+    (message,) = capsys.readouterr().err.splitlines()
+    assert main([*words, "--debug"]) == status
+    first, *lines, last = capsys.readouterr().err.splitlines()
+    assert first == "nczarr: Traceback (most recent call last):"
+    assert any("nczarr_xarray/dataset/open.py" in line for line in lines)
+    assert last == message
+    assert not any("secret" in line for line in lines)
+
+
+def test_what_a_writer_elsewhere_left_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "o.nczarr"
+    shutil.copytree(NC, target)
+    lock = target / PRIVATE / "writers" / "x"
+    lock.parent.mkdir(parents=True)
+    owner = dataclasses.replace(Owner.here(), host="elsewhere", pid=1)
+    lock.write_text(json.dumps({"owner": owner.document, "boxes": {"": []}}))
+    assert main(["copy", str(NC), str(target), "--overwrite"]) == 1
+    assert "if it has died on its machine, run nczarr recover\n" in capsys.readouterr().err
+    for printed in ("what writers had left is removed\n", "no writer has left anything there\n"):
+        assert main(["recover", str(target)]) == 0
+        assert capsys.readouterr().out == printed
+    assert main(["validate", str(target)]) == 0
 
 
 def test_a_list_of_problems_has_a_line_for_each(
