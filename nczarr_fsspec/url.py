@@ -274,7 +274,8 @@ def _hosted(url: NetCDFURL) -> NetCDFURL:
     parts = _HIERARCHY.fullmatch(url.base, len(scheme) + 1)
     authority = _AUTHORITY.fullmatch(parts["authority"]) if parts else None
     if parts is None or authority is None or not 0 < int(authority["port"] or 1) < 65536:
-        raise URLError(url.text, "has no valid host[:port]")
+        what = "bucket" if scheme in ("s3", "gs3") else "host[:port]"
+        raise URLError(url.text, f"has no valid {what}")
     host, port, userinfo = authority["host"], authority["port"], authority["userinfo"]
     path, query = parts["path"], parts["query"] or ""
     suffix = f":{port}" if port else ""

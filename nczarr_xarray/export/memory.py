@@ -158,10 +158,10 @@ def _check(source: StoredSource, chunk_shape: Sequence[int], memory: int, least:
     """Raise `ExportError` if there is too little memory for a variable."""
     old, new = _chunk_bytes(source, chunk_shape)
     if memory < least:
-        kind, of = ("fragments", "chunks of") if _is_aggregated(source) else ("chunks", "of")
+        kind = "fragments" if _is_aggregated(source) else "chunks"
         reason = (
-            f"has {kind} of {format_size(old)}, and in the copy {of} {format_size(new)}; "
-            f"with {format_size(memory)} of memory for a process it cannot be copied: it takes "
-            f"{format_size(least)}"
+            f"cannot be copied with {format_size(memory)} of memory for a process: its {kind} of "
+            f"{format_size(old)}, and chunks of {format_size(new)} in the copy, take "
+            f"{format_size(least)}, with {format_size(PROGRAM_BYTES)} for the program itself"
         )
         raise ExportError(source.reader.path, reason)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError, UsageError
+from nczarr_fsspec.printable import did_you_mean
 from nczarr_xarray.codecs.quantize import check_quantization
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.contents import Contents
@@ -99,7 +100,7 @@ def _known(kind: str, name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if name not in names:
         listed = f"there are {', '.join(names)}" if names else "there is none"
-        raise UsageError(name, f"no {kind} is called so; {listed}")
+        raise UsageError(name, f"no {kind} is called so; {listed}{did_you_mean(name, names)}")
     return name
 
 

@@ -274,6 +274,7 @@ def test_what_another_engine_reads(tmp_path: Path) -> None:
     [
         (["--var", "nothing"], "/nothing: no variable is called so; there are /area, /crs, /g/u"),
         (["--slice", "z=0:1"], "z: no dimension is called so"),
+        (["--var", "nam"], "; did you mean /names?"),
         (["--slice", "x=9:"], "x: nothing is left of this dimension, whose length is 9"),
         (["--quantize", "names=3"], "/names: cannot be quantized: quantize_mode: needs float32"),
         (["--quantize", "t=7"], "BitGroom of float32 takes 1 to 6"),
