@@ -124,8 +124,8 @@ OPENING = {
     *under(
         "nczarr_fsspec",
         "coroutines descriptors extras forks keystore ranges ranges.local ranges.open "
-        "ranges.source resolve sizes stores stores.referencesigns target_names transport transport.policy "
-        "transport.recording transport.request url",
+        "ranges.source resolve sizes stores stores.referencesigns target_names transport "
+        "transport.policy transport.recording transport.request url",
     ),
     *under(
         "nczarr_xarray",
