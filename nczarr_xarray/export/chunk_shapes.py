@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 #: Bytes of a chunk by default, at most: large enough that the latency of a request matters
 #: little, small enough that several requests are in flight at a time.
@@ -113,12 +114,33 @@ def uniform_chunks(blocks: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
     return tuple(chunks)
 
 
+class SharedChunk(NamedTuple):
+    """Where two of dask's blocks share a chunk.
+
+    Attributes
+    ----------
+    axis
+        Along which they follow each other.
+    block
+        Number of the first of them.
+    position
+        Where they meet.
+    chunk
+        Length of the chunks.
+    """
+
+    axis: int
+    block: int
+    position: int
+    chunk: int
+
+
 def shared_chunk(
     blocks: Sequence[Sequence[int]],
     chunks: Sequence[int],
     start: Sequence[int],
-) -> str | None:
-    """Say where two blocks share a chunk, so that parallel writing fails; None if nowhere.
+) -> SharedChunk | None:
+    """Find where two blocks share a chunk, so that parallel writing fails; None if nowhere.
 
     Parameters
     ----------
@@ -134,10 +156,7 @@ def shared_chunk(
         for number, length in enumerate(lengths[:-1]):
             position += length
             if position % chunk:
-                return (
-                    f"blocks {number} and {number + 1} along axis {axis} meet at {position}, "
-                    f"inside a chunk (chunks have length {chunk})"
-                )
+                return SharedChunk(axis, number, position, chunk)
     return None
 
 

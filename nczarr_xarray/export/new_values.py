@@ -32,7 +32,7 @@ Start = tuple[int, ...]
 
 def plan_values(request: WriteRequest, region: RegionLike) -> WriteTask:
     """Plan the replacement of a region of variables; a dimension it does not name is whole."""
-    existing = _must_exist(request)
+    existing = _must_exist(request, "write it first")
     with existing.opened:
         path, dataset = _one_group(request)
         update = Update(existing, path, dataset)
@@ -63,7 +63,7 @@ def plan_values(request: WriteRequest, region: RegionLike) -> WriteTask:
 
 def plan_append(request: WriteRequest, append_dim: Hashable) -> WriteTask:
     """Plan the growth of a dimension and its variables."""
-    existing = _must_exist(request)
+    existing = _must_exist(request, "write it first, or append with create=True")
     with existing.opened:
         path, dataset = _one_group(request)
         update = Update(existing, path, dataset)
@@ -87,10 +87,10 @@ def plan_append(request: WriteRequest, append_dim: Hashable) -> WriteTask:
             return WriteTask(change, flows, final, staged_chunks=staged)
 
 
-def _must_exist(request: WriteRequest) -> Existing:
+def _must_exist(request: WriteRequest, advice: str) -> Existing:
     existing = Existing.open(request.target)
     if existing is None:
-        raise DatasetNotFoundError(request.url, "there is no dataset to change; write it first")
+        raise DatasetNotFoundError(request.url, f"there is no dataset to change; {advice}")
     return existing
 
 

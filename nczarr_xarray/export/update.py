@@ -120,7 +120,7 @@ class Update:
             elif part == "auto":
                 found[name] = self._by_labels(name)
             elif not isinstance(part, slice):
-                self.problems.append(f"region: {name!r} is {part!r}, not a slice or 'auto'")
+                found[name] = self._wrong(name, f"{name!r} is {part!r}, not a slice or 'auto'")
             else:
                 found[name] = self._checked(name, part)
         return found
@@ -128,17 +128,15 @@ class Update:
     def _checked(self, name: Hashable, part: slice) -> slice:
         size = self.stored.sizes[name]
         if part.step not in (None, 1):
-            self.problems.append(f"region: {name!r} has step {part.step}; only 1 is possible")
-            return slice(0, 0)
+            return self._wrong(name, f"{name!r} has step {part.step}; only 1 is possible")
         start = 0 if part.start is None else int(part.start)
         stop = size if part.stop is None else int(part.stop)
         if not 0 <= start <= stop <= size:
-            self.problems.append(f"region: {part} is not inside {name!r}, which has length {size}")
-        elif stop - start != self.dataset.sizes[name]:
-            self.problems.append(
-                f"region: {part} has length {stop - start} along {name!r}, the new values "
-                f"{self.dataset.sizes[name]}"
-            )
+            return self._wrong(name, f"{part} is not inside {name!r}, which has length {size}")
+        length, new = stop - start, self.dataset.sizes[name]
+        if length != new:
+            reason = f"{part} has length {length} along {name!r}, the new values {new}"
+            return self._wrong(name, reason)
         return slice(start, stop)
 
     def _by_labels(self, name: Hashable) -> slice:
@@ -146,20 +144,24 @@ class Update:
         if name not in self.dataset.indexes or stored is None or stored.dims != (name,):
             if self.dataset.sizes[name] == self.stored.sizes[name]:
                 return slice(0, self.stored.sizes[name])
-            self.problems.append(f"region: {name!r} has no labels to find it by; give a slice")
-            return slice(0, 0)
+            return self._wrong(name, f"{name!r} has no labels to find it by; give a slice")
         labels = pd.Index(stored.values)
         if not labels.is_unique:
-            self.problems.append(f"region: labels of {name!r} are there twice; give a slice")
-            return slice(0, 0)
+            return self._wrong(name, f"labels of {name!r} are there twice; give a slice")
         places = labels.get_indexer(self.dataset.indexes[name])
         if (places < 0).any():
-            self.problems.append(f"region: not all labels of {name!r} are in the dataset")
-        elif (np.diff(places) != 1).any():
-            self.problems.append(f"region: the labels of {name!r} are not in one piece there")
-        else:
-            return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
-        return slice(0, 0)
+            return self._wrong(name, f"not all labels of {name!r} are in the dataset")
+        if (np.diff(places) != 1).any():
+            return self._wrong(name, f"the labels of {name!r} are not in one piece there")
+        return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
+
+    def _wrong(self, name: Hashable, reason: str) -> slice:
+        """Note why no part is found, and return one that suits the new values in its place.
+
+        So nothing more is said of their length.
+        """
+        self.problems.append(f"region: {reason}")
+        return slice(0, self.dataset.sizes[name])
 
     def without_labels(self, region: Region) -> None:
         """Leave out the labels of the region, which are not changed, as in `to_zarr`."""

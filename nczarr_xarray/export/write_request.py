@@ -76,9 +76,14 @@ def chunk_conflicts(item: Item, options: WriteOptions, start: tuple[int, ...]) -
     """Say why dask's blocks cannot be written in parallel, unless the caller allows it."""
     if item.source.chunks is None or not options.safe_chunks:
         return []
-    where = shared_chunk(item.source.chunks, array_of(item).chunk_shape, start)
-    if where is None:
+    found = shared_chunk(item.source.chunks, array_of(item).chunk_shape, start)
+    if found is None:
         return []
+    dimension = item.variable.dimensions[found.axis].name
+    where = (
+        f"dask's blocks {found.block} and {found.block + 1} along {dimension!r} meet at "
+        f"{found.position}, inside a chunk (chunks have length {found.chunk})"
+    )
     advice = "use align_chunks=True, rechunk the data, or choose other chunks"
     return [f"{item.variable.path}: {where}; they cannot be written in parallel: {advice}"]
 

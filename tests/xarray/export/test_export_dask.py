@@ -229,7 +229,7 @@ def rows(chunks: tuple[int, ...]) -> xr.Dataset:
 def test_blocks_that_share_chunks(tmp_path: Path) -> None:
     path = tmp_path / "d"
     encoding = {"v": {"chunks": (4,)}}
-    with pytest.raises(ExportError, match="blocks 0 and 1 along axis 0 meet at 3, inside a chunk"):
+    with pytest.raises(ExportError, match="blocks 0 and 1 along 'x' meet at 3, inside a chunk"):
         to_nczarr(rows((3, 3, 3)), path, encoding=encoding)
     assert list(tmp_path.iterdir()) == []
     to_nczarr(rows((3, 3, 3)), path, encoding=encoding, align_chunks=True)

@@ -42,10 +42,11 @@ def test_shared_chunks_are_chunks_of_two_blocks(
 ) -> None:
     ends = borders(blocks, start)
     inner = [border for border in ends[1:-1] if border % chunk]
-    message = shared_chunk([blocks], [chunk], [start])
-    assert (message is None) == (not inner)
-    if message is not None:
-        assert f"meet at {inner[0]}, inside a chunk (chunks have length {chunk})" in message
+    found = shared_chunk([blocks], [chunk], [start])
+    assert (found is None) == (not inner)
+    if found is not None:
+        assert (found.axis, found.position, found.chunk) == (0, inner[0], chunk)
+        assert found.position in ends[found.block + 1 : found.block + 2]
 
 
 @given(blocks=st.lists(lengths, min_size=1, max_size=3), start=st.lists(st.just(0), min_size=3))
