@@ -1,6 +1,6 @@
 """Which credentials, region and endpoint an S3 URL is opened with.
 
-The order is netCDF-C's (``ds3util.c``, section 10.3 of the project's format notes). Reading the
+The order is netCDF-C's (``ds3util.c``). Reading the
 files of the AWS tools and producing the credentials is left to botocore, which s3fs uses
 anyway: so ``#`` comments, ``AWS_SHARED_CREDENTIALS_FILE``, session tokens, single sign-on and
 roles work as they do for the AWS tools, where netCDF-C has a parser of its own that fails on

@@ -2,7 +2,7 @@
 
 Everything is below one directory, which comes first; every directory comes before what is in it;
 nothing is compressed; zip64 only where an archive needs it. Source: archives that netCDF-C 4.8.0
-to 4.10.1 wrote (section 9.3 of the project's format notes), PKWARE APPNOTE 6.3.10.
+to 4.10.1 wrote, and PKWARE APPNOTE 6.3.10.
 """
 
 from __future__ import annotations

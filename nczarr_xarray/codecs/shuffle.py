@@ -54,7 +54,7 @@ def _blosc() -> Unshuffler | None:
 def element_size(config: CodecConfig, array: Array) -> int:
     """Return the bytes of an element.
 
-    netCDF-C writes 0 for its own type size, a pointer for strings (nczarr-format.md, section 7).
+    netCDF-C writes 0 for its own type size, a pointer for strings.
     """
     size = config.get("elementsize") or 0
     if not isinstance(size, int) or size < 0:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 #: Bytes of a chunk by default, at most: large enough that the latency of a request matters
 #: little, small enough that several requests are in flight at a time.
 DEFAULT_BYTES = 4 << 20
-#: Along a single unlimited dimension netCDF-C takes this many bytes (section 6, rule 1).
+#: Along a single unlimited dimension netCDF-C takes this many bytes.
 _RECORDS_BYTES = 4096
 
 
@@ -19,7 +19,7 @@ def default_chunk_shape(
 ) -> tuple[int, ...]:
     """Return the default chunk lengths: those of netCDF-C's rules, for chunks of 4 MiB.
 
-    netCDF-C 4.9 and 4.10 (nczarr-format.md, section 6) aim at 16 MiB. Unlimited
+    netCDF-C 4.9 and 4.10 aim at 16 MiB. Unlimited
     dimensions get 1, or 4 KiB worth of records if there is no other dimension.
 
     Parameters

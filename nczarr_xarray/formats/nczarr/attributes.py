@@ -1,4 +1,4 @@
-"""JSON attribute values to typed attributes (nczarr-format.md, section 4)."""
+"""JSON attribute values to typed attributes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def convert(value: JSON, nc_type: str) -> str | tuple[str, ...] | np.ndarray:
         If the value does not fit the type.
     """
     if nc_type == "char":
-        # text that looked like JSON was stored as that JSON (section 4.1)
+        # text that looked like JSON was stored as that JSON
         return str(value) if isinstance(value, str) else dumps(value)
     elements = value if isinstance(value, list) else [value]
     if nc_type == "string":
@@ -169,7 +169,7 @@ def as_integer(element: JSON) -> int:
 
 
 def infer(name: str, value: JSON, *, netcdf: bool) -> Attribute:
-    """Decode an untyped attribute (section 4.2).
+    """Decode an untyped attribute.
 
     netCDF-C takes the type of an array's first element and then truncates or
     fails on the rest; here it is the smallest type in netCDF-C's order that

@@ -1,4 +1,4 @@
-"""The documents of a walk to the netCDF data model (nczarr-format.md, sections 2-5, 8)."""
+"""The documents of a walk to the netCDF data model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Naming:
     Parameters
     ----------
     anonymous_prefix
-        An unnamed dimension is called this plus its length (section 2.5):
+        An unnamed dimension is called this plus its length:
         ``_Anonymous_Dim_`` (4.9.3 and later), ``_zdim_`` (4.9.0-4.9.2),
         ``.zdim_`` (4.8.1), ``.zdim`` (4.8.0).
     array_dimensions

@@ -1,8 +1,7 @@
 """Consolidated metadata, ``.zmetadata``, and the check that they are up to date.
 
 netCDF-C does not rewrite ``.zmetadata`` when it updates a dataset, and reads it
-without a check (nczarr-format.md, section 9.5). So it is
-compared with the root objects before it is used, and each array's own
+without a check. So it is compared with the root objects before it is used, and each array's own
 ``.zarray`` is compared when its data are read (`nczarr_xarray.dataset.open`).
 """
 

@@ -1,4 +1,4 @@
-"""Zarr v2 ``dtype`` strings as netCDF types and numpy types (nczarr-format.md, section 3)."""
+"""Zarr v2 ``dtype`` strings as netCDF types and numpy types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.nczarr.jsontext import JSON, Number
 
-#: ``types`` of netCDF-C 4.8.0 hold nc_type numbers as text (section 1.2).
+#: ``types`` of netCDF-C 4.8.0 hold nc_type numbers as text.
 G1_TYPES: dict[str, str] = {
     "1": "byte",
     "2": "char",

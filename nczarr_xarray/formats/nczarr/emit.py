@@ -1,4 +1,4 @@
-"""The model as the JSON documents of NCZarr or pure Zarr 2 (nczarr-format.md, sections 1, 2, 14).
+"""The model as the JSON documents of NCZarr or pure Zarr 2.
 
 Nothing is checked here: call `problems` first, which lists what cannot be stored.
 """
@@ -131,7 +131,7 @@ def group_documents(group: Group, profile: Profile, writer: str | None) -> dict[
 
 
 def consolidate(documents: Mapping[str, bytes]) -> bytes:
-    """Return the ``.zmetadata`` of these documents (section 9.5).
+    """Return the ``.zmetadata`` of these documents.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def consolidate(documents: Mapping[str, bytes]) -> bytes:
 
 
 def dimension_value(dimension: Dimension) -> JSON:
-    """Return the entry of a dimension in NCZarr's list (section 2.1)."""
+    """Return the entry of a dimension in NCZarr's list."""
     size = values.integer(dimension.size)
     return {"size": size, "unlimited": values.integer(1)} if dimension.unlimited else size
 

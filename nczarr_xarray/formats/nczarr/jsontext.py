@@ -2,9 +2,8 @@ r"""JSON as netCDF-C reads and writes it.
 
 Two things differ from the standard. Numbers keep their text (`Number`), because
 a char attribute that spells a number is stored as that bare number
-(nczarr-format.md, sections 4.1 and 4.3) and its digits must come back
-unchanged. And the parser accepts what netCDF-C's own parser accepts
-(section 4.4): bare words, ``NaN`` and ``Infinity``, trailing commas, ``\'``, and
+and its digits must come back unchanged. And the parser accepts what
+netCDF-C's own parser accepts: bare words, ``NaN`` and ``Infinity``, trailing commas, ``\'``, and
 whatever follows the value: netCDF-C 4.10.1 was seen to rewrite a document with a
 shorter one and to leave the end of the old one behind it.
 """

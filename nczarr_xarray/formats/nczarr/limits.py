@@ -1,6 +1,6 @@
 """Limits of formats: what a given release of netCDF-C would not read back.
 
-Rules are those of nczarr-format.md; "observed" marks what was found by writing
+Rules are those of netCDF-C's sources; "observed" marks what was found by writing
 such datasets and reading them with 4.9.0, 4.9.1 and 4.10.1.
 """
 
@@ -34,11 +34,11 @@ _RELEASES = {
     "G2U": "netCDF-C 4.8.1",
     "v2": "pure Zarr",
 }
-#: Names that netCDF takes (section 2.3). More first characters are allowed than documented.
+#: Names that netCDF takes. More first characters are allowed than documented.
 _NAME = re.compile(r"[A-Za-z0-9_\x80-\U0010ffff][^\x00-\x1f\x7f/]*(?<! )")
 #: Bytes of a name. netCDF allows one more, but file systems have no name for such an array.
 _LONGEST = 255
-#: Attributes that netCDF-C hides or computes (section 4.5).
+#: Attributes that netCDF-C hides or computes.
 _RESERVED = HIDDEN | {
     "_Netcdf4Dimid",
     "_Netcdf4Coordinates",

@@ -1,8 +1,7 @@
 """Profiles: the generation that is written, and its spelling of NCZarr's keys.
 
 The reading half tries every spelling (`nczarr_xarray.formats.nczarr.spellings`);
-here each generation has the one that its netCDF-C releases write
-(nczarr-format.md, section 1).
+here each generation has the one that its netCDF-C releases write.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The locations of metadata in each generation of NCZarr, as tables (nczarr-format.md, section 1).
+"""The locations of metadata in each generation of NCZarr, as tables (``docs/generations.md``).
 
 | generation | netCDF-C     | superblock, group, array, attribute types            |
 |------------|--------------|------------------------------------------------------|
@@ -199,7 +199,7 @@ def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _dimension(name: str, value: JSON, key: str) -> tuple[int, bool]:
-    """Return the dimension of ``3`` or ``{"size": 5, "unlimited": 1}`` (section 2.1).
+    """Return the dimension of ``3`` or ``{"size": 5, "unlimited": 1}``.
 
     Length 0 means unlimited.
     """

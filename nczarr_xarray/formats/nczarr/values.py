@@ -34,7 +34,7 @@ _CODES: dict[str, str] = {
     "uint64": "<u8",
     "float": "<f4",
     "double": "<f8",
-    "string": "|S128",  # netCDF-C's default length, whatever the text has (section 3.1)
+    "string": "|S128",  # netCDF-C's default length, whatever the text has
 }
 
 
@@ -62,7 +62,7 @@ def number(value: Any, *, bare: bool = False) -> JSON:
 
 
 def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
-    """Return the JSON value of an attribute (section 4.1): length one is bare, others are arrays.
+    """Return the JSON value of an attribute: length one is bare, others are arrays.
 
     In pure Zarr no type says that ``"NaN"`` is a number: there, the value is an array, ``["NaN"]``.
     (A ``_FillValue`` has the type of its variable.)
@@ -177,7 +177,7 @@ def _bytes_fill(fill: bytes, size: int, profile: Profile) -> str:
 def codecs(array: ChunkedArray, profile: Profile) -> tuple[JSON, JSON]:
     """Return ``filters`` and ``compressor``; no filters are null, because ``[]`` crashes netCDF-C.
 
-    In NCZarr the last codec is the compressor, of whatever kind (section 7). In pure Zarr a codec
+    In NCZarr the last codec is the compressor, of whatever kind. In pure Zarr a codec
     that is no compressor is a filter.
     """
     configs: list[JSON] = [_codec(config, array) for config in array.codecs]
@@ -195,7 +195,7 @@ def _codec(config: CodecConfig, array: ChunkedArray) -> dict[str, JSON]:
 
 
 def shuffle_size(array: ChunkedArray) -> int:
-    """Return netCDF-C's element size for shuffle: for strings, that of a pointer (section 3.3).
+    """Return netCDF-C's element size for shuffle: for strings, that of a pointer.
 
     netCDF-C writes 0, which means "do not shuffle" in numcodecs.
     """

@@ -1,4 +1,4 @@
-"""``.zarray`` to a `ChunkedArray` (Zarr v2 specification; nczarr-format.md, sections 5-7)."""
+"""``.zarray`` to a `ChunkedArray` (Zarr v2 specification)."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _separator(metadata: Mapping[str, JSON], key: str) -> str:
 
 
 def _codecs(metadata: Mapping[str, JSON], key: str) -> tuple[CodecConfig, ...]:
-    """Return the filters, then the compressor: the order of encoding (section 7)."""
+    """Return the filters, then the compressor: the order of encoding."""
     filters = metadata.get("filters") or []
     if not isinstance(filters, list):
         raise FormatError(key, "'filters' is not an array")
@@ -154,7 +154,7 @@ def _fill(value: JSON, nc_type: str | None, dtype: np.dtype, key: str, *, netcdf
     if isinstance(value, list) and dtype.kind not in "cV":
         if len(value) != 1:
             raise FormatError(key, f"fill_value {dumps(value):.80} is not one value")
-        value = value[0]  # netCDF-C 4.8.0 (section 1.2)
+        value = value[0]  # netCDF-C 4.8.0 writes a list
     if value is None:
         return None
     try:

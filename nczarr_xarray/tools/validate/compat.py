@@ -10,7 +10,7 @@ from nczarr_xarray.model import FragmentArray
 from nczarr_xarray.tools.finding import Finding, Severity
 from nczarr_xarray.tools.validate.subject import Subject
 
-#: The releases that read each generation (nczarr-format.md, section 1.6).
+#: The releases that read each generation.
 _READERS = {
     "G1": "no release of netCDF-C reads it reliably: netCDF-C 4.8.0 wrote it",
     "G2U": "netCDF-C 4.8.1 and 4.9.0 read it",

@@ -1,4 +1,4 @@
-"""Checks of single documents of Zarr 2 against what netCDF-C reads (nczarr-format.md).
+"""Checks of single documents of Zarr 2 against what netCDF-C reads.
 
 This package reads all of it. netCDF-C does not.
 """
