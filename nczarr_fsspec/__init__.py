@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nczarr_fsspec.addresses import AddressPolicy as AddressPolicy
     from nczarr_fsspec.aws import storage_options as storage_options
+    from nczarr_fsspec.errors import AccessDeniedError as AccessDeniedError
     from nczarr_fsspec.errors import DatasetNotFoundError as DatasetNotFoundError
     from nczarr_fsspec.errors import FormatError as FormatError
     from nczarr_fsspec.errors import NCZarrError as NCZarrError
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
     from nczarr_fsspec.url import redact as redact
 
 _MODULES = {
+    "nczarr_fsspec.addresses": ["AddressPolicy"],
     "nczarr_fsspec.aws": ["storage_options"],
     "nczarr_fsspec.errors": [
+        "AccessDeniedError",
         "DatasetNotFoundError",
         "FormatError",
         "NCZarrError",

@@ -13,6 +13,7 @@ from nczarr_xarray._version import __version__ as __version__
 from nczarr_xarray.afterwards import when_imported
 
 if TYPE_CHECKING:
+    from nczarr_fsspec.errors import AccessDeniedError as AccessDeniedError
     from nczarr_fsspec.errors import ConflictError as ConflictError
     from nczarr_fsspec.errors import DatasetExistsError as DatasetExistsError
     from nczarr_fsspec.errors import DatasetNotFoundError as DatasetNotFoundError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from nczarr_fsspec.errors import URLError as URLError
     from nczarr_xarray.accessor import register as register
     from nczarr_xarray.aggregation.api import aggregate as aggregate
+    from nczarr_xarray.aggregation.api import convert_references as convert_references
     from nczarr_xarray.backend.consistent import load_dataset as load_dataset
     from nczarr_xarray.backend.consistent import state as state
     from nczarr_xarray.dataset.open import open_hierarchy as open_hierarchy
@@ -33,17 +35,21 @@ if TYPE_CHECKING:
     from nczarr_xarray.export.api import to_nczarr as to_nczarr
     from nczarr_xarray.export.cfa.to_cfa import to_cfa as to_cfa
     from nczarr_xarray.export.recovery import recover as recover
+    from nczarr_xarray.tools.compare import check_digests as check_digests
     from nczarr_xarray.tools.compare import compare as compare
+    from nczarr_xarray.tools.compare import write_digests as write_digests
     from nczarr_xarray.tools.doctor.api import doctor as doctor
     from nczarr_xarray.tools.trace.trace import trace as trace
     from nczarr_xarray.tools.upgrade import upgrade as upgrade
     from nczarr_xarray.tools.validate import validate as validate
     from nczarr_xarray.tools.versions import show_versions as show_versions
+    from nczarr_xarray.views.references import references as references
     from nczarr_xarray.views.store import open_store as open_store
     from nczarr_xarray.views.virtualizarr import NCZarrParser as NCZarrParser
 
 _MODULES = {
     "nczarr_fsspec.errors": [
+        "AccessDeniedError",
         "ConflictError",
         "DatasetExistsError",
         "DatasetNotFoundError",
@@ -56,7 +62,7 @@ _MODULES = {
         "StoreError",
         "URLError",
     ],
-    "nczarr_xarray.aggregation.api": ["aggregate"],
+    "nczarr_xarray.aggregation.api": ["aggregate", "convert_references"],
     "nczarr_xarray.accessor": ["register"],
     "nczarr_xarray.backend.consistent": ["load_dataset", "state"],
     "nczarr_xarray.export.api": ["to_nczarr"],
@@ -64,12 +70,13 @@ _MODULES = {
     "nczarr_xarray.export.recovery": ["recover"],
     "nczarr_xarray.dataset.open": ["open_hierarchy"],
     "nczarr_xarray.dataset.opened": ["Opened"],
-    "nczarr_xarray.tools.compare": ["compare"],
+    "nczarr_xarray.tools.compare": ["check_digests", "compare", "write_digests"],
     "nczarr_xarray.tools.trace.trace": ["trace"],
     "nczarr_xarray.tools.upgrade": ["upgrade"],
     "nczarr_xarray.tools.validate": ["validate"],
     "nczarr_xarray.tools.versions": ["show_versions"],
     "nczarr_xarray.tools.doctor.api": ["doctor"],
+    "nczarr_xarray.views.references": ["references"],
     "nczarr_xarray.views.store": ["open_store"],
     "nczarr_xarray.views.virtualizarr": ["NCZarrParser"],
 }

@@ -87,7 +87,7 @@ def show(comparison: Comparison, *, as_json: bool = False) -> None:
 
 
 def _compared(args: argparse.Namespace) -> Comparison:
-    from nczarr_xarray.tools.compare import check, compare
+    from nczarr_xarray.tools.compare import check_digests, compare
 
     if (args.b is None) == (args.digests is None):
         raise UsageError("compare", "takes a second dataset, or --digests FILE")
@@ -98,7 +98,7 @@ def _compared(args: argparse.Namespace) -> Comparison:
         if args.var is not None:
             chosen["variables"] = select(a.hierarchy.root, args.var)
         if args.digests is not None:
-            return check(a, args.digests, **chosen)
+            return check_digests(a, args.digests, **chosen)
         with _opened(args, args.b, args.options_b) as b:
             return compare(a, b, tolerance=args.tolerance, encoding=args.encoding, **chosen)
 

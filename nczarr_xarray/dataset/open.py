@@ -50,7 +50,7 @@ def open_hierarchy(
     tree: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     consolidated: bool | None = None,
-    anonymous_prefix: str = "_Anonymous_Dim_",
+    anonymous_dimension_prefix: str = "_Anonymous_Dim_",
     index_cache: str | os.PathLike[str] | None = None,
     replace: Mapping[str, str] | None = None,
     allow: Allow = None,
@@ -71,8 +71,8 @@ def open_hierarchy(
         True: ``.zmetadata`` must exist, and is used without a check. False: it
         is not used. None: it is used if it saves round trips and agrees with
         the root objects, and each variable is checked when it is read.
-    anonymous_prefix
-        See `nczarr_xarray.formats.nczarr.build.Naming`.
+    anonymous_dimension_prefix
+        Unnamed dimensions of Zarr 2 are called this plus their length.
     index_cache
         Folder in which the metadata of a remote classic or HDF5 file are kept for
         other processes when it is closed; made if it is not there.
@@ -98,7 +98,7 @@ def open_hierarchy(
             tree=tree,
             storage_options=storage_options,
             consolidated=consolidated,
-            anonymous_dimension_prefix=anonymous_prefix,
+            anonymous_dimension_prefix=anonymous_dimension_prefix,
             index_cache=index_cache,
             replace=replace,
             allow=allow,

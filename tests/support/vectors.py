@@ -67,7 +67,7 @@ def open_case(case: str, release: str) -> Opened:
     path = DATA / f"{case}.dataset.zip"
     return open_hierarchy(
         path if path.exists() else DATA / f"{case}.zip",
-        anonymous_prefix=PREFIXES.get(release, "_Anonymous_Dim_"),
+        anonymous_dimension_prefix=PREFIXES.get(release, "_Anonymous_Dim_"),
     )
 
 

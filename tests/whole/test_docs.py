@@ -19,7 +19,6 @@ import xarray as xr
 import zarr
 
 import nczarr_xarray
-from nczarr_xarray.aggregation.api import convert_references
 from nczarr_xarray.backend.entrypoint import NCZarrBackendEntrypoint
 from nczarr_xarray.cli.commands import COMMANDS as OFFERED
 from nczarr_xarray.cli.demo import DATASET
@@ -191,7 +190,6 @@ def test_files_and_names_of_the_code_exist(page: str) -> None:
 
 FUNCTIONS = [
     NCZarrBackendEntrypoint.open_dataset,
-    convert_references,
     *(f for f in map(nczarr_xarray.__getattr__, nczarr_xarray.__all__) if inspect.isfunction(f)),
 ]
 

@@ -73,7 +73,7 @@ def write_digests(target: Any, path: str | os.PathLike[str]) -> None:
         Manifest(side.store.url, Outline.of(side), digests).write(path)
 
 
-def check(
+def check_digests(
     target: Any,
     path: str | os.PathLike[str],
     *,

@@ -13,7 +13,7 @@ import xarray as xr
 
 from nczarr_xarray import URLError, compare, open_hierarchy, to_nczarr, trace
 from nczarr_xarray.cli.main import main
-from nczarr_xarray.tools.compare import check, write_digests
+from nczarr_xarray.tools.compare import check_digests, write_digests
 from tests.support.httpserver import Server
 
 DATASET = xr.Dataset(
@@ -154,7 +154,7 @@ def test_variables_that_are_nowhere_are_refused(tmp_path: Path) -> None:
         with pytest.raises(URLError, match=reason):
             compare(a, a, variables=wanted)
         with pytest.raises(URLError, match=reason):
-            check(a, digests, variables=wanted)
+            check_digests(a, digests, variables=wanted)
 
 
 # -- verified copies -------------------------------------------------------------------------------

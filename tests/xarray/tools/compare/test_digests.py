@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_xarray import FormatError, StoreError, to_nczarr
-from nczarr_xarray.tools.compare import check, write_digests
+from nczarr_xarray.tools.compare import check_digests, write_digests
 
 VALUES = np.arange(600, dtype="f4").reshape(20, 30)
 DATASET = xr.Dataset({"v": (("x", "y"), VALUES), "name": ("x", np.array(["é"] * 20, object))})
@@ -62,11 +62,11 @@ def test_blocks_are_read_well_from_any_grid(
     stated = manifest(tmp_path / "a", tmp_path / "digests.json")
     assert len(stated["variables"]["/v"]["sha256"]) == 10
     to_nczarr(DATASET, tmp_path / "b", encoding={"v": encoding})
-    assert check(tmp_path / "b", tmp_path / "digests.json").equal
+    assert check_digests(tmp_path / "b", tmp_path / "digests.json").equal
     changed = DATASET.copy(deep=True)
     changed["v"][7, 8] = -1
     to_nczarr(changed, tmp_path / "c", encoding={"v": encoding})
-    found = check(tmp_path / "c", tmp_path / "digests.json")
+    found = check_digests(tmp_path / "c", tmp_path / "digests.json")
     assert found.differing == {"/v": 1}
     assert found.unit == "blocks"
 
@@ -76,7 +76,7 @@ def test_another_type_or_shape_is_a_difference_of_the_structure_alone(tmp_path: 
     write_digests(tmp_path / "a", tmp_path / "digests.json")
     other = DATASET.isel(x=slice(10)).assign(v=("x", np.arange(10.0)))
     to_nczarr(other, tmp_path / "b")
-    found = check(tmp_path / "b", tmp_path / "digests.json")
+    found = check_digests(tmp_path / "b", tmp_path / "digests.json")
     properties = {difference.property for difference in found.differences if difference.property}
     assert properties == {"type", "shape", "length", "dimensions"}
     assert found.differing == {}
@@ -125,7 +125,7 @@ def test_a_damaged_manifest_differs_or_is_refused(
     changed = folder / f"{seed}.json"
     changed.write_text(json.dumps(damaged(document, random.Random(seed))))
     try:
-        found = check(folder / "a", changed)
+        found = check_digests(folder / "a", changed)
     except FormatError as error:
         assert "is no manifest of digests" in str(error)
     else:
@@ -136,4 +136,4 @@ def test_a_damaged_manifest_differs_or_is_refused(
 def test_what_is_no_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(FormatError, match="is no manifest of digests"):
-        check(tmp_path, tmp_path / "x")
+        check_digests(tmp_path, tmp_path / "x")
