@@ -166,6 +166,8 @@ class AddressPolicy:
         place = None if text is None else place_of(text, aliases)
         local = place is not None and place.is_local
         moved: dict[str, str] = {}
+        if not isinstance(replace or {}, Mapping):
+            raise URLError("replace", f"{replace!r} is not a mapping, {{old: new}}")
         for old, new in (replace or {}).items():
             if not old:
                 raise URLError("replace", "an empty prefix is that of everything; name a folder")

@@ -279,7 +279,11 @@ class Update:
         elif nc_type == "string":
             longest = source.dtype.itemsize if whole else longest_text(source)
             if longest > array.dtype.itemsize:
-                problem = f"holds a text of {longest} bytes, stored with {array.dtype.itemsize}"
+                problem = (
+                    f"holds a text of {longest} bytes, and is stored with "
+                    f"{array.dtype.itemsize} at most; text is never cut: write the whole variable "
+                    "anew, with a larger _nczarr_maxstrlen in its encoding"
+                )
         problem = problem or self._other_attributes(variable, source.attrs, given)
         if problem is not None:
             self.problems.append(f"{name}: {problem}")
@@ -303,8 +307,10 @@ class Update:
             if name == "units" and name not in given:
                 # xarray chooses finer units if the stored ones are too coarse
                 stored_units = variable.attributes.get("units")
-                if stored_units is None or not same_units(value, stored_units.value):
-                    return f"needs the units {value!r}, stored with others"
+                if stored_units is None:
+                    return f"needs the units {value!r}, and is stored without units"
+                if not same_units(value, stored_units.value):
+                    return f"needs the units {value!r}, and is stored in {stored_units.value!r}"
             if name not in given:
                 continue
             stored = known.get(str(name))

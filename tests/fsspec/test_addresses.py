@@ -382,6 +382,9 @@ def test_a_new_prefix_is_allowed_and_no_more() -> None:
         resolve("/old/../../x", HTTP, **{"/old": "https://evil.org/a/b"})
     with pytest.raises(URLError, match="empty prefix"):
         AddressPolicy.of(HTTP, replace={"": "/x"})
+    pairs: Any = [("/x", "/y")]
+    with pytest.raises(URLError, match="is not a mapping"):
+        AddressPolicy.of(HTTP, replace=pairs)
 
 
 # ---------------------------------------------------------------------------------------- options

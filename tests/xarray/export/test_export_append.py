@@ -252,7 +252,9 @@ def test_text(tmp_path: Path) -> None:
     to_nczarr(names("", "é", "xyz"), tmp_path / "d", append_dim="x")
     assert opened(tmp_path / "d")["s"].data.tolist() == ["a", "bcd", "", "é", "xyz"]
     found = refused(tmp_path / "d", names("four"), "x")
-    assert found == ["s: holds a text of 4 bytes, stored with 3"]
+    assert [f.partition(";")[0] for f in found] == [
+        "s: holds a text of 4 bytes, and is stored with 3 at most"
+    ]
 
 
 @pytest.mark.parametrize("mode", ["nczarr", "zarr"])
