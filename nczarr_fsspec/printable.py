@@ -1,4 +1,4 @@
-"""Text for people: on one line, for terminals and for records, and hints."""
+"""Text for people: on one line, for terminals and for records; numbers of things, and hints."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from collections.abc import Iterable
 def printable(text: str) -> str:
     """Return a text as one line without control characters, which names of files may have."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun, in the plural if need be: ``4 groups``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

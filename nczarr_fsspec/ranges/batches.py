@@ -62,7 +62,7 @@ class Batches:
             nonlocal left
             left -= 1
             if not left:
-                task.cancel()  # for nobody waits; if all were answered, it is at its end
+                task.cancel()  # nothing waits for it; if all were answered, it is at its end
 
         for one in wanted:
             one.future.add_done_callback(one_less)
@@ -83,7 +83,7 @@ class Batches:
                     problem = beyond(self.file, one.start, one.stop) if again else _copy(error)
                     if not one.future.done():
                         one.future.set_exception(problem)
-            except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+            except Exception as error:  # noqa: BLE001 - it is raised where they are awaited
                 for one in wanted:
                     if not one.future.done():
                         one.future.set_exception(error)

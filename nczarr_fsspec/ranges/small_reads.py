@@ -86,7 +86,7 @@ class SmallReads:
         low = np.concatenate([member.low for member in members])
         high = np.concatenate([member.high for member in members])
         try:
-            with contextlib.suppress(Exception):  # who has not got all tries it alone
+            with contextlib.suppress(Exception):  # a read that has not got all is tried alone
                 await self._read_pieces(low, high, receive)
         finally:
             for member in members:
@@ -128,7 +128,7 @@ class _Member:
             self.left = self.left[:0] if every else np.setdiff1d(self.left, numbers)
 
     async def wait(self) -> None:
-        """Wait for the end; of what nobody wants any more, nothing is left running."""
+        """Wait for the end; of what is wanted no longer, nothing is left running."""
         try:
             await self.ended
         except BaseException:

@@ -199,7 +199,7 @@ class JSONReferences(References):
             try:
                 yield self._templates.expand(address) if self._templates.texts else address
             except NCZarrError:
-                continue  # whoever uses it will hear of it
+                continue  # an error where it is used
 
     def files(self) -> Iterable[str]:
         return ()

@@ -245,7 +245,7 @@ class LocalReferences(_Keys, LocalStore):
         references = self._ready()
         yield from references.addresses()
         for file in islice(references.files(), _LOOKED_AT):
-            with suppress(StoreError):  # whoever reads the array will hear of it
+            with suppress(StoreError):  # an error of those that read the array
                 rows = self._read_rows(file)
                 yield from rows.names if rows is not None else ()
 

@@ -261,8 +261,8 @@ class FsspecWriter(WritableStore):
                     raise
             else:
                 return True
-        # The answer may have been lost that the first try got, by a retry of any library below:
-        # aiohttp sends a PUT again, and tells nobody, where a connection ends that was used before.
+        # The answer of the first try may have been lost, and a library below has tried again:
+        # aiohttp does so with a PUT, silently, where a connection ends that was used before.
         return await self._read(path) == data
 
     async def _delete(self, path: str) -> None:

@@ -155,8 +155,8 @@ class TransientError(Exception):
         How many of the `ATTEMPTS` it takes. The owner of many requests sets this to 0 if the
         server answered others meanwhile: it works, and this one comes to its turn.
     absent : bool
-        Whether there is no such host, or nobody listens there. That passes where somebody has
-        answered before, who is being restarted; else the address is wrong.
+        Whether there is no such host, or it listens at no such port. That passes where a server
+        has answered before, which is being restarted; else the address is wrong.
     """
 
     def __init__(

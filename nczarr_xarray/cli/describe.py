@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from nczarr_fsspec.printable import printable
+from nczarr_fsspec.printable import counted, printable
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.cli.cdl_values import zarr_type
 from nczarr_xarray.cli.fragments import rows, summary
@@ -158,15 +158,15 @@ def _about(hierarchy: Hierarchy, store: str) -> Iterator[tuple[str, str]]:
 def _totals(groups: Sequence[Group], variables: Sequence[Variable]) -> Iterator[tuple[str, str]]:
     """Yield labels and texts about sizes and numbers."""
     counts = [
-        _count(len(groups), "group"),
-        _count(sum(len(group.dimensions) for group in groups), "dimension"),
-        _count(len(variables), "variable"),
+        counted(len(groups), "group"),
+        counted(sum(len(group.dimensions) for group in groups), "dimension"),
+        counted(len(variables), "variable"),
     ]
     yield "contents", ", ".join(counts)
     sizes = [nbytes(variable) for variable in variables]
     unknown = "more than " if None in sizes else ""
     total = format_size(sum(size or 0 for size in sizes))
-    chunks = _count(sum(map(chunk_count, variables)), "chunk")
+    chunks = counted(sum(map(chunk_count, variables)), "chunk")
     yield "data", f"{unknown}{total} uncompressed, in up to {chunks}"
 
 
@@ -237,10 +237,6 @@ def codec_text(config: CodecConfig) -> str:
     if len(shown) == 1:
         return printable(f"{name}({next(iter(shown.values()))})")
     return printable(f"{name}({', '.join(f'{key}={value}' for key, value in shown.items())})")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _labelled(label: str, text: str, width: int, style: Style) -> Iterator[str]:

@@ -105,7 +105,7 @@ class Opened:
 
     def reader(self, variable: Variable) -> VariableReader:
         """Return a reader of one variable (cheap; it may outlive this object)."""
-        # whoever looks at metadata only does without the engine
+        # those that read metadata only do without the engine
         from nczarr_xarray.dataset.variable import VariableReader
 
         mark = None if self.reading is None else self.reading.mark

@@ -91,7 +91,7 @@ class SimulatedReferences(RemoteReferences):
             origin = source
         elif isinstance(origin, KeyStore):
             origin = _Folder(transport, url)
-            are_references(origin)  # as whoever opens it finds out
+            are_references(origin)  # as it is found out where it is opened
         super().__init__(origin, _Opener(transport))
         self._transport = transport
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nczarr_fsspec.printable import counted
 from nczarr_fsspec.sizes import format_size
 from nczarr_xarray.tools.doctor.network import Network
 from nczarr_xarray.tools.doctor.predict import Prediction
@@ -113,7 +114,7 @@ class Report:
 
     def _summary(self) -> str:
         size = "" if self.size is None else f", {format_size(self.size)}"
-        return f"format {self.format}{size}, {_count(self.variables, 'variable')}"
+        return f"format {self.format}{size}, {counted(self.variables, 'variable')}"
 
     def _verdict(self) -> str:
         if self.cmip7 is None:
@@ -151,13 +152,9 @@ def _cells(cost: Cost | None) -> tuple[str, ...]:
 
 def _cost_text(cost: Cost) -> str:
     return (
-        f"{_count(cost.rounds, 'round')}, {_count(cost.requests, 'request')}, "
+        f"{counted(cost.rounds, 'round')}, {counted(cost.requests, 'request')}, "
         f"{format_size(cost.nbytes)}, {cost.seconds:.2f} s"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _aligned(rows: Iterator[tuple[str, ...]]) -> Iterator[str]:
