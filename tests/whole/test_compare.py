@@ -116,6 +116,7 @@ def test_a_copy_of_zarr_equals_its_source(
 
 @settings(max_examples=examples(50))
 @given(SEEDS)
+@example(345143)
 def test_one_changed_bit_of_a_random_file_is_found(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
@@ -136,13 +137,15 @@ def test_one_changed_bit_of_a_random_file_is_found(
         assume(numbers)
         variable = choose.choice(numbers)
         variable.set_auto_maskandscale(False)
-        values = variable[...].astype(variable.dtype.newbyteorder("="))
-        at = choose.randrange(values.size)
-        words = values.reshape(-1).view(f"u{values.itemsize}")
-        words[at] ^= words.dtype.type(1 << choose.randrange(8 * values.itemsize))
-        variable[...] = values
+        at = choose.randrange(variable.size)
+        index = tuple(map(int, np.unravel_index(at, variable.shape)))
+        # This element only: netCDF-C 4.10 misplaces values where it reads all of a variable that
+        # is shorter than the dimension, if that is not the first.
+        value = np.array(variable[index or ...], variable.dtype.newbyteorder("=")).reshape(1)
+        words = value.view(f"u{value.itemsize}")
+        words[0] ^= words.dtype.type(1 << choose.randrange(8 * value.itemsize))
+        variable[index or ...] = value.reshape(())
         path = f"{variable.group().path.rstrip('/')}/{variable.name}"
-        index = tuple(map(int, np.unravel_index(at, values.shape)))
     found = compare(made.path, changed)
     assert [(d.object, d.index) for d in found.differences] == [(f"variable {path}", index)]
     assert found.differing == {path: 1}

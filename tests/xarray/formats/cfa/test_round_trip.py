@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_xarray.export.cfa.master import WRITABLE
 from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
-from nczarr_xarray.formats.cfa.cfa05 import Cfa05
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
 from nczarr_xarray.model import FragmentArray, FragmentMapping, FragmentPlace, Fragments
 from tests.support.aggregations import Lengths, held, master_of, read, with_chars
@@ -171,7 +171,7 @@ def test_113_values(dtype: str, given_: tuple[Lengths, Fragments], data: st.Data
     assert held(array) == wanted(lengths, fragments)
 
 
-@pytest.mark.parametrize("dialect", [Cfa04(), Cfa062(), Cf113(), Cfa05()], ids=lambda d: d.name)
+@pytest.mark.parametrize("dialect", WRITABLE, ids=lambda d: d.name)
 @given(given_=mapped(), data=st.data())
 def test_what_a_dialect_cannot_say_is_refused(
     dialect: Any, given_: tuple[Lengths, Fragments], data: st.DataObject
