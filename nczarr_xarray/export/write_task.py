@@ -127,10 +127,13 @@ class WriteTask:
                 writer.array.path: chunk_count(writer, writer.array.shape) for _, writer in lazy
             }
             pending = {path: count for path, count in counts.items() if count}
-            arrays = [writer.array for _, writer in lazy if writer.array.path in pending]
+            lazy = [flow for flow in lazy if flow[1].array.path in pending]
+            arrays = [writer.array for _, writer in lazy]
             last = {array.path: last_chunk(array) for array in arrays}
             mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex, last)
             self.finish(mark if pending else None)
+        if not pending:  # the dataset is complete
+            return WriteTask(self.change).rest(done=True)
         later = [(item, writer.for_template(self.template, mark.name)) for item, writer in lazy]
         return WriteTask(self.change, later, after=partial(end_template, self.template)).rest(
             done=True

@@ -361,6 +361,15 @@ def test_nothing_changes_before_it_is_computed(change: str, tmp_path: Path) -> N
     np.testing.assert_array_equal(found["one"], wanted)
 
 
+def test_nothing_is_left_to_compute_of_arrays_without_elements(tmp_path: Path) -> None:
+    """They have no chunks: the template is a complete dataset."""
+    empty = xr.Dataset({"v": (("t", "x"), np.zeros((0, 3))), "x": [1, 2, 3]}).chunk()
+    later = to_nczarr(empty, tmp_path / "d", compute=False)
+    xr.testing.assert_identical(opened(tmp_path / "d"), empty.compute())
+    dask.compute(later)
+    xr.testing.assert_identical(opened(tmp_path / "d"), empty.compute())
+
+
 def test_an_error_later(tmp_path: Path) -> None:
     later = to_nczarr(failing(tmp_path / "log"), tmp_path / "d", compute=False)
     with pytest.raises(ZeroDivisionError, match="block 2"):
