@@ -127,9 +127,11 @@ def add_children(
             raise FormatError(
                 dim.path, f"NCZarr before netCDF-C 4.9.3 has no unlimited dimensions: {_COPY}"
             )
-        value = dimension_value(dim)
-        if known.setdefault(dim.name, value) != value:
-            raise FormatError(dim.path, f"exists already and is {dumps(known[dim.name])}")
+        there = known.setdefault(dim.name, dimension_value(dim))
+        # it may be spelt in another way, and one of length 0 counts as unlimited
+        size, unlimited = spellings.dimension(dim.name, there, dim.path)
+        if (size, unlimited) != (dim.size, dim.unlimited or not dim.size):
+            raise FormatError(dim.path, f"exists already and is {dumps(there)}")
     for added, member in (
         (arrays, _member(structure, "arrays", "vars", [])),
         (groups, _member(structure, "groups", "groups", [])),

@@ -133,7 +133,7 @@ def group_lists(documents: Documents, path: str) -> GroupLists | None:
     if not isinstance(dimensions, dict):
         raise FormatError(key, "'dimensions' is not an object")
     return GroupLists(
-        dimensions={name: _dimension(name, value, key) for name, value in dimensions.items()},
+        dimensions={name: dimension(name, value, key) for name, value in dimensions.items()},
         arrays=_unique(_names(_either(structure, "arrays", "vars", []), key, "arrays")),
         groups=_unique(_names(structure.get("groups", []), key, "groups")),
     )
@@ -198,7 +198,7 @@ def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _dimension(name: str, value: JSON, key: str) -> tuple[int, bool]:
+def dimension(name: str, value: JSON, key: str) -> tuple[int, bool]:
     """Return the dimension of ``3`` or ``{"size": 5, "unlimited": 1}``.
 
     Length 0 means unlimited.

@@ -97,6 +97,16 @@ def test_coordinates_stay_coordinates_when_others_are_added(tmp_path: Path) -> N
     assert set(opened(path).coords) == {"s", "lat", "u"}
 
 
+@pytest.mark.parametrize("unlimited", [[], ["t"]])
+def test_variables_are_added_along_a_dimension_without_rows(tmp_path: Path, unlimited: Any) -> None:
+    empty = xr.Dataset({"v": ("t", np.zeros(0))})
+    to_nczarr(empty, tmp_path / "x.nczarr", unlimited_dims=unlimited)
+    to_nczarr(empty.rename(v="w"), tmp_path / "x.nczarr", mode="a")
+    rows = xr.Dataset({"v": ("t", [1.0, 2.0]), "w": ("t", [3.0, 4.0])})
+    to_nczarr(rows, tmp_path / "x.nczarr", append_dim="t")
+    xr.testing.assert_identical(opened(tmp_path / "x.nczarr").load(), rows)
+
+
 def test_unlimited_dims_are_refused_where_they_could_not_be_heeded(tmp_path: Path) -> None:
     path = tmp_path / "x.nczarr"
     to_nczarr(GRID, path)

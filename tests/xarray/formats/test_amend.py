@@ -190,6 +190,18 @@ def test_pure_zarr_has_no_lists() -> None:
     assert set_dimension(objects, "", "x", 5) == {}
 
 
+def test_a_dimension_that_is_there_may_be_spelt_in_another_way() -> None:
+    zattrs = b'{"_nczarr_group": {"dimensions": {"t": 0, "x": {"size": 3}}, "arrays": []}}'
+    for there in (Dimension("t", 0), Dimension("t", 0, unlimited=True), Dimension("x", 3)):
+        assert (
+            b'{"t": 0, "x": {"size": 3}}'
+            in add_children({".zattrs": zattrs}, "", dimensions=[there], arrays=["v"])[".zattrs"]
+        )
+    for other in (Dimension("t", 1), Dimension("x", 4), Dimension("x", 3, unlimited=True)):
+        with pytest.raises(FormatError, match="exists already and is"):
+            add_children({".zattrs": zattrs}, "", dimensions=[other])
+
+
 def test_old_datasets_get_no_unlimited_dimensions() -> None:
     objects = node(vector("dims-nczarr+file-4.9.2"), "")
     with pytest.raises(FormatError, match=r"/t: NCZarr before netCDF-C 4.9.3 has no unlimited"):
