@@ -11,7 +11,7 @@ import pandas as pd
 import xarray as xr
 
 from nczarr_xarray.backend.encoding import attribute_value
-from nczarr_xarray.codecs.quantize import quantize
+from nczarr_xarray.codecs.quantize import quantize, round_decimals
 from nczarr_xarray.export.contents import Rounding
 from nczarr_xarray.export.storage import QUANTIZE_ATTRIBUTES
 from nczarr_xarray.model import Dimension, Variable
@@ -64,7 +64,11 @@ def rounding_of(variable: Variable) -> Rounding | None:
             fill = variable.attributes.get("_FillValue")
             value = None if fill is None else attribute_value(fill)
             return partial(quantize, mode=mode, digits=int(digits), fill=value)
-    return None
+    told = variable.attributes.get("least_significant_digit")
+    decimals = None if told is None else attribute_value(told)
+    if variable.dtype.kind != "f" or not isinstance(decimals, np.integer):
+        return None  # integers are packed; text is no number of digits
+    return partial(round_decimals, least_significant_digit=int(decimals))
 
 
 def same_units(one: object, other: object) -> bool:

@@ -204,6 +204,8 @@ class Update:
             if kept.nc_type == "string" and variable.dtype.kind == "S":
                 encoding["dtype"] = str  # bytes stay whole
             variable.encoding = {"_FillValue": None, **encoding}
+            if kept.nc_type in ("char", "string") and _is_missing(variable):
+                variable.data = np.full(variable.shape, "")  # of what is missing, numbers are made
             if is_packed(variable, self.group.variables[str(name)]):
                 del variable.encoding["dtype"]  # see `as_integers`
                 if variable.chunks is not None and variable.dtype.kind in "MmO":
@@ -420,19 +422,33 @@ class Update:
                 )
 
     def _same_when_stored(self, name: Hashable, new: xr.Variable, stored: xr.Variable) -> bool:
-        """Tell whether values are those that are stored, or become them: packing rounds."""
+        """Tell whether values are those that are stored, or become them.
+
+        Packing and quantization round, and text that is missing is stored as empty.
+        """
         if new.equals(stored):
             return True
-        if {"scale_factor", "add_offset"}.isdisjoint(stored.encoding):
-            return False
         problems, self.problems = self.problems, []
-        encoded: list[Any] = [
-            item.source
+        encoded = [
+            _rounded(item)
             for variable in (new, stored)
             for item in self.items(xr.Dataset({name: (variable.dims, variable.to_numpy())}))
         ]
         self.problems = problems
-        return len(encoded) == 2 and bool(encoded[0].equals(encoded[1]))
+        return len(encoded) == 2 and encoded[0].equals(encoded[1])
+
+
+def _is_missing(variable: xr.Variable) -> bool:
+    """Tell whether objects in memory are nothing but missing values, or none at all."""
+    objects = variable.dtype.kind == "O" and variable.chunks is None
+    return objects and bool(pd.isna(variable.values).all())
+
+
+def _rounded(item: Item) -> xr.Variable:
+    """Return the values of an item as they are stored."""
+    assert isinstance(item.source, xr.Variable)
+    values = item.source.to_numpy()
+    return xr.Variable(item.source.dims, item.rounding(values) if item.rounding else values)
 
 
 def _calendar(variable: xr.Variable) -> str | None:

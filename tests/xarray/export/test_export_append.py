@@ -234,9 +234,14 @@ def test_a_missing_value_beside_the_fill_value(tmp_path: Path, way: dict[str, An
     assert by_netcdf(tmp_path / "d", "v").tolist()[-2:] == [-1, 3]
 
 
-def test_quantized_values(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "rounding",
+    [{"quantize_mode": "BitRound", "significant_digits": 5}, {"least_significant_digit": 1}],
+    ids=lambda rounding: next(iter(rounding)),
+)
+def test_quantized_values(tmp_path: Path, rounding: dict[str, Any]) -> None:
     values = np.linspace(0, 1, 50, dtype="f4")
-    encoding = {"v": {"quantize_mode": "BitRound", "significant_digits": 5, "chunks": (30,)}}
+    encoding = {"v": {**rounding, "chunks": (30,)}}
     whole, grown = tmp_path / "whole", tmp_path / "grown"
     to_nczarr(xr.Dataset({"v": ("x", values)}), whole, encoding=encoding)
     to_nczarr(xr.Dataset({"v": ("x", values[:20])}), grown, encoding=encoding)
@@ -255,6 +260,19 @@ def test_text(tmp_path: Path) -> None:
     assert [f.partition(";")[0] for f in found] == [
         "s: holds a text of 4 bytes, and is stored with 3 at most"
     ]
+
+
+@pytest.mark.parametrize("dtype", [str, "S1"])
+@pytest.mark.parametrize("values", [[None, np.nan], []])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_text_of_which_all_is_missing(
+    tmp_path: Path, values: list[Any], dtype: Any, lazy: bool
+) -> None:
+    first = xr.Dataset({"s": ("x", np.array(["a", "bcd"], object))})
+    to_nczarr(first, tmp_path / "d", encoding={"s": {"dtype": dtype}})
+    new = xr.Dataset({"s": ("x", np.array(values, object))})
+    to_nczarr(new.chunk() if lazy else new, tmp_path / "d", append_dim="x")
+    assert opened(tmp_path / "d")["s"].data.tolist() == ["a", "bcd", *("" for _ in values)]
 
 
 @pytest.mark.parametrize("mode", ["nczarr", "zarr"])
@@ -351,6 +369,31 @@ def test_constants_that_packing_rounds(tmp_path: Path) -> None:
         new = ds.assign_coords(height=("place", [other, np.nan, 0.3]))
         (found,) = refused(tmp_path / "d", new, "x")
         assert "height: differs from what is stored" in found
+
+
+@pytest.mark.parametrize(
+    ("values", "encoding"),
+    [
+        (np.array(["a", None], object), {}),
+        (np.array([None, np.nan], object), {"dtype": str}),
+        (np.array(["a", None], object), {"dtype": "S1"}),
+        (np.array([np.pi, np.nan]), {"significant_digits": 2, "quantize_mode": "BitGroom"}),
+        (np.array([np.pi, np.nan]), {"least_significant_digit": 1}),
+    ],
+)
+def test_constants_that_are_stored_as_something_else(
+    tmp_path: Path, values: np.ndarray, encoding: dict[str, Any]
+) -> None:
+    """The dataset that was written can be appended to itself."""
+    ds = xr.Dataset({"v": ("x", [1.0, 2.0]), "c": ("place", values)})
+    to_nczarr(ds, tmp_path / "d", encoding={"c": encoding})
+    before = opened(tmp_path / "d")["c"]
+    to_nczarr(ds, tmp_path / "d", append_dim="x")
+    xr.testing.assert_identical(opened(tmp_path / "d")["c"], before)
+    new = ds.assign(c=("place", values[::-1]))
+    if not new.equals(ds):
+        (found,) = refused(tmp_path / "d", new, "x")
+        assert "c: differs from what is stored" in found
 
 
 def test_attributes_of_the_dataset(target: Path) -> None:
