@@ -40,7 +40,8 @@ def encode_attribute(name: str, value: Any, *, strings: bool = True) -> Attribut
         return Attribute(name, kind, str(value) if kind == "char" else (str(value),))
     array = _array(value)
     if array.size == 0:
-        # an empty list has no type; netCDF4-python makes it an empty text
+        # an empty list has no type; netCDF4-python makes it double, but netCDF-C does not open
+        # pure Zarr that has an array without elements among its attributes
         if array.dtype.kind in "iuf" and isinstance(value, np.ndarray):
             return Attribute(name, _numeric(array), array.astype(array.dtype.newbyteorder("=")))
         return Attribute(name, "char", "")
