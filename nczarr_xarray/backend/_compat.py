@@ -210,8 +210,13 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
     ValueError
         If values have no such form; of dask's arrays of objects, when they are computed.
     """
-    variables, attributes = encode_dataset_coordinates(dataset)
-    variables, attributes = cf_encoder(variables, attributes)
+    try:
+        variables, attributes = encode_dataset_coordinates(dataset)
+        variables, attributes = cf_encoder(variables, attributes)
+    except (AttributeError, KeyError) as error:
+        # of units that xarray does not know, or a "coordinates" that is no text
+        reason = f"xarray cannot encode it ({type(error).__name__}: {error})"
+        raise ValueError(reason) from error
     text: Any = EncodedStringCoder(allows_unicode=True)
     chars: Any = CharacterArrayCoder()
     encoded = {}

@@ -24,7 +24,7 @@ from nczarr_xarray.export.storage import (
     note_text,
     storage,
 )
-from nczarr_xarray.export.strings import longest_text, whole_text
+from nczarr_xarray.export.strings import decoded, empty_text, longest_text, text_type, whole_text
 from nczarr_xarray.formats.nczarr.emit import Profile
 from nczarr_xarray.model import (
     NC_DTYPES,
@@ -111,6 +111,8 @@ class Exporter:
                 encoding = adapted(where, variable, encoding)
             if isinstance(encoding, Mapping):
                 variable.encoding = whole_text(variable, encoding)
+                if text_type(encoding.get("dtype")):
+                    empty_text(variable)
             if inherited and is_packed(variable):
                 packed[where] = variable
         with in_turn([*packed.values()]):
@@ -205,9 +207,15 @@ class Exporter:
         unlimited: frozenset[Hashable],
     ) -> None:
         path = join(group.path, name)
-        if source.dtype.kind == "S" and encoding.get("dtype") is str:
-            source = source.astype(f"U{source.dtype.itemsize}")
+        wanted = text_type(encoding.get("dtype"))
+        if source.dtype.kind == "S" and wanted == "string":
+            source = decoded(source)
         nc_type = netcdf_type(source.dtype)
+        if explicit and wanted not in (None, nc_type):
+            raise ValueError(
+                f"would be {nc_type or source.dtype}, and the dtype of its encoding is "
+                f"{encoding['dtype']!r}: convert it with astype"
+            )
         if nc_type is None:
             raise ValueError(f"is of type {source.dtype}, which netCDF does not have")
         dimensions = tuple(

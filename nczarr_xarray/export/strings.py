@@ -34,6 +34,43 @@ def whole_text(variable: xr.Variable, encoding: Mapping[str, Any]) -> dict[str, 
     return {**encoding, "dtype": f"S{max(wanted.itemsize, size)}" if wanted.kind == "S" else str}
 
 
+def text_type(dtype: Any) -> str | None:
+    """Return the netCDF type of text that an encoding's dtype asks for; None if it is no text."""
+    if dtype is None:
+        return None
+    try:
+        return {"U": "string", "S": "char"}.get(np.dtype(dtype).kind)
+    except TypeError:
+        return None  # xarray raises an error for it
+
+
+def empty_text(variable: xr.Variable) -> None:
+    """Change objects in memory that are all missing, or none at all, into texts.
+
+    Without a text as ``_FillValue`` they are empty. xarray makes numbers of them; dask's objects
+    become texts in any case.
+    """
+    if variable.dtype.kind != "O" or variable.chunks is not None:
+        return
+    import pandas as pd  # as xarray does; commands without xarray do without it
+
+    if pd.isna(variable.values).all():
+        fill = variable.encoding.get("_FillValue")
+        variable.data = np.full(variable.shape, fill if isinstance(fill, str) else "")
+
+
+def decoded(source: xr.Variable) -> xr.Variable:
+    """Return bytes as text (UnicodeDecodeError for what is not UTF-8)."""
+    dtype = np.dtype(f"U{source.dtype.itemsize}")
+    if source.chunks is None:
+        return source.copy(data=_decode(source.to_numpy(), dtype))
+    return source.copy(data=source.data.map_blocks(_decode, dtype, dtype=dtype))
+
+
+def _decode(block: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    return np.asarray(np.char.decode(block, "utf-8"), dtype)
+
+
 def longest_text(source: xr.Variable) -> int:
     """Return the number of bytes of the longest text in UTF-8."""
     if source.chunks is not None and source.size:

@@ -22,7 +22,7 @@ from nczarr_xarray.export.inherited import with_one_fill
 from nczarr_xarray.export.packing import as_integers, is_packed
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.stored import netcdf_text
-from nczarr_xarray.export.strings import longest_text, whole_text
+from nczarr_xarray.export.strings import empty_text, longest_text, whole_text
 from nczarr_xarray.export.write_options import RegionLike
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
@@ -204,8 +204,8 @@ class Update:
             if kept.nc_type == "string" and variable.dtype.kind == "S":
                 encoding["dtype"] = str  # bytes stay whole
             variable.encoding = {"_FillValue": None, **encoding}
-            if kept.nc_type in ("char", "string") and _is_missing(variable):
-                variable.data = np.full(variable.shape, "")  # of what is missing, numbers are made
+            if kept.nc_type in ("char", "string"):
+                empty_text(variable)
             if is_packed(variable, self.group.variables[str(name)]):
                 del variable.encoding["dtype"]  # see `as_integers`
                 if variable.chunks is not None and variable.dtype.kind in "MmO":
@@ -436,12 +436,6 @@ class Update:
         ]
         self.problems = problems
         return len(encoded) == 2 and encoded[0].equals(encoded[1])
-
-
-def _is_missing(variable: xr.Variable) -> bool:
-    """Tell whether objects in memory are nothing but missing values, or none at all."""
-    objects = variable.dtype.kind == "O" and variable.chunks is None
-    return objects and bool(pd.isna(variable.values).all())
 
 
 def _rounded(item: Item) -> xr.Variable:

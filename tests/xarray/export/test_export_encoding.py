@@ -280,6 +280,18 @@ def test_explicit_encoding_replaces_all_of_the_inherited(source: Any, tmp_path: 
     assert (array(tmp_path / "x").chunk_shape, array(tmp_path / "x").codecs) == ((5, 5), ())
 
 
+def test_inherited_units_of_another_kind(tmp_path: Path) -> None:
+    """Differences of times may have kept the units of the times."""
+    dataset = xr.Dataset({"v": ("x", np.array([1, 2], "m8[D]").astype("m8[ns]"))})
+    encoding = {"units": "days since 2000-01-01", "dtype": np.dtype("i4")}
+    with pytest.raises(ExportError, match="'days since 2000-01-01s'"):
+        to_nczarr(dataset, tmp_path / "x", encoding={"v": encoding})
+    dataset["v"].encoding = encoding
+    to_nczarr(dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_timedelta=True) as back:
+        xr.testing.assert_equal(back, dataset)
+
+
 def test_the_dataset_keeps_its_encoding(tmp_path: Path) -> None:
     dataset = cube()
     dataset["v"].encoding = {"dtype": np.dtype("f8"), "zlib": True}
@@ -417,6 +429,38 @@ def test_inherited_length_cuts_nothing_off(
     to_nczarr(dataset.chunk(x=1) if lazy else dataset, tmp_path / "x")
     with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
         assert back["v"].values.tolist() == [longer, longer[:1]]
+
+
+@pytest.mark.parametrize("dtype", [str, "U2", np.dtype("U2")], ids=str)
+@pytest.mark.parametrize("inherited", [False, True])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_bytes_become_text_if_they_are_asked_to(
+    tmp_path: Path, dtype: Any, inherited: bool, lazy: bool
+) -> None:
+    dataset = xr.Dataset({"v": ("x", np.array(["ab", "é€"]).astype(object))})
+    texts = dataset["v"].to_numpy().tolist()
+    dataset["v"] = ("x", np.array([text.encode() for text in texts]))
+    dataset["c"] = ("y", np.array([b"a", b"b"]))
+    dataset = dataset.chunk(x=1, y=2) if lazy else dataset
+    encoding: dict[str, Any] = {"v": {"dtype": dtype}, "c": {"dtype": dtype}}
+    if inherited:
+        for name in ("v", "c"):
+            dataset[name].encoding = encoding.pop(name)
+    to_nczarr(dataset, tmp_path / "x", encoding=encoding)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["v"].values.tolist() == texts
+        assert back["c"].values.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("dtype", [str, "S1"])
+@pytest.mark.parametrize("values", [[], [None, np.nan]])
+def test_text_of_which_nothing_is_there(tmp_path: Path, dtype: Any, values: list[Any]) -> None:
+    """xarray makes numbers of it, to which no text could be appended."""
+    dataset = xr.Dataset({"v": ("x", np.array(values, object))})
+    to_nczarr(dataset, tmp_path / "x", encoding={"v": {"dtype": dtype, "char_dim_name": "n"}})
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["v"].dtype.kind in "UO"
+        assert back["v"].values.tolist() == [""] * len(values)
 
 
 def test_append_cuts_nothing_off(tmp_path: Path) -> None:

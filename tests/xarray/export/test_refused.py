@@ -32,6 +32,10 @@ def refused(ds: xr.Dataset, folder: Path, message: str, **options: Any) -> None:
         ({"s": {"_nczarr_maxstrlen": "x"}}, "_nczarr_maxstrlen is 'x', not a number of bytes"),
         ({"v": {"complevel": 77, "zlib": True}}, "77"),
         ({"v": {"compression": "nothing such"}}, "nothing such"),
+        ({"v": {"dtype": str}}, "/v: would be int, and the dtype of its encoding is <class 'str'>"),
+        ({"v": {"dtype": "S1"}}, "/v: would be int, and the dtype of its encoding is 'S1'"),
+        ({"v": {"dtype": "U5"}}, "/v: would be int, and the dtype of its encoding is 'U5'"),
+        ({"s": {"dtype": "S5"}}, "/s: would be string, and the dtype of its encoding is 'S5'"),
     ],
 )
 def test_encodings(encoding: Any, message: str, tmp_path: Path) -> None:
@@ -58,6 +62,7 @@ def test_a_contiguous_variable_along_an_unlimited_dimension(tmp_path: Path) -> N
         (xr.Dataset({"v": ((5,), DATA)}), "the dimension name 5 is not text"),
         (xr.Dataset({"v": ("x", DATA, {5: 1})}), "the attribute name 5 is not text"),
         (xr.Dataset(attrs={5: 1}), "the attribute name 5 is not text"),
+        (xr.Dataset({"v": ("x", DATA, {"coordinates": 1})}), "/v: xarray cannot encode it"),
         (xr.Dataset({"v": ("x", DATA, {"a": object()})}), "/v: attribute 'a'"),
         (xr.Dataset({"v": ("x", DATA, {"a": {"b": 1}})}), "/v: attribute 'a'"),
         (xr.Dataset({"v": ("x", DATA, {"a": True})}), "attribute 'a' is of type bool"),
