@@ -21,7 +21,8 @@ from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
 if TYPE_CHECKING:
     import xarray as xr
 
-_PACKING = ("dtype", "scale_factor", "add_offset")
+#: Fill values among them: they are packed numbers, and might be one of those that are not.
+_PACKING = ("dtype", "scale_factor", "add_offset", "_Unsigned", "_FillValue", "missing_value")
 
 _log = logging.getLogger(__name__)
 
@@ -76,11 +77,22 @@ def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict
 def is_packed(variable: xr.Variable) -> bool:
     """Tell whether it takes a variable's numbers to know that its encoding changes none."""
     encoding = variable.encoding
-    if variable.dtype.kind not in "fiu" or "dtype" not in encoding or "_Unsigned" in encoding:
+    if variable.dtype.kind not in "fiu" or "dtype" not in encoding:
         return False
+    dtype = packed_dtype(encoding)
+    return dtype.kind in "iu" and (is_scaled(encoding) or not np.can_cast(variable.dtype, dtype))
+
+
+def is_scaled(encoding: Mapping[str, Any]) -> bool:
+    """Tell whether numbers are not stored as they are."""
+    return any(encoding.get(key) is not None for key in ("scale_factor", "add_offset"))
+
+
+def packed_dtype(encoding: Mapping[str, Any]) -> np.dtype:
+    """Return the dtype as which packed numbers are read, which ``_Unsigned`` says."""
     dtype = np.dtype(encoding["dtype"])
-    scaled = any(encoding.get(key) is not None for key in ("scale_factor", "add_offset"))
-    return dtype.kind in "iu" and (scaled or not np.can_cast(variable.dtype, dtype))
+    read = {"true": "u", "false": "i"}.get(str(encoding.get("_Unsigned")))
+    return np.dtype(f"{read}{dtype.itemsize}") if read and dtype.kind in "iu" else dtype
 
 
 def keep_whole(path: str, variable: xr.Variable) -> None:
@@ -90,21 +102,25 @@ def keep_whole(path: str, variable: xr.Variable) -> None:
     values become numbers where there is no ``_FillValue``. So numbers in memory are then stored
     unpacked; dask's numbers, which are not known yet, raise `FormatError` when they are computed.
     """
-    encoding = variable.encoding
-    check = partial(
-        _overflow,
-        dtype=np.dtype(encoding["dtype"]),
-        has_fill=encoding.get("_FillValue", encoding.get("missing_value")) is not None,
-        scale_factor=encoding.get("scale_factor"),
-        add_offset=encoding.get("add_offset"),
-    )
+    check = overflow_check(variable.encoding)
     if variable.chunks is not None:
         guard = partial(_guard, path, check)
         variable.data = variable.data.map_blocks(guard, dtype=variable.dtype)
         return
     problem = check(variable.values)
     if problem is not None:
-        variable.encoding = leave_out(path, encoding, _PACKING, f"it {problem}")
+        variable.encoding = leave_out(path, variable.encoding, _PACKING, f"it {problem}")
+
+
+def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | None]:
+    """Return a function that says why the integers of an encoding cannot hold some values."""
+    return partial(
+        _overflow,
+        dtype=packed_dtype(encoding),
+        has_fill=encoding.get("_FillValue", encoding.get("missing_value")) is not None,
+        scale_factor=encoding.get("scale_factor"),
+        add_offset=encoding.get("add_offset"),
+    )
 
 
 def _guard(path: str, check: Callable[[np.ndarray], str | None], block: np.ndarray) -> np.ndarray:

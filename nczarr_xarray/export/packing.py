@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 #: What xarray makes of a missing time among integers.
 NO_TIME = np.iinfo(np.int64).min
+#: Up to here, float64 holds all integers.
+_EXACT = 2**53
 
 
 def is_packed(new: xr.Variable, stored: Variable) -> bool:
@@ -26,6 +29,23 @@ def is_packed(new: xr.Variable, stored: Variable) -> bool:
     if dtype.kind not in "iu" or "dtype" not in new.encoding or "_Unsigned" in new.encoding:
         return False
     return kind == "f" or (kind in "MmO" and dtype.itemsize < 8)
+
+
+def inexact(values: np.ndarray) -> str | None:
+    """Say which of some integers float64 cannot hold; None if it holds all."""
+    large = values[(values > _EXACT) | (values < -_EXACT)].ravel().tolist()
+    different = next((number for number in large if float(number) != number), None)
+    return None if different is None else f"holds the value {different}, which float64 cannot hold"
+
+
+def refuse_values(
+    path: str, check: Callable[[np.ndarray], str | None], block: np.ndarray
+) -> np.ndarray:
+    """Return the values of a block, if they pass a check (`FormatError` if not)."""
+    problem = check(block)
+    if problem is not None:
+        raise FormatError(path, problem)
+    return block
 
 
 def as_integers(values: np.ndarray, dtype: np.dtype, path: str, exact: bool) -> np.ndarray:

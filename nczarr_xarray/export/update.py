@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
+from operator import index
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,8 +19,13 @@ from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
 from nczarr_xarray.export.attributes import encode_attribute, same_value
 from nczarr_xarray.export.contents import Item
-from nczarr_xarray.export.inherited import with_one_fill
-from nczarr_xarray.export.packing import as_integers, is_packed
+from nczarr_xarray.export.inherited import (
+    is_scaled,
+    overflow_check,
+    packed_dtype,
+    with_one_fill,
+)
+from nczarr_xarray.export.packing import as_integers, inexact, is_packed, refuse_values
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.stored import netcdf_text
 from nczarr_xarray.export.strings import empty_text, longest_text, whole_text
@@ -129,8 +135,11 @@ class Update:
         size = self.stored.sizes[name]
         if part.step not in (None, 1):
             return self._wrong(name, f"{name!r} has step {part.step}; only 1 is possible")
-        start = 0 if part.start is None else int(part.start)
-        stop = size if part.stop is None else int(part.stop)
+        try:
+            start = 0 if part.start is None else index(part.start)
+            stop = size if part.stop is None else index(part.stop)
+        except TypeError:
+            return self._wrong(name, f"{part} of {name!r} has an end that is no integer")
         if not 0 <= start <= stop <= size:
             return self._wrong(name, f"{part} is not inside {name!r}, which has length {size}")
         length, new = stop - start, self.dataset.sizes[name]
@@ -206,6 +215,7 @@ class Update:
             variable.encoding = {"_FillValue": None, **encoding}
             if kept.nc_type in ("char", "string"):
                 empty_text(variable)
+            self._check_integers(str(name), variable)
             if is_packed(variable, self.group.variables[str(name)]):
                 del variable.encoding["dtype"]  # see `as_integers`
                 if variable.chunks is not None and variable.dtype.kind in "MmO":
@@ -221,6 +231,26 @@ class Update:
         given = {name: frozenset(v.attrs) for name, v in dataset.variables.items()}
         found = (self._item(str(name), source, given[name]) for name, source in encoded.items())
         return [item for item in found if item is not None]
+
+    def _check_integers(self, name: str, variable: xr.Variable) -> None:
+        """Let numbers be checked that xarray would change without a word when it encodes them."""
+        encoding, stored = variable.encoding, self.group.variables[name].dtype
+        check: Callable[[np.ndarray], str | None] | None = None
+        if variable.dtype.kind in "iu" and stored.kind == "f":
+            check = inexact
+        elif stored.kind in "iu" and "dtype" in encoding and variable.dtype.kind in "fiub":
+            if variable.dtype.kind != "f" and (
+                is_scaled(encoding) or not np.can_cast(variable.dtype, packed_dtype(encoding))
+            ):
+                variable.data = variable.data.astype("f8")
+            check = overflow_check(encoding) if "_Unsigned" in encoding else None
+        if check is None:
+            return
+        if variable.chunks is not None:
+            refuse = partial(refuse_values, join(self.path, name), check)
+            variable.data = variable.data.map_blocks(refuse, dtype=variable.dtype)
+        elif (problem := check(variable.to_numpy())) is not None:
+            self.problems.append(f"{name}: {problem}")
 
     def _packed(self, name: str, encoded: xr.Variable, exact: bool) -> xr.Variable:
         """Return encoded numbers as the integers to store; numbers that are none are problems."""

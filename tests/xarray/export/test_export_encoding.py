@@ -299,6 +299,7 @@ def test_the_dataset_keeps_its_encoding(tmp_path: Path) -> None:
     assert dataset["v"].encoding == {"dtype": np.dtype("f8"), "zlib": True}
 
 
+UNSIGNED = {"dtype": "i1", "_Unsigned": "true", "_FillValue": np.int8(-1)}
 INHERITED: list[tuple[Any, dict[str, Any], str, Any]] = [
     # what contradicts itself, or is no type of netCDF
     ([1, 2], {"dtype": "i2", "_FillValue": -1, "missing_value": -9}, "i2", [1, 2]),
@@ -312,6 +313,18 @@ INHERITED: list[tuple[Any, dict[str, Any], str, Any]] = [
     ([1, 5], {"dtype": "i1", "_FillValue": -1}, "i1", [1, 5]),
     ([1, np.nan], {"dtype": "i2"}, "f8", [1, np.nan]),
     ([np.nan, np.nan], {"dtype": "i2", "_FillValue": -1}, "i2", [-1, -1]),
+    # a packed fill value is a number like others among those that are not packed
+    (
+        [0.0, 1e6],
+        {"dtype": "i2", "scale_factor": 0.1, "add_offset": 5, "_FillValue": 0},
+        "f8",
+        [0.0, 1e6],
+    ),
+    ([-1, 1e6], {"dtype": "i2", "scale_factor": 0.1, "missing_value": -1}, "f8", [-1, 1e6]),
+    ([1.0, 200], UNSIGNED, "i1", [1, -56]),
+    ([1.0, 300], UNSIGNED, "f8", [1, 300]),
+    ([-5.0, 2], UNSIGNED, "f8", [-5, 2]),
+    ([1.0, 200], {"dtype": "u1", "_Unsigned": "false", "_FillValue": 100}, "f8", [1, 200]),
 ]
 
 
@@ -336,6 +349,7 @@ def test_inherited_encoding_changes_no_number(
     [
         ([0.5, 1e6], {"dtype": "i1", "scale_factor": 0.5, "_FillValue": -1}, "the value 1000000.0"),
         ([1, np.nan], {"dtype": "i2"}, "holds missing values, and has no _FillValue"),
+        ([1.0, 300], UNSIGNED, "the value 300.0, which uint8 cannot hold"),
     ],
 )
 def test_numbers_of_dask_that_inherited_encoding_would_change(

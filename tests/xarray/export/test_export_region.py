@@ -112,6 +112,7 @@ def test_open_ends(table: xr.Dataset, written: Path, given_part: slice, means: s
         ({"day": slice(0, 4, 2)}, "has step 2; only 1 is possible"),
         ({"day": slice(1, 0, -1)}, "has step -1"),
         ({"day": slice(0, 3)}, "has length 3 along 'day', the new values 2"),
+        ({"day": slice(1.5, 3.5)}, "of 'day' has an end that is no integer"),
         ({"day": 3}, "'day' is 3, not a slice or 'auto'"),
         ({"day": "all"}, "'day' is 'all', not a slice or 'auto'"),
         ({"hour": slice(0, 2)}, "region names 'hour', which the new values do not have"),

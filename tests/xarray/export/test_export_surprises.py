@@ -77,6 +77,40 @@ def test_packed_values_that_do_not_fit_are_refused(
     xr.testing.assert_allclose(opened(path).load(), GRID)
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("way", [{"append_dim": "k"}, {"mode": "r+"}])
+@pytest.mark.parametrize(
+    ("encoding", "values", "good"),
+    [
+        ({"dtype": "i2", "scale_factor": 0.5}, np.array([100000]), 1000),
+        ({"dtype": "i2", "add_offset": 10.0}, np.array([-70000], "i4"), -7000),
+        ({"dtype": "i2", "_FillValue": -9}, np.array([40000], "u2"), 4000),
+        ({"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}, np.array([300.0], "f4"), 200),
+        ({"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}, np.array([300], "u2"), 200),
+        ({"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}, np.array([-2.0], "f4"), 254),
+        ({"dtype": "f8"}, np.array([2**53 + 1]), 2**53 + 2),
+        ({"dtype": "f8"}, np.array([2**64 - 1], "u8"), 2**63),
+    ],
+)
+def test_numbers_of_another_type_are_stored_as_they_are_or_refused(
+    tmp_path: Path,
+    encoding: dict[str, Any],
+    values: np.ndarray,
+    good: int,
+    way: dict[str, Any],
+    chunked: bool,
+) -> None:
+    path = tmp_path / "x.nczarr"
+    to_nczarr(xr.Dataset({"v": ("k", [1.0])}), path, encoding={"v": encoding})
+    new = xr.Dataset({"v": ("k", values)})
+    with pytest.raises((ExportError, FormatError), match="cannot hold"):
+        to_nczarr(new.chunk() if chunked else new, path, **way)
+    assert opened(path)["v"].values.tolist() == [1]
+    new["v"] = "k", np.array([good], values.dtype)
+    to_nczarr(new.chunk() if chunked else new, path, **way)
+    assert opened(path)["v"].values.tolist()[-1] == good
+
+
 @pytest.mark.parametrize("value", ["NaT", "2000-01-01T12", "9999999-01-01"])
 def test_times_that_the_stored_type_cannot_hold_are_refused(tmp_path: Path, value: str) -> None:
     path = tmp_path / "x.nczarr"
