@@ -123,7 +123,7 @@ class NCZarrDataStore(AbstractDataStore):
     fill_value_as_mask
         See ``use_zarr_fill_value_as_mask`` of `NCZarrBackendEntrypoint`.
     dropped
-        Names of variables to leave out.
+        Names of variables to leave out. They are not read, but others are decoded by them.
     """
 
     def __init__(
@@ -138,6 +138,7 @@ class NCZarrDataStore(AbstractDataStore):
         self.fill_value_as_mask = fill_value_as_mask
         named = {shown_name(name): variable for name, variable in group.variables.items()}
         self.variables = {n: v for n, v in named.items() if n not in dropped}
+        self.dropped = dropped
         self.names = dimension_names(group.path, self.variables.values())
         self.loaded: dict[str, np.ndarray] = {}
         self.errors: dict[str, NCZarrError] = {}
@@ -172,11 +173,11 @@ class NCZarrDataStore(AbstractDataStore):
     def open_dataset(self, **decoding: Any) -> xr.Dataset:
         """Decode the group to a Dataset, and warn of variables that cannot be read."""
         try:
-            dataset = StoreBackendEntrypoint().open_dataset(self, **decoding)
+            dataset = self.decoded(decoding)
         except (AttributeError, TypeError, ValueError):
             if not self.set_aside():
                 raise
-            dataset = StoreBackendEntrypoint().open_dataset(self, **decoding)
+            dataset = self.decoded(decoding)
         for name, error in self.errors.items():
             path = self.variables[name].path
             _warn(f"variable {path!r} cannot be read and raises when it is used: {error}")
@@ -190,6 +191,11 @@ class NCZarrDataStore(AbstractDataStore):
                 dataset = dataset.assign_coords(xr.Coordinates({name: variable}, index))
         dataset.set_close(self.close)
         return dataset
+
+    def decoded(self, decoding: Mapping[str, Any]) -> xr.Dataset:
+        """Let xarray decode the group; it is the one to drop variables (see `get_variables`)."""
+        entrypoint = StoreBackendEntrypoint()
+        return entrypoint.open_dataset(self, drop_variables=self.dropped, **decoding)
 
     def set_aside(self) -> bool:
         """Leave out attributes of which xarray's decoding can make nothing; whether there are any.
@@ -222,8 +228,26 @@ class NCZarrDataStore(AbstractDataStore):
         return tuple(self.names[dimension.path] for dimension in variable.dimensions)
 
     def get_variables(self) -> dict[str, xr.Variable]:
+        """Return the variables, with those to be dropped.
+
+        xarray decodes by them, too: bounds have the units of their coordinate, and characters are
+        not joined along a dimension of other variables.
+        """
         sizes = self.get_dimensions()
-        return {name: self.variable(name, v, sizes) for name, v in self.variables.items()}
+        found = {}
+        for member in self.group.variables.values():
+            name = shown_name(member.name)
+            if name in self.dropped:
+                found[name] = self.unread(member)
+            else:
+                found[name] = self.variable(name, self.variables[name], sizes)
+        return found
+
+    def unread(self, variable: Variable) -> xr.Variable:
+        """Return a variable that will be dropped: nothing finds out whether it can be read."""
+        names = [self.names.get(d.path, d.path) for d in variable.dimensions]
+        data = LazilyIndexedArray(NCZarrArray(self.opened.reader(variable)))
+        return xr.Variable(names, data, shown_attributes(variable))
 
     def variable(self, name: str, variable: Variable, sizes: Mapping[str, int]) -> xr.Variable:
         if variable.error is not None and not variable.dimensions and name in sizes:

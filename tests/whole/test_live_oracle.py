@@ -7,6 +7,7 @@ in everything: values, types, attributes, encoding, laziness.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,48 @@ def test_drop_variables(pairs: Callable[[str], Pair], dropped: str | list[str]) 
     ours, theirs = pairs("chunk-shapes").datasets(drop_variables=dropped)
     with ours, theirs:
         assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("dropped", ["time", "level", ["time", "area"]])
+def test_variables_are_decoded_by_those_that_are_dropped(tmp_path: Path, dropped: Any) -> None:
+    """Bounds by the units of their time, characters by other variables of their dimension."""
+
+    def write(d: netCDF4.Dataset) -> None:
+        grid(d, time=4, level=3, two=2)
+        time = d.createVariable("time", "f8", ("time",))
+        time[:] = range(4)
+        time.setncatts({"units": "days since 2000-01-01", "bounds": "time_bnds"})
+        d.createVariable("time_bnds", "f8", ("time", "two"))[:] = np.arange(8).reshape(4, 2)
+        d.createVariable("level", "f4", ("level",))[:] = range(3)
+        d.createVariable("grade", "S1", ("level",))[:] = np.array([b"a", b"b", b"c"])
+        d.createVariable("quality", "S1", ("time",))[:] = np.array([b"g", b"b", b"g", b"g"])
+        d.createVariable("area", "f4", ("level",))[:] = range(3)
+        value = d.createVariable("value", "f4", ("time", "level"))
+        value.setncatts({"cell_measures": "area: area", "coordinates": "area quality"})
+
+    pair = write_pair(tmp_path, write)
+    for how in ("decoded", "all-coords"):
+        ours, theirs = pair.datasets(drop_variables=dropped, **DECODINGS[how])
+        with ours, theirs:
+            assert_same(ours, theirs)
+            assert theirs["time_bnds"].dtype.kind == "M"
+            assert theirs["quality"].shape == (4,)
+
+
+def test_what_is_dropped_is_not_touched(tmp_path: Path) -> None:
+    def write(d: netCDF4.Dataset) -> None:
+        grid(d, x=2)
+        d.createVariable("x", "f8", ("x",), zlib=True)[:] = [1, 2]
+        d.createVariable("v", "f8", ("x",))[:] = [3, 4]
+
+    pair = write_pair(tmp_path, write)
+    (chunk,) = [path for path in tmp_path.rglob("0") if path.parent.name == "x"]
+    chunk.write_bytes(b"damaged")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with xr.open_dataset(pair.nczarr, engine="nczarr", drop_variables="x") as ours:
+            assert list(ours.variables) == ["v"]
+            assert ours["v"].values.tolist() == [3, 4]
 
 
 def test_chunks_of_the_store(pairs: Callable[[str], Pair]) -> None:
