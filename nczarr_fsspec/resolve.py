@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.ranges.local import name_of
+from nczarr_fsspec.ranges.local import MemoryBytes, name_of
 from nczarr_fsspec.ranges.open import (
     open_file_object,
     open_local,
@@ -72,6 +73,7 @@ def resolve(
           filesystem ``fs`` and a path;
         - a mapping from keys to bytes;
         - a binary file: a zip archive, a classic or an HDF5 file;
+        - the content of one, as ``bytes``, ``bytearray`` or ``memoryview``;
         - a `KeyStore` or a `ByteSource`, which is returned.
     storage_options
         Options of the fsspec filesystem that a URL names. Three are ours: ``max_whole`` (bytes
@@ -130,9 +132,12 @@ def _resolve(
         return Resolved(MappingStore(target))
     if hasattr(target, "read") and hasattr(target, "seek"):
         return Resolved(_open_file(target))
+    if isinstance(target, (bytes, bytearray, memoryview)):
+        return Resolved(_open_content(bytes(target), name_of(target)))
     raise URLError(
         f"{type(target).__name__} object",
-        "is not a path, URL, mapper, mapping or binary file that a dataset can be opened from",
+        "is not a path, URL, mapper, mapping, binary file or content of one that a dataset can be "
+        "opened from",
     )
 
 
@@ -306,6 +311,14 @@ def _refuse_file_modes(shown: str, mode: frozenset[str]) -> None:
         if word in mode:
             reason = f"is a directory, and mode={word} is about one file; write #mode=nczarr,file"
             raise URLError(shown, reason)
+
+
+def _open_content(data: bytes, shown: str) -> KeyStore | ByteSource:
+    if data.startswith(ZIP):
+        from nczarr_fsspec.stores.zip import ZipStore, checked
+
+        return checked(ZipStore(io.BytesIO(data), shown))
+    return MemoryBytes(data, shown)
 
 
 def _open_file(file: Any) -> KeyStore | ByteSource:

@@ -650,6 +650,7 @@ class TestResolve:
         (result,) = store.get_many(["v/0.0"])
         assert isinstance(result, StoreError)
         assert open_keystore(io.BytesIO(path.read_bytes())).get_many(["v/0.0"]) == [CHUNK]
+        assert open_keystore(path.read_bytes()).get_many(["v/0.0"]) == [CHUNK]
         with fsspec.open(str(path)) as opened:  # it knows its filesystem and path
             assert isinstance(open_keystore(opened), ZipStore)
 
@@ -662,7 +663,7 @@ class TestResolve:
         fs = fsspec.filesystem("memory")
         fs.pipe_file("/single.nc", path.read_bytes())
         opened = io.BytesIO(path.read_bytes())
-        for target in (path, f"file://{path}", opened, "memory://single.nc"):
+        for target in (path, f"file://{path}", opened, opened.getvalue(), "memory://single.nc"):
             source = resolve(target).data
             assert isinstance(source, LocalBytes)
             assert bytes(source.read(0, len(start))) == start

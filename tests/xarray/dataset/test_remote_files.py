@@ -148,6 +148,9 @@ class TestTargets:
             fsspec.open(path),
             fsspec.open(memory_url),
             io.BytesIO(path.read_bytes()),
+            path.read_bytes(),
+            bytearray(path.read_bytes()),
+            memoryview(path.read_bytes()),
         ):
             check(target, path)
         with path.open("rb") as file, fsspec.open(path) as other:
