@@ -882,6 +882,23 @@ def h5_links(path: Path) -> None:
 
 
 @case
+def h5_links_to_scales(path: Path) -> None:
+    with h5py.File(path, "w") as f:
+        f["lat"] = np.arange(5.0)
+        f["lat"].make_scale("lat")
+        f["lon"] = np.arange(4.0)
+        f["lon"].make_scale("lon")
+        f["v"] = np.arange(20).reshape(5, 4)
+        for axis, name in enumerate(("lat", "lon")):
+            f["v"].dims[axis].attach_scale(f[name])
+        f["after"] = f["a"] = f["lat"]
+        f["south"] = h5py.SoftLink("/lon")
+        f["g/far"] = h5py.SoftLink("/lat")
+        f["g/w"] = np.arange(5)
+        f["g/w"].dims[0].attach_scale(f["lat"])
+
+
+@case
 def h5_links_broken(path: Path) -> None:
     with h5py.File(path, "w") as f:
         f["v"] = np.arange(5)

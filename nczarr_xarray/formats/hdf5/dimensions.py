@@ -101,13 +101,11 @@ class Dimensions:
         listed = self._listed(group, dataset)
         scales = listed or []
         if len(scales) != len(shape):
-            own = is_scale(dataset)
-            if own or attached is None or not attached[0]:
+            own = self._own(group, dataset)
+            if own is not None or attached is None or not attached[0]:
                 attached = [[] for _ in shape]
-            if own:
-                attached[0] = [dataset.address]
-            scales = []
-            for axis, addresses in enumerate(attached):
+            scales = [] if own is None else [own]
+            for axis, addresses in enumerate(attached[len(scales) :], len(scales)):
                 # as in netCDF-C, the last one counts
                 scale = (
                     _nearest(group, self._by_address.get(addresses[-1], ())) if addresses else None
@@ -125,6 +123,12 @@ class Dimensions:
             self._by_address.setdefault(scale.address, []).append(scale)
         same = (scale.group, scale.length, scale.unlimited)
         self._by_length.setdefault(same, []).append(scale)
+
+    def _own(self, group: str, dataset: H5Dataset) -> Scale | None:
+        """Return the dimension that a scale is: under each of its names, if links lead to it."""
+        found = self._by_address.get(dataset.address, ()) if is_scale(dataset) else ()
+        named = (s for s in found if (s.group, s.name) == (group, dataset.name))
+        return next(named, None)
 
     def _listed(self, group: str, dataset: H5Dataset) -> list[Scale] | None:
         """Return the dimensions that ``_Netcdf4Coordinates`` lists, if all of them exist."""
