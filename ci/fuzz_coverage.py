@@ -13,8 +13,8 @@ raised, and the run goes on. `all` runs each of them for its share of the second
 parser is in a folder of its name; it begins with the inputs in ``tests/data/fuzz``.
 
 With --keep nothing is tried: the smallest inputs of the corpus that reach all the lines of ours, in
-all orders in which any input does, are put into ``tests/data/fuzz``; in so many bytes, of which
-each parser has its share.
+all orders in which any input does, with all ends that any has, are put into ``tests/data/fuzz``;
+in so many bytes, of which each parser has its share.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def keep(name: str, corpus: Path, most: int) -> None:
 
 
 def steps(name: str, data: bytes) -> set[tuple[str, int, int]]:
-    """Return the steps from line to line of ours that an input leads to."""
+    """Return the steps from line to line of ours that an input leads to, and how it ends."""
     found: set[tuple[str, int, int]] = set()
 
     def trace(frame: FrameType, _: str, __: object) -> Any:
@@ -153,10 +153,10 @@ def steps(name: str, data: bytes) -> set[tuple[str, int, int]]:
 
     sys.settrace(trace)
     try:
-        parsers.check(name, data)
+        end = parsers.check(name, data)
     finally:
         sys.settrace(None)
-    return found
+    return found | {(type(end).__name__, 0, 0)}
 
 
 def kept(name: str) -> list[Path]:
