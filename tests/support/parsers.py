@@ -47,8 +47,7 @@ from nczarr_fsspec.transport.version import FileVersion
 from nczarr_fsspec.url import parse_url, redact
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.dataset.units import conversion
-from nczarr_xarray.export.cfa.master import WRITABLE
-from nczarr_xarray.formats.cfa.decode import decode
+from nczarr_xarray.formats.cfa.decode import WRITABLE, decode
 from nczarr_xarray.formats.cfa.decode import find as find_aggregations
 from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.hdf5.fallback import H5pyArray

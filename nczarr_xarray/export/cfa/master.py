@@ -16,9 +16,7 @@ from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.cfa.content import Member, held, whole
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.storage import netcdf_type
-from nczarr_xarray.formats.cfa.cf113 import Cf113
-from nczarr_xarray.formats.cfa.cfa04 import Cfa04
-from nczarr_xarray.formats.cfa.cfa062 import Cfa062
+from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import (
@@ -36,8 +34,6 @@ _PACKED = (*_PACKING, "missing_value", "valid_min", "valid_max", "valid_range", 
 _CF = "CF-1.8"
 #: Says in a fragment how the aggregation unpacks it.
 _NOTE = "aggregation_packing"
-#: The dialects that are written; CFA-0.5 is only read.
-WRITABLE: tuple[WritableDialect, ...] = (Cfa04(), Cfa062(), Cf113())
 
 
 def dialect_called(version: str, url: str) -> WritableDialect:
@@ -51,7 +47,7 @@ def dialect_called(version: str, url: str) -> WritableDialect:
     for dialect in WRITABLE:
         if dialect.name == version:
             return dialect
-    known = ", ".join(dialect.name for dialect in WRITABLE)
+    known = ", ".join(sorted(dialect.name for dialect in WRITABLE))
     raise ExportError(url, f"cannot be written as CFA version {version!r}; write one of {known}")
 
 

@@ -12,12 +12,14 @@ from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa05 import Cfa05
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
-from nczarr_xarray.formats.cfa.dialect import Decoded, Dialect, Owner
+from nczarr_xarray.formats.cfa.dialect import Decoded, Dialect, Owner, WritableDialect
 from nczarr_xarray.formats.cfa.variables import marked
 from nczarr_xarray.model import Group, Hierarchy, Variable
 
+#: Dialects that are written, too.
+WRITABLE: tuple[WritableDialect, ...] = (Cfa062(), Cf113(), Cfa04())
 #: In the order in which they are tried.
-DIALECTS: tuple[Dialect, ...] = (Cfa062(), Cf113(), Cfa05(), Cfa04())
+DIALECTS: tuple[Dialect, ...] = (*WRITABLE, Cfa05())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.export.cfa.master import WRITABLE
 from nczarr_xarray.formats.cfa.cf113 import Cf113
 from nczarr_xarray.formats.cfa.cfa04 import Cfa04
 from nczarr_xarray.formats.cfa.cfa062 import Cfa062
+from nczarr_xarray.formats.cfa.decode import WRITABLE
 from nczarr_xarray.model import FragmentArray, FragmentMapping, FragmentPlace, Fragments
 from tests.support.aggregations import Lengths, held, master_of, read, with_chars
 
