@@ -16,7 +16,16 @@ from nczarr_fsspec.resolve import split_local_options
 from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
-from nczarr_fsspec.target_names import ZIP, exists, local_path, look, says_file, says_zip
+from nczarr_fsspec.target_names import (
+    CLASSIC,
+    HDF5,
+    ZIP,
+    exists,
+    local_path,
+    look,
+    says_file,
+    says_zip,
+)
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.url import is_url, parse_url, redact
 from nczarr_fsspec.writable import WritableStore
@@ -26,8 +35,6 @@ if TYPE_CHECKING:
 
 _NO_MODE: frozenset[str] = frozenset()
 _TREE = frozenset({"nczarr"})
-_CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
-_HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,8 +346,8 @@ def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool = Fals
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StoreError(shown, f"cannot be looked at: {reason}") from error
-    if start.startswith((*_CLASSIC, _HDF5)):
-        raise _single_file(shown, f"is one {'HDF5' if start == _HDF5 else 'classic'} file")
+    if start.startswith((*CLASSIC, HDF5)):
+        raise _single_file(shown, f"is one {'HDF5' if start == HDF5 else 'classic'} file")
     is_zip = says_zip(path, mode)
     if stat.S_ISDIR(kind):
         if "zip" in mode:

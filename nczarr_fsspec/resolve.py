@@ -28,7 +28,17 @@ from nczarr_fsspec.ranges.open import (
     split_options,
 )
 from nczarr_fsspec.ranges.source import ByteSource
-from nczarr_fsspec.target_names import TREES, ZIP, exists, local_path, look, says_file, says_zip
+from nczarr_fsspec.target_names import (
+    CLASSIC,
+    HDF5,
+    TREES,
+    ZIP,
+    exists,
+    local_path,
+    look,
+    says_file,
+    says_zip,
+)
 from nczarr_fsspec.transport.policy import MAX_METADATA_OPTION
 from nczarr_fsspec.url import NetCDFURL, is_url, parse_url, redact
 
@@ -298,7 +308,8 @@ def _open_path(
 
         _refuse_file_modes(shown, mode)
         return DirectoryStore(path, follow_symlinks=follow)
-    if start.startswith(ZIP) or says_zip(path, mode):
+    misnamed = "zip" not in mode and start.startswith((*CLASSIC, HDF5))
+    if start.startswith(ZIP) or (says_zip(path, mode) and not misnamed):
         from nczarr_fsspec.stores.zip import ZipStore, checked
 
         return checked(ZipStore(path))

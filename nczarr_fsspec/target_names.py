@@ -14,6 +14,9 @@ from nczarr_fsspec.url import NetCDFURL
 TREES = frozenset({"nczarr", "zarr", "zip"})
 #: how archives begin
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+#: how classic files begin, and HDF5
+CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
+HDF5 = b"\x89HDF\r\n\x1a\n"
 #: a URL that ends so names one file; others are asked for a tree first
 _FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5|json|nca)\Z", re.IGNORECASE)
 

@@ -565,6 +565,15 @@ class TestResolve:
             assert store.get("v/0.0") == CHUNK
             store.close()
 
+    @pytest.mark.parametrize("start", [b"\x89HDF\r\n\x1a\n", b"CDF\x01", b"CDF\x05"])
+    def test_a_file_that_is_named_as_an_archive(self, tmp_path: Path, start: bytes) -> None:
+        path = tmp_path / "d.zip"
+        path.write_bytes(start + bytes(100))
+        for target in (path, f"file://{path}"):
+            assert isinstance(resolve(target).data, LocalBytes)
+        with pytest.raises(StoreError, match="is not a readable zip archive"):
+            resolve(f"file://{path}#mode=nczarr,zip")
+
     def test_zip_with_something_in_front(self, tmp_path: Path) -> None:
         path = write_zip(tmp_path / "d.zip")
         path.write_bytes(b"#!/bin/sh\n" + path.read_bytes())
