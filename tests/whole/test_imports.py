@@ -242,7 +242,7 @@ READING = {
     *under(
         "nczarr_xarray.chunks",
         "cache decoder engine grid padding part pieces plan records result scatter "
-        "sources strided strides threads",
+        "sources strided strides threads windows",
     ),
     *under("nczarr_xarray.dataset", "implied_fill variable"),
     *under("nczarr_fsspec", "coroutines errors preload printable processors"),
