@@ -235,22 +235,38 @@ class Update:
     def _check_integers(self, name: str, variable: xr.Variable) -> None:
         """Let numbers be checked that xarray would change without a word when it encodes them."""
         encoding, stored = variable.encoding, self.group.variables[name].dtype
-        check: Callable[[np.ndarray], str | None] | None = None
-        if variable.dtype.kind in "iu" and stored.kind == "f":
-            check = inexact
-        elif stored.kind in "iu" and "dtype" in encoding and variable.dtype.kind in "fiub":
-            if variable.dtype.kind != "f" and (
-                is_scaled(encoding) or not np.can_cast(variable.dtype, packed_dtype(encoding))
-            ):
+        path, kind = join(self.path, name), variable.dtype.kind
+        if kind in "iu" and stored.kind == "f":
+            self._through(name, variable, partial(refuse_values, path, inexact))
+        elif stored.kind in "iu" and "dtype" in encoding and kind in "fiub":
+            wanted = packed_dtype(encoding)
+            if kind != "f" and is_scaled(encoding):
                 variable.data = variable.data.astype("f8")
-            check = overflow_check(encoding) if "_Unsigned" in encoding else None
-        if check is None:
-            return
+            elif kind != "f" and not np.can_cast(variable.dtype, wanted):
+                # not by way of float64, which would round large ones
+                whole = partial(as_integers, dtype=wanted, path=path, exact=True)
+                self._through(name, variable, whole, wanted)
+            if "_Unsigned" in encoding:
+                check = overflow_check(encoding)
+                self._through(name, variable, partial(refuse_values, path, check))
+
+    def _through(
+        self,
+        name: str,
+        variable: xr.Variable,
+        step: Callable[[np.ndarray], np.ndarray],
+        dtype: np.dtype | None = None,
+    ) -> None:
+        """Replace values by what a step makes of them; its `FormatError` is a problem."""
+        dtype = dtype or variable.dtype
         if variable.chunks is not None:
-            refuse = partial(refuse_values, join(self.path, name), check)
-            variable.data = variable.data.map_blocks(refuse, dtype=variable.dtype)
-        elif (problem := check(variable.to_numpy())) is not None:
-            self.problems.append(f"{name}: {problem}")
+            variable.data = variable.data.map_blocks(step, dtype=dtype)
+            return
+        try:
+            variable.data = step(variable.to_numpy())
+        except FormatError as error:
+            self.problems.append(f"{name}: {error.reason}")
+            variable.data = np.zeros(variable.shape, dtype)  # to check the rest
 
     def _packed(self, name: str, encoded: xr.Variable, exact: bool) -> xr.Variable:
         """Return encoded numbers as the integers to store; numbers that are none are problems."""

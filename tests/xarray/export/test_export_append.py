@@ -652,3 +652,22 @@ def test_the_first_part_creates_an_aggregation(tmp_path: Path, name: str) -> Non
         xr.testing.assert_equal(found.load(), expected)
     with pytest.raises(ExportError, match="goes with append_dim"):
         parts[0].nczarr.to_cfa(tmp_path / "other.nca", create=True)
+
+
+@pytest.mark.parametrize("chunks", [None, {"t": -1}])
+@pytest.mark.parametrize(("stored", "appended"), [("u8", "i8"), ("i8", "u8")])
+def test_large_integers_of_the_other_sign_are_not_rounded(
+    tmp_path: Path, stored: str, appended: str, chunks: dict[str, int] | None
+) -> None:
+    """Their variable has a fill value, so that xarray shows it as float64."""
+    first = xr.Dataset({"v": ("t", np.array([1, 2], stored))})
+    encoding = {"v": {"dtype": stored, "_FillValue": np.dtype(stored).type(0)}}
+    to_nczarr(first, tmp_path / "d", encoding=encoding, unlimited_dims=["t"])
+    large = xr.Dataset({"v": ("t", np.array([2**53 + 1, 2**60 + 3], appended))})
+    to_nczarr(large.chunk(chunks) if chunks else large, tmp_path / "d", append_dim="t")
+    with xr.open_dataset(tmp_path / "d", engine="nczarr", mask_and_scale=False) as found:
+        assert found["v"].to_numpy().tolist() == [1, 2, 2**53 + 1, 2**60 + 3]
+    outside = np.array([-1] if stored == "u8" else [2**63], appended)
+    wrong = xr.Dataset({"v": ("t", outside)})
+    with pytest.raises(NCZarrError, match="cannot hold"):
+        to_nczarr(wrong.chunk(chunks) if chunks else wrong, tmp_path / "d", append_dim="t")
