@@ -153,7 +153,7 @@ def set_attributes(
         If an attribute has the name of one of NCZarr's own.
     """
     node = _Node(documents, path)
-    attributes = [values.storable(attribute, profile) for attribute in attributes]
+    attributes = list(attributes)
     if not attributes:
         return {}
     zattrs = _object(node.files.setdefault(".zattrs", {}), node.key(".zattrs"))

@@ -87,7 +87,7 @@ def array_documents(variable: Variable, profile: Profile) -> dict[str, bytes]:
     if array.separator != ".":
         zarray["dimension_separator"] = array.separator
     files: dict[str, dict[str, JSON]] = {".zattrs": {}, ".zarray": zarray}
-    attributes = _storable(_attributes(variable), profile)
+    attributes = _attributes(variable)
     _put_attributes(files[".zattrs"], attributes, profile)
     if profile.array_dimensions:
         names: list[JSON] = [dim.name for dim in variable.dimensions]
@@ -114,7 +114,7 @@ def group_documents(group: Group, profile: Profile, writer: str | None) -> dict[
         ".zgroup": {"zarr_format": values.integer(2)},
         ".zattrs": {},
     }
-    attributes = _storable(group.attributes, profile)
+    attributes = dict(group.attributes)
     if writer is not None and spelling is not None:
         attributes["_NCProperties"] = Attribute("_NCProperties", "char", writer)
     _put_attributes(files[".zattrs"], attributes, profile)
@@ -164,10 +164,6 @@ def _attributes(variable: Variable) -> Mapping[str, Attribute]:
         length = np.array([array.dtype.itemsize], np.int32)
         attributes[name] = Attribute(name, "int", length)
     return attributes
-
-
-def _storable(attributes: Mapping[str, Attribute], profile: Profile) -> dict[str, Attribute]:
-    return {name: values.storable(one, profile) for name, one in attributes.items()}
 
 
 def _array_structure(variable: Variable, profile: Profile) -> JSON:

@@ -61,16 +61,6 @@ def number(value: Any, *, bare: bool = False) -> JSON:
     return Number(text if type(value)(float(text)) == value else repr(float(value)))
 
 
-def storable(attribute: Attribute, profile: Profile) -> Attribute:
-    """Return an attribute as netCDF-C opens it: numbers that are none become an empty text.
-
-    In pure Zarr, no type says what ``[]`` would be: netCDF-C (4.9.0, 4.10.1) does not open it.
-    """
-    if profile.spelling is not None or len(attribute.value):
-        return attribute
-    return Attribute(attribute.name, "char", "")
-
-
 def attribute_value(attribute: Attribute, profile: Profile) -> JSON:
     """Return the JSON value of an attribute: length one is bare, others are arrays.
 

@@ -301,30 +301,6 @@ def test_release_4_8_1_is_read_by_4_9_0(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("mode", "compat", "kept"),
-    [
-        ("nczarr", "4.9.3", True),
-        ("nczarr", "4.9.2", True),
-        ("zarr", "4.9.3", False),
-    ],
-)
-def test_attributes_without_elements(tmp_path: Path, mode: str, compat: str, kept: bool) -> None:
-    """Where no type says what they are, netCDF-C does not open a dataset that has them."""
-    url = f"file://{tmp_path}/d#mode={mode},file"
-    none = np.array([], "i2")
-    ds = xr.Dataset({"v": ("x", np.arange(3.0), {"a": none})}, attrs={"a": none})
-    to_nczarr(ds, url, compat=compat)
-    ds.attrs = {"b": none}
-    to_nczarr(ds[["v"]].rename(v="w"), url, mode="a")
-    with netCDF4.Dataset(url) as file, xr.open_dataset(url, engine="nczarr") as found:
-        assert file["v"][:].tolist() == file["w"][:].tolist() == [0, 1, 2]
-        for owner, name in ((file, "a"), (file, "b"), (file["v"], "a"), (file["w"], "a")):
-            np.testing.assert_array_equal(owner.getncattr(name), none if kept else "")
-        for attrs in (found.attrs, found["v"].attrs, found["w"].attrs):
-            np.testing.assert_array_equal(attrs["a"], none if kept else "")
-
-
 @pytest.mark.parametrize("compat", ["4.9.3", "4.9.2", "4.8.1"])
 @pytest.mark.parametrize("form", ["x", "x.zip", "x#mode=nczarr,file,noxarray"])
 def test_our_reader_reads_every_form(tmp_path: Path, form: str, compat: str) -> None:
