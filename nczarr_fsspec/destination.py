@@ -17,10 +17,9 @@ from nczarr_fsspec.stores.writers import DirectoryWriter, MappingWriter
 from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.target_names import (
-    CLASSIC,
-    HDF5,
     ZIP,
     exists,
+    file_kind,
     local_path,
     look,
     says_file,
@@ -346,8 +345,9 @@ def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool = Fals
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise StoreError(shown, f"cannot be looked at: {reason}") from error
-    if start.startswith((*CLASSIC, HDF5)):
-        raise _single_file(shown, f"is one {'HDF5' if start == HDF5 else 'classic'} file")
+    single = file_kind(start)
+    if single:
+        raise _single_file(shown, f"is one {single} file")
     is_zip = says_zip(path, mode)
     if stat.S_ISDIR(kind):
         if "zip" in mode:

@@ -29,11 +29,10 @@ from nczarr_fsspec.ranges.open import (
 )
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.target_names import (
-    CLASSIC,
-    HDF5,
     TREES,
     ZIP,
     exists,
+    file_kind,
     local_path,
     look,
     says_file,
@@ -308,7 +307,7 @@ def _open_path(
 
         _refuse_file_modes(shown, mode)
         return DirectoryStore(path, follow_symlinks=follow)
-    misnamed = "zip" not in mode and start.startswith((*CLASSIC, HDF5))
+    misnamed = "zip" not in mode and file_kind(start)
     if start.startswith(ZIP) or (says_zip(path, mode) and not misnamed):
         from nczarr_fsspec.stores.zip import ZipStore, checked
 

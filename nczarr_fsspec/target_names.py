@@ -14,9 +14,8 @@ from nczarr_fsspec.url import NetCDFURL
 TREES = frozenset({"nczarr", "zarr", "zip"})
 #: how archives begin
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-#: how classic files begin, and HDF5
-CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
-HDF5 = b"\x89HDF\r\n\x1a\n"
+_CLASSIC = (b"CDF\x01", b"CDF\x02", b"CDF\x05")
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 #: a URL that ends so names one file; others are asked for a tree first
 _FILE_NAME = re.compile(r"\.(nc[34]?|nc4c|cdf|netcdf|h5|hdf5?|he5|json|nca)\Z", re.IGNORECASE)
 
@@ -29,6 +28,11 @@ def says_zip(path: str, mode: frozenset[str]) -> bool:
 def says_file(path: str, mode: frozenset[str]) -> bool:
     """Tell whether a target is named as one classic or HDF5 file."""
     return not mode & TREES and ("bytes" in mode or _FILE_NAME.search(path) is not None)
+
+
+def file_kind(start: bytes) -> str:
+    """Return what a file is by its first bytes: ``classic``, ``HDF5``, or nothing of these."""
+    return "classic" if start.startswith(_CLASSIC) else "HDF5" if start.startswith(_HDF5) else ""
 
 
 def look(path: str) -> tuple[int, bytes]:
