@@ -197,6 +197,12 @@ _IN_TURN: dict[CodeType, Callable[[Any], Iterator[tuple[Variable, _Load]]]] = {
 _MOST_FRAMES = 40
 
 
+def without_indexes(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a copy whose variables may all be given other values: those of indexes may not."""
+    indexed = [n for n, v in dataset.variables.items() if isinstance(v, xr.IndexVariable)]
+    return dataset.copy().drop_indexes(indexed)
+
+
 def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[Any, Any]]:
     """Return variables and attributes as the netCDF-4 data model has them (CF; text is str or S1).
 

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.backend._compat import encode_for_netcdf, in_turn
+from nczarr_xarray.backend._compat import encode_for_netcdf, in_turn, without_indexes
 from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.contents import Contents, Item, Rounding
@@ -101,7 +101,7 @@ class Exporter:
             if not (name is None or isinstance(name, str)):  # xarray has a name for None
                 self.problems.append(f"{path}: the name {name!r} is not text")
                 return
-        dataset = dataset.copy()
+        dataset = without_indexes(dataset)
         packed: dict[str, xr.Variable] = {}
         for name, variable in dataset.variables.items():
             encoding = options.encoding.get(name, variable.encoding)

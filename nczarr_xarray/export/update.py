@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.backend._compat import encode_for_netcdf
+from nczarr_xarray.backend._compat import encode_for_netcdf, without_indexes
 from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
@@ -203,7 +203,7 @@ class Update:
         refused = {name: self._refusal(name, v) for name, v in dataset.variables.items()}
         self.problems += [f"{name}: {found}" for name, found in refused.items() if found]
         gone = [name for name, found in refused.items() if found]
-        dataset = dataset.drop_vars(gone).copy()  # the user's encoding stays as it is
+        dataset = without_indexes(dataset.drop_vars(gone))  # the user's encoding stays as it is
         packed: dict[str, bool] = {}
         for name, variable in dataset.variables.items():
             path, encoding = join(self.path, str(name)), self.stored.variables[name].encoding
@@ -273,16 +273,10 @@ class Update:
         dtype = self.group.variables[name].dtype.newbyteorder("=")
         if encoded.dtype.kind not in "fiu" or encoded.dtype == dtype:
             return encoded
+        packed = encoded.copy(deep=False)
         convert = partial(as_integers, dtype=dtype, path=join(self.path, name), exact=exact)
-        try:
-            if encoded.chunks is not None:
-                data: Any = encoded.data.map_blocks(convert, dtype=dtype)
-            else:
-                data = convert(np.asarray(encoded.data))
-        except FormatError as error:
-            self.problems.append(f"{name}: {error.reason}")
-            return encoded.copy(data=np.zeros(encoded.shape, dtype))  # to check the rest
-        return encoded.copy(data=data)
+        self._through(name, packed, convert, dtype)
+        return packed
 
     def _refusal(self, name: Hashable, new: xr.Variable) -> str | None:
         """Say why the stored type cannot hold the values, or not without loss; None if it can."""

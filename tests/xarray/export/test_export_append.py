@@ -671,3 +671,38 @@ def test_large_integers_of_the_other_sign_are_not_rounded(
     wrong = xr.Dataset({"v": ("t", outside)})
     with pytest.raises(NCZarrError, match="cannot hold"):
         to_nczarr(wrong.chunk(chunks) if chunks else wrong, tmp_path / "d", append_dim="t")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "appended"),
+    [
+        ({"dtype": "f8"}, "i8"),
+        ({"dtype": "f4"}, "i2"),
+        ({"dtype": "i4", "_FillValue": -1}, "i8"),
+        ({"dtype": "i8", "_FillValue": -1}, "u8"),
+        ({"dtype": "i2", "scale_factor": 2.0, "add_offset": 1.0}, "i8"),
+    ],
+)
+def test_labels_of_another_type(tmp_path: Path, encoding: dict[str, Any], appended: str) -> None:
+    first = xr.Dataset({"v": ("t", [1.0, 2.0])}, {"t": [1, 3]})
+    to_nczarr(first, tmp_path / "d", encoding={"t": encoding}, unlimited_dims=["t"])
+    more = first.assign_coords(t=np.array([5, 7], appended))
+    to_nczarr(more, tmp_path / "d", append_dim="t")
+    with xr.open_dataset(tmp_path / "d", engine="nczarr") as found:
+        assert found["t"].to_numpy().tolist() == [1, 3, 5, 7]
+    wrong = first.assign_coords(t=np.array([2**60 + 1, 2**62], "i8"))
+    if encoding["dtype"] != "i8":
+        with pytest.raises(ExportError, match=r"cannot (hold|store)"):
+            to_nczarr(wrong, tmp_path / "d", append_dim="t")
+
+
+@pytest.mark.parametrize("labels", [[], [None, None]])
+def test_labels_that_are_texts_of_which_there_is_none(tmp_path: Path, labels: list[Any]) -> None:
+    def dataset(labels: list[Any]) -> xr.Dataset:
+        return xr.Dataset({"v": ("x", np.zeros(len(labels)))}, {"x": np.array(labels, object)})
+
+    encoding = {"x": {"dtype": str}}
+    to_nczarr(dataset(labels), tmp_path / "d", encoding=encoding, unlimited_dims=["x"])
+    to_nczarr(dataset(labels), tmp_path / "d", append_dim="x")
+    with xr.open_dataset(tmp_path / "d", engine="nczarr") as found:
+        assert found["x"].to_numpy().tolist() == [""] * 2 * len(labels)
