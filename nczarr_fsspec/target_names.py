@@ -8,7 +8,7 @@ import stat
 from urllib.parse import unquote
 
 from nczarr_fsspec.descriptors import OPEN_FLAGS
-from nczarr_fsspec.url import NetCDFURL
+from nczarr_fsspec.url import NetCDFURL, is_url, parse_url
 
 #: modes of what is not one classic or HDF5 file
 TREES = frozenset({"nczarr", "zarr", "zip"})
@@ -63,6 +63,24 @@ def local_path(url: NetCDFURL) -> str:
     """Return the path of a ``file`` URL: as it stands, or percent-decoded if only that exists."""
     decoded = unquote(url.path)
     return url.path if exists(url.path) or not exists(decoded) else decoded
+
+
+def same_file(one: str, other: str) -> bool:
+    """Tell whether two targets are one local file, which links and URLs give several names.
+
+    A file need not be there yet. What is remote is no local file.
+    """
+    paths = []
+    for target in (one, other):
+        if is_url(target):
+            if not target.startswith("file:"):
+                return False
+            target = local_path(parse_url(target))
+        paths.append(target)
+    try:
+        return os.path.samefile(*paths)
+    except OSError:
+        return os.path.realpath(paths[0]) == os.path.realpath(paths[1])
 
 
 def exists(path: str) -> bool:

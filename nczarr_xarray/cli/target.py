@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nczarr_fsspec.errors import UsageError
 from nczarr_fsspec.preload import preload
+from nczarr_fsspec.target_names import same_file
 
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def refuse_itself(output: str | os.PathLike[str], target: str) -> None:
     """Raise if what is written would replace the dataset that it tells of."""
-    if os.path.realpath(output) == os.path.realpath(target):
+    if same_file(os.fspath(output), target):
         raise UsageError(os.fspath(output), "is the dataset itself: choose another name")
 
 

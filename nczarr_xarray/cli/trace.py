@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_option
+from nczarr_xarray.cli.target import add_option, refuse_itself
 
 if TYPE_CHECKING:
     from nczarr_xarray.tools.trace.trace import Trace
@@ -64,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
         found = Trace.load(args.compare[0]).compare(Trace.load(args.compare[1]))
         print(*found.lines(), sep="\n")
         return 0 if found.same_requests else 1
+    for path in filter(None, (getattr(args, form) for form in _FORMS)):
+        for word in args.words:
+            refuse_itself(path, word)
     if args.replay is not None:
         if len(args.words) != 1:
             raise UsageError("--replay", "takes one URL: nczarr trace --replay T.json URL")

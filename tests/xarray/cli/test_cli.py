@@ -450,6 +450,9 @@ def test_variables_without_elements(
     [
         ["refs", "{}", "{}"],
         ["doctor", "--html", "{}", "{}"],
+        ["doctor", "--html", "{}", "file://{}"],
+        ["trace", "--json", "{}", "--", "nczarr", "info", "{}"],
+        ["trace", "--svg", "{}", "--", "nczarr", "info", "file://{}#mode=bytes"],
         ["copy", "{}", "{}.nczarr", "--digests", "{}"],
         ["copy", "{}", "{}.nczarr", "--digests", "{}.nczarr"],
     ],
