@@ -65,6 +65,8 @@ class Decoder:
     together
         Decodes several small chunks by one call, all codecs of them, to the rows of an array; None
         if nothing can. It returns None if one is damaged: `decode` tells which one.
+    is_direct
+        Whether `decode_into` may decode a chunk.
     """
 
     def __init__(self, array: Array, mask: int = 0) -> None:
@@ -89,6 +91,11 @@ class Decoder:
             if size == array.dtype.itemsize and 1 < size <= WIDEST:
                 self._steps = self._steps[:-1]
                 self.planes = size
+        self._into: Callable[[Buffer, memoryview], bool] | None = None
+        make = codec(self._codecs[0]["id"]).decode_into if self._codecs else None
+        if make is not None and array.dtype.isnative and not self._objects:
+            self._into = make(self._codecs[0], Size(self.nbytes))
+        self.is_direct = self._into is not None and not self.in_rows
 
     def _plan(self) -> tuple[Step, ...]:
         array = self.array
@@ -156,6 +163,14 @@ class Decoder:
             except Exception:  # noqa: BLE001, S110  (which one it is shows below)
                 pass
         return [self._decode(chunk, name(i)) for i, chunk in enumerate(data)]
+
+    def decode_into(self, data: Buffer, room: memoryview) -> bool:
+        """Decode a chunk to where all its bytes go; tell whether it was, else `decode` has to."""
+        assert self._into is not None
+        try:
+            return self._into(_undone(data, self._steps[:-1]), room)
+        except Exception:  # noqa: BLE001  (what is wrong with it, `decode` tells)
+            return False
 
     def _decode(self, data: Buffer, key: str) -> Buffer:
         """Decode one chunk: all elements in stored order (shuffled, if `planes`)."""

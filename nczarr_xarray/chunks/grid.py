@@ -200,6 +200,10 @@ class Grid:
             return
         mask = int(table.mask[0])
         decoder, scatter = self.decoder_of(mask)
+        if decoder.is_direct and known is None:
+            room = scatter.room_for(task, axes, result)
+            if room is not None and decoder.decode_into(data, room):
+                return
         chunks = decoder.decode([data], lambda _: self.name(number))
         if known is not None and not mask:  # remembered is what the first decoder leaves
             known.put(versions, chunks, self.nbytes)

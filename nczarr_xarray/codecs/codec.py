@@ -44,6 +44,9 @@ def packed(size: Size) -> Size:
 
 #: Makes the step that undoes a codec whose result has to have a size; says what that step takes.
 Decode: TypeAlias = Callable[[CodecConfig, Array, Size], tuple[Step, Size]]
+#: Makes what undoes a codec into memory of exactly the right size. That returns False if it cannot,
+#: as where the stored bytes do not state their size, or if they state another.
+DecodeInto: TypeAlias = Callable[[CodecConfig, Size], Callable[[Buffer, memoryview], bool]]
 #: Makes the step that applies a codec to chunks of an array.
 Encode: TypeAlias = Callable[[CodecConfig, ChunkedArray], Step]
 
@@ -178,6 +181,8 @@ class Codec:
         Whether libhdf5 is used to decode, and to prepare that.
     frame
         How several of its chunks are undone together; None if they are not.
+    decode_into
+        How to undo it straight into a result; None if that cannot be.
     """
 
     id: str
@@ -192,3 +197,4 @@ class Codec:
     portable: bool = False
     needs_libhdf5: bool = False
     frame: Frame | None = None
+    decode_into: DecodeInto | None = None

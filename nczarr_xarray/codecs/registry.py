@@ -194,6 +194,7 @@ TABLE: tuple[Codec, ...] = (
         compressor=True,
         lossless=True,
         frame=Frame(4, most=1 << 17),
+        decode_into=decompress.unzstd_into,
     ),
     Codec(
         id="bz2",
@@ -220,6 +221,7 @@ TABLE: tuple[Codec, ...] = (
         compressor=True,
         lossless=True,
         portable=True,
+        decode_into=decompress.unblosc_into,
     ),
     Codec(
         id="gzip",

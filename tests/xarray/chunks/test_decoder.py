@@ -1,14 +1,19 @@
-"""Decoding several chunks together."""
+"""Decoding several chunks together, and large ones straight into a result."""
 
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numcodecs import Delta, Fletcher32, Shuffle
+import xarray as xr
+import zarr
+import zstandard
+from numcodecs import Blosc, Delta, Fletcher32, Shuffle, Zstd
 
+from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.decoder import Decoder
 from nczarr_xarray.codecs import decompress, frames
 from nczarr_xarray.model import ChunkedArray
@@ -49,3 +54,93 @@ def test_each_chunk_is_decoded_once(
         expected = Shuffle(4).encode(row) if decoder.planes else row
         assert bytes(plain) == bytes(expected)
         assert len(plain) == row.nbytes
+
+
+LARGE = 1 << 17  # of four bytes each: a chunk is not decoded with others
+_NUMBERS = np.random.default_rng(0).integers(0, 999, LARGE, "<i4")
+_DIRECT = [
+    Blosc("lz4", 5, Blosc.SHUFFLE),
+    Blosc("zstd", 1, Blosc.BITSHUFFLE),
+    Blosc("lz4", 0, Blosc.NOSHUFFLE),
+    Zstd(3),
+    Zstd(1, checksum=True),
+]
+
+
+def _decoder(*codecs: Any, dtype: str = "<i4") -> Decoder:
+    configs = tuple(codec.get_config() for codec in codecs)
+    return Decoder(ChunkedArray("v", (2 * LARGE,), (LARGE,), np.dtype(dtype), codecs=configs))
+
+
+@pytest.mark.parametrize("before", [(), (Fletcher32(),)])
+@pytest.mark.parametrize("codec", _DIRECT, ids=str)
+def test_large_chunks_are_decoded_into_the_result(codec: Any, before: tuple[Any, ...]) -> None:
+    """With what follows the container, too, as netCDF-C may leave it there."""
+    stored = codec.encode(_NUMBERS)
+    for one in before:
+        stored = one.encode(stored)
+    decoder = _decoder(codec, *before)
+    for more in (b"", b"rest") if not before else (b"",):
+        room = np.full(LARGE, -1, "<i4")
+        assert decoder.is_direct
+        assert decoder.decode_into(bytes(stored) + more, room.view(np.uint8).data)
+        np.testing.assert_array_equal(room, _NUMBERS)
+
+
+@pytest.mark.parametrize("codec", [Blosc("lz4"), Zstd()], ids=str)
+@pytest.mark.parametrize("damage", ["cut", "other_size", "noise", "empty"])
+def test_what_is_no_chunk_is_not_decoded_into_the_result(codec: Any, damage: str) -> None:
+    stored = {
+        "cut": codec.encode(_NUMBERS)[:-9],
+        "other_size": codec.encode(_NUMBERS[1:]),
+        "noise": bytes(range(256)),
+        "empty": b"",
+    }[damage]
+    decoder = _decoder(codec)
+    assert not decoder.decode_into(stored, np.empty(4 * LARGE, np.uint8).data)
+    with pytest.raises(FormatError, match=r"^v/1: "):
+        decoder.decode([stored], lambda _: "v/1")
+
+
+def test_a_frame_that_does_not_state_its_size_is_decoded_beside_the_result() -> None:
+    stored = zstandard.ZstdCompressor(write_content_size=False).compress(_NUMBERS.tobytes())
+    decoder = _decoder(Zstd())
+    assert not decoder.decode_into(stored, np.empty(4 * LARGE, np.uint8).data)
+    (plain,) = decoder.decode([stored], str)
+    assert bytes(plain) == _NUMBERS.tobytes()
+
+
+def test_bytes_of_the_other_order_are_not_decoded_into_the_result() -> None:
+    assert not _decoder(Zstd(), dtype=">i4").is_direct
+
+
+@pytest.mark.parametrize("codec", [Blosc("lz4"), Zstd()], ids=str)
+def test_a_read_decodes_whole_chunks_into_its_result(
+    codec: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk of which a part is wanted is decoded beside the result, as at the edge."""
+    values = np.arange(3 * 8 * LARGE // 8, dtype="<i4").reshape(24, LARGE // 8)
+    stored = zarr.create_array(
+        tmp_path / "x.zarr" / "v",
+        shape=(23, LARGE // 8),
+        chunks=(8, LARGE // 8),
+        dtype="<i4",
+        compressors=codec,
+        zarr_format=2,
+        attributes={"_ARRAY_DIMENSIONS": ["y", "x"]},
+    )
+    stored[...] = values[:23]
+    (tmp_path / "x.zarr" / ".zgroup").write_text('{"zarr_format": 2}')
+    asked: list[int] = []
+    decode = Decoder.decode
+
+    def spy(decoder: Decoder, data: Any, name: Any) -> Any:
+        asked.append(len(data))
+        return decode(decoder, data, name)
+
+    monkeypatch.setattr(Decoder, "decode", spy)
+    with xr.open_dataset(tmp_path / "x.zarr", engine="nczarr", cache=False) as ds:
+        np.testing.assert_array_equal(ds["v"].values, values[:23])
+        assert asked == [1]
+        np.testing.assert_array_equal(ds["v"][3:19].values, values[3:19])
+        assert asked == [1] * 3  # the chunk in the middle is wanted whole
