@@ -61,7 +61,8 @@ class FsspecTransport(Transport):
         path, extents = request.path, request.extents or ()
         if request.extents is None and not request.tail:
             return Answer([await self._whole(request)], FileVersion())
-        opening = request.route is not None and request.version is None
+        unknown = request.version is None or request.version.size < 0
+        opening = request.route is not None and unknown
         if request.tail:
             version = await self._version(path)
             extents = [Extent(max(0, version.size - request.tail), version.size)]

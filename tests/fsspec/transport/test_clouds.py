@@ -9,12 +9,13 @@ import weakref
 from pathlib import Path
 from typing import Any, ClassVar
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
 from fsspec.asyn import AsyncFileSystem
 
-from nczarr_fsspec import FsspecStore, StoreError
+from nczarr_fsspec import ByteRangeFileSystem, FsspecStore, StoreError, open_source
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
@@ -35,6 +36,12 @@ class HttpResponseError(Exception):
     """As Azure's package raises it."""
 
     status_code = 403
+
+
+class NotSatisfiableError(Exception):
+    """What a range of an empty object is answered with."""
+
+    code = 416
 
 
 class Cloud(AsyncFileSystem):
@@ -61,6 +68,8 @@ class Cloud(AsyncFileSystem):
     async def _cat_file(self, path: str, start: Any = None, end: Any = None, **_: Any) -> bytes:
         content = self._find(path)
         self.asked.append((self.said, start, end))
+        if start is not None and start >= len(content):
+            raise NotSatisfiableError(path)
         return content[start:end]
 
     async def _info(self, path: str, **_: Any) -> dict[str, Any]:
@@ -164,6 +173,19 @@ def test_what_was_read_is_asked_for_again_if_it_has_changed(
         assert bytes(part) == b"CDF\x01"
         source.close()
     assert opened[0] == opened[1] != opened[2]
+
+
+@pytest.mark.parametrize("tail", [0, 9])
+def test_an_empty_file(protocol: str, tail: int) -> None:
+    """A range of it is refused, and only then its size is asked for."""
+    CLOUDS[protocol].objects["b/empty"] = b""
+    fs = fsspec.filesystem(protocol)
+    source = open_source(fs, "b/empty", tail=tail)
+    assert (source.size, source.head) == (0, b"")
+    source.close()
+    files = ByteRangeFileSystem(fs=fs)
+    assert files.cat_file("b/empty") == b""
+    assert files.info("b/empty")["size"] == 0
 
 
 def test_what_is_not_there(protocol: str) -> None:
