@@ -19,7 +19,7 @@ import aiohttp
 from fsspec import AbstractFileSystem
 from yarl import URL
 
-from nczarr_fsspec.errors import AccessDeniedError, StoreError
+from nczarr_fsspec.errors import AccessDeniedError, StoreError, URLError
 from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.policy import (
@@ -74,7 +74,10 @@ class HTTPTransport(Transport):
         return f"{base}{quote(key, safe='/', errors='surrogatepass')}{query}"
 
     def throttle(self, path: str) -> Throttle:
-        return self.shared.throttle(path.split("/", 3)[2])
+        parts = path.split("/", 3)
+        if len(parts) < 3 or parts[1]:
+            raise URLError(redact(path), "is no URL of HTTP, https://host/path")
+        return self.shared.throttle(parts[2])
 
     async def list(self, path: str) -> None:
         return None  # HTTP has no listing; an HTML index is no contract

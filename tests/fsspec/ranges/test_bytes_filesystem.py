@@ -18,7 +18,7 @@ from fsspec.tests.abstract import AbstractFixtures, AbstractGetTests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_fsspec import ByteRangeFileSystem, StoreError
+from nczarr_fsspec import ByteRangeFileSystem, StoreError, URLError
 from nczarr_fsspec.ranges.file_object import BLOCK, BLOCKS, ByteRangeFile
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.open import open_source
@@ -226,6 +226,20 @@ class TestFilesystem:
             CONTENT[start:end] for start, end in zip(starts, ends, strict=True)
         ]
         assert server.requests < 20
+
+    def test_ranges_may_be_arrays(self, server: RangeServer) -> None:
+        fs = ByteRangeFileSystem(target_protocol="http")
+        urls = [f"{server.url}/x.bin"] * 2
+        expected = [CONTENT[5:9], CONTENT[700:800]]
+        assert fs.cat_ranges(urls, np.array([5, 700]), np.array([9, 800])) == expected
+        assert fs.cat_ranges(urls, iter([5, 700]), iter([9, 800])) == expected
+
+    def test_paths_without_a_server(self) -> None:
+        fs = ByteRangeFileSystem(target_protocol="http")
+        for path in ("x.bin", "/some/x.bin"):
+            for read in (fs.info, fs.cat_file, fs.open):
+                with pytest.raises(URLError, match=f"^{path}: is no URL of HTTP"):
+                    read(path)
 
     def test_ranges_of_many_files(self, server: RangeServer) -> None:
         fs = ByteRangeFileSystem(target_protocol="http")
