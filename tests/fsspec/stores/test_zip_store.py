@@ -406,6 +406,21 @@ class TestLocalFile:
         again = pickle.loads(pickle.dumps(store))
         assert (again.url, again.get("v/0")) == (str(path), MEMBERS["v/0"])
 
+    def test_a_copy_does_not_read_what_has_taken_its_place(self, tmp_path: Path) -> None:
+        """A worker would read other chunks by the metadata that were read before."""
+        path, other = tmp_path / "d.zip", tmp_path / "other.zip"
+        path.write_bytes(make_zip(MEMBERS))
+        store = ZipStore(path)
+        store.get("v/0")
+        pickled = pickle.dumps(store)
+        other.write_bytes(make_zip({**MEMBERS, "v/0": b"other"}))
+        other.replace(path)
+        assert store.get("v/0") == MEMBERS["v/0"]
+        copies = pickle.loads(pickled), pickle.loads(pickle.dumps(pickle.loads(pickled)))
+        for copy in (*copies, pickle.loads(pickle.dumps(store))):
+            with pytest.raises(StoreError, match=r"d\.zip: the file has changed"):
+                copy.get("v/0")
+
     def test_close_releases_the_file_and_sees_a_new_one(self, tmp_path: Path) -> None:
         path = tmp_path / "d.zip"
         path.write_bytes(make_zip(MEMBERS))
