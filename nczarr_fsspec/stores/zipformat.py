@@ -33,6 +33,8 @@ T = TypeVar("T")
 #: Yields ranges of the archive, is sent their bytes, returns a T.
 Plan: TypeAlias = Generator[tuple[int, int], bytes, T]
 
+#: the system that older programs for Windows say that an archive was made on
+_DOS = 0
 STORED, DEFLATE, DEFLATE64, BZIP2, LZMA = 0, 8, 9, 12, 14
 #: enough for the end record with the longest comment, and the directory of a small archive
 TAIL_BYTES = 66 * 1024
@@ -233,7 +235,7 @@ def _dataset(url: str, directory: zipfile.ZipFile, prefix: str | None = None) ->
     if not entries:
         raise DatasetNotFoundError(url, "the zip archive is empty")
     offsets = sorted({entry.header_offset for entry in entries} | {directory.start_dir})
-    named = {entry.filename.lstrip("/"): entry for entry in entries}
+    named = {_path(entry): entry for entry in entries}
     prefix = _prefix(url, named) if prefix is None else prefix
     members: dict[str, Member] = {}
     for name, entry in named.items():
@@ -255,9 +257,19 @@ def _dataset(url: str, directory: zipfile.ZipFile, prefix: str | None = None) ->
     return Archive(url, members, prefix)
 
 
+def _path(entry: zipfile.ZipInfo) -> str:
+    """Return the path of an entry in its archive, as programs that unpack it have it."""
+    name = entry.filename
+    if entry.create_system == _DOS and "/" not in name:  # of .NET before 4.6.1
+        name = name.replace("\\", "/")
+    while name.startswith(("/", "./")):
+        name = name.removeprefix(".").lstrip("/")
+    return name
+
+
 def _first_directory(directory: zipfile.ZipFile) -> str:
     """Return the directory of the first entry, with a slash; ``""`` if that is at the top."""
-    top, slash, _ = directory.infolist()[0].filename.lstrip("/").partition("/")
+    top, slash, _ = _path(directory.infolist()[0]).partition("/")
     return top + slash if slash else ""
 
 

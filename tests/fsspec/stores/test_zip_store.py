@@ -181,8 +181,25 @@ class TestDirectory:
             assert remote(server).get_many(list(MEMBERS)) == list(MEMBERS.values())
 
     def test_leading_slashes(self) -> None:
-        for prefix in ("/", "/d/", "d/"):
+        for prefix in ("/", "/d/", "d/", "./", "./d/"):
             assert ZipStore(make_zip(MEMBERS, prefix=prefix)).get("v/1") == MEMBERS["v/1"]
+
+    @pytest.mark.parametrize("prefix", ["", "d\\"])
+    @pytest.mark.parametrize("system", [0, 3])
+    def test_backslashes_of_windows(self, system: int, prefix: str) -> None:
+        """As .NET wrote them before 4.6.1; with those of other systems they belong to a name."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for key, content in {**MEMBERS, "..\\evil": b""}.items():
+                entry = zipfile.ZipInfo(prefix + key.replace("/", "\\"))
+                entry.create_system = system
+                archive.writestr(entry, content)
+        store = ZipStore(buffer.getvalue())
+        if system == 0:
+            assert store.list("") == {".zgroup", "v"}
+            assert store.get_many(list(MEMBERS)) == list(MEMBERS.values())
+        elif not prefix:
+            assert store.list("") == {key.replace("/", "\\") for key in MEMBERS} | {"..\\evil"}
 
     @pytest.mark.filterwarnings("ignore:Duplicate name")
     def test_of_equal_names_the_last_counts(self) -> None:
