@@ -12,7 +12,7 @@ from fsspec import AbstractFileSystem
 
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore, check_key
-from nczarr_fsspec.transport.filesystems import ABSENT, describe, fail, join, names_below
+from nczarr_fsspec.transport.filesystems import describe, fail, is_absent, join, names_below
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.request import END, Extent, Request
@@ -119,9 +119,9 @@ class SyncFsspecStore(LocalStore):
         path = join(self._root, check_key(key))
         try:
             data: bytes = self._fs.cat_file(path, start=part.start, end=part.stop)
-        except ABSENT:
-            return None
         except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
+            if is_absent(error, path):
+                return None
             fail(self._fs, path, error)
         if most is not None and part == ALL and len(data) > most:
             raise too_large(describe(self._fs, path), most)
@@ -131,7 +131,7 @@ class SyncFsspecStore(LocalStore):
         path = join(self._root, check_key(prefix)) if prefix else self._root
         try:
             return names_below(path, self._fs.ls(path, detail=False))
-        except ABSENT:
-            return frozenset()
         except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
+            if is_absent(error, path):
+                return frozenset()
             fail(self._fs, path, error)

@@ -14,11 +14,11 @@ from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.filesystems import (
-    ABSENT,
     BROKEN,
     EXPIRED,
     check_bucket,
     fail,
+    is_absent,
     is_beyond,
     keys_number,
     names_below,
@@ -132,12 +132,12 @@ class FsspecTransport(Transport):
                 return await call
         except (TransientError, StoreError, NotImplementedError):
             raise
-        except ABSENT as error:
-            check_bucket(self.recipe, path, error)
-            return None
         except MemoryError:
             raise StoreError(self.describe(path), "does not fit into memory") from None
         except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
+            if is_absent(error, path):
+                check_bucket(self.recipe, path, error)
+                return None
             if renewed(self.shared.fs, error, number):
                 raise TransientError(EXPIRED) from None
             if (transient := self.transient(error)) is not None:

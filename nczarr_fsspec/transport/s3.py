@@ -20,10 +20,10 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.answers import BUSY, TRANSIENT, read_answer, retry_after
 from nczarr_fsspec.transport.bodies import Response
 from nczarr_fsspec.transport.filesystems import (
-    ABSENT,
     EXPIRED,
     check_bucket,
     fail,
+    is_absent,
     is_beyond,
     keys_number,
     renewed,
@@ -93,10 +93,10 @@ class S3Transport(FsspecTransport):
                 return await read_answer(response, clock, request)
         except (StoreError, TransientError):
             raise
-        except ABSENT as error:
-            check_bucket(self.recipe, path, error)
-            return None
         except Exception as error:  # noqa: BLE001 - botocore's, and what s3fs makes of them
+            if is_absent(error, path):
+                check_bucket(self.recipe, path, error)
+                return None
             code, version = s3_code(error), request.version
             if renewed(self.shared.fs, error, number):
                 raise TransientError(EXPIRED) from None

@@ -226,6 +226,21 @@ def test_other_errors_say_nothing_of_logins(protocol: str, monkeypatch: pytest.M
     assert "public data" not in str(caught.value)
 
 
+def test_only_a_key_error_that_names_the_file_says_that_it_is_missing(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk would be read as the fill value where an answer was not understood."""
+    store = open_keystore(f"{protocol}://b/d#mode=nczarr")
+    monkeypatch.setattr(CLOUDS[protocol], "refusal", KeyError("size"))
+    (found,) = store.get_many(["v/0.1"])
+    assert isinstance(found, StoreError)
+    assert "d/v/0.1: cannot be read: KeyError: 'size'" in str(found)
+    missing = KeyError("There is no item named 'd/v/0.1' in the archive")
+    monkeypatch.setattr(CLOUDS[protocol], "refusal", missing)
+    assert store.get_many(["v/0.1"]) == [None]
+    store.close()
+
+
 def test_options_are_for_the_bucket_of_the_master(protocol: str) -> None:
     options = {LOGINS[protocol]: SECRET}
     policy = AddressPolicy.of(f"{protocol}://b/d/m.nca", storage_options=options, allow=True)
