@@ -209,10 +209,10 @@ def address(url: str) -> str:
 
 
 def _legal(url: str) -> URL:
-    """Return a URL, legally encoded, and its host in lower case."""
+    """Return a URL, legally encoded, and its host in lower case, as name servers know it."""
     found = URL(quote(url, safe=_LEGAL), encoded=True)
-    host = found.raw_host or ""
-    return found if host == host.lower() else found.with_host(host.lower())
+    host = (found if url.isascii() else URL(url)).raw_host or ""
+    return found if found.raw_host in (host.lower(), None) else found.with_host(host.lower())
 
 
 def _divided(root: str) -> tuple[str, str]:
