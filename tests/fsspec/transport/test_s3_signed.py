@@ -277,6 +277,30 @@ class TestRequests:
         )
         store.close()
 
+    @pytest.mark.parametrize("place", ["variables", "file"])
+    def test_keys_of_this_machine_changed_between_openings(
+        self, place: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As when somebody logs in again, while other datasets are open."""
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+        names = {"aws_access_key_id": "", "aws_secret_access_key": "s", "aws_session_token": "t"}
+        stores = []
+        for key in ("first", "second-one"):
+            keys = {**names, "aws_access_key_id": key}
+            if place == "file":
+                lines = [f"{name}={value}\n" for name, value in keys.items()]
+                (tmp_path / "credentials").write_text("".join(["[default]\n", *lines]))
+            for name, value in keys.items() if place == "variables" else ():
+                monkeypatch.setenv(name.upper(), value)
+            stores.append(open_store("b/d", endpoint_url=server.url))
+            assert read(stores[-1], "0") == CONTENT
+            assert f"Credential={key}/" in server.requests[-1].headers["Authorization"]
+        assert read(stores[0], "1") == CONTENT
+        assert "Credential=first/" in server.requests[-1].headers["Authorization"]
+        for store in stores:
+            store.close()
+
     def test_a_first_round_is_seen_once(self, server: Server, through: list[str]) -> None:
         store = at(server)
         assert store.get_many([str(n) for n in range(10)]) == [CONTENT] * 10
