@@ -21,11 +21,11 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.loaders import JSONFileLoader
 
-from nczarr_fsspec import FsspecStore, StoreError
+from nczarr_fsspec import FsspecStore, RemoteBytes, StoreError, open_source
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.fsspec import FsspecTransport
-from nczarr_fsspec.transport.request import Answer
+from nczarr_fsspec.transport.request import Answer, Extent
 from nczarr_fsspec.transport.request import Request as Asked
 from nczarr_fsspec.transport.s3 import S3Transport
 from nczarr_fsspec.transport.signature import Signer, region_of
@@ -300,6 +300,17 @@ class TestRequests:
         assert "Credential=first/" in server.requests[-1].headers["Authorization"]
         for store in stores:
             store.close()
+
+    @pytest.mark.parametrize("tag", ['"a"', 'W/"a"', "a"])
+    def test_weak_tags_are_no_conditions(self, tag: str, server: Server) -> None:
+        """By which a service would call every object another one."""
+        server.etag = tag
+        fs = s3fs.S3FileSystem(**SECRET, endpoint_url=server.url, skip_instance_cache=True)
+        source = open_source(fs, "b/d/0")
+        assert isinstance(source, RemoteBytes)
+        source.run(source.fetch([Extent(0, 4)]))
+        assert server.requests[-1].headers.get("If-Match") == (tag if tag[0] == '"' else None)
+        source.close()
 
     def test_a_first_round_is_seen_once(self, server: Server, through: list[str]) -> None:
         store = at(server)
