@@ -15,13 +15,15 @@ import pytest
 import xarray as xr
 from fsspec.asyn import AsyncFileSystem
 
-from nczarr_fsspec import ByteRangeFileSystem, FsspecStore, StoreError, open_source
+from nczarr_fsspec import ByteRangeFileSystem, FsspecStore, RemoteZipStore, StoreError, open_source
 from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.resolve import open_keystore, resolve
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray import to_nczarr
+from tests.support.archives import make_zip
 
 SECRET = "Qz7secret"
 
@@ -173,6 +175,16 @@ def test_what_was_read_is_asked_for_again_if_it_has_changed(
         assert bytes(part) == b"CDF\x01"
         source.close()
     assert opened[0] == opened[1] != opened[2]
+
+
+def test_the_archive_that_is_changed_is_read_in_the_given_time(protocol: str) -> None:
+    CLOUDS[protocol].objects["b/x.zip"] = make_zip({".zgroup": b"{}"})
+    destination = open_destination(f"{protocol}://b/x.zip", {"timeout": {"connect": 7}})
+    archive = destination.open_archive()
+    assert isinstance(archive, RemoteZipStore)
+    assert isinstance(archive.source, RemoteFileBytes)
+    assert archive.source._transport.timeout.connect == 7
+    archive.close()
 
 
 @pytest.mark.parametrize("tail", [0, 9])
