@@ -365,6 +365,41 @@ class TestFile:
                 thread.join()
         assert errors == []
 
+    def test_threads_that_read_on_get_bytes_of_their_own(self, server: RangeServer) -> None:
+        found: list[bytes] = []
+        with open_file(server) as file:
+
+            def work() -> None:
+                while piece := file.read(30_000):
+                    found.append(piece)
+
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        pieces = [CONTENT[at : at + 30_000] for at in range(0, len(CONTENT), 30_000)]
+        assert sorted(found) == sorted(pieces)
+
+    def test_a_read_that_fails_leaves_the_position(self, server: RangeServer) -> None:
+        with open_file(server) as file:
+            file.seek(2_000_000)
+            server.change("/empty")
+            with pytest.raises(StoreError, match="has changed while it was read"):
+                file.read(10)
+            assert file.tell() == 2_000_000
+
+    def test_positions_of_small_types(self, server: RangeServer) -> None:
+        """As NumPy has them, whose sums are of the same type."""
+        with open_file(server) as opened:
+            file: Any = opened
+            file.seek(100)
+            assert file.read(np.uint8(200)) == CONTENT[100:300]
+            assert file.seek(np.uint8(200)) == 200
+            assert file.read(100) == CONTENT[200:300]
+            assert file.seek(np.int8(-100), 1) == 200
+            assert file.read_at(np.uint8(250), np.uint8(255)) == CONTENT[250:255]
+
     def test_pickle(self, server: RangeServer) -> None:
         with open_file(server) as file:
             file.seek(1000)
