@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import aiohttp
@@ -31,7 +31,7 @@ from nczarr_fsspec.transport.policy import (
 )
 from nczarr_fsspec.transport.redirects import refusal
 from nczarr_fsspec.transport.request import Answer, Extent, Request, range_text
-from nczarr_fsspec.transport.request_options import RequestOptions, login_files
+from nczarr_fsspec.transport.request_options import RequestOptions, login_files, understood
 from nczarr_fsspec.transport.sessions import gate, translated
 from nczarr_fsspec.transport.shared import SharedFilesystem
 from nczarr_fsspec.transport.throttle import Throttle
@@ -133,7 +133,8 @@ class HTTPTransport(Transport):
         with translated(request.shown):
             shared = self.shared
             if route is not None:
-                await shared.fs.set_session()  # which the wait below is not about
+                with understood():
+                    await shared.fs.set_session()  # which the wait below is not about
             now = asyncio.get_running_loop().time
             began = now()
             async with get(shared, path, headers, left, via) as (response, clock):
@@ -177,17 +178,20 @@ async def get(
     via
         Where `url` is known to lead: it is asked instead.
     """
-    options = await RequestOptions.of(shared)
+    with understood():
+        options = await RequestOptions.of(shared)
+        first = _legal(url)
+        if options.params:
+            first = first.extend_query(options.params)
     hops, renewals = options.hops, 1
-    first = _legal(url)
-    if options.params:
-        first = first.extend_query(options.params)
     target = first if via is None else _legal(via)
     headers = {"Accept-Encoding": "identity", **headers}
     async with gate(options.session), Clock(shared.timeout, left) as clock:
         while True:
-            request, said = await options.ask(headers, first, target)
-            async with request as response:
+            async with AsyncExitStack() as stack:
+                with understood():
+                    request, said = await options.ask(headers, first, target)
+                    response = await stack.enter_async_context(request)
                 options.learn(response, first)
                 if renewals and await options.renewed(response, said):
                     renewals -= 1
