@@ -81,7 +81,9 @@ class FsspecStore(RemoteStore):
         return self.transport.serves_ranges is not False
 
     async def size(self, key: str) -> int | None:
-        """Return how many bytes `key` has, by asking for the first; None if it is missing.
+        """Return how many bytes `key` has; None if it is missing.
+
+        The first one is asked for, whose answer says it where it comes by HTTP or from S3.
 
         Raises
         ------
@@ -90,10 +92,14 @@ class FsspecStore(RemoteStore):
         """
         path = self.transport.join(self._root, check_key(key))
         shown = self.transport.describe(path)
-        answer = await self.transport.fetch(Request(path, shown, [Extent(0, 1)]))
-        if answer is not None and answer.version.size < 0:
-            raise StoreError(shown, "the server does not say how large it is")
-        return None if answer is None else answer.version.size
+        probes: tuple[list[Extent], ...] = [Extent(0, 1)], []
+        for probe in probes:
+            answer = await self.transport.fetch(Request(path, shown, probe))
+            if answer is None:
+                return None
+            if answer.version.size >= 0:
+                return answer.version.size
+        raise StoreError(shown, "the server does not say how large it is")
 
     async def list(self, prefix: str) -> frozenset[str] | None:
         path = self.transport.join(self._root, check_key(prefix)) if prefix else self._root

@@ -62,7 +62,7 @@ class FsspecTransport(Transport):
         if request.extents is None and not request.tail:
             return Answer([await self._whole(request)], FileVersion())
         unknown = request.version is None or request.version.size < 0
-        opening = request.route is not None and unknown
+        opening = unknown and (request.route is not None or not extents)
         if request.tail:
             version = await self._version(path)
             extents = [Extent(max(0, version.size - request.tail), version.size)]

@@ -160,6 +160,14 @@ def test_trees(protocol: str) -> None:
         xr.testing.assert_identical(found.load(), dataset())
 
 
+def test_sizes_of_chunks(protocol: str) -> None:
+    CLOUDS[protocol].objects.update({"b/d/v/0": b"abc", "b/d/v/1": b""})
+    store = open_keystore(f"{protocol}://b/d#mode=nczarr")
+    assert isinstance(store, FsspecStore)
+    assert store.run(store.gather(store.size, ["v/0", "v/1", "v/2"])) == [3, 0, None]
+    store.close()
+
+
 def test_what_was_read_is_asked_for_again_if_it_has_changed(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
