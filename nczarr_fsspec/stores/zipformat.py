@@ -38,6 +38,8 @@ _DOS = 0
 STORED, DEFLATE, DEFLATE64, BZIP2, LZMA = 0, 8, 9, 12, 14
 #: enough for the end record with the longest comment, and the directory of a small archive
 TAIL_BYTES = 66 * 1024
+#: that of ten million members takes so much
+_MAX_DIRECTORY = 1 << 30
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LONGEST_EXTRA = 0xFFFF
@@ -182,6 +184,9 @@ def read_archive(url: str, size: int, tail: bytes = b"") -> Plan[Archive]:
             # never fewer than TAIL_BYTES at a time, for the end record is looked for in steps
             held = size - len(tail)
             start = max(0, min(outside.start, held - TAIL_BYTES))
+            if held - start > _MAX_DIRECTORY:
+                reason = f"has a directory of {size - start} bytes, more than any archive needs"
+                raise StoreError(url, reason) from None
             tail = _exactly(held - start, url, (yield start, held)) + tail
         except (zipfile.BadZipFile, NotImplementedError) as error:
             raise StoreError(url, f"is not a readable zip archive: {error}") from error

@@ -33,7 +33,7 @@ from nczarr_fsspec import (
 )
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Limits, RemoteBytes
-from nczarr_fsspec.stores.zipformat import TAIL_BYTES
+from nczarr_fsspec.stores.zipformat import TAIL_BYTES, advance, read_archive
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.request import Extent
 from tests.support.archives import METHODS, NOISE, make_zip, patched
@@ -275,6 +275,13 @@ class TestDirectory:
 
 
 class TestDamage:
+    def test_a_directory_that_would_take_all_memory(self) -> None:
+        """As a server may have it that says that the archive has a terabyte."""
+        end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 0xF000_0000, 0, 0)
+        plan = read_archive("d.zip", 1 << 40, bytes(TAIL_BYTES) + end)
+        with pytest.raises(StoreError, match=r"d\.zip: has a directory of 4026531\d{3} bytes"):
+            advance(plan)
+
     @pytest.mark.parametrize("content", [b"", b"PK", b"not a zip at all" * 10, bytes(70_000)])
     def test_not_a_zip(self, content: bytes) -> None:
         with pytest.raises(StoreError, match="is not a readable zip archive"):
