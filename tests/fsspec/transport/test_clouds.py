@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import weakref
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.resolve import open_keystore, resolve
+from nczarr_fsspec.transport import fsspec as _fsspec
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray import to_nczarr
 from tests.support.archives import make_zip
@@ -206,6 +208,33 @@ def test_an_empty_file(protocol: str, tail: int) -> None:
     files = ByteRangeFileSystem(fs=fs)
     assert files.cat_file("b/empty") == b""
     assert files.info("b/empty")["size"] == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *(1_000_000, 1_000_000.5, datetime(1970, 1, 12, 13, 46, 40)),  # noqa: DTZ001  # of UTC
+        *(datetime(1970, 1, 12, 13, 46, 40, tzinfo=UTC), "1970-01-12T13:46:40Z"),
+    ],
+    ids=repr,
+)
+def test_a_time_tells_a_version_only_when_it_is_past(
+    protocol: str, changed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the same second another version may get the same time."""
+    CLOUDS[protocol].objects["b/x.nc"] = b"CDF\x01" + bytes(60)
+    fs = fsspec.filesystem(protocol)
+    found = []
+    for now, tag in [
+        *((1_000_030, {"mtime": changed}), (1_000_061, {"mtime": changed})),
+        *((1_000_030, {"mtime": changed, "etag": "a"}), (1_000_030, {"mtime": "yesterday"})),
+    ]:
+        monkeypatch.setattr(_fsspec, "_now", lambda now=now: now)
+        monkeypatch.setattr(CLOUDS[protocol], "tag", tag)
+        source = open_source(fs, "b/x.nc")
+        found.append(source.validator)
+        source.close()
+    assert found == ["", f"mtime={changed};64", "etag=a;64", "mtime=yesterday;64"]
 
 
 def test_what_is_not_there(protocol: str) -> None:
