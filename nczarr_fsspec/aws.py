@@ -73,7 +73,8 @@ def storage_options(
     Raises
     ------
     URLError
-        If a profile is named that does not exist, or a profile file cannot be parsed.
+        If a profile is named that does not exist, a profile file cannot be parsed, or an option
+        is of the wrong kind.
     ImportError
         If `url` is in S3 and s3fs is not installed.
     """
@@ -172,6 +173,9 @@ def choose_region(
 
 def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
     configured = fsspec_config.get(url.target_protocol, {})
+    for option in ("client_kwargs", "config_kwargs"):
+        if not isinstance(given.get(option) or {}, Mapping):
+            raise URLError(option, f"is a mapping, not {type(given[option]).__name__}")
     known = {**configured, **given}
     given_client = given.get("client_kwargs") or {}
     client = {**configured.get("client_kwargs", {}), **given_client}
@@ -203,7 +207,9 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -
             added["endpoint_url"] = url.endpoint
             config.setdefault("s3", {"addressing_style": "path"})
     # botocore keeps 10 connections unless told, and would queue what is sent at once
-    config.setdefault("max_pool_connections", RemoteStore.concurrency)
+    size = config.setdefault("max_pool_connections", RemoteStore.concurrency)
+    if not isinstance(size, int):
+        raise URLError("max_pool_connections", f"is a number of connections, not {size!r}")
     return {**added, **given, "client_kwargs": client, "config_kwargs": config}
 
 

@@ -51,9 +51,10 @@ def http_options(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
     if type(given.get("auth")) in (str, tuple, list):
         raise URLError("auth", 'is an aiohttp.BasicAuth; for a pair, logins={"https://host": pair}')
     headers = dict(given.get("headers") or {})
-    if url.userinfo and "auth" not in given:
+    said = "auth" in given or any(str(name).lower() == "authorization" for name in headers)
+    if url.userinfo and not said:
         token = base64.b64encode(url.userinfo.encode(errors="surrogateescape")).decode()
-        headers.setdefault("Authorization", f"Basic {token}")
+        headers["Authorization"] = f"Basic {token}"
     # of a chain, the rest is opened by fsspec itself, which knows none of this
     entries = load_rc() if url.protocol in (url.target_protocol, "bytes") else []
     if entries:
