@@ -7,6 +7,7 @@ import hashlib
 import os
 import pickle
 import random
+import re
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from botocore.loaders import JSONFileLoader
 
 from nczarr_fsspec import FsspecStore, RemoteBytes, StoreError, open_source
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
+from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.request import Answer, Extent
@@ -311,6 +313,25 @@ class TestRequests:
         source.run(source.fetch([Extent(0, 4)]))
         assert server.requests[-1].headers.get("If-Match") == (tag if tag[0] == '"' else None)
         source.close()
+
+    def test_a_listing_that_never_ends(self) -> None:
+        """Of a service that ignores where to go on; older releases of s3fs notice it."""
+        page = (
+            b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name>'
+            b"<IsTruncated>true</IsTruncated><NextContinuationToken>on</NextContinuationToken>"
+            b"<Contents><Key>d/v</Key><Size>1</Size></Contents></ListBucketResult>"
+        )
+        with Server({"/b": page}) as server:
+            store = at(server)
+            (found,) = store.list_many([""])
+            assert isinstance(found, StoreError)
+            assert re.search("never ends|same next token", str(found))
+            assert len(server.requests) == 2
+            writer = FsspecWriter(store.transport.recipe, "b/d")
+            with pytest.raises(StoreError, match=r"never ends|same next token"):
+                writer.keys_below("")
+            writer.close()
+            store.close()
 
     def test_a_first_round_is_seen_once(self, server: Server, through: list[str]) -> None:
         store = at(server)
