@@ -18,6 +18,7 @@ from typing import Any
 
 from fsspec.config import conf as fsspec_config
 
+from nczarr_fsspec.awsfiles import State, file_states
 from nczarr_fsspec.errors import URLError
 from nczarr_fsspec.httprc import http_options
 from nczarr_fsspec.keystore import RemoteStore
@@ -43,11 +44,6 @@ _CONTAINER_CREDENTIALS = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-)
-#: what names the files of the AWS tools, and where they are else
-_PROFILE_FILES = (
-    ("AWS_CONFIG_FILE", "~/.aws/config"),
-    ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
 )
 _AMAZON = re.compile(r"https://s3(?!-fips|\.dualstack)[^:]*\.amazonaws\.com(\.cn)?")
 
@@ -77,7 +73,8 @@ def storage_options(
     Raises
     ------
     URLError
-        If a profile is named that does not exist, or a profile file cannot be parsed.
+        If a profile is named that does not exist, a profile file cannot be parsed, or an option
+        is of the wrong kind.
     ImportError
         If `url` is in S3 and s3fs is not installed.
     """
@@ -176,6 +173,9 @@ def choose_region(
 
 def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
     configured = fsspec_config.get(url.target_protocol, {})
+    for option in ("client_kwargs", "config_kwargs"):
+        if not isinstance(given.get(option) or {}, Mapping):
+            raise URLError(option, f"is a mapping, not {type(given[option]).__name__}")
     known = {**configured, **given}
     given_client = given.get("client_kwargs") or {}
     client = {**configured.get("client_kwargs", {}), **given_client}
@@ -207,26 +207,19 @@ def _add_s3(url: NetCDFURL, given: Mapping[str, Any], keys: Mapping[str, Any]) -
             added["endpoint_url"] = url.endpoint
             config.setdefault("s3", {"addressing_style": "path"})
     # botocore keeps 10 connections unless told, and would queue what is sent at once
-    config.setdefault("max_pool_connections", RemoteStore.concurrency)
+    size = config.setdefault("max_pool_connections", RemoteStore.concurrency)
+    if not isinstance(size, int):
+        raise URLError("max_pool_connections", f"is a number of connections, not {size!r}")
     return {**added, **given, "client_kwargs": client, "config_kwargs": config}
 
 
 def _read_profiles() -> Profiles:
     """Read the files of the AWS tools, again only if they are others: every fragment asks."""
-    named = (os.environ.get(variable) or default for variable, default in _PROFILE_FILES)
-    return _profiles_of(tuple(map(_state, map(os.path.expanduser, named))))
-
-
-def _state(path: str) -> tuple[str, int, int, int]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return path, 0, 0, 0
-    return path, status.st_mtime_ns, status.st_size, status.st_ino
+    return _profiles_of(file_states())
 
 
 @lru_cache(maxsize=4)
-def _profiles_of(_: tuple[tuple[str, int, int, int], ...]) -> Profiles:
+def _profiles_of(_: tuple[State, ...]) -> Profiles:
     try:
         from botocore.exceptions import ConfigParseError
         from botocore.session import Session

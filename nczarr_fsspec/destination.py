@@ -88,7 +88,13 @@ class Destination:
             assert self.fs is not None
             assert self.remote_path is not None
             try:
-                source = open_source(self.fs, self.remote_path, self.url, tail=TAIL_BYTES)
+                source = open_source(
+                    self.fs,
+                    self.remote_path,
+                    self.url,
+                    timeout=self.timeout,
+                    tail=TAIL_BYTES,
+                )
             except DatasetNotFoundError as error:
                 if not error.reason.startswith("there is no such bucket"):
                     return None

@@ -100,6 +100,7 @@ class DiskCache:
         try:
             descriptor = os.open(part, _WRITE, 0o600)
             fill(descriptor)
+            os.fsync(descriptor)  # its size is right already: zeros would be taken for the content
             # under the lock: a count of the files that is under way could miss this one
             with _locked(os.path.join(self.folder, _LOCK)):
                 if sys.platform == "win32":  # which renames nothing that is open

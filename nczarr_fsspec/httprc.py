@@ -8,6 +8,7 @@ Source: ``ncauth`` and ``auth.md`` of netCDF-C 4.9.
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,13 @@ _OPTIONS = {
     ),
     "proxy": ("HTTP.PROXY.SERVER", "HTTP.PROXY_SERVER"),
 }
+#: what options have to be, if they are given
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "headers": ("a mapping of names to texts", (Mapping, list, tuple)),
+    "client_kwargs": ("a mapping", (Mapping,)),
+    NETRC_OPTION: ("a path, True or False", (str, os.PathLike, bool)),
+    COOKIES_OPTION: ("a path", (str, os.PathLike)),
+}
 _TIMEOUTS = {"whole": "HTTP.TIMEOUT", "connect": "HTTP.CONNECTTIMEOUT"}
 
 
@@ -34,13 +42,19 @@ def http_options(url: NetCDFURL, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     URLError
-        If an rc file has a timeout that is no number.
+        If an option is of the wrong kind, or an rc file has a timeout that is no number.
     """
     options = dict(given)
+    for name, (what, kinds) in _KINDS.items():
+        if not isinstance(given.get(name), (*kinds, type(None))):
+            raise URLError(name, f"is {what}, not {type(given[name]).__name__}")
+    if type(given.get("auth")) in (str, tuple, list):
+        raise URLError("auth", 'is an aiohttp.BasicAuth; for a pair, logins={"https://host": pair}')
     headers = dict(given.get("headers") or {})
-    if url.userinfo and "auth" not in given:
+    said = "auth" in given or any(str(name).lower() == "authorization" for name in headers)
+    if url.userinfo and not said:
         token = base64.b64encode(url.userinfo.encode(errors="surrogateescape")).decode()
-        headers.setdefault("Authorization", f"Basic {token}")
+        headers["Authorization"] = f"Basic {token}"
     # of a chain, the rest is opened by fsspec itself, which knows none of this
     entries = load_rc() if url.protocol in (url.target_protocol, "bytes") else []
     if entries:

@@ -143,11 +143,12 @@ def _places(url: NetCDFURL) -> Iterator[Place]:
     if url.bucket is None:
         if url.target_protocol in ("http", "https"):
             link = url.base[url.base.rindex(f"{url.target_protocol}://") :]
-            yield urlsplit(link).netloc, url.path
+            for host in _spellings(url.target_protocol, urlsplit(link).netloc):
+                yield host, url.path
         return
     yield url.bucket, f"/{url.key}"
     if url.endpoint:
-        hosts = {url.endpoint.partition("://")[2]}
+        hosts = set(_spellings(*url.endpoint.split("://")))
     elif url.target_protocol == "gs3":
         hosts = {"storage.googleapis.com"}
     else:
@@ -155,3 +156,9 @@ def _places(url: NetCDFURL) -> Iterator[Place]:
     for host in hosts:
         yield host, f"/{url.bucket}/{url.key}"
         yield f"{url.bucket}.{host}", f"/{url.key}"
+
+
+def _spellings(scheme: str, host: str) -> tuple[str, str]:
+    """Return a host as it stands, and with or without the port that needs not be said."""
+    port = {"http": ":80", "https": ":443"}[scheme]
+    return host, host.removesuffix(port) if host.endswith(port) else f"{host}{port}"

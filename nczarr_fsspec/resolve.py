@@ -21,7 +21,7 @@ from nczarr_fsspec.errors import (
     URLError,
 )
 from nczarr_fsspec.keystore import KeyStore
-from nczarr_fsspec.ranges.local import MemoryBytes, name_of
+from nczarr_fsspec.ranges.local import MemoryBytes, name_of, unreadable
 from nczarr_fsspec.ranges.open import (
     open_file_object,
     open_local,
@@ -336,8 +336,8 @@ def _open_file(file: Any) -> KeyStore | ByteSource:
     try:
         file.seek(0)
         start = file.read(8)
-    except (OSError, ValueError) as error:
-        raise StoreError(shown, f"cannot be read: {error}") from error
+    except Exception as error:
+        raise unreadable(shown, error) from error
     if not isinstance(start, bytes):
         raise URLError(shown, "is a text file; open it in binary mode")
     if start.startswith(ZIP):

@@ -6,6 +6,7 @@ import io
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,7 +70,7 @@ class ByteRangeFile(io.BufferedIOBase):
             If they cannot be read, or the file has changed since it was opened.
         """
         self._check_open()
-        stop = min(stop, self.size)
+        start, stop = index(start), min(index(stop), self.size)
         if start >= stop:
             return b""
         if isinstance(self._source, LocalBytes):
@@ -80,11 +81,16 @@ class ByteRangeFile(io.BufferedIOBase):
 
     def read(self, size: int | None = -1, /) -> bytes:
         self._check_open()
-        start = self._at
-        stop = self.size if size is None or size < 0 else min(start + size, self.size)
-        data = self.read_at(start, stop)
-        self._at = start + len(data)
-        return data
+        size = self.size if size is None or size < 0 else index(size)
+        with self._lock:  # of several threads, each gets bytes of its own
+            start = self._at
+            stop = self._at = max(start, min(start + size, self.size))
+        try:
+            return self.read_at(start, stop)
+        except BaseException:
+            with self._lock:
+                self._at = start if self._at == stop else self._at
+            raise
 
     def read1(self, size: int = -1, /) -> bytes:
         return self.read(size)
@@ -101,10 +107,11 @@ class ByteRangeFile(io.BufferedIOBase):
         self._check_open()
         if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
             raise ValueError(f"whence is 0, 1 or 2, not {whence}")
-        position = offset + (0, self._at, self.size)[whence]
-        if position < 0:
-            raise ValueError(f"cannot seek before the file: {position}")
-        self._at = position
+        with self._lock:
+            position = index(offset) + (0, self._at, self.size)[whence]
+            if position < 0:
+                raise ValueError(f"cannot seek before the file: {position}")
+            self._at = position
         return position
 
     def tell(self) -> int:

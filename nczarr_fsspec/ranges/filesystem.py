@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, NoReturn
 
@@ -106,8 +106,8 @@ class ByteRangeFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ha
     def cat_ranges(
         self,
         paths: Sequence[str],
-        starts: Sequence[int | None] | int | None,
-        ends: Sequence[int | None] | int | None,
+        starts: Iterable[int | None] | int | None,
+        ends: Iterable[int | None] | int | None,
         max_gap: int | None = None,
         on_error: str = "return",
         **options: Any,
@@ -126,8 +126,8 @@ class ByteRangeFileSystem(ChainedFileSystem):  # type: ignore[misc]  # fsspec ha
             ``"raise"``; or ``"return"`` the error in the place of the bytes.
         """
         count = len(paths)
-        begins = starts if isinstance(starts, Sequence) else [starts] * count
-        stops = ends if isinstance(ends, Sequence) else [ends] * count
+        begins = list(starts) if isinstance(starts, Iterable) else [starts] * count
+        stops = list(ends) if isinstance(ends, Iterable) else [ends] * count
         if not len(begins) == len(stops) == count:
             raise ValueError("there must be as many starts and ends as paths")
         files = defaultdict(list)

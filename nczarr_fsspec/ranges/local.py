@@ -268,8 +268,8 @@ class FileObjectBytes(LocalBytes):
             # some files (zip members, say) return nothing from seek
             file.seek(0, os.SEEK_END)
             self.size = file.tell()
-        except (OSError, ValueError, AttributeError) as error:
-            raise StoreError(self.url, f"cannot be read: {error}") from error
+        except Exception as error:  # a file object is foreign code
+            raise unreadable(self.url, error) from error
         self.head = self.read(0, min(HEAD_BYTES, self.size))
 
     def read(self, start: int, stop: int) -> bytes:
@@ -283,16 +283,13 @@ class FileObjectBytes(LocalBytes):
                 while at < stop and (part := self._file.read(stop - at)):
                     parts.append(part)
                     at += len(part)
-            data = parts[0] if len(parts) == 1 else b"".join(parts)
-        except (OSError, ValueError) as error:
-            raise StoreError(self.url, f"cannot be read: {error}") from error
-        except TypeError:
-            raise StoreError(self.url, "is a text file; open it in binary mode") from None
-        if not isinstance(data, bytes):
+        except Exception as error:  # a file object is foreign code
+            raise unreadable(self.url, error) from error
+        if parts and isinstance(parts[0], str):
             raise StoreError(self.url, "is a text file; open it in binary mode")
         if at != stop:
             raise _too_short(self, start, stop)
-        return data
+        return parts[0] if len(parts) == 1 and type(parts[0]) is bytes else b"".join(parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._file, self.url)
@@ -359,6 +356,11 @@ def _neighbours(starts: Sequence[int], stops: Sequence[int]) -> Iterator[tuple[i
 def name_of(file: object) -> str:
     """Return how messages name a file object."""
     return str(getattr(file, "name", None) or f"{type(file).__name__} object")
+
+
+def unreadable(url: str, error: Exception) -> StoreError:
+    """Return the error for a file object that fails, as one does whose compressed file is cut."""
+    return StoreError(url, f"cannot be read: {str(error) or repr(error)}")
 
 
 def _validator(status: os.stat_result) -> str:

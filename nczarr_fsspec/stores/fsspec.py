@@ -12,7 +12,7 @@ from fsspec import AbstractFileSystem
 
 from nczarr_fsspec.errors import StoreError, too_large
 from nczarr_fsspec.keystore import ALL, LocalStore, RemoteStore, check_key
-from nczarr_fsspec.transport.filesystems import ABSENT, describe, fail, join, names_below
+from nczarr_fsspec.transport.filesystems import describe, fail, is_absent, join, names_below
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.request import END, Extent, Request
@@ -81,7 +81,9 @@ class FsspecStore(RemoteStore):
         return self.transport.serves_ranges is not False
 
     async def size(self, key: str) -> int | None:
-        """Return how many bytes `key` has, by asking for the first; None if it is missing.
+        """Return how many bytes `key` has; None if it is missing.
+
+        The first one is asked for, whose answer says it where it comes by HTTP or from S3.
 
         Raises
         ------
@@ -90,10 +92,14 @@ class FsspecStore(RemoteStore):
         """
         path = self.transport.join(self._root, check_key(key))
         shown = self.transport.describe(path)
-        answer = await self.transport.fetch(Request(path, shown, [Extent(0, 1)]))
-        if answer is not None and answer.version.size < 0:
-            raise StoreError(shown, "the server does not say how large it is")
-        return None if answer is None else answer.version.size
+        probes: tuple[list[Extent], ...] = [Extent(0, 1)], []
+        for probe in probes:
+            answer = await self.transport.fetch(Request(path, shown, probe))
+            if answer is None:
+                return None
+            if answer.version.size >= 0:
+                return answer.version.size
+        raise StoreError(shown, "the server does not say how large it is")
 
     async def list(self, prefix: str) -> frozenset[str] | None:
         path = self.transport.join(self._root, check_key(prefix)) if prefix else self._root
@@ -119,9 +125,9 @@ class SyncFsspecStore(LocalStore):
         path = join(self._root, check_key(key))
         try:
             data: bytes = self._fs.cat_file(path, start=part.start, end=part.stop)
-        except ABSENT:
-            return None
         except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
+            if is_absent(error, path):
+                return None
             fail(self._fs, path, error)
         if most is not None and part == ALL and len(data) > most:
             raise too_large(describe(self._fs, path), most)
@@ -131,7 +137,7 @@ class SyncFsspecStore(LocalStore):
         path = join(self._root, check_key(prefix)) if prefix else self._root
         try:
             return names_below(path, self._fs.ls(path, detail=False))
-        except ABSENT:
-            return frozenset()
         except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
+            if is_absent(error, path):
+                return frozenset()
             fail(self._fs, path, error)

@@ -13,7 +13,8 @@ import json
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from operator import index
+from typing import Any, NamedTuple, SupportsIndex, TypeAlias
 
 from nczarr_fsspec.errors import FormatError, NCZarrError, StoreError, UnsupportedError
 from nczarr_fsspec.stores.referencesigns import is_version_0
@@ -157,7 +158,7 @@ class JSONReferences(References):
             return None
         if isinstance(value, str):
             return _inline(value, self._named(key))
-        if isinstance(value, (bytes, memoryview)):
+        if isinstance(value, (bytes, bytearray, memoryview)):
             return bytes(value)
         if isinstance(value, Mapping):
             return json.dumps(value).encode()
@@ -209,18 +210,28 @@ class JSONReferences(References):
 
 
 def part(address: object, offset: object = 0, size: object = None) -> Part:
-    """Return a checked reference; `ValueError` if it makes no sense."""
+    """Return a checked reference; `ValueError` or `TypeError` if it makes no sense."""
     if not isinstance(address, str) or not address:
         raise ValueError(address)
-    if type(offset) is not int or not 0 <= offset < _BEYOND:
+    offset = _integer(offset)
+    if not 0 <= offset < _BEYOND:
         raise ValueError(offset)
     if size is None:
         if offset:
             raise ValueError(size)
         return Part(address)
-    if type(size) is not int or not 0 <= size < _BEYOND - offset:
+    size = _integer(size)
+    if not 0 <= size < _BEYOND - offset:
         raise ValueError(size)
     return Part(address, offset, offset + size)
+
+
+def _integer(value: object) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):  # NumPy's do
+        raise TypeError(value)
+    return index(value)
 
 
 def _inline(text: str, shown: str) -> bytes:

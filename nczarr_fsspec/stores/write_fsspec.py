@@ -303,11 +303,12 @@ class FsspecWriter(WritableStore):
     async def _find(self, path: str) -> list[str]:
         with self._naming(path, "listed", "list"):
             try:
-                if is_s3(self._fs):  # its _find asks for the path itself where nothing is below
-                    fs = self._transport.shared.fs
-                    listing = partial(fs._lsdir, path, delimiter="", refresh=True)
-                    found = await self._tried(listing)
-                    return [entry["name"] for entry in found]
+                if is_s3(self._fs):
+                    from nczarr_fsspec.transport.s3client import list_below
+
+                    return await self._tried(
+                        partial(list_below, self._transport.shared.fs, path, "")
+                    )
                 names: list[str] = await self._call("find", path)
                 return names
             except FileNotFoundError as error:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
-from nczarr_fsspec.ranges.local import LocalFileBytes, MemoryBytes
+from nczarr_fsspec.ranges.local import CHANGED, LocalFileBytes, MemoryBytes
 from nczarr_fsspec.ranges.open import open_file_object
 from nczarr_fsspec.ranges.source import LocalBytes, RemoteBytes
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES, Archive, Plan, advance, answer, read_archive
@@ -53,6 +53,7 @@ class ZipStore(LocalStore):
         self.url = url or (self._source if isinstance(self._source, str) else self._source.url)
         self._lock = ProcessLock()
         self._opened: tuple[Callable[[int, int], bytes], Archive] | None = None
+        self._version = ""  # of the file at a path; copies that come by pickle insist on it
 
     def get(self, key: str, part: slice = ALL, most: int | None = None) -> bytes | None:
         read, archive = self._open()
@@ -74,6 +75,7 @@ class ZipStore(LocalStore):
 
     def close(self) -> None:
         self._opened = None  # the file closes with the last read that is under way
+        self._version = ""
 
     def _open(self) -> tuple[Callable[[int, int], bytes], Archive]:
         opened = self._opened
@@ -84,13 +86,16 @@ class ZipStore(LocalStore):
                     source = self._source
                     if isinstance(source, str):
                         source = LocalFileBytes(source, self.url)
+                        if self._version not in ("", source.validator):
+                            raise StoreError(self.url, CHANGED)
                     read = _reading(source)
                     opened = read, answer(read_archive(self.url, source.size), read)
-                    self._opened = opened
+                    self._opened, self._version = opened, source.validator
         return opened
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._source, self.url), {"max_metadata": self.max_metadata}
+        state = {"max_metadata": self.max_metadata, "_version": self._version}
+        return type(self), (self._source, self.url), state
 
 
 class RemoteZipStore(RemoteStore):

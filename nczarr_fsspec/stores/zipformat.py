@@ -33,9 +33,13 @@ T = TypeVar("T")
 #: Yields ranges of the archive, is sent their bytes, returns a T.
 Plan: TypeAlias = Generator[tuple[int, int], bytes, T]
 
+#: the system that older programs for Windows say that an archive was made on
+_DOS = 0
 STORED, DEFLATE, DEFLATE64, BZIP2, LZMA = 0, 8, 9, 12, 14
 #: enough for the end record with the longest comment, and the directory of a small archive
 TAIL_BYTES = 66 * 1024
+#: that of ten million members takes so much
+_MAX_DIRECTORY = 1 << 30
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LONGEST_EXTRA = 0xFFFF
@@ -180,6 +184,9 @@ def read_archive(url: str, size: int, tail: bytes = b"") -> Plan[Archive]:
             # never fewer than TAIL_BYTES at a time, for the end record is looked for in steps
             held = size - len(tail)
             start = max(0, min(outside.start, held - TAIL_BYTES))
+            if held - start > _MAX_DIRECTORY:
+                reason = f"has a directory of {size - start} bytes, more than any archive needs"
+                raise StoreError(url, reason) from None
             tail = _exactly(held - start, url, (yield start, held)) + tail
         except (zipfile.BadZipFile, NotImplementedError) as error:
             raise StoreError(url, f"is not a readable zip archive: {error}") from error
@@ -233,7 +240,7 @@ def _dataset(url: str, directory: zipfile.ZipFile, prefix: str | None = None) ->
     if not entries:
         raise DatasetNotFoundError(url, "the zip archive is empty")
     offsets = sorted({entry.header_offset for entry in entries} | {directory.start_dir})
-    named = {entry.filename.lstrip("/"): entry for entry in entries}
+    named = {_path(entry): entry for entry in entries}
     prefix = _prefix(url, named) if prefix is None else prefix
     members: dict[str, Member] = {}
     for name, entry in named.items():
@@ -255,9 +262,19 @@ def _dataset(url: str, directory: zipfile.ZipFile, prefix: str | None = None) ->
     return Archive(url, members, prefix)
 
 
+def _path(entry: zipfile.ZipInfo) -> str:
+    """Return the path of an entry in its archive, as programs that unpack it have it."""
+    name = entry.filename
+    if entry.create_system == _DOS and "/" not in name:  # of .NET before 4.6.1
+        name = name.replace("\\", "/")
+    while name.startswith(("/", "./")):
+        name = name.removeprefix(".").lstrip("/")
+    return name
+
+
 def _first_directory(directory: zipfile.ZipFile) -> str:
     """Return the directory of the first entry, with a slash; ``""`` if that is at the top."""
-    top, slash, _ = directory.infolist()[0].filename.lstrip("/").partition("/")
+    top, slash, _ = _path(directory.infolist()[0]).partition("/")
     return top + slash if slash else ""
 
 

@@ -15,6 +15,8 @@ from nczarr_fsspec.transport.policy import Clock, TransientError
 
 #: forms of compression that can be undone in bounds: zlib's ``wbits`` for each
 _INFLATABLE = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+#: what names no compression; services that speak S3 keep the second, which is one of uploads
+_PLAIN = frozenset({"", "aws-chunked", "identity"})
 #: bytes that are inflated at a time
 _INFLATED = 1 << 20
 
@@ -39,7 +41,12 @@ class Response(Protocol):
 
 def is_encoded(response: Response) -> bool:
     """Tell whether the body was compressed on its way."""
-    return response.headers.get("Content-Encoding", "identity").lower() != "identity"
+    return _encoding(response) != ""
+
+
+def _encoding(response: Response) -> str:
+    words = response.headers.get("Content-Encoding", "").lower().split(",")
+    return ", ".join(word for word in map(str.strip, words) if word not in _PLAIN)
 
 
 async def pieces(response: Response, clock: Clock, shown: str) -> AsyncIterator[bytes]:
@@ -119,7 +126,7 @@ class _Inflater:
 
 
 def _inflater(response: Response, shown: str) -> _Inflater:
-    encoding = response.headers["Content-Encoding"].strip().lower()
+    encoding = _encoding(response)
     if encoding not in _INFLATABLE:
         raise StoreError(
             shown, f"the server compressed it ({encoding:.40}), though it was asked not to"

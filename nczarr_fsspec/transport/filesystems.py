@@ -18,8 +18,7 @@ from nczarr_fsspec.forks import may_share_position
 from nczarr_fsspec.transport.policy import ATTEMPTS, TIMEOUT_OPTION, TransientError
 from nczarr_fsspec.url import redact
 
-#: what says that there is no such file; KeyError: fsspec's own zip filesystem, before 2026.9
-ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 #: what other people's filesystems raise when a connection goes
 BROKEN = (ConnectionError, TimeoutError, EOFError)
 _SECRET_OPTION = re.compile("secret|token|passw|key|auth|cred|sas|connection", re.IGNORECASE)
@@ -176,6 +175,18 @@ def fail(fs: AbstractFileSystem, path: str, error: Exception) -> NoReturn:
         reason += how_to_log_in(fs)
     kind = AccessDeniedError if denied else StoreError
     raise kind(describe(fs, path), reason) from None
+
+
+def is_absent(error: Exception, path: str) -> bool:
+    """Tell whether `error` says that there is no file at a path.
+
+    fsspec's own zip filesystem says so by a KeyError, before 2026.9. One that does not name the
+    file is about something else, such as an answer that is not as expected: it may be there.
+    """
+    if isinstance(error, KeyError):
+        name = path.strip("/").rpartition("/")[2]
+        return any(name in str(part) for part in error.args)
+    return isinstance(error, _ABSENT)
 
 
 def check_bucket(fs: AbstractFileSystem, path: str, error: Exception) -> None:

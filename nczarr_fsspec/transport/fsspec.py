@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fsspec.implementations.cached import CachingFileSystem
 
@@ -14,11 +17,11 @@ from nczarr_fsspec.coroutines import gather_or_cancel
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, too_large
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.filesystems import (
-    ABSENT,
     BROKEN,
     EXPIRED,
     check_bucket,
     fail,
+    is_absent,
     is_beyond,
     keys_number,
     names_below,
@@ -28,15 +31,14 @@ from nczarr_fsspec.transport.filesystems import (
 )
 from nczarr_fsspec.transport.policy import TransientError
 from nczarr_fsspec.transport.request import END, Answer, Extent, Request
-from nczarr_fsspec.transport.version import FileVersion
+from nczarr_fsspec.transport.version import SETTLED, FileVersion
 
 T = TypeVar("T")
 
 #: what filesystems call what changes with a file; the first that is there counts
-_VERSIONS = (
-    *("ETag", "etag", "e_tag", "generation", "md5Hash", "content_md5", "version_id"),
-    *("mtime", "modified", "last_modified", "LastModified", "updated"),
-)
+_TAGS = ("ETag", "etag", "e_tag", "generation", "md5Hash", "content_md5", "version_id")
+_TIMES = ("mtime", "modified", "last_modified", "LastModified", "updated")
+_now = time.time
 
 
 class FsspecTransport(Transport):
@@ -61,7 +63,8 @@ class FsspecTransport(Transport):
         path, extents = request.path, request.extents or ()
         if request.extents is None and not request.tail:
             return Answer([await self._whole(request)], FileVersion())
-        opening = request.route is not None and request.version is None
+        unknown = request.version is None or request.version.size < 0
+        opening = unknown and (request.route is not None or not extents)
         if request.tail:
             version = await self._version(path)
             extents = [Extent(max(0, version.size - request.tail), version.size)]
@@ -105,8 +108,10 @@ class FsspecTransport(Transport):
             raise DatasetNotFoundError(self.describe(path), "is a directory, not a file")
         if info.get("size") is None:
             raise StoreError(self.describe(path), "its size cannot be found out")
-        stated = [f"{name}={info[name]}" for name in _VERSIONS if info.get(name) is not None]
-        return FileVersion("", stated[0] if stated else "", int(info["size"]))
+        name = next((name for name in _TAGS + _TIMES if info.get(name) is not None), None)
+        stated = "" if name is None else f"{name}={info[name]}"
+        recent = name in _TIMES and _is_recent(info[name])
+        return FileVersion("", stated, int(info["size"]), "-" if recent else "")
 
     async def list(self, path: str) -> frozenset[str] | None:
         attempt = partial(self._list, path)
@@ -131,12 +136,12 @@ class FsspecTransport(Transport):
                 return await call
         except (TransientError, StoreError, NotImplementedError):
             raise
-        except ABSENT as error:
-            check_bucket(self.recipe, path, error)
-            return None
         except MemoryError:
             raise StoreError(self.describe(path), "does not fit into memory") from None
         except Exception as error:  # noqa: BLE001 - a filesystem is foreign code
+            if is_absent(error, path):
+                check_bucket(self.recipe, path, error)
+                return None
             if renewed(self.shared.fs, error, number):
                 raise TransientError(EXPIRED) from None
             if (transient := self.transient(error)) is not None:
@@ -148,3 +153,13 @@ class FsspecTransport(Transport):
         if not isinstance(error, BROKEN):
             return None
         return TransientError(without_secrets(self.recipe, error))
+
+
+def _is_recent(changed: Any) -> bool:
+    """Tell whether a file may have changed again since, at a time that is stated alike."""
+    if isinstance(changed, str):
+        with suppress(ValueError):
+            changed = datetime.fromisoformat(changed)
+    if isinstance(changed, datetime):
+        changed = (changed if changed.tzinfo else changed.replace(tzinfo=UTC)).timestamp()
+    return isinstance(changed, (int, float)) and _now() - changed < SETTLED

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import aiohttp
 from fsspec import AbstractFileSystem
 from yarl import URL
 
-from nczarr_fsspec.errors import AccessDeniedError, StoreError
+from nczarr_fsspec.errors import AccessDeniedError, StoreError, URLError
 from nczarr_fsspec.transport.answers import REDIRECTS, read_answer
 from nczarr_fsspec.transport.base import Transport
 from nczarr_fsspec.transport.policy import (
@@ -31,7 +31,7 @@ from nczarr_fsspec.transport.policy import (
 )
 from nczarr_fsspec.transport.redirects import refusal
 from nczarr_fsspec.transport.request import Answer, Extent, Request, range_text
-from nczarr_fsspec.transport.request_options import RequestOptions, login_files
+from nczarr_fsspec.transport.request_options import RequestOptions, login_files, understood
 from nczarr_fsspec.transport.sessions import gate, translated
 from nczarr_fsspec.transport.shared import SharedFilesystem
 from nczarr_fsspec.transport.throttle import Throttle
@@ -74,7 +74,10 @@ class HTTPTransport(Transport):
         return f"{base}{quote(key, safe='/', errors='surrogatepass')}{query}"
 
     def throttle(self, path: str) -> Throttle:
-        return self.shared.throttle(path.split("/", 3)[2])
+        parts = path.split("/", 3)
+        if len(parts) < 3 or parts[1]:
+            raise URLError(redact(path), "is no URL of HTTP, https://host/path")
+        return self.shared.throttle(parts[2])
 
     async def list(self, path: str) -> None:
         return None  # HTTP has no listing; an HTML index is no contract
@@ -130,7 +133,8 @@ class HTTPTransport(Transport):
         with translated(request.shown):
             shared = self.shared
             if route is not None:
-                await shared.fs.set_session()  # which the wait below is not about
+                with understood():
+                    await shared.fs.set_session()  # which the wait below is not about
             now = asyncio.get_running_loop().time
             began = now()
             async with get(shared, path, headers, left, via) as (response, clock):
@@ -174,17 +178,20 @@ async def get(
     via
         Where `url` is known to lead: it is asked instead.
     """
-    options = await RequestOptions.of(shared)
+    with understood():
+        options = await RequestOptions.of(shared)
+        first = _legal(url)
+        if options.params:
+            first = first.extend_query(options.params)
     hops, renewals = options.hops, 1
-    first = _legal(url)
-    if options.params:
-        first = first.extend_query(options.params)
     target = first if via is None else _legal(via)
     headers = {"Accept-Encoding": "identity", **headers}
     async with gate(options.session), Clock(shared.timeout, left) as clock:
         while True:
-            request, said = await options.ask(headers, first, target)
-            async with request as response:
+            async with AsyncExitStack() as stack:
+                with understood():
+                    request, said = await options.ask(headers, first, target)
+                    response = await stack.enter_async_context(request)
                 options.learn(response, first)
                 if renewals and await options.renewed(response, said):
                     renewals -= 1
@@ -206,10 +213,10 @@ def address(url: str) -> str:
 
 
 def _legal(url: str) -> URL:
-    """Return a URL, legally encoded, and its host in lower case."""
+    """Return a URL, legally encoded, and its host in lower case, as name servers know it."""
     found = URL(quote(url, safe=_LEGAL), encoded=True)
-    host = found.raw_host or ""
-    return found if host == host.lower() else found.with_host(host.lower())
+    host = (found if url.isascii() else URL(url)).raw_host or ""
+    return found if found.raw_host in (host.lower(), None) else found.with_host(host.lower())
 
 
 def _divided(root: str) -> tuple[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,16 +78,18 @@ def _state(path: str) -> tuple[int, int]:
 login_files = _LoginFiles()
 
 
-def _get(session: Any, target: URL, headers: Mapping[str, str], options: dict[str, Any]) -> Any:
+@contextmanager
+def understood() -> Iterator[None]:
+    """Raise `URLError` for options that aiohttp, or yarl, does not take."""
     try:
-        return session.get(target, headers=headers, **options)
-    except TypeError as error:  # aiohttp's own message names a function of aiohttp
+        yield
+    except TypeError as error:  # aiohttp's own messages name its functions
         unknown = re.search("unexpected keyword argument '([^']+)'", str(error))
-        if unknown is None:
-            raise
-        name = unknown[1]
-        known = (*HTTP_OPTIONS, MAX_METADATA_OPTION, *_OFTEN)
-        reason = f"HTTP has no option {name!r}{did_you_mean(name, known)}"
+        reason = f"HTTP cannot use them: {error}"
+        if unknown is not None:
+            name = unknown[1]
+            known = (*HTTP_OPTIONS, MAX_METADATA_OPTION, *_OFTEN)
+            reason = f"HTTP has no option {name!r}{did_you_mean(name, known)}"
         raise URLError("storage_options", reason) from None
 
 
@@ -194,7 +197,7 @@ class RequestOptions:
         sent: Mapping[str, str] = {**headers, **self.given} if own else headers
         downgraded = first.scheme == "https" != target.scheme
         if downgraded or not (self.logins or self.cookies):
-            return _get(session, target, sent, options), None
+            return session.get(target, headers=sent, **options), None
         sent = CIMultiDict(sent)
         also: Mapping[str, str] = getattr(session, "headers", {})
         said = None
@@ -208,7 +211,7 @@ class RequestOptions:
         if cookie is not None:
             users = sent.get("Cookie") or also.get("Cookie")
             sent["Cookie"] = f"{users}; {cookie}" if users else cookie
-        return _get(session, target, sent, options), said
+        return session.get(target, headers=sent, **options), said
 
     def learn(self, response: aiohttp.ClientResponse, first: URL) -> None:
         """Keep the cookies of an answer to which a request for `first` led."""

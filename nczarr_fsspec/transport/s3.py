@@ -20,10 +20,10 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.answers import BUSY, TRANSIENT, read_answer, retry_after
 from nczarr_fsspec.transport.bodies import Response
 from nczarr_fsspec.transport.filesystems import (
-    ABSENT,
     EXPIRED,
     check_bucket,
     fail,
+    is_absent,
     is_beyond,
     keys_number,
     renewed,
@@ -33,6 +33,7 @@ from nczarr_fsspec.transport.filesystems import (
 from nczarr_fsspec.transport.fsspec import FsspecTransport
 from nczarr_fsspec.transport.policy import TOO_LONG, Clock, Timeout, TransientError
 from nczarr_fsspec.transport.request import Answer, Request, range_text
+from nczarr_fsspec.transport.s3client import list_below
 from nczarr_fsspec.transport.s3form import UnusualError, condition, forms_of
 from nczarr_fsspec.transport.sessions import failed_connection
 from nczarr_fsspec.transport.version import FileVersion, changed
@@ -93,10 +94,10 @@ class S3Transport(FsspecTransport):
                 return await read_answer(response, clock, request)
         except (StoreError, TransientError):
             raise
-        except ABSENT as error:
-            check_bucket(self.recipe, path, error)
-            return None
         except Exception as error:  # noqa: BLE001 - botocore's, and what s3fs makes of them
+            if is_absent(error, path):
+                check_bucket(self.recipe, path, error)
+                return None
             code, version = s3_code(error), request.version
             if renewed(self.shared.fs, error, number):
                 raise TransientError(EXPIRED) from None
@@ -146,9 +147,7 @@ class S3Transport(FsspecTransport):
             response.close()
 
     async def _names_below(self, path: str) -> Iterable[str]:
-        # fs._ls lists the parent as well where it finds nothing
-        entries = await self.shared.fs._lsdir(path, refresh=True)
-        return [entry["name"] for entry in entries]
+        return await list_below(self.shared.fs, path)
 
     def transient(self, error: Exception) -> TransientError | None:
         cause = error.__cause__ or error

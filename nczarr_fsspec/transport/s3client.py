@@ -6,6 +6,8 @@ Source: s3fs 2025.10 to 2026.9, aiobotocore 2.26 to 3.10.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 
@@ -14,11 +16,14 @@ from botocore.loaders import create_loader
 from fsspec import AbstractFileSystem
 from s3fs import S3FileSystem
 
+from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.transport.policy import Timeout, most_connections
 
 #: what botocore's connections are called among its settings, and how many it has unless told
 _POOL = "max_pool_connections"
 _POOL_SIZE = 10
+#: the continuation tokens that the running listing has sent
+_tokens: ContextVar[set[str] | None] = ContextVar("_tokens", default=None)
 
 
 def share_descriptions(fs: AbstractFileSystem) -> None:
@@ -69,3 +74,35 @@ def pool_size(fs: AbstractFileSystem) -> int:
 def _loader(folders: str | None) -> Any:
     """Return what reads descriptions of services, each once in this process."""
     return create_loader(folders)
+
+
+async def list_below(fs: AbstractFileSystem, path: str, delimiter: str = "/") -> list[str]:
+    """Return the names below a path, without asking for the path itself where there are none.
+
+    Raises
+    ------
+    StoreError
+        If the service sends a continuation again, as one does that ignores it: the listing would
+        never end, and s3fs goes on with it.
+    """
+    with suppress(Exception):  # which s3fs raises again
+        await fs.set_session()
+        client = await fs.get_s3(fs.split_path(path)[0])
+        event = "before-parameter-build.s3.ListObjectsV2"
+        client.meta.events.register(event, _note_token, unique_id="nczarr-tokens")
+    before = _tokens.set(set())
+    try:
+        entries = await fs._lsdir(path, delimiter=delimiter, refresh=True)
+    finally:
+        _tokens.reset(before)
+    return [entry["name"] for entry in entries]
+
+
+def _note_token(params: dict[str, Any], **_: Any) -> None:
+    sent, token = _tokens.get(), params.get("ContinuationToken")
+    if sent is None or not token:
+        return
+    if token in sent:
+        place = f"s3://{params.get('Bucket')}/{params.get('Prefix', '')}"
+        raise StoreError(place, "its listing never ends: the same page would come again")
+    sent.add(token)

@@ -18,6 +18,7 @@ from fsspec.dircache import DirCache
 from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
+from nczarr_fsspec.awsfiles import credentials_state
 from nczarr_fsspec.forks import cached_property
 from nczarr_fsspec.transport.filesystems import arguments, is_async, is_plain, is_s3
 from nczarr_fsspec.transport.policy import Timeout, most_connections
@@ -78,7 +79,9 @@ class SharedFilesystem:
         # two in memory may hold different things, though they were made alike
         alike = not isinstance(recipe, MemoryFileSystem) and hasattr(recipe, "_fs_token_")
         token = recipe._fs_token_ if alike else id(recipe)
-        key = os.getpid(), type(recipe), str(token), timeout, once
+        # a user who was refused sets variables anew, or logs in, and opens the URL again
+        found = credentials_state() if is_s3(recipe) else 0
+        key = os.getpid(), type(recipe), str(token), timeout, once, found
         shared = cls.all.get(key)
         return shared or cls.all.setdefault(key, cls(recipe, timeout, once=once))
 

@@ -125,7 +125,9 @@ class Throttle:
             spent += took if cost else 0.0
             longest = asked > _policy.LONGEST_WAIT or spent >= self.timeout.whole
             if counted >= _policy.ATTEMPTS or longest:
-                reason = f"{reason} (tried {tries} times)"
+                if asked > _policy.LONGEST_WAIT:
+                    reason += f"; the server asks for a pause of {asked:.4g} s"
+                reason += f" (tried {tries} times)"
                 if busy:
                     self._lost += 1
                     self._last_words, self._lost_at = reason, self._answers

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from nczarr_fsspec.errors import StoreError
 
 #: seconds after which a file has to be sent for its time to tell it from the next version
-_SETTLED = 60
+SETTLED = 60
 
 
 class FileVersion(NamedTuple):
@@ -101,7 +101,7 @@ def _is_past(modified: str, date: str) -> bool:
     sent, made = moment(date), moment(modified)
     if sent is None or made is None:
         return False
-    return (sent - made).total_seconds() >= _SETTLED
+    return (sent - made).total_seconds() >= SETTLED
 
 
 def moment(header: str) -> datetime | None:

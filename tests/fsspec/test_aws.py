@@ -209,6 +209,22 @@ def test_host_in_the_url_is_stronger_than_a_configured_endpoint(
 
 
 @pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"client_kwargs": 5}, "client_kwargs: is a mapping, not int"),
+        ({"config_kwargs": "x"}, "config_kwargs: is a mapping, not str"),
+        (
+            {"config_kwargs": {"max_pool_connections": "x"}},
+            "max_pool_connections: is a number of connections, not 'x'",
+        ),
+    ],
+)
+def test_options_of_the_wrong_kind(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(URLError, match=f"^{reason}"):
+        options("s3://b/k", given)
+
+
+@pytest.mark.parametrize(
     "given",
     [
         {"anon": False},
@@ -389,9 +405,10 @@ def test_password_becomes_a_header() -> None:
         "headers": {"Authorization": header, "X": "1"},
         "block_size": 0,
     }
-    assert options("https://me:x@h/x", {"headers": {"Authorization": "mine"}}) == {
-        "headers": {"Authorization": "mine"}
-    }
+    for name in ("Authorization", "authorization"):
+        assert options("https://me:x@h/x", {"headers": {name: "mine"}}) == {
+            "headers": {name: "mine"}
+        }
     assert options("https://me:x@h/x", {"auth": 1}) == {"auth": 1}
     assert options("simplecache::https://me:p%40ss@h/x") == {
         "https": {"headers": {"Authorization": header}}

@@ -67,6 +67,28 @@ def test_a_file_is_made_once(tmp_path: Path) -> None:
     assert oct((tmp_path / "a" / "b" / "x.file").stat().st_mode & 0o777) == "0o600"
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its size from the beginning, and after a loss of power zeros would be read."""
+    synced, renamed = [], []
+    fsync, replace = os.fsync, os.replace
+
+    def sync(descriptor: int) -> None:
+        synced.append(os.pread(descriptor, 5001, 0))
+        fsync(descriptor)
+
+    def rename(old: str, new: str) -> None:
+        renamed.append(len(synced))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", rename)
+    read(DiskCache(str(tmp_path)), "x", 5000)
+    assert synced == [content("x", 5000)]
+    assert renamed == [1]
+
+
 def test_one_of_another_size_is_made_again(tmp_path: Path) -> None:
     cache = DiskCache(str(tmp_path))
     (tmp_path / "x.file").write_bytes(b"cut")

@@ -18,7 +18,7 @@ from fsspec.tests.abstract import AbstractFixtures, AbstractGetTests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nczarr_fsspec import ByteRangeFileSystem, StoreError
+from nczarr_fsspec import ByteRangeFileSystem, StoreError, URLError
 from nczarr_fsspec.ranges.file_object import BLOCK, BLOCKS, ByteRangeFile
 from nczarr_fsspec.ranges.local import MemoryBytes
 from nczarr_fsspec.ranges.open import open_source
@@ -227,6 +227,20 @@ class TestFilesystem:
         ]
         assert server.requests < 20
 
+    def test_ranges_may_be_arrays(self, server: RangeServer) -> None:
+        fs = ByteRangeFileSystem(target_protocol="http")
+        urls = [f"{server.url}/x.bin"] * 2
+        expected = [CONTENT[5:9], CONTENT[700:800]]
+        assert fs.cat_ranges(urls, np.array([5, 700]), np.array([9, 800])) == expected
+        assert fs.cat_ranges(urls, iter([5, 700]), iter([9, 800])) == expected
+
+    def test_paths_without_a_server(self) -> None:
+        fs = ByteRangeFileSystem(target_protocol="http")
+        for path in ("x.bin", "/some/x.bin"):
+            for read in (fs.info, fs.cat_file, fs.open):
+                with pytest.raises(URLError, match=f"^{path}: is no URL of HTTP"):
+                    read(path)
+
     def test_ranges_of_many_files(self, server: RangeServer) -> None:
         fs = ByteRangeFileSystem(target_protocol="http")
         urls = [f"{server.url}/{name}" for name in ("x.bin", "nope", "y.bin", "x.bin")]
@@ -350,6 +364,41 @@ class TestFile:
             for thread in threads:
                 thread.join()
         assert errors == []
+
+    def test_threads_that_read_on_get_bytes_of_their_own(self, server: RangeServer) -> None:
+        found: list[bytes] = []
+        with open_file(server) as file:
+
+            def work() -> None:
+                while piece := file.read(30_000):
+                    found.append(piece)
+
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        pieces = [CONTENT[at : at + 30_000] for at in range(0, len(CONTENT), 30_000)]
+        assert sorted(found) == sorted(pieces)
+
+    def test_a_read_that_fails_leaves_the_position(self, server: RangeServer) -> None:
+        with open_file(server) as file:
+            file.seek(2_000_000)
+            server.change("/empty")
+            with pytest.raises(StoreError, match="has changed while it was read"):
+                file.read(10)
+            assert file.tell() == 2_000_000
+
+    def test_positions_of_small_types(self, server: RangeServer) -> None:
+        """As NumPy has them, whose sums are of the same type."""
+        with open_file(server) as opened:
+            file: Any = opened
+            file.seek(100)
+            assert file.read(np.uint8(200)) == CONTENT[100:300]
+            assert file.seek(np.uint8(200)) == 200
+            assert file.read(100) == CONTENT[200:300]
+            assert file.seek(np.int8(-100), 1) == 200
+            assert file.read_at(np.uint8(250), np.uint8(255)) == CONTENT[250:255]
 
     def test_pickle(self, server: RangeServer) -> None:
         with open_file(server) as file:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError
 from nczarr_fsspec.ranges import local
 from nczarr_fsspec.ranges.local import FileObjectBytes, LocalFileBytes
+from nczarr_fsspec.resolve import resolve
 
 DATA = bytes(range(200))
 READS: list[Callable[[Any], object]] = [
@@ -95,12 +99,33 @@ class Failing(io.BytesIO):
         raise self.error
 
 
-@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ValueError("closed")])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(5, "Input/output error"), ValueError("closed"), EOFError(), lzma.LZMAError("corrupt")],
+    ids=lambda error: type(error).__name__,
+)
 @pytest.mark.parametrize("method", ["read", "seek", "tell"])
 def test_file_objects_that_fail(method: str, error: Exception) -> None:
     with pytest.raises(StoreError, match="failing: cannot be read") as caught:
         FileObjectBytes(Failing(error, method))
     assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("kept", [5, 40, -1])
+@pytest.mark.parametrize("compressing", [bz2, gzip, lzma], ids=lambda module: module.__name__)
+def test_compressed_files_that_are_cut(tmp_path: Path, compressing: Any, kept: int) -> None:
+    path = tmp_path / "x.nc"
+    path.write_bytes(compressing.compress(b"CDF\x01" + bytes(range(256)) * 100)[:kept])
+    with compressing.open(path) as file, pytest.raises(StoreError, match=r"cannot be read: .*end"):
+        resolve(file)
+
+
+def test_what_is_read_may_be_any_buffer() -> None:
+    class Arrays(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> Any:
+            return bytearray(super().read(size))
+
+    assert FileObjectBytes(Arrays(DATA), "x").read(10, 20) == DATA[10:20]
 
 
 def test_file_objects_that_cannot_seek() -> None:

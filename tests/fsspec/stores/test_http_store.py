@@ -326,7 +326,9 @@ class TestRetries:
 
     def test_a_wish_that_is_too_long_is_the_end(self, server: Server, store: FsspecStore) -> None:
         server.unavailable_every, server.retry_after = 1, "3600"
-        assert "HTTP status 503" in failure(store).reason
+        reason = failure(store).reason
+        assert "HTTP status 503" in reason
+        assert "the server asks for a pause of 3600 s (tried 1 times)" in reason
         assert len(server.requests) == 1
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,6 +99,23 @@ def test_version_0() -> None:
     refs = parse({".zgroup": "{}", "v/0": ["f", 1, 2], "v/1": "{{not a template}}"})
     assert refs.find("v/0") == Part("f", 1, 3)
     assert refs.find("v/1") == b"{{not a template}}"
+
+
+def test_values_that_a_caller_has_and_json_has_not() -> None:
+    refs = JSONReferences.of(
+        {
+            "refs": {
+                "v/0": ("f", np.int64(1), np.uint8(2)),
+                "v/1": bytearray(b"x"),
+                "v/2": ["f", np.True_, 2],
+            }
+        },
+        "references",
+    )
+    assert refs.find("v/0") == Part("f", 1, 3)
+    assert refs.find("v/1") == b"x"
+    with pytest.raises(StoreError, match="which is no reference"):
+        refs.find("v/2")
 
 
 def test_names_are_those_directly_below() -> None:

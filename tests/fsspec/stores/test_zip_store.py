@@ -33,7 +33,7 @@ from nczarr_fsspec import (
 )
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.ranges.source import Limits, RemoteBytes
-from nczarr_fsspec.stores.zipformat import TAIL_BYTES
+from nczarr_fsspec.stores.zipformat import TAIL_BYTES, advance, read_archive
 from nczarr_fsspec.transport.open import open_transport
 from nczarr_fsspec.transport.request import Extent
 from tests.support.archives import METHODS, NOISE, make_zip, patched
@@ -181,8 +181,25 @@ class TestDirectory:
             assert remote(server).get_many(list(MEMBERS)) == list(MEMBERS.values())
 
     def test_leading_slashes(self) -> None:
-        for prefix in ("/", "/d/", "d/"):
+        for prefix in ("/", "/d/", "d/", "./", "./d/"):
             assert ZipStore(make_zip(MEMBERS, prefix=prefix)).get("v/1") == MEMBERS["v/1"]
+
+    @pytest.mark.parametrize("prefix", ["", "d\\"])
+    @pytest.mark.parametrize("system", [0, 3])
+    def test_backslashes_of_windows(self, system: int, prefix: str) -> None:
+        """As .NET wrote them before 4.6.1; with those of other systems they belong to a name."""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for key, content in {**MEMBERS, "..\\evil": b""}.items():
+                entry = zipfile.ZipInfo(prefix + key.replace("/", "\\"))
+                entry.create_system = system
+                archive.writestr(entry, content)
+        store = ZipStore(buffer.getvalue())
+        if system == 0:
+            assert store.list("") == {".zgroup", "v"}
+            assert store.get_many(list(MEMBERS)) == list(MEMBERS.values())
+        elif not prefix:
+            assert store.list("") == {key.replace("/", "\\") for key in MEMBERS} | {"..\\evil"}
 
     @pytest.mark.filterwarnings("ignore:Duplicate name")
     def test_of_equal_names_the_last_counts(self) -> None:
@@ -258,6 +275,13 @@ class TestDirectory:
 
 
 class TestDamage:
+    def test_a_directory_that_would_take_all_memory(self) -> None:
+        """As a server may have it that says that the archive has a terabyte."""
+        end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, 0xF000_0000, 0, 0)
+        plan = read_archive("d.zip", 1 << 40, bytes(TAIL_BYTES) + end)
+        with pytest.raises(StoreError, match=r"d\.zip: has a directory of 4026531\d{3} bytes"):
+            advance(plan)
+
     @pytest.mark.parametrize("content", [b"", b"PK", b"not a zip at all" * 10, bytes(70_000)])
     def test_not_a_zip(self, content: bytes) -> None:
         with pytest.raises(StoreError, match="is not a readable zip archive"):
@@ -405,6 +429,21 @@ class TestLocalFile:
         store.get("v/0")
         again = pickle.loads(pickle.dumps(store))
         assert (again.url, again.get("v/0")) == (str(path), MEMBERS["v/0"])
+
+    def test_a_copy_does_not_read_what_has_taken_its_place(self, tmp_path: Path) -> None:
+        """A worker would read other chunks by the metadata that were read before."""
+        path, other = tmp_path / "d.zip", tmp_path / "other.zip"
+        path.write_bytes(make_zip(MEMBERS))
+        store = ZipStore(path)
+        store.get("v/0")
+        pickled = pickle.dumps(store)
+        other.write_bytes(make_zip({**MEMBERS, "v/0": b"other"}))
+        other.replace(path)
+        assert store.get("v/0") == MEMBERS["v/0"]
+        copies = pickle.loads(pickled), pickle.loads(pickle.dumps(pickle.loads(pickled)))
+        for copy in (*copies, pickle.loads(pickle.dumps(store))):
+            with pytest.raises(StoreError, match=r"d\.zip: the file has changed"):
+                copy.get("v/0")
 
     def test_close_releases_the_file_and_sees_a_new_one(self, tmp_path: Path) -> None:
         path = tmp_path / "d.zip"

@@ -63,6 +63,10 @@ def raw(data: bytes) -> bytes:
     ("encoding", "body"),
     [
         ("identity", DATA),
+        (" ", DATA),
+        ("aws-chunked", DATA),
+        ("Identity, aws-chunked", DATA),
+        ("aws-chunked,gzip", gzip.compress(DATA)),
         ("gzip", gzip.compress(DATA)),
         ("X-GZip", gzip.compress(DATA)),
         (" deflate ", zlib.compress(DATA)),

@@ -6,21 +6,26 @@ import gc
 import sys
 import threading
 import weakref
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
 from fsspec.asyn import AsyncFileSystem
 
-from nczarr_fsspec import FsspecStore, StoreError
+from nczarr_fsspec import ByteRangeFileSystem, FsspecStore, RemoteZipStore, StoreError, open_source
 from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.destination import open_destination
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
 from nczarr_fsspec.ranges.remote import RemoteFileBytes
 from nczarr_fsspec.resolve import open_keystore, resolve
+from nczarr_fsspec.transport import fsspec as _fsspec
 from nczarr_fsspec.transport.request import Extent
 from nczarr_xarray import to_nczarr
+from tests.support.archives import make_zip
 
 SECRET = "Qz7secret"
 
@@ -35,6 +40,12 @@ class HttpResponseError(Exception):
     """As Azure's package raises it."""
 
     status_code = 403
+
+
+class NotSatisfiableError(Exception):
+    """What a range of an empty object is answered with."""
+
+    code = 416
 
 
 class Cloud(AsyncFileSystem):
@@ -61,6 +72,8 @@ class Cloud(AsyncFileSystem):
     async def _cat_file(self, path: str, start: Any = None, end: Any = None, **_: Any) -> bytes:
         content = self._find(path)
         self.asked.append((self.said, start, end))
+        if start is not None and start >= len(content):
+            raise NotSatisfiableError(path)
         return content[start:end]
 
     async def _info(self, path: str, **_: Any) -> dict[str, Any]:
@@ -149,6 +162,14 @@ def test_trees(protocol: str) -> None:
         xr.testing.assert_identical(found.load(), dataset())
 
 
+def test_sizes_of_chunks(protocol: str) -> None:
+    CLOUDS[protocol].objects.update({"b/d/v/0": b"abc", "b/d/v/1": b""})
+    store = open_keystore(f"{protocol}://b/d#mode=nczarr")
+    assert isinstance(store, FsspecStore)
+    assert store.run(store.gather(store.size, ["v/0", "v/1", "v/2"])) == [3, 0, None]
+    store.close()
+
+
 def test_what_was_read_is_asked_for_again_if_it_has_changed(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +185,56 @@ def test_what_was_read_is_asked_for_again_if_it_has_changed(
         assert bytes(part) == b"CDF\x01"
         source.close()
     assert opened[0] == opened[1] != opened[2]
+
+
+def test_the_archive_that_is_changed_is_read_in_the_given_time(protocol: str) -> None:
+    CLOUDS[protocol].objects["b/x.zip"] = make_zip({".zgroup": b"{}"})
+    destination = open_destination(f"{protocol}://b/x.zip", {"timeout": {"connect": 7}})
+    archive = destination.open_archive()
+    assert isinstance(archive, RemoteZipStore)
+    assert isinstance(archive.source, RemoteFileBytes)
+    assert archive.source._transport.timeout.connect == 7
+    archive.close()
+
+
+@pytest.mark.parametrize("tail", [0, 9])
+def test_an_empty_file(protocol: str, tail: int) -> None:
+    """A range of it is refused, and only then its size is asked for."""
+    CLOUDS[protocol].objects["b/empty"] = b""
+    fs = fsspec.filesystem(protocol)
+    source = open_source(fs, "b/empty", tail=tail)
+    assert (source.size, source.head) == (0, b"")
+    source.close()
+    files = ByteRangeFileSystem(fs=fs)
+    assert files.cat_file("b/empty") == b""
+    assert files.info("b/empty")["size"] == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *(1_000_000, 1_000_000.5, datetime(1970, 1, 12, 13, 46, 40)),  # noqa: DTZ001  # of UTC
+        *(datetime(1970, 1, 12, 13, 46, 40, tzinfo=UTC), "1970-01-12T13:46:40Z"),
+    ],
+    ids=repr,
+)
+def test_a_time_tells_a_version_only_when_it_is_past(
+    protocol: str, changed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the same second another version may get the same time."""
+    CLOUDS[protocol].objects["b/x.nc"] = b"CDF\x01" + bytes(60)
+    fs = fsspec.filesystem(protocol)
+    found = []
+    for now, tag in [
+        *((1_000_030, {"mtime": changed}), (1_000_061, {"mtime": changed})),
+        *((1_000_030, {"mtime": changed, "etag": "a"}), (1_000_030, {"mtime": "yesterday"})),
+    ]:
+        monkeypatch.setattr(_fsspec, "_now", lambda now=now: now)
+        monkeypatch.setattr(CLOUDS[protocol], "tag", tag)
+        source = open_source(fs, "b/x.nc")
+        found.append(source.validator)
+        source.close()
+    assert found == ["", f"mtime={changed};64", "etag=a;64", "mtime=yesterday;64"]
 
 
 def test_what_is_not_there(protocol: str) -> None:
@@ -202,6 +273,21 @@ def test_other_errors_say_nothing_of_logins(protocol: str, monkeypatch: pytest.M
         resolve(f"{protocol}://b/x.nc#mode=bytes")
     assert not isinstance(caught.value, AccessDeniedError)
     assert "public data" not in str(caught.value)
+
+
+def test_only_a_key_error_that_names_the_file_says_that_it_is_missing(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk would be read as the fill value where an answer was not understood."""
+    store = open_keystore(f"{protocol}://b/d#mode=nczarr")
+    monkeypatch.setattr(CLOUDS[protocol], "refusal", KeyError("size"))
+    (found,) = store.get_many(["v/0.1"])
+    assert isinstance(found, StoreError)
+    assert "d/v/0.1: cannot be read: KeyError: 'size'" in str(found)
+    missing = KeyError("There is no item named 'd/v/0.1' in the archive")
+    monkeypatch.setattr(CLOUDS[protocol], "refusal", missing)
+    assert store.get_many(["v/0.1"]) == [None]
+    store.close()
 
 
 def test_options_are_for_the_bucket_of_the_master(protocol: str) -> None:

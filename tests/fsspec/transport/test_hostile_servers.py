@@ -494,3 +494,26 @@ class TestDamage:
 def test_an_option_that_http_does_not_have(target: str) -> None:
     with Server({}) as server, pytest.raises(URLError, match="no option 'timeot'; did you mean ti"):
         load(f"{server.url}/{target}", storage_options={"timeot": 3})
+
+
+@pytest.mark.parametrize("mode", ["nczarr", "bytes"])
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"auth": ("user", "Qz7")}, "auth: is an aiohttp.BasicAuth; for a pair, logins="),
+        ({"headers": "Qz7"}, "headers: is a mapping of names to texts, not str"),
+        ({"headers": {"X": 5}}, "storage_options: HTTP cannot use them: .*5"),
+        ({"params": {"a": None}}, "storage_options: HTTP cannot use them: .*None"),
+        ({"ssl": 5}, "storage_options: HTTP cannot use them: ssl should be"),
+        ({"client_kwargs": 5}, "client_kwargs: is a mapping, not int"),
+        ({"client_kwargs": {"foo": 1}}, "storage_options: HTTP has no option 'foo'"),
+        ({"netrc": 5}, "netrc: is a path, True or False, not int"),
+        ({"cookie_jar": 5}, "cookie_jar: is a path, not int"),
+    ],
+    ids=str,
+)
+def test_options_of_the_wrong_kind(options: dict[str, Any], reason: str, mode: str) -> None:
+    with Server({}) as server, pytest.raises(URLError, match=f"^{reason}") as caught:
+        load(f"{server.url}/d#mode={mode}", storage_options=options)
+    assert "Qz7" not in str(caught.value)
+    assert not server.requests

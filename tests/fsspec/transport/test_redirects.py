@@ -13,11 +13,14 @@ from nczarr_fsspec.addresses import AddressPolicy, Allow
 from nczarr_fsspec.errors import AccessDeniedError
 from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.resolve import resolve
+from nczarr_fsspec.transport.http import address
 from nczarr_fsspec.transport.policy import Timeout
 from nczarr_fsspec.transport.redirects import refusal
 from nczarr_fsspec.transport.request_options import RequestOptions
 from tests.support.httpserver import Server
 
+#: that of a machine of a cloud, in digits that are not ASCII's
+CIRCLED = "http://\u2460\u2465\u2468.254.169.254/b"
 DATA = b"CDF\x01" + bytes(28)
 
 
@@ -54,6 +57,23 @@ def test_redirects_that_are_followed(
 )
 def test_redirects_that_are_not(first: str, target: str, origins: tuple[str, ...] | None) -> None:
     assert "its server redirects to" in str(refusal(URL(first), URL(target), origins))
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [
+        ("http://H.org/B c?d=\u00e9", "http://h.org/B%20c?d=%C3%A9"),
+        ("http://b\u00fccher.example:81/%41", "http://xn--bcher-kva.example:81/%41"),
+        ("http://B\u00dcCHER.example/\u00e9", "http://xn--bcher-kva.example/%C3%A9"),
+        (CIRCLED, "http://169.254.169.254/b"),
+    ],
+)
+def test_hosts_are_asked_for_as_name_servers_know_them(url: str, asked: str) -> None:
+    assert address(url) == asked
+
+
+def test_redirects_to_secrets_in_other_digits() -> None:
+    assert "secrets" in str(refusal(URL("https://h.org/a"), URL(address(CIRCLED)), None))
 
 
 @pytest.mark.parametrize(

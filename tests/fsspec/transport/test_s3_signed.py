@@ -7,6 +7,7 @@ import hashlib
 import os
 import pickle
 import random
+import re
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -21,11 +22,12 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.loaders import JSONFileLoader
 
-from nczarr_fsspec import FsspecStore, StoreError
+from nczarr_fsspec import FsspecStore, RemoteBytes, StoreError, open_source
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError
+from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.fsspec import FsspecTransport
-from nczarr_fsspec.transport.request import Answer
+from nczarr_fsspec.transport.request import Answer, Extent
 from nczarr_fsspec.transport.request import Request as Asked
 from nczarr_fsspec.transport.s3 import S3Transport
 from nczarr_fsspec.transport.signature import Signer, region_of
@@ -276,6 +278,60 @@ class TestRequests:
             == first.headers["Authorization"].rpartition("=")[0]
         )
         store.close()
+
+    @pytest.mark.parametrize("place", ["variables", "file"])
+    def test_keys_of_this_machine_changed_between_openings(
+        self, place: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As when somebody logs in again, while other datasets are open."""
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+        names = {"aws_access_key_id": "", "aws_secret_access_key": "s", "aws_session_token": "t"}
+        stores = []
+        for key in ("first", "second-one"):
+            keys = {**names, "aws_access_key_id": key}
+            if place == "file":
+                lines = [f"{name}={value}\n" for name, value in keys.items()]
+                (tmp_path / "credentials").write_text("".join(["[default]\n", *lines]))
+            for name, value in keys.items() if place == "variables" else ():
+                monkeypatch.setenv(name.upper(), value)
+            stores.append(open_store("b/d", endpoint_url=server.url))
+            assert read(stores[-1], "0") == CONTENT
+            assert f"Credential={key}/" in server.requests[-1].headers["Authorization"]
+        assert read(stores[0], "1") == CONTENT
+        assert "Credential=first/" in server.requests[-1].headers["Authorization"]
+        for store in stores:
+            store.close()
+
+    @pytest.mark.parametrize("tag", ['"a"', 'W/"a"', "a"])
+    def test_weak_tags_are_no_conditions(self, tag: str, server: Server) -> None:
+        """By which a service would call every object another one."""
+        server.etag = tag
+        fs = s3fs.S3FileSystem(**SECRET, endpoint_url=server.url, skip_instance_cache=True)
+        source = open_source(fs, "b/d/0")
+        assert isinstance(source, RemoteBytes)
+        source.run(source.fetch([Extent(0, 4)]))
+        assert server.requests[-1].headers.get("If-Match") == (tag if tag[0] == '"' else None)
+        source.close()
+
+    def test_a_listing_that_never_ends(self) -> None:
+        """Of a service that ignores where to go on; older releases of s3fs notice it."""
+        page = (
+            b'<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name>'
+            b"<IsTruncated>true</IsTruncated><NextContinuationToken>on</NextContinuationToken>"
+            b"<Contents><Key>d/v</Key><Size>1</Size></Contents></ListBucketResult>"
+        )
+        with Server({"/b": page}) as server:
+            store = at(server)
+            (found,) = store.list_many([""])
+            assert isinstance(found, StoreError)
+            assert re.search("never ends|same next token", str(found))
+            assert len(server.requests) == 2
+            writer = FsspecWriter(store.transport.recipe, "b/d")
+            with pytest.raises(StoreError, match=r"never ends|same next token"):
+                writer.keys_below("")
+            writer.close()
+            store.close()
 
     def test_a_first_round_is_seen_once(self, server: Server, through: list[str]) -> None:
         store = at(server)
