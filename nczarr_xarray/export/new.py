@@ -153,6 +153,7 @@ def _note_changes(
         if existing.group(group.path) is None or is_below(group.path, replaced):
             existing.change(group_documents(group, profile, None))
             parent = path.rpartition("/")[0]
+            _refuse_variable(existing, f"/{parent}", group.name, replaced)
             above = existing.group_documents(parent)
             existing.change(amend.add_children(above, parent, groups=[group.name]))
             continue
@@ -164,6 +165,13 @@ def _note_changes(
         before = existing.group_documents(path)
         attributes = _with_old_coordinates(group, existing)
         existing.change(amend.set_attributes(before, path, attributes, profile))
+
+
+def _refuse_variable(existing: Existing, parent: str, name: str, replaced: str | None) -> None:
+    """Raise `ExportError` if a new group has the name of a variable that stays."""
+    above = None if is_below(parent, replaced) else existing.group(parent)
+    if above is not None and name in above.variables:
+        raise ExportError(existing.url, f"{above.variables[name].path} is a variable already")
 
 
 def _with_old_coordinates(group: Group, existing: Existing) -> list[Attribute]:

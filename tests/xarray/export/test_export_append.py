@@ -427,6 +427,13 @@ def test_groups(tmp_path: Path) -> None:
     assert opened(path, group="own")["count"].data.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_a_group_whose_path_has_slashes_to_spare(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    to_nczarr(days(0, 2), path, group="a//b")
+    to_nczarr(days(2, 1), path, group="/a//b/", append_dim="day")
+    xr.testing.assert_identical(opened(path, group="a/b"), days(0, 3))
+
+
 def inherited(first: int, count: int) -> xr.DataTree:
     """A group that has nothing but a variable along its parent's dimension."""
     table = days(first, count)
