@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,19 @@ def test_a_delayed_export_is_computed_once(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="complete already"):
         delayed.compute()
     xr.testing.assert_equal(opened(path).load(), GRID * 5)
+
+
+@pytest.mark.parametrize("url", ["{}.zip", "memory://{}.zip"])
+def test_a_delayed_archive_is_computed_once(tmp_path: Path, url: str) -> None:
+    target = url.format(tmp_path / "x")
+    delayed = to_nczarr(GRID.chunk(x=2), target, compute=False)
+    again = pickle.loads(pickle.dumps(delayed))
+    delayed.compute()
+    for late in (delayed, again):
+        with pytest.raises(StoreError, match=r"x\.zip: this change is over already"):
+            late.compute()
+        xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr").load(), GRID)
+    assert not [name for name in os.listdir(tmp_path) if name != "x.zip"]
 
 
 # xarray says so, and casts all the same
