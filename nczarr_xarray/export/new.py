@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from nczarr_fsspec.changes.journal import HELD, INCOMPLETE, Incomplete
 from nczarr_fsspec.changes.owned import dataset_keys
 from nczarr_fsspec.errors import (
     DatasetExistsError,
@@ -99,10 +102,13 @@ def _merge(request: WriteRequest, replaced: str | None) -> WriteTask:
             exporter = Exporter(profile, there, align=request.options.align_chunks)
             _collect(exporter, request)
             removed = _outdated(exporter, existing, request, replaced)
+            mark = _mark_without(existing, removed)
+            if mark is not None and not mark.pending:
+                removed, mark = [*removed, INCOMPLETE, HELD], None
             _note_changes(exporter, existing, profile, replaced)
             final = existing.final_documents(removed, consolidated=request.options.consolidated)
             flows = flows_of(exporter.contents, change, skip_fill=False)
-            return WriteTask(change, flows, final, removed)
+            return WriteTask(change, flows, final, removed, mark=mark)
 
 
 def _profile_there(existing: Existing, request: WriteRequest) -> Profile:
@@ -140,6 +146,22 @@ def _outdated(
         if group is not None and name in group.variables:
             removed += below(array_of(item).path)
     return removed
+
+
+def _mark_without(existing: Existing, removed: Iterable[str]) -> Incomplete | None:
+    """Return the mark of what is to come without arrays that are removed; None if it stays.
+
+    It has another name, so that what was to complete the template does not write into new arrays.
+    """
+    gone = {key.rpartition("/")[0] for key in removed if key.endswith("/.zarray")}
+    if not gone & existing.pending:
+        return None
+    (data,) = existing.opened.keys.get_many([INCOMPLETE])
+    assert isinstance(data, bytes)  # or nothing was pending
+    mark = Incomplete.parse(data)
+    pending = {path: number for path, number in (mark.pending or {}).items() if path not in gone}
+    last = {path: key for path, key in mark.last.items() if path in pending}
+    return replace(mark, pending=pending, name=uuid.uuid4().hex, last=last)
 
 
 def _note_changes(
