@@ -282,7 +282,8 @@ class WriteTask:
             if data is not None:
                 # blocks that share chunks run in one process, and put a chunk several times
                 counted = not writer.shared and writer.store.url == here
-                found.append((writer.array.path, write_blocks(data, writer, counted=counted)))
+                blocks = write_blocks(item.variable.path, data, writer, counted=counted)
+                found.append((writer.array.path, blocks))
         return found
 
 

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from nczarr_fsspec.errors import (
     ConflictError,
     ExportError,
+    FormatError,
     IncompleteExportError,
     NCZarrWarning,
     StoreError,
@@ -491,6 +492,24 @@ def test_an_error_in_a_block(scheduler: str, target: Target, tmp_path: Path) -> 
         xr.testing.assert_identical(opened(url, **options), expected())
     left = [p for p in tmp_path.rglob("*") if "nczarr_export" in str(p) or "partial" in p.name]
     assert left == []
+
+
+@pytest.mark.parametrize("to_netcdf", [False, True])
+@pytest.mark.parametrize("length", [1, 3])
+def test_blocks_of_another_shape_than_dask_was_told(
+    length: int, to_netcdf: bool, tmp_path: Path
+) -> None:
+    register()
+    values = da.zeros(6, chunks=2).map_blocks(lambda _: np.ones(length), dtype="f8")
+    ds = xr.Dataset({"v": ("x", values)})
+    write: Any = partial(ds.to_netcdf, engine="nczarr")
+    if not to_netcdf:
+        encoding = {"v": {"chunks": (6,)}}
+        write = partial(to_nczarr, ds, encoding=encoding, safe_chunks=False)
+    told = rf"/v: .* shape \({length},\), which was to have \(2,\)"
+    with pytest.raises(FormatError, match=told):
+        write(tmp_path / "d")
+    assert not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
