@@ -68,8 +68,17 @@ def write_blocks(path: str, data: Any, writer: BlockWriter, *, counted: bool) ->
 
 
 def refuse_other_chunks(url: str, dataset: xr.Dataset) -> None:
-    """Raise `ExportError` for lazy arrays that dask does not compute, such as those of cubed."""
+    """Raise `ExportError` for lazy arrays that cannot be written.
+
+    dask does not compute some, such as those of cubed, or does not know how long their blocks are.
+    """
     for name, variable in dataset.variables.items():
+        if variable.chunks is not None and np.isnan(variable.shape).any():
+            raise ExportError(
+                url,
+                f"{name} has blocks whose lengths dask does not know: let it find them out "
+                "(compute_chunk_sizes)",
+            )
         if variable.chunks is not None and not hasattr(variable.data, "__dask_graph__"):
             kind = type(variable.data).__module__.partition(".")[0]
             raise ExportError(

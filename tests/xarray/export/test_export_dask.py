@@ -494,6 +494,23 @@ def test_an_error_in_a_block(scheduler: str, target: Target, tmp_path: Path) -> 
     assert left == []
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "w"},
+        {"mode": "w", "encoding": {"v": {"chunks": (2,)}}, "safe_chunks": False},
+        {"append_dim": "x", "align_chunks": True},
+    ],
+)
+def test_blocks_of_unknown_length(options: Any, tmp_path: Path) -> None:
+    to_nczarr(xr.Dataset({"v": ("x", np.arange(3))}), tmp_path / "d")
+    values = da.arange(10, chunks=4)
+    ds = xr.Dataset({"v": xr.Variable("x", values[values > 3])})
+    with pytest.raises(ExportError, match=r"v has blocks whose lengths .*compute_chunk_sizes"):
+        to_nczarr(ds, tmp_path / "d", **options)
+    assert opened(str(tmp_path / "d"))["v"].values.tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("to_netcdf", [False, True])
 @pytest.mark.parametrize("length", [1, 3])
 def test_blocks_of_another_shape_than_dask_was_told(
