@@ -65,6 +65,7 @@ __all__ = [
     "in_turn",
     "load_asynchronously",
     "loads_in_turn",
+    "named_as_stored",
     "netcdf4_lock",
     "stored_array",
     "time_numbers",
@@ -202,6 +203,11 @@ def without_indexes(dataset: xr.Dataset) -> xr.Dataset:
     """Return a copy whose variables may all be given other values: those of indexes may not."""
     indexed = [n for n, v in dataset.variables.items() if isinstance(v, xr.IndexVariable)]
     return dataset.copy().drop_indexes(indexed)
+
+
+def named_as_stored(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset whose variable called None, if it has one, has the name in files."""
+    return dataset.rename({None: NONE_VAR_NAME}) if None in dataset.variables else dataset
 
 
 def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[Any, Any]]:

@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.backend._compat import encode_for_netcdf, without_indexes
+from nczarr_xarray.backend._compat import encode_for_netcdf, named_as_stored, without_indexes
 from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
@@ -93,8 +93,8 @@ class Update:
     def __init__(self, existing: Base, path: str, dataset: xr.Dataset) -> None:
         self.existing = existing
         self.path = path
-        self.dataset = dataset
-        self.stored = existing.dataset(path)
+        self.dataset = named_as_stored(dataset)
+        self.stored = named_as_stored(existing.dataset(path))
         group = existing.group(path)
         assert group is not None  # or `existing.dataset` had raised
         self.group: Group = group

@@ -502,6 +502,16 @@ def test_what_netcdf_c_wrote(tmp_path: Path, kind: str) -> None:
         assert file.history == "made by netCDF-C"
 
 
+def test_a_variable_called_none(tmp_path: Path) -> None:
+    plain = xr.Dataset({None: ("x", [1, 2]), "v": ("x", [3, 4])})
+    to_nczarr(plain, tmp_path / "d")
+    to_nczarr(plain, tmp_path / "d", append_dim="x")
+    to_nczarr(xr.Dataset({None: ("x", [5])}), tmp_path / "d", region={"x": slice(0, 1)})
+    found = opened(tmp_path / "d").load()
+    assert found.variables[None].data.tolist() == [5, 2, 1, 2]
+    assert found["v"].data.tolist() == [3, 4, 3, 4]
+
+
 def test_what_zarr_python_wrote(tmp_path: Path) -> None:
     path = tmp_path / "d"
     days(0, 3).to_zarr(path, zarr_format=2, encoding={"value": {"chunks": (2, 2)}})
