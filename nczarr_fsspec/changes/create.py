@@ -26,7 +26,7 @@ from nczarr_fsspec.changes.journal import (
     WRITERS,
     Incomplete,
 )
-from nczarr_fsspec.changes.locks import Lock
+from nczarr_fsspec.changes.locks import OVER, Lock
 from nczarr_fsspec.changes.owned import dataset_keys, removable
 from nczarr_fsspec.changes.recovery import OTHER_ROOTS, pending_in
 from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
@@ -198,8 +198,14 @@ class NewTree:
 class NewArchive:
     """A zip archive: a tree that is packed when it is complete.
 
+    A mark in the tree shows that this has not been done yet.
+
     Attributes
     ----------
+    url
+        How messages name the archive.
+    partial
+        The directory of the tree.
     pack
         Takes the path of the tree and the keys to leave out of the old archive;
         puts the new archive into place, atomically.
@@ -207,6 +213,7 @@ class NewArchive:
         The work, if it can be continued.
     """
 
+    url: str
     partial: str
     pack: Callable[[str, frozenset[str]], None]
     resumption: Resumption | None = None
@@ -214,12 +221,16 @@ class NewArchive:
     @classmethod
     def begin(
         cls,
-        beside: str,
+        url: str,
+        partial: str,
         pack: Callable[[str, frozenset[str]], None],
         resumption: Resumption | None = None,
     ) -> NewArchive:
-        """Make the directory of the tree, beside the path of the archive (see `NewTree.begin`)."""
-        return cls(NewTree.begin(beside, resumption).partial, pack, resumption)
+        """Put the mark into the directory of the tree, which exists."""
+        archive = cls(url, partial, pack, resumption)
+        with on_error(archive.abort):
+            archive.staged.put(INCOMPLETE, Incomplete(Owner.here()).dump())
+        return archive
 
     @property
     def staged(self) -> WritableStore:
@@ -231,6 +242,9 @@ class NewArchive:
         expected: int | None = None,
         pending: Incomplete | None = None,
     ) -> None:
+        if pending_in(self.staged) is None:
+            remove_partial(self.partial)  # which late blocks have made anew
+            raise StoreError(self.url, OVER)
         self.pack(self.partial, frozenset(removed))
         remove_partial(self.partial)
 

@@ -23,6 +23,11 @@ from nczarr_fsspec.writable import WritableStore
 
 #: Array -> first and last+1 chunk along each dimension; None locks everything.
 Boxes = Mapping[str, tuple[tuple[int, int], ...]] | None
+#: Why a change cannot be made valid (any more).
+OVER = (
+    "this change is over already: it was carried out, or taken for that of a dead writer and "
+    "removed (nczarr_xarray.recover); look at the dataset and try again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +102,7 @@ class Lock:
     def check(self) -> None:
         """Raise `StoreError` if the lock has been removed."""
         if read(self.store.reader(), self.key) is None:
-            raise StoreError(
-                self.store.url,
-                "this change is over already: it was carried out, or taken for that of a dead "
-                "writer and removed (nczarr_xarray.recover); look at the dataset and try again",
-            )
+            raise StoreError(self.store.url, OVER)
 
     def release(self) -> None:
         """Remove the lock, and all objects that were staged under it."""

@@ -42,7 +42,7 @@ def _begins_like_references(head: bytes) -> bool:
 def is_version_0(document: Mapping[Any, Any]) -> bool:
     """Tell whether a mapping has a root document of Zarr as text."""
     root = _ROOT_DOCUMENTS.intersection(document)
-    return bool(root) and all(isinstance(document[key], (str, Mapping)) for key in root)
+    return bool(root) and all(isinstance(document.get(key), (str, Mapping)) for key in root)
 
 
 def _is_references(document: Mapping[Any, Any]) -> bool:

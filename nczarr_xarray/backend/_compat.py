@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from importlib import import_module
@@ -65,8 +65,10 @@ __all__ = [
     "in_turn",
     "load_asynchronously",
     "loads_in_turn",
+    "named_as_stored",
     "netcdf4_lock",
     "stored_array",
+    "time_numbers",
 ]
 
 
@@ -203,6 +205,11 @@ def without_indexes(dataset: xr.Dataset) -> xr.Dataset:
     return dataset.copy().drop_indexes(indexed)
 
 
+def named_as_stored(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a dataset whose variable called None, if it has one, has the name in files."""
+    return dataset.rename({None: NONE_VAR_NAME}) if None in dataset.variables else dataset
+
+
 def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[Any, Any]]:
     """Return variables and attributes as the netCDF-4 data model has them (CF; text is str or S1).
 
@@ -230,6 +237,24 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
         variable = text.encode(_typed(variable, name), name=name)
         encoded[NONE_VAR_NAME if name is None else name] = chars.encode(variable, name=name)
     return encoded, dict(attributes)
+
+
+def time_numbers(times: np.ndarray, units: Mapping[str, Any]) -> np.ndarray:
+    """Return the integers that xarray makes of all times that are not missing.
+
+    Parameters
+    ----------
+    times
+        Of numpy or of cftime, or durations.
+    units
+        Their encoding. xarray chooses finer units where these are too coarse.
+    """
+    known = times[~pd.isna(times)]
+    if not known.size:
+        return np.zeros(0, "i8")
+    plain = Variable(("times",), known, encoding={**units, "dtype": np.dtype("i8")})
+    numbers: np.ndarray = encode_for_netcdf(xr.Dataset({"v": plain}))[0]["v"].to_numpy()
+    return numbers
 
 
 def _typed(variable: Variable, name: Any) -> Variable:

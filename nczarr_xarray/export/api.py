@@ -172,7 +172,7 @@ def plan(
     write_inherited_coords: bool = False,
 ) -> WriteTask:
     """Check a call of `to_nczarr` and plan its writing (the parameters are documented there)."""
-    path = "/" + (group or "").strip("/")
+    path = "/" + "/".join(filter(None, (group or "").split("/")))
     groups = _groups(obj, path, write_inherited_coords=write_inherited_coords)
     tree = isinstance(obj, xr.DataTree)
     for option in (encoding, unlimited_dims) if tree else ():

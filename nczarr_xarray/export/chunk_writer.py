@@ -22,6 +22,7 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.contents import Rounding
+from nczarr_xarray.export.parallel import check_block
 from nczarr_xarray.model import ChunkedArray
 
 #: Bytes of chunks that are being sent to a remote store at a time.
@@ -192,6 +193,10 @@ class ChunkWriter(ArrayWriter):
         """Write the block at `key`, slices that count from `start`, as dask's ``store`` does."""
         key = key if isinstance(key, tuple) else (key,)
         values = np.asarray(values)
+        parts = [part for part in key if part is not Ellipsis and part.stop is not None]
+        if len(parts) == values.ndim:  # of dask, not all of a variable
+            told = tuple(part.stop - (part.start or 0) for part in parts)
+            check_block(f"/{self.array.path}", values, told)
         first = [0 if part is Ellipsis else part.start or 0 for part in key]
         first += [0] * (values.ndim - len(first))
         self.write(values, tuple(first[: values.ndim]), threads=1)

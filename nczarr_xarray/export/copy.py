@@ -157,7 +157,7 @@ def _item(opened: Opened, variable: Variable, profile: Profile, layout: CopyLayo
     same = (opened.hierarchy.generation, stored.chunk_shape) == (profile.generation, chunks)
     same &= array is not None and not array.reads_itself
     proven = dtype.hasobject or (same and profile.spelling is not None)
-    if profile.portable or not (proven or layout.codecs):
+    if profile.portable or not (proven or (layout.codecs and profile.spelling)):
         new = replace(new, codecs=kept_codecs(new.codecs, new, profile))
     return Item(replace(variable, array=new), source)
 

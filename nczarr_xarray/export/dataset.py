@@ -33,6 +33,7 @@ from nczarr_xarray.model import (
     EnumType,
     Group,
     Variable,
+    bytes_of,
     join,
 )
 
@@ -245,7 +246,7 @@ class Exporter:
             explicit=explicit,
             blocks=source.chunks,
             fill=fill,
-            text_length=longest_text(source) if nc_type == "string" else 0,
+            text_length=_room(source, fill) if nc_type == "string" else 0,
             align=self.align,
         )
         array = storage(request, self.profile)
@@ -319,6 +320,12 @@ class Exporter:
         check_quantization(source.dtype, mode, int(digits))
         attributes[QUANTIZE_ATTRIBUTES[mode]] = np.int32(digits)
         return partial(quantize, mode=mode, digits=int(digits), fill=fill)
+
+
+def _room(source: xr.Variable, fill: Any) -> int:
+    """Return the number of bytes of the longest text, which may be that of the fill value."""
+    longest = longest_text(source)
+    return max(longest, len(bytes_of(fill))) if isinstance(fill, str) else longest
 
 
 def _fill_attribute(nc_type: str, fill: Any) -> Attribute:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
+from nczarr_xarray.backend._compat import time_numbers
 from nczarr_xarray.export.attributes import same_value
 from nczarr_xarray.export.storage import CF_KEYS, netcdf_type
 
@@ -75,11 +76,14 @@ def without_cf(path: str, encoding: Mapping[str, Any], error: Exception) -> dict
 
 
 def is_packed(variable: xr.Variable) -> bool:
-    """Tell whether it takes a variable's numbers to know that its encoding changes none."""
-    encoding = variable.encoding
-    if variable.dtype.kind not in "fiu" or "dtype" not in encoding:
+    """Tell whether it takes a variable's values to know that its encoding changes none."""
+    encoding, kind = variable.encoding, variable.dtype.kind
+    times = kind in "mM" or (kind == "O" and " since " in str(encoding.get("units")))
+    if encoding.get("dtype") is None or not (kind in "fiu" or times):
         return False
     dtype = packed_dtype(encoding)
+    if times:  # int64 holds all times of xarray, and a value for missing ones
+        return dtype.kind in "iu" and dtype != np.int64
     return dtype.kind in "iu" and (is_scaled(encoding) or not np.can_cast(variable.dtype, dtype))
 
 
@@ -107,19 +111,24 @@ def keep_whole(path: str, variable: xr.Variable) -> None:
         guard = partial(_guard, path, check)
         variable.data = variable.data.map_blocks(guard, dtype=variable.dtype)
         return
-    problem = check(variable.values)
+    try:
+        problem = check(variable.values)
+    except (ValueError, TypeError, OverflowError):  # times; what encodes them says why
+        return
     if problem is not None:
         variable.encoding = leave_out(path, variable.encoding, _PACKING, f"it {problem}")
 
 
 def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | None]:
     """Return a function that says why the integers of an encoding cannot hold some values."""
+    has_fill = encoding.get("_FillValue", encoding.get("missing_value")) is not None
     return partial(
         _overflow,
         dtype=packed_dtype(encoding),
-        has_fill=encoding.get("_FillValue", encoding.get("missing_value")) is not None,
+        has_fill=has_fill,
         scale_factor=encoding.get("scale_factor"),
         add_offset=encoding.get("add_offset"),
+        units={key: encoding[key] for key in ("units", "calendar") if key in encoding},
     )
 
 
@@ -135,9 +144,20 @@ def _guard(path: str, check: Callable[[np.ndarray], str | None], block: np.ndarr
 
 
 def _overflow(
-    values: np.ndarray, *, dtype: np.dtype, has_fill: bool, scale_factor: Any, add_offset: Any
+    values: np.ndarray,
+    *,
+    dtype: np.dtype,
+    has_fill: bool,
+    scale_factor: Any,
+    add_offset: Any,
+    units: Mapping[str, Any],
 ) -> str | None:
     """Say which of the scaled `values` integers of `dtype` cannot hold; None if they hold all."""
+    if values.dtype.kind in "mMO":
+        numbers = time_numbers(values, units)
+        if numbers.size < values.size and not has_fill:
+            return "holds missing times, and has no _FillValue to store for them"
+        values = numbers
     if values.dtype.kind == "i" and has_fill:  # NaT, if these are times that were not decoded
         values = values[values != np.iinfo("i8").min]
     if not values.size:

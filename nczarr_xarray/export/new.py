@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 
+from nczarr_fsspec.changes.journal import HELD, INCOMPLETE, Incomplete
 from nczarr_fsspec.changes.owned import dataset_keys
 from nczarr_fsspec.errors import (
     DatasetExistsError,
@@ -99,10 +102,13 @@ def _merge(request: WriteRequest, replaced: str | None) -> WriteTask:
             exporter = Exporter(profile, there, align=request.options.align_chunks)
             _collect(exporter, request)
             removed = _outdated(exporter, existing, request, replaced)
+            mark = _mark_without(existing, removed)
+            if mark is not None and not mark.pending:
+                removed, mark = [*removed, INCOMPLETE, HELD], None
             _note_changes(exporter, existing, profile, replaced)
             final = existing.final_documents(removed, consolidated=request.options.consolidated)
             flows = flows_of(exporter.contents, change, skip_fill=False)
-            return WriteTask(change, flows, final, removed)
+            return WriteTask(change, flows, final, removed, mark=mark)
 
 
 def _profile_there(existing: Existing, request: WriteRequest) -> Profile:
@@ -142,6 +148,22 @@ def _outdated(
     return removed
 
 
+def _mark_without(existing: Existing, removed: Iterable[str]) -> Incomplete | None:
+    """Return the mark of what is to come without arrays that are removed; None if it stays.
+
+    It has another name, so that what was to complete the template does not write into new arrays.
+    """
+    gone = {key.rpartition("/")[0] for key in removed if key.endswith("/.zarray")}
+    if not gone & existing.pending:
+        return None
+    (data,) = existing.opened.keys.get_many([INCOMPLETE])
+    assert isinstance(data, bytes)  # or nothing was pending
+    mark = Incomplete.parse(data)
+    pending = {path: number for path, number in (mark.pending or {}).items() if path not in gone}
+    last = {path: key for path, key in mark.last.items() if path in pending}
+    return replace(mark, pending=pending, name=uuid.uuid4().hex, last=last)
+
+
 def _note_changes(
     exporter: Exporter, existing: Existing, profile: Profile, replaced: str | None
 ) -> None:
@@ -153,6 +175,7 @@ def _note_changes(
         if existing.group(group.path) is None or is_below(group.path, replaced):
             existing.change(group_documents(group, profile, None))
             parent = path.rpartition("/")[0]
+            _refuse_variable(existing, f"/{parent}", group.name, replaced)
             above = existing.group_documents(parent)
             existing.change(amend.add_children(above, parent, groups=[group.name]))
             continue
@@ -164,6 +187,13 @@ def _note_changes(
         before = existing.group_documents(path)
         attributes = _with_old_coordinates(group, existing)
         existing.change(amend.set_attributes(before, path, attributes, profile))
+
+
+def _refuse_variable(existing: Existing, parent: str, name: str, replaced: str | None) -> None:
+    """Raise `ExportError` if a new group has the name of a variable that stays."""
+    above = None if is_below(parent, replaced) else existing.group(parent)
+    if above is not None and name in above.variables:
+        raise ExportError(existing.url, f"{above.variables[name].path} is a variable already")
 
 
 def _with_old_coordinates(group: Group, existing: Existing) -> list[Attribute]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from nczarr_fsspec.errors import ExportError, StoreError
+from nczarr_fsspec.errors import ExportError, FormatError, StoreError
 from nczarr_xarray.export.progress import Progress
 
 if TYPE_CHECKING:
@@ -38,19 +38,23 @@ class BlockWriter(Protocol):
         """Write the block that begins at `first`; return how many objects were put."""
 
 
-def write_blocks(data: Any, writer: BlockWriter, *, counted: bool) -> Any:
+def write_blocks(path: str, data: Any, writer: BlockWriter, *, counted: bool) -> Any:
     """Return dask's array whose blocks write those of `data`, and give the number of chunks put.
 
     A block of the result is computed by writing one block of the data.
 
     Parameters
     ----------
+    path
+        Path of the variable.
     counted
         Whether the chunks are counted; if not, the number is 0.
     """
     write = partial(
         _write_block,
         writer=writer,
+        path=path,
+        lengths=data.chunks,
         starts=[np.cumsum([0, *lengths[:-1]]).tolist() for lengths in data.chunks],
         counted=counted,
     )
@@ -64,8 +68,17 @@ def write_blocks(data: Any, writer: BlockWriter, *, counted: bool) -> Any:
 
 
 def refuse_other_chunks(url: str, dataset: xr.Dataset) -> None:
-    """Raise `ExportError` for lazy arrays that dask does not compute, such as those of cubed."""
+    """Raise `ExportError` for lazy arrays that cannot be written.
+
+    dask does not compute some, such as those of cubed, or does not know how long their blocks are.
+    """
     for name, variable in dataset.variables.items():
+        if variable.chunks is not None and np.isnan(variable.shape).any():
+            raise ExportError(
+                url,
+                f"{name} has blocks whose lengths dask does not know: let it find them out "
+                "(compute_chunk_sizes)",
+            )
         if variable.chunks is not None and not hasattr(variable.data, "__dask_graph__"):
             kind = type(variable.data).__module__.partition(".")[0]
             raise ExportError(
@@ -130,14 +143,27 @@ def not_shared(url: str, said: str) -> StoreError:
 def _write_block(
     values: Any,
     writer: BlockWriter,
+    path: str,
+    lengths: tuple[tuple[int, ...], ...],
     starts: list[list[int]],
     counted: bool,
     block_id: tuple[int, ...] = (),
 ) -> np.ndarray:
     """Write one of dask's blocks; return the number of chunks put, if it is asked for."""
+    block = np.asarray(values)
+    check_block(path, block, tuple(axis[i] for axis, i in zip(lengths, block_id, strict=True)))
     first = tuple(axis[i] for axis, i in zip(starts, block_id, strict=True))
-    number = writer.write(np.asarray(values), first, threads=1)
+    number = writer.write(block, first, threads=1)
     return np.full((1,) * len(first), number if counted else 0, np.intp)
+
+
+def check_block(path: str, block: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Raise `FormatError` if a block that dask has computed is not of the shape that it told."""
+    if block.shape != shape:
+        reason = f"dask has computed a block of shape {block.shape}, which was to have {shape}"
+        raise FormatError(
+            path, f"{reason}: what makes its blocks (map_blocks ...) tells wrong chunks"
+        )
 
 
 def _compute_here(writes: list[Written], done: Callable[[Any], None]) -> list[Written]:

@@ -138,7 +138,9 @@ def storage(request: StorageRequest, profile: Profile) -> ChunkedArray:
     if not request.shape:
         return array
     if request.explicit:
-        codecs = asked_codecs(encoding, dtype, shuffled=not profile.portable)
+        # netCDF-C shuffles text by 8 bytes, which other readers of Zarr undo for some lengths only
+        text = profile.spelling is None and dtype.kind == "S" and dtype.itemsize > 1
+        codecs = asked_codecs(encoding, dtype, shuffled=not (profile.portable or text))
         return replace(array, codecs=codecs)
     return replace(array, codecs=inherited_codecs(encoding, array, profile))
 

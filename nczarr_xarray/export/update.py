@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, FormatError
-from nczarr_xarray.backend._compat import encode_for_netcdf, without_indexes
+from nczarr_xarray.backend._compat import encode_for_netcdf, named_as_stored, without_indexes
 from nczarr_xarray.backend.encoding import attribute_value
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
@@ -93,8 +93,8 @@ class Update:
     def __init__(self, existing: Base, path: str, dataset: xr.Dataset) -> None:
         self.existing = existing
         self.path = path
-        self.dataset = dataset
-        self.stored = existing.dataset(path)
+        self.dataset = named_as_stored(dataset)
+        self.stored = named_as_stored(existing.dataset(path))
         group = existing.group(path)
         assert group is not None  # or `existing.dataset` had raised
         self.group: Group = group
@@ -174,6 +174,7 @@ class Update:
 
     def without_labels(self, region: Region) -> None:
         """Leave out the labels of the region, which are not changed, as in `to_zarr`."""
+        gone = []
         for name in [name for name in self.dataset.indexes if name in self.dataset.variables]:
             new, stored = self.dataset.variables[name], self.stored.variables.get(name)
             if stored is None or not set(new.dims) & set(region):
@@ -184,7 +185,9 @@ class Update:
                     f"{name}: the labels are not those stored there; correct the region, or drop "
                     "them (drop_vars)"
                 )
-            self.dataset = self.dataset.drop_vars([name])
+            gone.append(name)
+        # all at once: of the labels of several levels, xarray drops all or none
+        self.dataset = without_indexes(self.dataset).drop_vars(gone)
 
     def refuse_outsiders(self, slices: Region) -> None:
         """Note variables that no slice of the region concerns."""
@@ -289,7 +292,9 @@ class Update:
         ours, theirs = np.dtype(new.dtype), np.dtype(stored.dtype)
         if ours == theirs or (ours.kind == theirs.kind and ours.kind in "MmOUS"):
             return None
-        if {ours.kind, theirs.kind} <= set("OUS") or np.can_cast(ours, theirs, "safe"):
+        if {ours.kind, theirs.kind} <= set("OUS"):
+            return None
+        if theirs.kind != "m" and np.can_cast(ours, theirs, "safe"):  # numbers have no unit of time
             return None
         if theirs.kind == "M" and _calendar(new) in _STANDARD:
             return None  # cftime's dates of this calendar, which xarray reads as numpy's

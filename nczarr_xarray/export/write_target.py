@@ -178,10 +178,10 @@ class WriteTarget:
             old.close()
         destination = self.destination
         pack_it = partial(_pack, destination, base=base)
-        if destination.path is not None:
-            return NewArchive.begin(os.path.realpath(destination.path), pack_it, resumption)
-        # the next writer would not find it, so that it is never continued
-        return NewArchive(tempfile.mkdtemp(prefix="nczarr-"), pack_it)
+        if destination.path is None:  # the next writer would not find it: it is never continued
+            return NewArchive.begin(self.url, tempfile.mkdtemp(prefix="nczarr-"), pack_it)
+        partial_tree = NewTree.begin(os.path.realpath(destination.path), resumption).partial
+        return NewArchive.begin(self.url, partial_tree, pack_it, resumption)
 
 
 def _exists() -> str:

@@ -75,6 +75,8 @@ class WriteTask:
         Bytes that the program may take: see `plan_step`.
     notes
         What is done of the work, if it can be continued.
+    mark
+        What is still to come after this, if that changes.
     """
 
     change: Change
@@ -87,10 +89,11 @@ class WriteTask:
     after: Callable[[], None] | None = None
     memory: int | None = None
     notes: Notes | None = None
+    mark: Incomplete | None = None
     _steps: list[Step] | None = field(default=None, init=False)  # by `steps`
 
-    def finish(self, mark: Incomplete | None = None) -> None:
-        """Put the metadata of groups and make all of it valid; `mark` says what is to come."""
+    def finish(self) -> None:
+        """Put the metadata of groups and make all of it valid."""
         of_arrays = frozenset(documents_of_arrays(self.documents))
         for key, document in self.documents.items():
             if key not in of_arrays:
@@ -102,7 +105,7 @@ class WriteTask:
             expected += len(self.documents)
         if self.before is not None:
             self.before()
-        self.change.commit(self.removed, expected, mark)
+        self.change.commit(self.removed, expected, self.mark)
         CACHE.clear()  # it may hold chunks of datasets that are still open
 
     def run(self, progress: Progress) -> None:
@@ -131,7 +134,8 @@ class WriteTask:
             arrays = [writer.array for _, writer in lazy]
             last = {array.path: last_chunk(array) for array in arrays}
             mark = Incomplete(Owner.here(), pending, uuid.uuid4().hex, last)
-            self.finish(mark if pending else None)
+            self.mark = mark if pending else None
+            self.finish()
         if not pending:  # the dataset is complete
             return WriteTask(self.change).rest(done=True)
         later = [(item, writer.for_template(self.template, mark.name)) for item, writer in lazy]
@@ -278,7 +282,8 @@ class WriteTask:
             if data is not None:
                 # blocks that share chunks run in one process, and put a chunk several times
                 counted = not writer.shared and writer.store.url == here
-                found.append((writer.array.path, write_blocks(data, writer, counted=counted)))
+                blocks = write_blocks(item.variable.path, data, writer, counted=counted)
+                found.append((writer.array.path, blocks))
         return found
 
 

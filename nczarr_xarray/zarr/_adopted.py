@@ -170,11 +170,14 @@ class ZarrWriter(WritableStore):
             return self._each(create, [key], "written")[0]
 
     def delete(self, keys: Iterable[str]) -> None:
+        store = self.store
+        patterns = isinstance(store, ZarrFsspecStore)  # it takes keys, and its own path, for such
+        if isinstance(store, ZarrFsspecStore) and glob.has_magic(store.path):
+            store = ZarrFsspecStore(store.fs, path=glob.escape(store.path))
+
         async def delete(path: str) -> None:
-            if isinstance(self.store, ZarrFsspecStore):  # it takes a key for a pattern
-                path = glob.escape(path)
             with suppress(FileNotFoundError):
-                await self.store.delete(path)
+                await store.delete(glob.escape(path) if patterns else path)
 
         self._each(delete, keys, "deleted")
 

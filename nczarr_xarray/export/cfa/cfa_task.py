@@ -191,8 +191,9 @@ class CfaTask:
             data = lazy_data(flow.divided.item)
             if data is not None:
                 lengths = tuple(tuple(np.diff(edges).tolist()) for edges in flow.divided.blocks)
-                blocks = write_blocks(data.rechunk(lengths), flow.writer, counted=True)
-                writes.append((flow.writer.variable.path, blocks))
+                path = flow.writer.variable.path
+                blocks = write_blocks(path, data.rechunk(lengths), flow.writer, counted=True)
+                writes.append((path, blocks))
                 names |= {key.rpartition("/")[2] for key in flow.writer.keys}
         if not writes:
             return

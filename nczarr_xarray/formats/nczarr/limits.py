@@ -260,6 +260,12 @@ class _Check:
         if not self.netcdf:
             if self.profile.portable and not codec(name).portable:
                 yield f"{_NOT_PORTABLE}: use zlib or blosc"
+            if name == "shuffle" and array.codecs[:1] in ((), (config,)):
+                nbytes = math.prod(array.chunk_shape) * array.dtype.itemsize
+                size = config.get("elementsize")
+                if isinstance(size, int) and size > 0 and nbytes % size:
+                    reason = f"{nbytes} bytes of a chunk are not shuffled by {size}"
+                    yield f"readers of Zarr cannot undo it: {reason}"
             return
         if self.profile.generation == "G2U":
             yield f"{self.reader} has no compression or filters in NCZarr"

@@ -427,6 +427,13 @@ def test_groups(tmp_path: Path) -> None:
     assert opened(path, group="own")["count"].data.tolist() == [0, 1, 2, 3, 4]
 
 
+def test_a_group_whose_path_has_slashes_to_spare(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    to_nczarr(days(0, 2), path, group="a//b")
+    to_nczarr(days(2, 1), path, group="/a//b/", append_dim="day")
+    xr.testing.assert_identical(opened(path, group="a/b"), days(0, 3))
+
+
 def inherited(first: int, count: int) -> xr.DataTree:
     """A group that has nothing but a variable along its parent's dimension."""
     table = days(first, count)
@@ -493,6 +500,16 @@ def test_what_netcdf_c_wrote(tmp_path: Path, kind: str) -> None:
         assert file["v"][...].tolist() == np.arange(9).reshape(3, 3).tolist() * 2
         assert file["v"].filters()["zlib"]
         assert file.history == "made by netCDF-C"
+
+
+def test_a_variable_called_none(tmp_path: Path) -> None:
+    plain = xr.Dataset({None: ("x", [1, 2]), "v": ("x", [3, 4])})
+    to_nczarr(plain, tmp_path / "d")
+    to_nczarr(plain, tmp_path / "d", append_dim="x")
+    to_nczarr(xr.Dataset({None: ("x", [5])}), tmp_path / "d", region={"x": slice(0, 1)})
+    found = opened(tmp_path / "d").load()
+    assert found.variables[None].data.tolist() == [5, 2, 1, 2]
+    assert found["v"].data.tolist() == [3, 4, 3, 4]
 
 
 def test_what_zarr_python_wrote(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from nczarr_fsspec.errors import (
     ConflictError,
     ExportError,
+    FormatError,
     IncompleteExportError,
     NCZarrWarning,
     StoreError,
@@ -491,6 +492,41 @@ def test_an_error_in_a_block(scheduler: str, target: Target, tmp_path: Path) -> 
         xr.testing.assert_identical(opened(url, **options), expected())
     left = [p for p in tmp_path.rglob("*") if "nczarr_export" in str(p) or "partial" in p.name]
     assert left == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "w"},
+        {"mode": "w", "encoding": {"v": {"chunks": (2,)}}, "safe_chunks": False},
+        {"append_dim": "x", "align_chunks": True},
+    ],
+)
+def test_blocks_of_unknown_length(options: Any, tmp_path: Path) -> None:
+    to_nczarr(xr.Dataset({"v": ("x", np.arange(3))}), tmp_path / "d")
+    values = da.arange(10, chunks=4)
+    ds = xr.Dataset({"v": xr.Variable("x", values[values > 3])})
+    with pytest.raises(ExportError, match=r"v has blocks whose lengths .*compute_chunk_sizes"):
+        to_nczarr(ds, tmp_path / "d", **options)
+    assert opened(str(tmp_path / "d"))["v"].values.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("to_netcdf", [False, True])
+@pytest.mark.parametrize("length", [1, 3])
+def test_blocks_of_another_shape_than_dask_was_told(
+    length: int, to_netcdf: bool, tmp_path: Path
+) -> None:
+    register()
+    values = da.zeros(6, chunks=2).map_blocks(lambda _: np.ones(length), dtype="f8")
+    ds = xr.Dataset({"v": ("x", values)})
+    write: Any = partial(ds.to_netcdf, engine="nczarr")
+    if not to_netcdf:
+        encoding = {"v": {"chunks": (6,)}}
+        write = partial(to_nczarr, ds, encoding=encoding, safe_chunks=False)
+    told = rf"/v: .* shape \({length},\), which was to have \(2,\)"
+    with pytest.raises(FormatError, match=told):
+        write(tmp_path / "d")
+    assert not (tmp_path / "d").exists()
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])

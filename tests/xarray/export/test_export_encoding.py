@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cftime
 import netCDF4
 import numpy as np
 import pytest
@@ -359,6 +360,66 @@ def test_numbers_of_dask_that_inherited_encoding_would_change(
     dataset["v"].encoding = encoding
     with pytest.raises(FormatError, match=f"{reason}.*its encoding came with the data"):
         to_nczarr(dataset, tmp_path / "x")
+
+
+DAY = np.timedelta64(1, "D")
+NEW_YEAR = np.datetime64("2000-01-01", "s")
+DAYS = {"units": "days since 1999-01-01", "calendar": "standard"}
+TIMES: list[tuple[Any, dict[str, Any], str, str]] = [
+    ([NEW_YEAR, np.datetime64("NaT", "s")], {"dtype": "i4", **DAYS}, "i8", "missing times"),
+    ([NEW_YEAR, NEW_YEAR + 40000 * DAY], {"dtype": "i2", **DAYS}, "i8", "the value 40365"),
+    ([NEW_YEAR, NEW_YEAR - 400 * DAY], {"dtype": "u4", **DAYS}, "i8", "the value -35"),
+    ([40000 * DAY, DAY], {"dtype": "i2", "units": "days"}, "i8", "the value 40000"),
+    ([cftime.DatetimeNoLeap(2120, 1, 1)], {"dtype": "i2", **DAYS}, "i8", "the value 441"),
+]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("values", "encoding", "dtype", "reason"), TIMES)
+def test_inherited_encoding_changes_no_time(
+    tmp_path: Path, values: Any, encoding: dict[str, Any], dtype: str, reason: str, lazy: bool
+) -> None:
+    dataset = xr.Dataset({"v": ("x", np.array(values))})
+    if dataset["v"].dtype == object:
+        encoding = {**encoding, "calendar": "noleap"}
+    dataset["v"].encoding = encoding
+    if lazy:
+        with pytest.raises(
+            (ExportError, FormatError), match=f"/v: holds {reason}.*its encoding came with"
+        ):
+            to_nczarr(dataset.chunk(x=1), tmp_path / "x")
+        return
+    to_nczarr(dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_cf=False) as back:
+        assert back["v"].dtype == dtype
+        assert back["v"].attrs["units"].startswith(encoding["units"])
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_timedelta=True) as back:
+        np.testing.assert_array_equal(back["v"].values, np.array(values))
+
+
+def test_times_that_fit_keep_their_inherited_encoding(tmp_path: Path) -> None:
+    times = np.array([NEW_YEAR, np.datetime64("NaT", "s")])
+    dataset = xr.Dataset({"v": ("x", times), "none": ("y", times[:0])})
+    for name in dataset:
+        dataset[name].encoding = {"dtype": np.dtype("i2"), "_FillValue": np.int16(-1), **DAYS}
+    for part in (dataset, dataset.chunk()):
+        to_nczarr(part, tmp_path / "x", mode="w")
+        with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_cf=False) as back:
+            assert (back["v"].dtype, back["none"].dtype) == ("i2", "i2")
+            assert back["v"].values.tolist() == [365, -1]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("inherited", [False, True])
+def test_a_fill_value_longer_than_all_texts(tmp_path: Path, inherited: bool, lazy: bool) -> None:
+    dataset = xr.Dataset({"v": ("x", np.array(["a", "b"], object))})
+    encoding = {"v": {"_FillValue": "none"}}
+    if inherited:
+        dataset["v"].encoding, encoding = encoding["v"], {}
+    to_nczarr(dataset.chunk(x=1) if lazy else dataset, tmp_path / "x", encoding=encoding)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", mask_and_scale=False) as back:
+        assert back["v"].values.tolist() == ["a", "b"]
+        assert back["v"].attrs["_FillValue"] == "none"
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,17 @@ def test_labels_of_text(tmp_path: Path) -> None:
     np.testing.assert_array_equal(opened(tmp_path / "d").v, [1, -2, -3])
 
 
+def test_labels_of_several_levels(tmp_path: Path) -> None:
+    levels = pd.MultiIndex.from_product([[0, 1], ["a", "b"]], names=["n", "s"])
+    coordinates = xr.Coordinates.from_pandas_multiindex(levels, "x")
+    dataset = xr.Dataset({"v": ("x", np.arange(4.0))}, coordinates)
+    to_nczarr(dataset.reset_index("x"), tmp_path / "d")
+    before = tree(tmp_path / "d")
+    with pytest.raises(ExportError, match="x: is not in /"):
+        to_nczarr(-dataset, tmp_path / "d", region="auto")
+    assert tree(tmp_path / "d") == before
+
+
 # -- labels and scalars, as in to_zarr -----------------------------------------------
 
 
@@ -298,7 +309,16 @@ def test_modes_that_do_not_go_with_a_region(table: xr.Dataset, written: Path, mo
 
 @pytest.mark.parametrize(
     ("new", "stored"),
-    [("f8", "f4"), ("i8", "i4"), ("f4", "i4"), ("i4", "u4"), ("M8[ns]", "f8"), ("U3", "f8")],
+    [
+        ("f8", "f4"),
+        ("i8", "i4"),
+        ("f4", "i4"),
+        ("i4", "u4"),
+        ("M8[ns]", "f8"),
+        ("U3", "f8"),
+        ("i4", "m8[s]"),
+        ("?", "m8[s]"),
+    ],
 )
 def test_types_that_would_lose_something(tmp_path: Path, new: str, stored: str) -> None:
     to_nczarr(xr.Dataset({"v": ("x", np.zeros(4, stored))}), tmp_path / "d")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,15 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from nczarr_xarray import ConflictError, ExportError, FormatError, StoreError, to_nczarr
+from nczarr_xarray import (
+    ConflictError,
+    ExportError,
+    FormatError,
+    IncompleteExportError,
+    NCZarrWarning,
+    StoreError,
+    to_nczarr,
+)
 
 GRID = xr.Dataset(
     {"a": (("y", "x"), np.arange(12.0).reshape(3, 4))}, {"x": [10, 20, 30, 40], "y": [1, 2, 3]}
@@ -49,6 +58,45 @@ def test_a_delayed_export_is_computed_once(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="complete already"):
         delayed.compute()
     xr.testing.assert_equal(opened(path).load(), GRID * 5)
+
+
+def test_a_part_of_a_template_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "x.nczarr"
+    both = GRID.assign(b=GRID["a"] + 1)
+    late = to_nczarr(both.chunk(x=2), path, compute=False)
+    new = -GRID[["a"]].drop_vars(["x", "y"])
+    to_nczarr(new, path, mode="a")  # in one chunk: fewer than were to come
+    with pytest.warns(NCZarrWarning, match="'/b' cannot be read"):
+        found = opened(path)
+    np.testing.assert_array_equal(found["a"], new["a"])
+    with pytest.raises(IncompleteExportError):
+        found["b"].load()
+    with pytest.raises(StoreError, match="complete already or was replaced"):
+        late.compute()
+    to_nczarr(both[["b"]].drop_vars(["x", "y"]), path, mode="r+")
+    xr.testing.assert_identical(opened(path).load(), both.assign(a=new["a"]))
+
+
+@pytest.mark.parametrize("mode", ["a", "w"])
+def test_a_template_is_replaced_as_a_whole(tmp_path: Path, mode: Any) -> None:
+    path = tmp_path / "x.nczarr"
+    to_nczarr(GRID.chunk(x=2), path, group="g", compute=False)
+    to_nczarr(GRID, path, group="g", mode=mode)
+    xr.testing.assert_identical(opened(path, group="g").load(), GRID)
+    assert not (path / ".nczarr_export").exists()
+
+
+@pytest.mark.parametrize("url", ["{}.zip", "memory://{}.zip"])
+def test_a_delayed_archive_is_computed_once(tmp_path: Path, url: str) -> None:
+    target = url.format(tmp_path / "x")
+    delayed = to_nczarr(GRID.chunk(x=2), target, compute=False)
+    again = pickle.loads(pickle.dumps(delayed))
+    delayed.compute()
+    for late in (delayed, again):
+        with pytest.raises(StoreError, match=r"x\.zip: this change is over already"):
+            late.compute()
+        xr.testing.assert_identical(xr.open_dataset(target, engine="nczarr").load(), GRID)
+    assert not [name for name in os.listdir(tmp_path) if name != "x.zip"]
 
 
 # xarray says so, and casts all the same

@@ -98,6 +98,36 @@ def test_everything_is_strict_json_and_comes_back(tmp_path: Path, how: str) -> N
     np.testing.assert_array_equal(theirs["v"][:], stored)
 
 
+@pytest.mark.parametrize("length", [2, 3, 8, 9])
+@pytest.mark.parametrize("how", ["asked for", "inherited", "copied", "copied and compressed"])
+def test_compressed_text_is_text_for_other_readers(tmp_path: Path, how: str, length: int) -> None:
+    texts = np.array([letter * length for letter in "abcdefg"])
+    ds = xr.Dataset({"s": ("x", texts)})
+    target = f"file://{tmp_path}/z#mode=zarr,file"
+    encoding = {"s": {"zlib": True, "chunks": (3,)}}
+    if how == "inherited":
+        ds["s"].encoding, encoding = {**encoding["s"], "shuffle": True}, {}
+    if how.startswith("copied"):
+        to_nczarr(ds, tmp_path / "first", encoding=encoding)
+        compress = ["--compress", "zlib"] if how.endswith("compressed") else []
+        assert main(["copy", str(tmp_path / "first"), target, *compress]) == 0
+    else:
+        to_nczarr(ds, target, encoding=encoding)
+    stored: Any = zarr.open_group(tmp_path / "z", mode="r")["s"]
+    np.testing.assert_array_equal(stored[:].astype(str), texts)
+    assert stored.compressors
+    with netCDF4.Dataset(target) as file:
+        np.testing.assert_array_equal(file["s"][:], texts)
+
+
+def test_shuffled_text_that_other_readers_could_not_undo_is_refused(tmp_path: Path) -> None:
+    ds = xr.Dataset({"s": ("x", ["abc", "def", "g"])})
+    encoding = {"s": {"zlib": True, "shuffle": True}}
+    target = f"file://{tmp_path}/z#mode=zarr,file"
+    with pytest.raises(ExportError, match="readers of Zarr cannot undo it: 9 bytes"):
+        to_nczarr(ds, target, encoding=encoding)
+
+
 def test_netcdf_c_reads_numbers_that_are_not_finite(tmp_path: Path) -> None:
     ds = xr.Dataset({"v": ("x", [1.0, NAN])}, attrs={"mixed": [1.5, NAN]})
     to_nczarr(ds, f"file://{tmp_path}/x#mode=zarr")

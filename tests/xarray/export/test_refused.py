@@ -86,6 +86,10 @@ def test_what_is_no_dataset(tmp_path: Path) -> None:
         (xr.Dataset({"w": ("x", DATA[:3])}), {}, "/w: has length 3 along /x, which has length 4"),
         (xr.Dataset({"g": ("x", DATA)}), {}, "/: a variable and a group are both called 'g'"),
         (xr.Dataset({"w": ("x", DATA)}), {"group": "g", "mode": "w-"}, "holds a group '/g'"),
+        (xr.Dataset({"w": ("x", DATA)}), {"group": "v"}, "/v is a variable already"),
+        (xr.Dataset({"w": ("x", DATA)}), {"group": "v", "mode": "w"}, "/v is a variable already"),
+        (xr.Dataset({"w": ("x", DATA)}), {"group": "v", "mode": "w-"}, "/v is a variable already"),
+        (xr.Dataset({"w": ("x", DATA)}), {"group": "g/v/h"}, "/g/v is a variable already"),
     ],
 )
 def test_what_does_not_go_with_what_is_there(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
 from zarr.abc.store import Store
 from zarr.core.sync import sync
-from zarr.storage import LocalStore, MemoryStore, ObjectStore, ZipStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, ZipStore
 
 import nczarr_xarray
 from nczarr_fsspec.errors import StoreError
@@ -82,7 +83,17 @@ def archive(folder: Path, read_only: bool = False) -> Store:
     return ZipStore(folder / "d.zip", mode="r" if read_only else "w", read_only=read_only)
 
 
-@pytest.mark.parametrize("make", [in_memory, local, archive])
+def named_like_a_pattern(folder: Path) -> Store:
+    return FsspecStore.from_url(f"memory://{folder}/d [1]*?")
+
+
+def mapper_named_like_a_pattern(folder: Path) -> Any:
+    return fsspec.get_mapper(f"memory://{folder}/m [1]*?")
+
+
+@pytest.mark.parametrize(
+    "make", [in_memory, local, archive, named_like_a_pattern, mapper_named_like_a_pattern]
+)
 def test_stores_are_written(make: Any, tmp_path: Path) -> None:
     store = make(tmp_path)
     nczarr_xarray.to_nczarr(DATASET, store, encoding={"v": {"chunks": (50, 50)}})
