@@ -11,6 +11,7 @@ from urllib.parse import quote
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.places import is_absolute
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.cfa.content import Member, held, whole
@@ -74,9 +75,13 @@ def address_of(
     key = target.removeprefix(place.file.folder)
     inside = key not in (target, "")
     is_path = not is_url(target) or os.path.lexists(target)
+    encoded = quote(target)
+    # where there is another file of the encoded name, that would be read
+    as_it_is = plain or not is_path or (encoded != target and os.path.lexists(encoded))
     if inside and (relative or (relative is None and not plain)):
-        return quote(key) if is_path and not plain else key
-    return f"file://{quote(target)}" if is_path and not plain else target
+        found = key if as_it_is else quote(key)
+        return f"./{found}" if is_path and is_absolute(found) else found
+    return target if as_it_is else f"file://{encoded}"
 
 
 def held_dimensions(

@@ -5,6 +5,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import fsspec
 import h5py
@@ -502,6 +503,51 @@ def test_a_file_that_is_called_otherwise_is_not_replaced_by_its_master(
         convert_references(tmp_path / "m.nca", first, overwrite=True)
     with xr.open_dataset(first, engine="nczarr") as found:
         xr.testing.assert_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["m.nca", "m.nczarr", "m.json", "deep.nca"])
+def test_what_a_file_names_is_not_replaced_by_its_master(tmp_path: Path, name: str) -> None:
+    wanted = xr.Dataset({"v": (("t", "x"), np.ones((2, 500)))}, {"t": [0, 1]})
+    first = tmp_path / "0.nc"
+    wanted.to_netcdf(first)
+    wanted.assign_coords(t=[2, 3]).to_netcdf(tmp_path / "1.nc")
+    inner = tmp_path / ("m.nca" if name == "deep.nca" else name)
+    aggregate([first, tmp_path / "1.nc"], inner)
+    master = tmp_path / name
+    if master != inner:
+        aggregate(inner, master, dim="t")
+    (tmp_path / "link.nc").symlink_to("0.nc")
+    for output in (first, tmp_path / "link.nc"):
+        with pytest.raises(ExportError, match=rf"holds data of .*{name}, .*another name"):
+            aggregate(master, output, dim="t", overwrite=True)
+        with pytest.raises(ExportError, match="is the master itself"):
+            convert_references(master, output, overwrite=True)
+    with xr.open_dataset(first, engine="nczarr") as found:
+        xr.testing.assert_equal(found, wanted)
+
+
+def test_a_master_is_no_part_of_what_is_added_to_it(tmp_path: Path) -> None:
+    files = months(tmp_path)
+    aggregate(files[1:], tmp_path / "m.nca")
+    aggregate([tmp_path / "m.nca", files[0]], tmp_path / "whole.nca")
+    with pytest.raises(ExportError, match=r"m.nca: is the .* holds data of .*whole.nca"):
+        aggregate(tmp_path / "whole.nca", tmp_path / "m.nca", append=True, dim="time")
+    check_field(tmp_path / "m.nca", 4)
+    check_field(tmp_path / "whole.nca", 6)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("name", ["a#b.nc", "a b.nc", "a%b.nc", "a?b.nc", "file:a.nc"])
+def test_files_one_of_which_is_called_as_the_other_is_encoded(
+    tmp_path: Path, version: str, relative: bool, name: str
+) -> None:
+    files = [tmp_path / name, tmp_path / quote(name)]
+    for number, file in enumerate(files):
+        xr.Dataset({"v": ("t", [number])}, {"t": [number]}).to_netcdf(file)
+    aggregate(files, tmp_path / "m.nca", cfa_version=version, relative=relative)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == [0, 1]
 
 
 def test_a_master_elsewhere(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""What a master is written in place of: nothing that it is made of, or that would be lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.errors import ExportError, NCZarrError
+from nczarr_fsspec.places import place_of
+from nczarr_fsspec.url import is_url
+from nczarr_xarray.aggregation.from_references import addresses_of
+from nczarr_xarray.dataset.fragments import FragmentDatasets
+from nczarr_xarray.dataset.open import open_with
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.formats.cfa.variables import aggregated
+from nczarr_xarray.formats.open_options import OpenOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What is where a master is to be written.
+
+    Parameters
+    ----------
+    place
+        Where that is.
+    """
+
+    place: MasterPlace
+
+    def refuse(self, files: Iterable[str]) -> None:
+        """Raise `ExportError` if it is one of some files."""
+        if self._is_among(files):
+            raise ExportError(
+                self.place.url, "is the master itself, and cannot be one of its files"
+            )
+
+    def refuse_below(self, target: str, opened: Opened, options: OpenOptions) -> None:
+        """Raise `ExportError` if a dataset names it, or if one does that the dataset names.
+
+        Parameters
+        ----------
+        target, options
+            The dataset, and how it was opened.
+        """
+        self._refuse_below(target, target, opened, options, set())
+
+    def _refuse_below(
+        self, first: str, target: str, opened: Opened, options: OpenOptions, seen: set[str]
+    ) -> None:
+        found = {
+            where: policy for policy, where in _named(target, opened, options) if where not in seen
+        }
+        if not found or not self.place.exists():
+            return
+        if self._is_among(found):
+            raise ExportError(
+                self.place.url,
+                f"is the master itself, and holds data of {first}, which would be lost: write the "
+                "master under another name",
+            )
+        seen |= found.keys()
+        for where, policy in found.items():
+            own = OpenOptions(storage_options=policy.options(where))
+            try:
+                below = open_with(where, own)
+            except NCZarrError:  # what cannot be opened names nothing
+                continue
+            with below:
+                self._refuse_below(first, where, below, own, seen)
+
+    def _is_among(self, files: Iterable[str]) -> bool:
+        master = self.place.file.folder + self.place.file.name
+        own = _identity(master)  # (a local file may have several names: links, URLs)
+        return any(file == master or (own and _identity(file) == own) for file in files)
+
+
+def _named(
+    target: str, opened: Opened, options: OpenOptions
+) -> Iterator[tuple[AddressPolicy, str]]:
+    """Yield what a dataset names that may be opened, with the policy that says so."""
+    for _, array in aggregated(opened.hierarchy):
+        if isinstance(array.opener, FragmentDatasets):
+            others = (place.address for one in array.fragments.others.values() for place in one)
+            addresses = {*array.fragments.addresses.tolist(), *others}
+            yield from _resolved(array.opener.policy, addresses)
+    policy = AddressPolicy.of(
+        target,
+        replace=options.replace,
+        allow=options.allow,
+        storage_options=options.storage_options,
+    )
+    yield from _resolved(policy, addresses_of(opened))
+
+
+def _resolved(
+    policy: AddressPolicy, addresses: Iterable[str | None]
+) -> Iterator[tuple[AddressPolicy, str]]:
+    for address in addresses:
+        if address:
+            with suppress(NCZarrError):  # what must not be opened is not read
+                yield policy, policy.resolve(address)
+
+
+def _identity(target: str) -> tuple[int, int] | None:
+    """Return what tells a local file from all others; None if there is none, or it is remote."""
+    if is_url(target):
+        if not target.startswith("file:"):
+            return None
+        target = place_of(target).text
+    try:
+        found = os.stat(target)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
