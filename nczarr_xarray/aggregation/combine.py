@@ -217,6 +217,9 @@ class Combiner:
             attributes |= self._fill(variable, attributes)
         dimensions = self._own_dimensions(variable, piece)
         made = replace(variable, dimensions=dimensions, attributes=attributes, padding=None)
+        if 0 in made.shape:  # no part of it is a fragment
+            self._values[path] = np.empty(made.shape, made.dtype.newbyteorder("="))
+            return made
         along = [d.path for d in dimensions if d.path in self.grid.axes]
         storing = decide(
             path,

@@ -50,8 +50,8 @@ def read_as(variable: Variable) -> np.dtype:
     return np.dtype(f"{'u' if value.lower() == 'true' else 'i'}{dtype.itemsize}")
 
 
-def marks_of(variable: Variable) -> list[Any]:
-    """Return the values that stand for missing data in a variable, in the order of precedence."""
+def stated_marks(variable: Variable) -> list[Any]:
+    """Return the values of which attributes say that they stand for missing data."""
     found: list[Any] = []
     for name in ("_FillValue", "missing_value"):
         attribute = variable.attributes.get(name)
@@ -62,6 +62,12 @@ def marks_of(variable: Variable) -> list[Any]:
             found.append(value)
         elif value is not None:
             found += list(value)
+    return found
+
+
+def marks_of(variable: Variable) -> list[Any]:
+    """Return the values that stand for missing data in a variable, in the order of precedence."""
+    found = stated_marks(variable)
     if not found and variable.nc_type in NC_DEFAULT_FILL:
         found.append(NC_DEFAULT_FILL[variable.nc_type or ""])
     return found
@@ -98,6 +104,7 @@ def array_of(
         dtype=variable.dtype.newbyteorder("="),
         fragments=fragments,
         fill=fill_of(variable),
+        marks=tuple(mark for mark in stated_marks(variable) if isinstance(mark, (int, float))),
         units=owner.text("units"),
         calendar=owner.text("calendar"),
         packing=packing,
