@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -47,31 +47,21 @@ class Replaced:
         target, options
             The dataset, and how it was opened.
         """
-        self._refuse_below(target, target, opened, options, set())
-
-    def _refuse_below(
-        self, first: str, target: str, opened: Opened, options: OpenOptions, seen: set[str]
-    ) -> None:
-        found = {
-            where: policy for policy, where in _named(target, opened, options) if where not in seen
-        }
+        found = _named(target, opened, options)
         if not found or not self.place.exists():
             return
-        if self._is_among(found):
-            raise ExportError(
-                self.place.url,
-                f"is the master itself, and holds data of {first}, which would be lost: write the "
-                "master under another name",
-            )
-        seen |= found.keys()
-        for where, policy in found.items():
-            own = OpenOptions(storage_options=policy.options(where))
-            try:
-                below = open_with(where, own)
-            except NCZarrError:  # what cannot be opened names nothing
-                continue
-            with below:
-                self._refuse_below(first, where, below, own, seen)
+        seen: set[str] = set()
+        while found:
+            if self._is_among(found):
+                raise ExportError(
+                    self.place.url,
+                    f"is the master itself, and holds data of {target}, which would be lost: "
+                    "write the master under another name",
+                )
+            seen |= found.keys()
+            below = [_named_there(where, policy) for where, policy in found.items()]
+            every = (pair for one in below for pair in one.items())
+            found = {where: policy for where, policy in every if where not in seen}
 
     def _is_among(self, files: Iterable[str]) -> bool:
         master = self.place.file.folder + self.place.file.name
@@ -79,31 +69,41 @@ class Replaced:
         return any(file == master or (own and _identity(file) == own) for file in files)
 
 
-def _named(
-    target: str, opened: Opened, options: OpenOptions
-) -> Iterator[tuple[AddressPolicy, str]]:
-    """Yield what a dataset names that may be opened, with the policy that says so."""
+def _named_there(where: str, policy: AddressPolicy) -> dict[str, AddressPolicy]:
+    """Return what `_named` does, of a dataset that another one names."""
+    options = OpenOptions(storage_options=policy.options(where))
+    try:
+        opened = open_with(where, options)
+    except NCZarrError:  # what cannot be opened names nothing
+        return {}
+    with opened:
+        return _named(where, opened, options)
+
+
+def _named(target: str, opened: Opened, options: OpenOptions) -> dict[str, AddressPolicy]:
+    """Return what a dataset names that may be opened, with the policy that says so."""
+    found: dict[str, AddressPolicy] = {}
     for _, array in aggregated(opened.hierarchy):
         if isinstance(array.opener, FragmentDatasets):
             others = (place.address for one in array.fragments.others.values() for place in one)
             addresses = {*array.fragments.addresses.tolist(), *others}
-            yield from _resolved(array.opener.policy, addresses)
+            found |= _resolved(array.opener.policy, addresses)
     policy = AddressPolicy.of(
         target,
         replace=options.replace,
         allow=options.allow,
         storage_options=options.storage_options,
     )
-    yield from _resolved(policy, addresses_of(opened))
+    return found | _resolved(policy, addresses_of(opened))
 
 
-def _resolved(
-    policy: AddressPolicy, addresses: Iterable[str | None]
-) -> Iterator[tuple[AddressPolicy, str]]:
+def _resolved(policy: AddressPolicy, addresses: Iterable[str | None]) -> dict[str, AddressPolicy]:
+    found: dict[str, AddressPolicy] = {}
     for address in addresses:
         if address:
             with suppress(NCZarrError):  # what must not be opened is not read
-                yield policy, policy.resolve(address)
+                found[policy.resolve(address)] = policy
+    return found
 
 
 def _identity(target: str) -> tuple[int, int] | None:
