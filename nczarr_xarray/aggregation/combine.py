@@ -183,10 +183,13 @@ class Combiner:
 
     def _attributes(self, path: str, attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
         """Return the attributes that all files have."""
+        kept = _KEPT
+        if path == "/" and self.before is not None:
+            kept |= {"Conventions"}  # those of an aggregation are never those of its files
         return {
             name: attribute
             for name, attribute in attributes.items()
-            if name in _KEPT or (path, name) not in self.differing
+            if name in kept or (path, name) not in self.differing
         }
 
     def _fill(

@@ -13,6 +13,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.dataset.units import Convert, conversion
+from nczarr_xarray.formats.cfa.dialect import text_in
 from nczarr_xarray.formats.cfa.table import packing_of, read_as, stated_marks
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
@@ -354,17 +355,11 @@ def _conversion(
     array: FragmentArray, mapping: FragmentMapping, variable: Variable
 ) -> Convert | None:
     """Return what converts the units of a fragment to those of the aggregation, if it must be."""
-    own = mapping.units or _text(variable, "units")
+    own = mapping.units or text_in(variable.attributes, "units")
     if array.units is None or own is None:
         return None
-    calendar = mapping.calendar or _text(variable, "calendar")
+    calendar = mapping.calendar or text_in(variable.attributes, "calendar")
     try:
         return conversion(own, calendar, array.units, array.calendar)
     except ValueError as error:
         raise FormatError(variable.path, str(error)) from None
-
-
-def _text(variable: Variable, name: str) -> str | None:
-    attribute = variable.attributes.get(name)
-    value = None if attribute is None else attribute.value
-    return value if isinstance(value, str) else value[0] if isinstance(value, tuple) else None

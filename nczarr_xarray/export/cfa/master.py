@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -18,7 +17,8 @@ from nczarr_xarray.export.cfa.content import Member, held, whole
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import WRITABLE
-from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect
+from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect, text_in
+from nczarr_xarray.formats.cfa.table import packing_attributes, read_as
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import (
     NC_DTYPES,
@@ -107,7 +107,7 @@ def as_fragments(variable: Variable, dialect: WritableDialect) -> Variable:
     the aggregation says how they are packed. So every program reads the same values, those that
     unpack no fragments too, and the aggregation keeps its packing. A note remains for people.
     """
-    packing = {name: variable.attributes[name] for name in _PACKING if name in variable.attributes}
+    packing = packing_attributes(variable)
     if keeps_packing(dialect) or not packing:
         return variable
     said = " ".join(f"{name}: {_shown(attribute)}" for name, attribute in packing.items())
@@ -127,16 +127,13 @@ def unpacked(variable: Variable) -> Variable:
     Its numbers are those that packed ones stand for, so that what speaks of packed ones is left
     out.
     """
-    packing = {name: variable.attributes[name] for name in _PACKING if name in variable.attributes}
+    packing = packing_attributes(variable)
     if not packing or variable.dtype.kind not in "iuf":
         return variable
-    dtype = variable.dtype.newbyteorder("=")
-    unsigned = packing.pop("_Unsigned", None)
+    dtype = read_as(variable)
+    packing.pop("_Unsigned", None)
     attributes = {k: a for k, a in variable.attributes.items() if k not in _PACKED}
     fill = attributes.pop("_FillValue", None) or variable.attributes.get("missing_value")
-    if unsigned is not None and dtype.kind in "iu" and isinstance(unsigned.value, str):
-        kind = "u" if unsigned.value.lower() == "true" else "i"
-        dtype = np.dtype(f"{kind}{dtype.itemsize}")
     before = dtype
     for attribute in packing.values():
         assert isinstance(attribute.value, np.ndarray)
@@ -200,8 +197,7 @@ def conventions(
     attributes: Mapping[str, Attribute], dialect: WritableDialect
 ) -> dict[str, Attribute]:
     """Return the attributes of a dataset, with the conventions that a master follows."""
-    present: Any = attributes["Conventions"].value if "Conventions" in attributes else ""
-    words = present.replace(",", " ").split() if isinstance(present, str) else []
+    words = (text_in(attributes, "Conventions") or "").replace(",", " ").split()
     wanted = dialect.conventions.replace(",", " ").split()
     kinds = {word.partition("-")[0] for word in wanted} | {"CFA"}
     kept = [word for word in words if word.partition("-")[0] not in kinds]
@@ -214,10 +210,9 @@ def conventions(
 def plain_conventions(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """Return the attributes of a master as a fragment has them, which is no aggregation."""
     found = dict(attributes)
-    stated = found.pop("Conventions", None)
-    if stated is not None and isinstance(stated.value, str):
-        words = stated.value.replace(",", " ").split()
-        kept = " ".join(word for word in words if not word.startswith("CFA"))
-        if kept:
-            found["Conventions"] = replace(stated, value=kept)
+    words = (text_in(found, "Conventions") or "").replace(",", " ").split()
+    kept = " ".join(word for word in words if not word.startswith("CFA"))
+    found.pop("Conventions", None)
+    if kept:
+        found["Conventions"] = Attribute("Conventions", "char", kept)
     return found

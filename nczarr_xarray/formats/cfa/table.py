@@ -12,6 +12,7 @@ from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.formats.cfa.dialect import Owner
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
+    Attribute,
     Dimension,
     FragmentArray,
     Fragments,
@@ -29,15 +30,26 @@ _MOST_DIMENSIONS = 32
 _PACKING = ("scale_factor", "add_offset", "_Unsigned")
 
 
+def packing_attributes(variable: Variable) -> dict[str, Attribute]:
+    """Return the attributes by which the values of a variable are packed.
+
+    A factor or an offset that is not one number is none: the engine does not apply it either.
+    """
+    found = {name: variable.attributes[name] for name in _PACKING if name in variable.attributes}
+    return {name: own for name, own in found.items() if name == "_Unsigned" or _is_number(own)}
+
+
+def _is_number(attribute: Attribute) -> bool:
+    value = attribute.value
+    return isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.size == 1
+
+
 def packing_of(variable: Variable) -> dict[str, Any]:
     """Return the attributes by which the values of a variable are packed, as plain values."""
-    found: dict[str, Any] = {}
-    for name in _PACKING:
-        attribute = variable.attributes.get(name)
-        if attribute is not None:
-            value = attribute.value
-            found[name] = value.tolist() if isinstance(value, np.ndarray) else value
-    return found
+    return {
+        name: own.value.tolist() if isinstance(own.value, np.ndarray) else own.value
+        for name, own in packing_attributes(variable).items()
+    }
 
 
 def read_as(variable: Variable) -> np.dtype:

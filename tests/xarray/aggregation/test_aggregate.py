@@ -550,6 +550,87 @@ def test_files_one_of_which_is_called_as_the_other_is_encoded(
         assert found["v"].values.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("as_strings", [False, True])
+def test_conventions_stay_when_files_are_added(
+    tmp_path: Path, version: str, as_strings: bool
+) -> None:
+    for n in range(3):
+        with netCDF4.Dataset(tmp_path / f"{n}.nc", "w") as file:
+            said = "CF-1.6, ACDD-1.3"
+            file.setncattr_string("Conventions", said) if as_strings else file.setncatts(
+                {"Conventions": said}
+            )
+            file.createDimension("t", 1)
+            for name in ("t", "v"):
+                file.createVariable(name, "i4", ("t",))[:] = n
+    aggregate([tmp_path / "0.nc", tmp_path / "1.nc"], tmp_path / "m.nca", cfa_version=version)
+    aggregate(tmp_path / "2.nc", tmp_path / "m.nca", append=True)
+    later = xr.Dataset({"v": ("t", [3])}, {"t": [3]}).astype("i4")
+    later.assign_coords(t=later["t"].astype("i4")).nczarr.to_cfa(tmp_path / "m.nca", append_dim="t")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == [0, 1, 2, 3]
+        own = f"CF-1.6 ACDD-1.3 CFA-{version}"
+        assert found.attrs["Conventions"] == ("CF-1.13 ACDD-1.3" if version == "1.13" else own)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("attributes", "values"),
+    [
+        ({"scale_factor": np.array([0.5, 1.0])}, [0, -1]),
+        ({"_Unsigned": ["true"]}, [0, 255]),
+        ({"units": ["m", "s"]}, [0, -1]),
+        ({"units": []}, [0, -1]),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:variable '/v'. attribute 'scale_factor'")
+def test_attributes_that_are_odd_mean_what_they_do_in_the_files(
+    tmp_path: Path, version: str, attributes: dict[str, Any], values: list[int]
+) -> None:
+    for n in range(2):
+        with h5py.File(tmp_path / f"{n}.nc", "w") as file:
+            file["t"] = np.array([n], "i4")
+            file["t"].make_scale("t")
+            file["v"] = np.array([-n], "i1")
+            file["v"].dims[0].attach_scale(file["t"])
+            for name, value in attributes.items():
+                texts = h5py.string_dtype() if isinstance(value, list) else None
+                file["v"].attrs.create(name, np.array(value, texts), dtype=texts)
+    aggregate([tmp_path / f"{n}.nc" for n in range(2)], tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "1.nc", engine="nczarr") as one:
+        assert one["v"].values.tolist() == values[1:]
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == values
+
+
+def test_times_are_added_whose_units_are_a_string(tmp_path: Path) -> None:
+    """Attributes of netCDF-4 are characters or strings; cfdm writes strings."""
+    with netCDF4.Dataset(tmp_path / "0.nc", "w") as file:
+        file.createDimension("t", 2)
+        file.createVariable("t", "i4", ("t",))[:] = [0, 1]
+        file["t"].setncattr_string("units", "days since 2000-01-01")
+        file.createVariable("v", "f8", ("t",))[:] = [0, 1]
+    aggregate(tmp_path / "0.nc", tmp_path / "m.nca", dim="t")
+    days = np.array(["2000-01-03"], "M8[ns]")
+    xr.Dataset({"v": ("t", [2.0])}, {"t": days}).nczarr.to_cfa(tmp_path / "m.nca", append_dim="t")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == [0, 1, 2]
+        assert found["t"].values[2] == days[0]
+
+
+@pytest.mark.parametrize("name", ["scale_factor", "add_offset"])
+def test_a_factor_that_is_text_is_none(tmp_path: Path, name: str) -> None:
+    for n in range(2):
+        part = xr.Dataset({"v": ("t", [n], {name: "0.5"})}, {"t": [n]})
+        part.to_netcdf(tmp_path / f"{n}.nc")
+    aggregate([tmp_path / f"{n}.nc" for n in range(2)], tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr", mask_and_scale=False) as found:
+        assert found["v"].values.tolist() == [0, 1]
+        assert found["v"].attrs[name] == "0.5"
+
+
 def test_a_master_elsewhere(tmp_path: Path) -> None:
     fs = fsspec.filesystem("memory")
     files = months(tmp_path)
