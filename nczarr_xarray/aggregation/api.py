@@ -96,8 +96,8 @@ def aggregate(
     format
         ``"CFA4"`` (default): netCDF-4. ``"CFA3"``: classic netCDF, as CFA-0.4 only.
     variables
-        Names of the variables that are wanted; their coordinates come with them. With `append`,
-        those that are there.
+        Names of the variables that are wanted; their coordinates come with them. With `append`
+        they are those that are there, and need not be named.
     gaps
         ``"raise"``: refuse steps from one file to the next that are longer than usual, and parts
         without a file. ``"allow"`` (default): take them, and warn of parts without a file.
@@ -307,6 +307,7 @@ def combined(
     if before is not None:
         summaries.begin(before.hierarchy)
         expected = describe(url, before.hierarchy, request.wanted.names, ()).layout
+        _check_kept(url, before, expected)
     read_files(files, request.wanted, progress.advance, summaries)
     there = {} if before is None else before.before()
     own = summaries.files[0].layout.dimensions
@@ -337,6 +338,17 @@ def combined(
         partial(read_variable, files[0], request.wanted),
         before,
     ).aggregated()
+
+
+def _check_kept(url: str, before: Aggregated, layout: Layout) -> None:
+    """Raise if an aggregation has variables that are not wanted of the files that are added."""
+    lost = [v.path.strip("/") for v in before.variables() if layout.piece(v.path) is None]
+    if lost:
+        raise ExportError(
+            url,
+            f"has {', '.join(lost)}, too, which would be lost: leave variables out, and the files "
+            "are added with all that it has",
+        )
 
 
 def _before(

@@ -605,6 +605,18 @@ def test_attributes_that_are_odd_mean_what_they_do_in_the_files(
         assert found["v"].values.tolist() == values
 
 
+def test_no_variable_is_lost_when_files_are_added(tmp_path: Path) -> None:
+    for n in range(2):
+        part = xr.Dataset({"v": ("t", [n]), "w": ("t", [n])}, {"t": [n], "h": ("t", [n])})
+        part.to_netcdf(tmp_path / f"{n}.nc")
+    aggregate(tmp_path / "0.nc", tmp_path / "m.nca", dim="t")
+    with pytest.raises(ExportError, match=r"m.nca: has w, too, which would be lost: leave variabl"):
+        aggregate(tmp_path / "1.nc", tmp_path / "m.nca", append=True, variables=["v"])
+    aggregate(tmp_path / "1.nc", tmp_path / "m.nca", append=True, variables=["v", "w"])
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["w"].values.tolist() == [0, 1]
+
+
 def test_times_are_added_whose_units_are_a_string(tmp_path: Path) -> None:
     """Attributes of netCDF-4 are characters or strings; cfdm writes strings."""
     with netCDF4.Dataset(tmp_path / "0.nc", "w") as file:
