@@ -617,6 +617,29 @@ def test_no_variable_is_lost_when_files_are_added(tmp_path: Path) -> None:
         assert found["w"].values.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("name", ["link.nca", "elsewhere/link.nca"])
+@pytest.mark.parametrize("as_url", [False, True])
+def test_a_master_is_changed_where_a_link_leads_to(tmp_path: Path, name: str, as_url: bool) -> None:
+    last, *files = months(tmp_path / "own")
+    master, link = tmp_path / "own" / "m.nca", tmp_path / name
+    aggregate(files, master)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(master)
+    target = link.as_uri() if as_url else link
+    aggregate(last, target, append=True)
+    check_field(master, 6)
+    with xr.open_dataset(master, engine="nczarr") as found:
+        later = (
+            found.isel(time=[0]).load().assign_coords(time=found.time[-1:] + np.timedelta64(1, "D"))
+        )
+    later.drop_vars("x").nczarr.to_cfa(target, append_dim="time")
+    assert link.is_symlink()
+    with xr.open_dataset(master, engine="nczarr") as found:
+        assert found["tas"].shape[0] == 7
+        assert np.array_equal(found["tas"][-1:], later["tas"])
+    assert (tmp_path / "own" / "m").is_dir()
+
+
 def test_times_are_added_whose_units_are_a_string(tmp_path: Path) -> None:
     """Attributes of netCDF-4 are characters or strings; cfdm writes strings."""
     with netCDF4.Dataset(tmp_path / "0.nc", "w") as file:
