@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import ExportError, NCZarrError
@@ -33,7 +34,7 @@ class Replaced:
     place: MasterPlace
 
     def refuse(self, files: Iterable[str]) -> None:
-        """Raise `ExportError` if it is one of some files."""
+        """Raise `ExportError` if it is one of some files, or one of them is a group of it."""
         if self._is_among(files):
             raise ExportError(
                 self.place.url, "is the master itself, and cannot be one of its files"
@@ -65,8 +66,39 @@ class Replaced:
 
     def _is_among(self, files: Iterable[str]) -> bool:
         master = self.place.file.folder + self.place.file.name
-        own = _identity(master)  # (a local file may have several names: links, URLs)
-        return any(file == master or (own and _identity(file) == own) for file in files)
+        own = _Local.of(master)  # (a local file may have several names: links, URLs)
+        return any(
+            file == master
+            or file.startswith(f"{master}/")
+            or (own is not None and own.holds(_Local.of(file)))
+            for file in files
+        )
+
+
+class _Local(NamedTuple):
+    """Something that is there on this machine: what tells it from all else, and its path."""
+
+    identity: tuple[int, int]
+    path: str
+
+    @classmethod
+    def of(cls, target: str) -> _Local | None:
+        """Look at a path or a URL; None if it is remote, or there is nothing."""
+        if is_url(target):
+            if not target.startswith("file:"):
+                return None
+            target = place_of(target).text
+        try:
+            found = os.stat(target)
+        except OSError:
+            return None
+        return cls((found.st_dev, found.st_ino), os.path.realpath(target))
+
+    def holds(self, other: _Local | None) -> bool:
+        """Tell whether another one is this, or in it: a group of a tree."""
+        if other is None:
+            return False
+        return other.identity == self.identity or other.path.startswith(f"{self.path}{os.sep}")
 
 
 def _named_there(where: str, policy: AddressPolicy) -> dict[str, AddressPolicy]:
@@ -104,16 +136,3 @@ def _resolved(policy: AddressPolicy, addresses: Iterable[str | None]) -> dict[st
             with suppress(NCZarrError):  # what must not be opened is not read
                 found[policy.resolve(address)] = policy
     return found
-
-
-def _identity(target: str) -> tuple[int, int] | None:
-    """Return what tells a local file from all others; None if there is none, or it is remote."""
-    if is_url(target):
-        if not target.startswith("file:"):
-            return None
-        target = place_of(target).text
-    try:
-        found = os.stat(target)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

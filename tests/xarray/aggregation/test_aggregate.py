@@ -526,6 +526,20 @@ def test_what_a_file_names_is_not_replaced_by_its_master(tmp_path: Path, name: s
         xr.testing.assert_equal(found, wanted)
 
 
+def test_a_tree_is_not_replaced_by_the_master_of_its_groups(tmp_path: Path) -> None:
+    tree = tmp_path / "all.nczarr"
+    for n in range(2):
+        part = xr.Dataset({"v": ("t", [n])}, {"t": [n]})
+        part.nczarr.to_nczarr(tree, group=f"g{n}", mode="a")
+    (tmp_path / "link").symlink_to("all.nczarr")
+    aggregate([tree / "g0", tree / "g1"], tmp_path / "m.nca")
+    for files in ([tree / "g0", tree / "g1"], [tmp_path / "link" / "g1"], [tmp_path / "m.nca"]):
+        with pytest.raises(ExportError, match="is the master itself"):
+            aggregate(files, tree, dim="t", overwrite=True)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == [0, 1]
+
+
 def test_a_master_is_no_part_of_what_is_added_to_it(tmp_path: Path) -> None:
     files = months(tmp_path)
     aggregate(files[1:], tmp_path / "m.nca")
