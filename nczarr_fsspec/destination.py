@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, TooLargeError, URLError
 from nczarr_fsspec.filesystem_place import innermost, open_filesystem
@@ -224,6 +225,10 @@ def _beside_path(path: str, target: str, mode: frozenset[str], *, follow: bool) 
     if path.startswith("~") and not exists(path):
         path = os.path.expanduser(path)
     path = os.path.abspath(path)
+    if os.path.islink(path) and not os.path.isdir(path):
+        path = os.path.realpath(path)  # what it leads to is replaced, with what is beside that
+        fragment = target.partition("#")[2] if mode else ""
+        target = f"file://{quote(path)}#{fragment}" if fragment else path
     above, name = os.path.split(path)
     if not name:
         raise URLError(target, "names no file")

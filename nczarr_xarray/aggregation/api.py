@@ -19,7 +19,6 @@ from nczarr_fsspec.errors import (
     URLError,
     caller_level,
 )
-from nczarr_fsspec.places import place_of
 from nczarr_fsspec.url import is_url, redact
 from nczarr_xarray.aggregation.checks import check_layouts, check_packing
 from nczarr_xarray.aggregation.combine import Aggregated, Combiner
@@ -27,6 +26,7 @@ from nczarr_xarray.aggregation.files import Wanted, read_variable
 from nczarr_xarray.aggregation.grid import Arranger, check_places
 from nczarr_xarray.aggregation.masters import content, read_aggregation, read_master
 from nczarr_xarray.aggregation.reading import Summaries, read_files
+from nczarr_xarray.aggregation.replaced import Replaced
 from nczarr_xarray.aggregation.summary import Layout, describe
 from nczarr_xarray.aggregation.write_references import are_references, write_references
 from nczarr_xarray.export.cfa.cfa_task import CfaTask, Draft
@@ -96,8 +96,8 @@ def aggregate(
     format
         ``"CFA4"`` (default): netCDF-4. ``"CFA3"``: classic netCDF, as CFA-0.4 only.
     variables
-        Names of the variables that are wanted; their coordinates come with them. With `append`,
-        those that are there.
+        Names of the variables that are wanted; their coordinates come with them. With `append`
+        they are those that are there, and need not be named.
     gaps
         ``"raise"``: refuse steps from one file to the next that are longer than usual, and parts
         without a file. ``"allow"`` (default): take them, and warn of parts without a file.
@@ -148,6 +148,7 @@ def aggregate(
                 frozenset(variables or _names(before)),
                 _scalars(asked, before),
                 storage_options,
+                Replaced(place).refuse_below,
             ),
             gaps == "allow",
         )
@@ -214,13 +215,14 @@ def convert_references(
     place, kind = _place(output, output_options, format)
     policy = AddressPolicy.of(source, replace=replace, allow=allow, storage_options=storage_options)
     options = OpenOptions(storage_options=storage_options, replace=replace, allow=allow)
-    read = partial(read_master, os.fsdecode(source), options, policy)
+    replaced = Replaced(place)
+    read = partial(read_master, os.fsdecode(source), options, policy, replaced)
     dialect = dialect_called(cfa_version or DEFAULT, place.url)
 
     def renamed(address: str) -> str:
         where = policy.resolve(address) if address else address
         if where:
-            _check_not_master([where], place)
+            replaced.refuse([where])
         return where and address_of(place, where, dialect, relative=relative)
 
     if are_references(output):
@@ -242,7 +244,7 @@ def _write(place: MasterPlace, draft: Callable[[], Draft], *, replaces: bool) ->
 
 def _check_files(files: Sequence[str], place: MasterPlace) -> None:
     """Raise if the master is among its files; warn of files that its readers will not open."""
-    _check_not_master(files, place)
+    Replaced(place).refuse(files)
     here = next((file for file in files if not is_url(file)), None)
     if here is not None and is_url(place.file.folder):
         warnings.warn(
@@ -251,27 +253,6 @@ def _check_files(files: Sequence[str], place: MasterPlace) -> None:
             NCZarrWarning,
             stacklevel=caller_level(),
         )
-
-
-def _check_not_master(files: Iterable[str], place: MasterPlace) -> None:
-    """Raise if a file is where the master is to be written: its data would be lost."""
-    master = place.file.folder + place.file.name
-    own = _identity(master)  # (a local file may have several names: links, URLs)
-    if any(file == master or (own and _identity(file) == own) for file in files):
-        raise ExportError(place.url, "is the master itself, and cannot be one of its files")
-
-
-def _identity(target: str) -> tuple[int, int] | None:
-    """Return what tells a local file from all others; None if there is none, or it is remote."""
-    if is_url(target):
-        if not target.startswith("file:"):
-            return None
-        target = place_of(target).text
-    try:
-        found = os.stat(target)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _place(
@@ -326,6 +307,7 @@ def combined(
     if before is not None:
         summaries.begin(before.hierarchy)
         expected = describe(url, before.hierarchy, request.wanted.names, ()).layout
+        _check_kept(url, before, expected)
     read_files(files, request.wanted, progress.advance, summaries)
     there = {} if before is None else before.before()
     own = summaries.files[0].layout.dimensions
@@ -356,6 +338,17 @@ def combined(
         partial(read_variable, files[0], request.wanted),
         before,
     ).aggregated()
+
+
+def _check_kept(url: str, before: Aggregated, layout: Layout) -> None:
+    """Raise if an aggregation has variables that are not wanted of the files that are added."""
+    lost = [v.path.strip("/") for v in before.variables() if layout.piece(v.path) is None]
+    if lost:
+        raise ExportError(
+            url,
+            f"has {', '.join(lost)}, too, which would be lost: leave variables out, and the files "
+            "are added with all that it has",
+        )
 
 
 def _before(

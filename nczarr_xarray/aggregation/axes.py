@@ -79,7 +79,7 @@ def by_coordinate(
     """
     for number, block in enumerate(blocks):
         if not len(block):
-            raise ExportError(names[number], f"has nothing along {name}; leave this file out")
+            raise nothing_along(names[number], name)
     if blocks[0].dtype.kind not in "iuf":
         order = np.arange(len(blocks))
         _check_text(name, blocks, names)
@@ -92,6 +92,11 @@ def by_coordinate(
     lengths = np.array([*map(len, ordered)], np.int64)
     stops = np.cumsum(lengths)
     return Axis(name, order, stops - lengths, stops, np.concatenate(ordered))
+
+
+def nothing_along(file: str, name: str) -> ExportError:
+    """Return the error for a file of which a dimension has no elements."""
+    return ExportError(file, f"has nothing along {name}; leave this file out")
 
 
 def _ordered(name: str, blocks: Sequence[np.ndarray], names: Sequence[str]) -> np.ndarray:

@@ -183,10 +183,13 @@ class Combiner:
 
     def _attributes(self, path: str, attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
         """Return the attributes that all files have."""
+        kept = _KEPT
+        if path == "/" and self.before is not None:
+            kept |= {"Conventions"}  # those of an aggregation are never those of its files
         return {
             name: attribute
             for name, attribute in attributes.items()
-            if name in _KEPT or (path, name) not in self.differing
+            if name in kept or (path, name) not in self.differing
         }
 
     def _fill(
@@ -217,6 +220,9 @@ class Combiner:
             attributes |= self._fill(variable, attributes)
         dimensions = self._own_dimensions(variable, piece)
         made = replace(variable, dimensions=dimensions, attributes=attributes, padding=None)
+        if 0 in made.shape:  # no part of it is a fragment
+            self._values[path] = np.empty(made.shape, made.dtype.newbyteorder("="))
+            return made
         along = [d.path for d in dimensions if d.path in self.grid.axes]
         storing = decide(
             path,

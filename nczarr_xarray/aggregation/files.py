@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from nczarr_xarray.dataset.file import DataFile
 from nczarr_xarray.dataset.implied_fill import with_fills
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.open_fragments import open_begun
-from nczarr_xarray.dataset.opened import gather_caught
+from nczarr_xarray.dataset.opened import Opened, gather_caught
 from nczarr_xarray.dataset.variable import VariableReader
 from nczarr_xarray.formats.alike import HierarchyPattern, movable, moved
 from nczarr_xarray.formats.format import Source
@@ -38,11 +38,14 @@ class Wanted:
         See `nczarr_xarray.aggregation.summary.describe`.
     storage_options
         Options of the target's filesystem (fsspec).
+    refuse
+        Raises `ExportError` if an open file must not be among them, given its name and options.
     """
 
     names: frozenset[str] = frozenset()
     scalars: frozenset[str] = frozenset()
     storage_options: Mapping[str, Any] | None = None
+    refuse: Callable[[str, Opened, OpenOptions], None] | None = None
 
     @property
     def options(self) -> OpenOptions:
@@ -157,6 +160,8 @@ class RemoteFiles:
 def read_one(target: str, wanted: Wanted) -> Read:
     """Read what is needed of one file; errors as `read_files`."""
     with open_with(target, wanted.options) as opened:
+        if wanted.refuse is not None:
+            wanted.refuse(target, opened, wanted.options)
         hierarchy = with_fills(opened.hierarchy)
         description = describe(target, hierarchy, wanted.names, wanted.scalars)
         values = opened.read_many([(variable, None) for variable in description.wanted])

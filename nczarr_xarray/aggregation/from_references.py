@@ -41,6 +41,16 @@ def references_of(opened: Opened) -> LocalReferences | RemoteReferences | None:
     return store if isinstance(store, (LocalReferences, RemoteReferences)) else None
 
 
+def addresses_of(opened: Opened) -> set[str]:
+    """Return the addresses of the files that references name; none if they are no references."""
+    keys = references_of(opened)
+    if keys is None:
+        return set()
+    variables = (v for group in opened.hierarchy.root.walk() for v in group.variables.values())
+    found = (_references(keys, variable) for variable in variables)
+    return {address for one in found if one is not None for address in one.addresses}
+
+
 def aggregated_references(
     opened: Opened, keys: LocalReferences | RemoteReferences, policy: AddressPolicy
 ) -> Aggregated:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError, NCZarrWarning, caller_level
-from nczarr_xarray.aggregation.axes import Axis, by_coordinate, in_sequence
+from nczarr_xarray.aggregation.axes import Axis, by_coordinate, in_sequence, nothing_along
 from nczarr_xarray.aggregation.checks import DECIMALS, converted
 from nczarr_xarray.aggregation.summary import Layout, Piece, Summary
 
@@ -245,6 +245,8 @@ class Arranger:
         for at, (file, key) in enumerate(zip(self.files, keys, strict=True)):
             number = seen[key] = seen.get(key, -1) + 1
             length = 1 if dimension == new else file.size(dimension)
+            if not length:
+                raise nothing_along(file.target, dimension)
             if number == len(owners):
                 owners.append(file.target)
                 lengths.append(length)

@@ -8,6 +8,7 @@ from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import ExportError
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.from_references import aggregated_references, references_of
+from nczarr_xarray.aggregation.replaced import Replaced
 from nczarr_xarray.dataset.open import open_with
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.cfa.content import Content, Member, held
@@ -47,7 +48,9 @@ def read_aggregation(url: str, opened: Opened) -> Aggregated:
     )
 
 
-def read_master(target: str, options: OpenOptions, policy: AddressPolicy) -> Aggregated:
+def read_master(
+    target: str, options: OpenOptions, policy: AddressPolicy, replaced: Replaced | None = None
+) -> Aggregated:
     """Read an aggregation, or references as one of variables of files.
 
     Parameters
@@ -56,6 +59,8 @@ def read_master(target: str, options: OpenOptions, policy: AddressPolicy) -> Agg
         How to open it.
     policy
         What the addresses in it mean.
+    replaced
+        What it may not name; None for nothing.
 
     Raises
     ------
@@ -63,6 +68,8 @@ def read_master(target: str, options: OpenOptions, policy: AddressPolicy) -> Agg
         As `read_aggregation`, and as `aggregated_references`.
     """
     with open_with(target, options) as opened:
+        if replaced is not None:
+            replaced.refuse_below(target, opened, options)
         keys = references_of(opened)
         if keys is None:
             return read_aggregation(target, opened)

@@ -13,7 +13,8 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.dataset.units import Convert, conversion
-from nczarr_xarray.formats.cfa.table import packing_of, read_as
+from nczarr_xarray.formats.cfa.dialect import text_in
+from nczarr_xarray.formats.cfa.table import packing_of, read_as, stated_marks
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
     FragmentArray,
@@ -144,7 +145,25 @@ class Reading:
         data = self._cast(data, missing)
         if missing is not None:
             data[missing] = array.fill
+        own = stated_marks(variable)
+        if own:  # or the aggregation says what is missing there
+            is_plain = convert is None and packing == wanted
+            self._check_marks(data, missing, own if is_plain else ())
         return data
+
+    def _check_marks(
+        self, data: np.ndarray, missing: np.ndarray | None, known: Sequence[Any]
+    ) -> None:
+        """Raise if data would be taken for missing; `known` marks are none of them."""
+        for mark in self.array.marks:
+            if mark in known or math.isnan(mark):
+                continue
+            found = data == mark
+            if (found if missing is None else found & ~missing).any():
+                raise FormatError(
+                    self.variable.path,
+                    f"has data that are {mark}, which stands for missing data in the aggregation",
+                )
 
     def _cast(self, data: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
         """Return values as they are stored in the aggregation, which must hold them exactly."""
@@ -336,17 +355,11 @@ def _conversion(
     array: FragmentArray, mapping: FragmentMapping, variable: Variable
 ) -> Convert | None:
     """Return what converts the units of a fragment to those of the aggregation, if it must be."""
-    own = mapping.units or _text(variable, "units")
+    own = mapping.units or text_in(variable.attributes, "units")
     if array.units is None or own is None:
         return None
-    calendar = mapping.calendar or _text(variable, "calendar")
+    calendar = mapping.calendar or text_in(variable.attributes, "calendar")
     try:
         return conversion(own, calendar, array.units, array.calendar)
     except ValueError as error:
         raise FormatError(variable.path, str(error)) from None
-
-
-def _text(variable: Variable, name: str) -> str | None:
-    attribute = variable.attributes.get(name)
-    value = None if attribute is None else attribute.value
-    return value if isinstance(value, str) else value[0] if isinstance(value, tuple) else None

@@ -52,6 +52,10 @@ _FEW = 4
 _DEEPEST = 8
 
 
+class TooDeepError(FormatError):
+    """Aggregations are in each other, maybe in a circle; other places are not tried then."""
+
+
 class FragmentDatasets:
     """Opens the fragments of one master. Picklable and safe in threads.
 
@@ -203,7 +207,7 @@ class FragmentDatasets:
         if found is not None:
             return found
         if self._depth >= _DEEPEST:
-            raise FormatError(
+            raise TooDeepError(
                 place.address, f"is in {_DEEPEST} aggregations, each in the next one: a circle?"
             )
         found = self.policy.resolve(place.address)
@@ -428,6 +432,8 @@ class FragmentReader:
                 request = reading.request(part.key, points=points)
                 data = found.reader.read(request.key, points=request.points)
                 result[part.target] = request.finish(data)
+            except TooDeepError:
+                raise
             except NCZarrError as error:
                 if place is places[-1]:
                     raise self._explained(error, number) from error

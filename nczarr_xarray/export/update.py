@@ -356,8 +356,9 @@ class Update:
                 stored_units = variable.attributes.get("units")
                 if stored_units is None:
                     return f"needs the units {value!r}, and is stored without units"
-                if not same_units(value, stored_units.value):
-                    return f"needs the units {value!r}, and is stored in {stored_units.value!r}"
+                stored_text = attribute_value(stored_units)
+                if not same_units(value, stored_text):
+                    return f"needs the units {value!r}, and is stored in {stored_text!r}"
             if name not in given:
                 continue
             stored = known.get(str(name))

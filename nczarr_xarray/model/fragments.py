@@ -237,6 +237,8 @@ class FragmentArray(Array):
         The version of the convention by which it was spelled.
     dimensions
         Names of the dimensions; () if they are not known, and those of fragments are not looked at.
+    marks
+        Numbers of which the variable says that they stand for missing data.
     """
 
     dtype: np.dtype
@@ -250,6 +252,7 @@ class FragmentArray(Array):
     opener: FragmentOpener | None = None
     dialect: str = ""
     dimensions: tuple[str, ...] = ()
+    marks: tuple[int | float, ...] = ()
 
     @property
     def chunk_shape(self) -> tuple[int, ...]:

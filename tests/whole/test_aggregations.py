@@ -18,6 +18,7 @@ import xarray as xr
 import zarr
 
 import nczarr_xarray
+from nczarr_fsspec.addresses import AddressPolicy
 from nczarr_fsspec.errors import AccessDeniedError, DatasetNotFoundError, NCZarrError
 from nczarr_xarray.cli.main import main
 from nczarr_xarray.dataset.guess import is_ours
@@ -200,6 +201,33 @@ class TestFiles:
         write_master(tmp_path / "m.nca", ["m.nca"], (8, 6, 10))
         with open_master(tmp_path / "m.nca") as ds, pytest.raises(NCZarrError, match="a circle"):
             ds["tas"].load()
+
+    def test_circles_through_many_places_end_soon(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each of eight aggregations names two others: not all of the ways are tried."""
+        opened: list[str] = []
+        resolve = AddressPolicy.resolve
+
+        def counted(policy: AddressPolicy, address: str) -> str:
+            opened.append(address)
+            return resolve(policy, address)
+
+        monkeypatch.setattr(AddressPolicy, "resolve", counted)
+        with netCDF4.Dataset(tmp_path / "m.nca", "w") as file:
+            for name, size in {"x": 3, "one": 1, "places": 2}.items():
+                file.createDimension(name, size)
+            v = file.createVariable("v", "f8", ())
+            v.aggregated_dimensions = "x"
+            v.aggregated_data = "location: length file: files format: kind address: names"
+            file.createVariable("length", "i4", ("one", "one"))[:] = 3
+            for name, values in (("files", ["m.nca", "./m.nca"]), ("names", ["v", "v"])):
+                column = file.createVariable(name, str, ("one", "places"))
+                column[:] = np.array([values], object)
+            file.createVariable("kind", str, ())[...] = "nc"
+        with open_master(tmp_path / "m.nca") as ds, pytest.raises(NCZarrError, match="a circle"):
+            ds["v"].load()
+        assert len(opened) < 40
 
 
 def write_master(path: Path, addresses: list[str], shape: tuple[int, ...]) -> None:

@@ -122,7 +122,16 @@ class Content:
         return replace(self, members=[_with_room(member) for member in self.members])
 
     def check_names(self, url: str) -> None:
-        """Raise `ExportError` if a variable has the name of another, such as one of a table."""
+        """Raise `ExportError` if a name is that of two variables or dimensions, as of a table."""
+        sizes: dict[str, int] = {}
+        used = (d for member in self.members for d in member.variable.dimensions)
+        for dimension in (*self.dimensions, *used):
+            if sizes.setdefault(dimension.path, dimension.size) != dimension.size:
+                raise ExportError(
+                    url,
+                    f"would hold the dimension {dimension.path} with two lengths: give it another "
+                    "name",
+                )
         seen: set[str] = set()
         for path in (member.variable.path for member in self.members):
             if path in seen:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
+from nczarr_fsspec.places import is_absolute
 from nczarr_fsspec.url import is_url
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.cfa.content import Member, held, whole
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.formats.cfa.decode import WRITABLE
-from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect
+from nczarr_xarray.formats.cfa.dialect import Encoded, Term, WritableDialect, text_in
+from nczarr_xarray.formats.cfa.table import packing_attributes, read_as
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import (
     NC_DTYPES,
@@ -74,9 +75,13 @@ def address_of(
     key = target.removeprefix(place.file.folder)
     inside = key not in (target, "")
     is_path = not is_url(target) or os.path.lexists(target)
+    encoded = quote(target)
+    # where there is another file of the encoded name, that would be read
+    as_it_is = plain or not is_path or (encoded != target and os.path.lexists(encoded))
     if inside and (relative or (relative is None and not plain)):
-        return quote(key) if is_path and not plain else key
-    return f"file://{quote(target)}" if is_path and not plain else target
+        found = key if as_it_is else quote(key)
+        return f"./{found}" if is_path and is_absolute(found) else found
+    return target if as_it_is else f"file://{encoded}"
 
 
 def held_dimensions(
@@ -102,7 +107,7 @@ def as_fragments(variable: Variable, dialect: WritableDialect) -> Variable:
     the aggregation says how they are packed. So every program reads the same values, those that
     unpack no fragments too, and the aggregation keeps its packing. A note remains for people.
     """
-    packing = {name: variable.attributes[name] for name in _PACKING if name in variable.attributes}
+    packing = packing_attributes(variable)
     if keeps_packing(dialect) or not packing:
         return variable
     said = " ".join(f"{name}: {_shown(attribute)}" for name, attribute in packing.items())
@@ -122,16 +127,13 @@ def unpacked(variable: Variable) -> Variable:
     Its numbers are those that packed ones stand for, so that what speaks of packed ones is left
     out.
     """
-    packing = {name: variable.attributes[name] for name in _PACKING if name in variable.attributes}
+    packing = packing_attributes(variable)
     if not packing or variable.dtype.kind not in "iuf":
         return variable
-    dtype = variable.dtype.newbyteorder("=")
-    unsigned = packing.pop("_Unsigned", None)
+    dtype = read_as(variable)
+    packing.pop("_Unsigned", None)
     attributes = {k: a for k, a in variable.attributes.items() if k not in _PACKED}
     fill = attributes.pop("_FillValue", None) or variable.attributes.get("missing_value")
-    if unsigned is not None and dtype.kind in "iu" and isinstance(unsigned.value, str):
-        kind = "u" if unsigned.value.lower() == "true" else "i"
-        dtype = np.dtype(f"{kind}{dtype.itemsize}")
     before = dtype
     for attribute in packing.values():
         assert isinstance(attribute.value, np.ndarray)
@@ -195,8 +197,7 @@ def conventions(
     attributes: Mapping[str, Attribute], dialect: WritableDialect
 ) -> dict[str, Attribute]:
     """Return the attributes of a dataset, with the conventions that a master follows."""
-    present: Any = attributes["Conventions"].value if "Conventions" in attributes else ""
-    words = present.replace(",", " ").split() if isinstance(present, str) else []
+    words = (text_in(attributes, "Conventions") or "").replace(",", " ").split()
     wanted = dialect.conventions.replace(",", " ").split()
     kinds = {word.partition("-")[0] for word in wanted} | {"CFA"}
     kept = [word for word in words if word.partition("-")[0] not in kinds]
@@ -209,10 +210,9 @@ def conventions(
 def plain_conventions(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """Return the attributes of a master as a fragment has them, which is no aggregation."""
     found = dict(attributes)
-    stated = found.pop("Conventions", None)
-    if stated is not None and isinstance(stated.value, str):
-        words = stated.value.replace(",", " ").split()
-        kept = " ".join(word for word in words if not word.startswith("CFA"))
-        if kept:
-            found["Conventions"] = replace(stated, value=kept)
+    words = (text_in(found, "Conventions") or "").replace(",", " ").split()
+    kept = " ".join(word for word in words if not word.startswith("CFA"))
+    found.pop("Conventions", None)
+    if kept:
+        found["Conventions"] = Attribute("Conventions", "char", kept)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from typing import Any
 
@@ -13,6 +14,8 @@ from nczarr_xarray.formats.cfa.table import names_in_text, refuse
 from nczarr_xarray.model import Fragments
 
 _VERSION = "CFA-0.4"
+#: The number of a variable, instead of its name.
+_NUMBER = re.compile(r"#\d{1,18}")
 
 
 def format_of(name: str) -> str | None:
@@ -85,7 +88,7 @@ def _stored(
     if mapping is not None and mapping.axes is not None:
         shape = [1 if axis is None else lengths[axis] for axis in mapping.axes]
     stored: dict[str, Any] = {"shape": shape}
-    if variable.startswith("#"):
+    if _NUMBER.fullmatch(variable):
         stored["varid"] = int(variable[1:])
     else:
         stored["ncvar"] = variable

@@ -8,7 +8,17 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from nczarr_xarray.model import Dimension, FragmentArray, Fragments, Group, Variable
+from nczarr_xarray.model import Attribute, Dimension, FragmentArray, Fragments, Group, Variable
+
+
+def text_in(attributes: Mapping[str, Attribute], name: str) -> str | None:
+    """Return an attribute that is text, or several texts as one; None if there is none."""
+    attribute = attributes.get(name)
+    if attribute is None or isinstance(attribute.value, np.ndarray):
+        return None
+    value = attribute.value
+    # some writers end text with NUL, and write empty text as one
+    return (value if isinstance(value, str) else " ".join(value)).rstrip("\0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +41,7 @@ class Owner:
 
     def text(self, name: str) -> str | None:
         """Return an attribute of the variable that is one text; None if there is none."""
-        attribute = self.variable.attributes.get(name)
-        if attribute is None or isinstance(attribute.value, np.ndarray):
-            return None
-        value = attribute.value
-        # some writers end text with NUL, and write empty text as one
-        return (value if isinstance(value, str) else " ".join(value)).rstrip("\0")
+        return text_in(self.variable.attributes, name)
 
     def groups(self) -> list[Group]:
         """Return the group of the variable and those above it, the nearest first."""

@@ -12,6 +12,7 @@ from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.formats.cfa.dialect import Owner
 from nczarr_xarray.model import (
     NC_DEFAULT_FILL,
+    Attribute,
     Dimension,
     FragmentArray,
     Fragments,
@@ -29,15 +30,26 @@ _MOST_DIMENSIONS = 32
 _PACKING = ("scale_factor", "add_offset", "_Unsigned")
 
 
+def packing_attributes(variable: Variable) -> dict[str, Attribute]:
+    """Return the attributes by which the values of a variable are packed.
+
+    A factor or an offset that is not one number is none: the engine does not apply it either.
+    """
+    found = {name: variable.attributes[name] for name in _PACKING if name in variable.attributes}
+    return {name: own for name, own in found.items() if name == "_Unsigned" or _is_number(own)}
+
+
+def _is_number(attribute: Attribute) -> bool:
+    value = attribute.value
+    return isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.size == 1
+
+
 def packing_of(variable: Variable) -> dict[str, Any]:
     """Return the attributes by which the values of a variable are packed, as plain values."""
-    found: dict[str, Any] = {}
-    for name in _PACKING:
-        attribute = variable.attributes.get(name)
-        if attribute is not None:
-            value = attribute.value
-            found[name] = value.tolist() if isinstance(value, np.ndarray) else value
-    return found
+    return {
+        name: own.value.tolist() if isinstance(own.value, np.ndarray) else own.value
+        for name, own in packing_attributes(variable).items()
+    }
 
 
 def read_as(variable: Variable) -> np.dtype:
@@ -50,8 +62,8 @@ def read_as(variable: Variable) -> np.dtype:
     return np.dtype(f"{'u' if value.lower() == 'true' else 'i'}{dtype.itemsize}")
 
 
-def marks_of(variable: Variable) -> list[Any]:
-    """Return the values that stand for missing data in a variable, in the order of precedence."""
+def stated_marks(variable: Variable) -> list[Any]:
+    """Return the values of which attributes say that they stand for missing data."""
     found: list[Any] = []
     for name in ("_FillValue", "missing_value"):
         attribute = variable.attributes.get(name)
@@ -62,6 +74,12 @@ def marks_of(variable: Variable) -> list[Any]:
             found.append(value)
         elif value is not None:
             found += list(value)
+    return found
+
+
+def marks_of(variable: Variable) -> list[Any]:
+    """Return the values that stand for missing data in a variable, in the order of precedence."""
+    found = stated_marks(variable)
     if not found and variable.nc_type in NC_DEFAULT_FILL:
         found.append(NC_DEFAULT_FILL[variable.nc_type or ""])
     return found
@@ -98,6 +116,7 @@ def array_of(
         dtype=variable.dtype.newbyteorder("="),
         fragments=fragments,
         fill=fill_of(variable),
+        marks=tuple(mark for mark in stated_marks(variable) if isinstance(mark, (int, float))),
         units=owner.text("units"),
         calendar=owner.text("calendar"),
         packing=packing,

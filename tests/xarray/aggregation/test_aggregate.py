@@ -5,6 +5,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import fsspec
 import h5py
@@ -502,6 +503,181 @@ def test_a_file_that_is_called_otherwise_is_not_replaced_by_its_master(
         convert_references(tmp_path / "m.nca", first, overwrite=True)
     with xr.open_dataset(first, engine="nczarr") as found:
         xr.testing.assert_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["m.nca", "m.nczarr", "m.json", "deep.nca"])
+def test_what_a_file_names_is_not_replaced_by_its_master(tmp_path: Path, name: str) -> None:
+    wanted = xr.Dataset({"v": (("t", "x"), np.ones((2, 500)))}, {"t": [0, 1]})
+    first = tmp_path / "0.nc"
+    wanted.to_netcdf(first)
+    wanted.assign_coords(t=[2, 3]).to_netcdf(tmp_path / "1.nc")
+    inner = tmp_path / ("m.nca" if name == "deep.nca" else name)
+    aggregate([first, tmp_path / "1.nc"], inner)
+    master = tmp_path / name
+    if master != inner:
+        aggregate(inner, master, dim="t")
+    (tmp_path / "link.nc").symlink_to("0.nc")
+    for output in (first, tmp_path / "link.nc"):
+        with pytest.raises(ExportError, match=rf"holds data of .*{name}, .*another name"):
+            aggregate(master, output, dim="t", overwrite=True)
+        with pytest.raises(ExportError, match="is the master itself"):
+            convert_references(master, output, overwrite=True)
+    with xr.open_dataset(first, engine="nczarr") as found:
+        xr.testing.assert_equal(found, wanted)
+
+
+def test_a_tree_is_not_replaced_by_the_master_of_its_groups(tmp_path: Path) -> None:
+    tree = tmp_path / "all.nczarr"
+    for n in range(2):
+        part = xr.Dataset({"v": ("t", [n])}, {"t": [n]})
+        part.nczarr.to_nczarr(tree, group=f"g{n}", mode="a")
+    (tmp_path / "link").symlink_to("all.nczarr")
+    aggregate([tree / "g0", tree / "g1"], tmp_path / "m.nca")
+    for files in ([tree / "g0", tree / "g1"], [tmp_path / "link" / "g1"], [tmp_path / "m.nca"]):
+        with pytest.raises(ExportError, match="is the master itself"):
+            aggregate(files, tree, dim="t", overwrite=True)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == [0, 1]
+
+
+def test_a_master_is_no_part_of_what_is_added_to_it(tmp_path: Path) -> None:
+    files = months(tmp_path)
+    aggregate(files[1:], tmp_path / "m.nca")
+    aggregate([tmp_path / "m.nca", files[0]], tmp_path / "whole.nca")
+    with pytest.raises(ExportError, match=r"m.nca: is the .* holds data of .*whole.nca"):
+        aggregate(tmp_path / "whole.nca", tmp_path / "m.nca", append=True, dim="time")
+    check_field(tmp_path / "m.nca", 4)
+    check_field(tmp_path / "whole.nca", 6)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("name", ["a#b.nc", "a b.nc", "a%b.nc", "a?b.nc", "file:a.nc"])
+def test_files_one_of_which_is_called_as_the_other_is_encoded(
+    tmp_path: Path, version: str, relative: bool, name: str
+) -> None:
+    files = [tmp_path / name, tmp_path / quote(name)]
+    for number, file in enumerate(files):
+        xr.Dataset({"v": ("t", [number])}, {"t": [number]}).to_netcdf(file)
+    aggregate(files, tmp_path / "m.nca", cfa_version=version, relative=relative)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("as_strings", [False, True])
+def test_conventions_stay_when_files_are_added(
+    tmp_path: Path, version: str, as_strings: bool
+) -> None:
+    for n in range(3):
+        with netCDF4.Dataset(tmp_path / f"{n}.nc", "w") as file:
+            said = "CF-1.6, ACDD-1.3"
+            file.setncattr_string("Conventions", said) if as_strings else file.setncatts(
+                {"Conventions": said}
+            )
+            file.createDimension("t", 1)
+            for name in ("t", "v"):
+                file.createVariable(name, "i4", ("t",))[:] = n
+    aggregate([tmp_path / "0.nc", tmp_path / "1.nc"], tmp_path / "m.nca", cfa_version=version)
+    aggregate(tmp_path / "2.nc", tmp_path / "m.nca", append=True)
+    later = xr.Dataset({"v": ("t", [3])}, {"t": [3]}).astype("i4")
+    later.assign_coords(t=later["t"].astype("i4")).nczarr.to_cfa(tmp_path / "m.nca", append_dim="t")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == [0, 1, 2, 3]
+        own = f"CF-1.6 ACDD-1.3 CFA-{version}"
+        assert found.attrs["Conventions"] == ("CF-1.13 ACDD-1.3" if version == "1.13" else own)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("attributes", "values"),
+    [
+        ({"scale_factor": np.array([0.5, 1.0])}, [0, -1]),
+        ({"_Unsigned": ["true"]}, [0, 255]),
+        ({"units": ["m", "s"]}, [0, -1]),
+        ({"units": []}, [0, -1]),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:variable '/v'. attribute 'scale_factor'")
+def test_attributes_that_are_odd_mean_what_they_do_in_the_files(
+    tmp_path: Path, version: str, attributes: dict[str, Any], values: list[int]
+) -> None:
+    for n in range(2):
+        with h5py.File(tmp_path / f"{n}.nc", "w") as file:
+            file["t"] = np.array([n], "i4")
+            file["t"].make_scale("t")
+            file["v"] = np.array([-n], "i1")
+            file["v"].dims[0].attach_scale(file["t"])
+            for name, value in attributes.items():
+                texts = h5py.string_dtype() if isinstance(value, list) else None
+                file["v"].attrs.create(name, np.array(value, texts), dtype=texts)
+    aggregate([tmp_path / f"{n}.nc" for n in range(2)], tmp_path / "m.nca", cfa_version=version)
+    with xr.open_dataset(tmp_path / "1.nc", engine="nczarr") as one:
+        assert one["v"].values.tolist() == values[1:]
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == values
+
+
+def test_no_variable_is_lost_when_files_are_added(tmp_path: Path) -> None:
+    for n in range(2):
+        part = xr.Dataset({"v": ("t", [n]), "w": ("t", [n])}, {"t": [n], "h": ("t", [n])})
+        part.to_netcdf(tmp_path / f"{n}.nc")
+    aggregate(tmp_path / "0.nc", tmp_path / "m.nca", dim="t")
+    with pytest.raises(ExportError, match=r"m.nca: has w, too, which would be lost: leave variabl"):
+        aggregate(tmp_path / "1.nc", tmp_path / "m.nca", append=True, variables=["v"])
+    aggregate(tmp_path / "1.nc", tmp_path / "m.nca", append=True, variables=["v", "w"])
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["w"].values.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["link.nca", "elsewhere/link.nca"])
+@pytest.mark.parametrize("as_url", [False, True])
+def test_a_master_is_changed_where_a_link_leads_to(tmp_path: Path, name: str, as_url: bool) -> None:
+    last, *files = months(tmp_path / "own")
+    master, link = tmp_path / "own" / "m.nca", tmp_path / name
+    aggregate(files, master)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(master)
+    target = link.as_uri() if as_url else link
+    aggregate(last, target, append=True)
+    check_field(master, 6)
+    with xr.open_dataset(master, engine="nczarr") as found:
+        later = (
+            found.isel(time=[0]).load().assign_coords(time=found.time[-1:] + np.timedelta64(1, "D"))
+        )
+    later.drop_vars("x").nczarr.to_cfa(target, append_dim="time")
+    assert link.is_symlink()
+    with xr.open_dataset(master, engine="nczarr") as found:
+        assert found["tas"].shape[0] == 7
+        assert np.array_equal(found["tas"][-1:], later["tas"])
+    assert (tmp_path / "own" / "m").is_dir()
+
+
+def test_times_are_added_whose_units_are_a_string(tmp_path: Path) -> None:
+    """Attributes of netCDF-4 are characters or strings; cfdm writes strings."""
+    with netCDF4.Dataset(tmp_path / "0.nc", "w") as file:
+        file.createDimension("t", 2)
+        file.createVariable("t", "i4", ("t",))[:] = [0, 1]
+        file["t"].setncattr_string("units", "days since 2000-01-01")
+        file.createVariable("v", "f8", ("t",))[:] = [0, 1]
+    aggregate(tmp_path / "0.nc", tmp_path / "m.nca", dim="t")
+    days = np.array(["2000-01-03"], "M8[ns]")
+    xr.Dataset({"v": ("t", [2.0])}, {"t": days}).nczarr.to_cfa(tmp_path / "m.nca", append_dim="t")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == [0, 1, 2]
+        assert found["t"].values[2] == days[0]
+
+
+@pytest.mark.parametrize("name", ["scale_factor", "add_offset"])
+def test_a_factor_that_is_text_is_none(tmp_path: Path, name: str) -> None:
+    for n in range(2):
+        part = xr.Dataset({"v": ("t", [n], {name: "0.5"})}, {"t": [n]})
+        part.to_netcdf(tmp_path / f"{n}.nc")
+    aggregate([tmp_path / f"{n}.nc" for n in range(2)], tmp_path / "m.nca")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr", mask_and_scale=False) as found:
+        assert found["v"].values.tolist() == [0, 1]
+        assert found["v"].attrs[name] == "0.5"
 
 
 def test_a_master_elsewhere(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, NCZarrWarning
-from nczarr_xarray.aggregation.api import Request, combined
+from nczarr_xarray.aggregation.api import Request, aggregate, combined
 from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.files import Wanted
 from nczarr_xarray.export.progress import Progress
@@ -403,6 +404,44 @@ def test_files_beside_each_other_are_as_long_and_as_many(tmp_path: Path) -> None
         combine([a, b, c, other], "x", "y")
     found = combine([a, b, other, tile(tmp_path, "d.nc", 1.0, 2)], "x", "y")
     assert assembled(found, "/v").tolist() == [[0] * 4, [1] * 4]
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
+def test_files_with_nothing_along_the_dimension_are_refused(tmp_path: Path, version: str) -> None:
+    for steps in (2, 0):
+        xr.Dataset({"v": ("t", np.ones(steps))}).to_netcdf(tmp_path / f"{steps}.nc")
+    files = [tmp_path / "2.nc", tmp_path / "0.nc"]
+    for some in (files, files[::-1], files[1:]):
+        with pytest.raises(ExportError, match=r"0.nc: has nothing along /t; leave this file out"):
+            aggregate(some, tmp_path / "m.nca", dim="t", cfa_version=version)
+    aggregate(files[0], tmp_path / "m.nca", dim="t", cfa_version=version)
+    with pytest.raises(ExportError, match=r"0.nc: has nothing along /t; leave this file out"):
+        aggregate(files[1], tmp_path / "m.nca", append=True, dim="t")
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        assert found["v"].values.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("version", ["0.4", "0.6.2", "1.13"])
+def test_variables_without_elements_are_held(tmp_path: Path, version: str) -> None:
+    whole = xr.Dataset(
+        {"v": (("t", "x"), np.zeros((3, 0), "i2")), "w": ("t", [1.0, 2, 3])}, {"t": [0, 1, 2]}
+    )
+    for n in range(3):
+        whole.isel(t=[n]).to_netcdf(tmp_path / f"{n}.nc")
+    aggregate([tmp_path / "0.nc", tmp_path / "1.nc"], tmp_path / "m.nca", cfa_version=version)
+    aggregate(tmp_path / "2.nc", tmp_path / "m.nca", append=True)
+    with xr.open_dataset(tmp_path / "m.nca", engine="nczarr") as found:
+        xr.testing.assert_identical(found.load().drop_attrs(), whole)
+
+
+@pytest.mark.parametrize("name", ["#", "#abc"])
+def test_names_that_begin_as_numbers_of_variables_do(tmp_path: Path, name: str) -> None:
+    for n in range(2):
+        part = xr.Dataset({name: ("t", [n])}, {"t": [n]})
+        part.to_zarr(tmp_path / f"{n}.zarr", zarr_format=2)
+    aggregate([tmp_path / f"{n}.zarr" for n in range(2)], tmp_path / "m.zarr", cfa_version="0.4")
+    with xr.open_dataset(tmp_path / "m.zarr", engine="nczarr") as found:
+        assert found[name].values.tolist() == [0, 1]
 
 
 def test_texts_with_a_fill_value_in_some_files_only(tmp_path: Path) -> None:

@@ -206,6 +206,17 @@ class TestValues:
     def test_what_was_never_written_is_missing(self) -> None:
         assert one([1.0, 9.969209968386869e36])().tolist() == [1.0, FILL]
 
+    @pytest.mark.parametrize("value", [0, 0.0])
+    def test_data_are_not_taken_for_missing(self, value: float) -> None:
+        kind = np.asarray(value).dtype
+        given = {"dtype": kind, "fill": kind.type(value), "marks": (value,)}
+        own = np.array([0, 7, 5], kind)
+        assert one(own, {"_FillValue": kind.type(value)}, **given)().tolist() == [0, 7, 5]
+        assert one(own, **given)().tolist() == [0, 7, 5]
+        with pytest.raises(FormatError, match=r"data that are 0.*, which stands for missing"):
+            one(own, {"_FillValue": kind.type(7)}, **given)()
+        assert one(own[1:], {"_FillValue": kind.type(7)}, **given)().tolist() == [0, 5]
+
     def test_packed_fragments_are_unpacked(self) -> None:
         read = one(
             np.array([1, 2, -1], "i2"), {"scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -1}

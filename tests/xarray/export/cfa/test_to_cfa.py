@@ -418,6 +418,18 @@ def test_names_that_tables_cannot_hold(tmp_path: Path) -> None:
     assert names(tmp_path) == ["m.nca"]
 
 
+@pytest.mark.parametrize("version", ["0.6.2", "1.13"])
+@pytest.mark.parametrize("name", ["m.nca", "m.nczarr"])
+@pytest.mark.parametrize("dimension", ["cfa_0_a", "cfa_most_a", "cfa_dimensions_a"])
+def test_a_dimension_that_a_table_needs(
+    dimension: str, name: str, version: Any, tmp_path: Path
+) -> None:
+    data = xr.Dataset({"a": ((dimension, "x"), np.zeros((4, 3)))})
+    with pytest.raises(ExportError, match=f"would hold the dimension /{dimension} with two length"):
+        data.nczarr.to_cfa(tmp_path / name, cfa_version=version, subarray_shape={dimension: 2})
+    assert names(tmp_path) == []
+
+
 @pytest.mark.parametrize(("version", "term"), [("0.6.2", "cfa_file_a"), ("1.13", "cfa_map_a")])
 @pytest.mark.parametrize("name", ["m.nca", "m.nczarr"])
 def test_a_name_that_a_table_needs(name: str, version: Any, term: str, tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""What a master is written in place of: nothing that it is made of, or that would be lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nczarr_fsspec.addresses import AddressPolicy
+from nczarr_fsspec.errors import ExportError, NCZarrError
+from nczarr_fsspec.places import place_of
+from nczarr_fsspec.url import is_url
+from nczarr_xarray.aggregation.from_references import addresses_of
+from nczarr_xarray.dataset.fragments import FragmentDatasets
+from nczarr_xarray.dataset.open import open_with
+from nczarr_xarray.dataset.opened import Opened
+from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.formats.cfa.variables import aggregated
+from nczarr_xarray.formats.open_options import OpenOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What is where a master is to be written.
+
+    Parameters
+    ----------
+    place
+        Where that is.
+    """
+
+    place: MasterPlace
+
+    def refuse(self, files: Iterable[str]) -> None:
+        """Raise `ExportError` if it is one of some files, or one of them is a group of it."""
+        if self._is_among(files):
+            raise ExportError(
+                self.place.url, "is the master itself, and cannot be one of its files"
+            )
+
+    def refuse_below(self, target: str, opened: Opened, options: OpenOptions) -> None:
+        """Raise `ExportError` if a dataset names it, or if one does that the dataset names.
+
+        Parameters
+        ----------
+        target, options
+            The dataset, and how it was opened.
+        """
+        found = _named(target, opened, options)
+        if not found or not self.place.exists():
+            return
+        seen: set[str] = set()
+        while found:
+            if self._is_among(found):
+                raise ExportError(
+                    self.place.url,
+                    f"is the master itself, and holds data of {target}, which would be lost: "
+                    "write the master under another name",
+                )
+            seen |= found.keys()
+            below = [_named_there(where, policy) for where, policy in found.items()]
+            every = (pair for one in below for pair in one.items())
+            found = {where: policy for where, policy in every if where not in seen}
+
+    def _is_among(self, files: Iterable[str]) -> bool:
+        master = self.place.file.folder + self.place.file.name
+        own = _Local.of(master)  # (a local file may have several names: links, URLs)
+        return any(
+            file == master
+            or file.startswith(f"{master}/")
+            or (own is not None and own.holds(_Local.of(file)))
+            for file in files
+        )
+
+
+class _Local(NamedTuple):
+    """Something that is there on this machine: what tells it from all else, and its path."""
+
+    identity: tuple[int, int]
+    path: str
+
+    @classmethod
+    def of(cls, target: str) -> _Local | None:
+        """Look at a path or a URL; None if it is remote, or there is nothing."""
+        if is_url(target):
+            if not target.startswith("file:"):
+                return None
+            target = place_of(target).text
+        try:
+            found = os.stat(target)
+        except OSError:
+            return None
+        return cls((found.st_dev, found.st_ino), os.path.realpath(target))
+
+    def holds(self, other: _Local | None) -> bool:
+        """Tell whether another one is this, or in it: a group of a tree."""
+        if other is None:
+            return False
+        return other.identity == self.identity or other.path.startswith(f"{self.path}{os.sep}")
+
+
+def _named_there(where: str, policy: AddressPolicy) -> dict[str, AddressPolicy]:
+    """Return what `_named` does, of a dataset that another one names."""
+    options = OpenOptions(storage_options=policy.options(where))
+    try:
+        opened = open_with(where, options)
+    except NCZarrError:  # what cannot be opened names nothing
+        return {}
+    with opened:
+        return _named(where, opened, options)
+
+
+def _named(target: str, opened: Opened, options: OpenOptions) -> dict[str, AddressPolicy]:
+    """Return what a dataset names that may be opened, with the policy that says so."""
+    found: dict[str, AddressPolicy] = {}
+    for _, array in aggregated(opened.hierarchy):
+        if isinstance(array.opener, FragmentDatasets):
+            others = (place.address for one in array.fragments.others.values() for place in one)
+            addresses = {*array.fragments.addresses.tolist(), *others}
+            found |= _resolved(array.opener.policy, addresses)
+    policy = AddressPolicy.of(
+        target,
+        replace=options.replace,
+        allow=options.allow,
+        storage_options=options.storage_options,
+    )
+    return found | _resolved(policy, addresses_of(opened))
+
+
+def _resolved(policy: AddressPolicy, addresses: Iterable[str | None]) -> dict[str, AddressPolicy]:
+    found: dict[str, AddressPolicy] = {}
+    for address in addresses:
+        if address:
+            with suppress(NCZarrError):  # what must not be opened is not read
+                found[policy.resolve(address)] = policy
+    return found
