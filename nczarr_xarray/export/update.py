@@ -15,6 +15,7 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.backend._compat import encode_for_netcdf, without_indexes
 from nczarr_xarray.backend.encoding import attribute_value
+from nczarr_xarray.backend.exact_fill import put_back, set_aside
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
 from nczarr_xarray.export.attributes import encode_attribute, same_value
@@ -217,10 +218,15 @@ class Update:
                 empty_text(variable)
             self._check_integers(str(name), variable)
             if is_packed(variable, self.group.variables[str(name)]):
+                is_float = np.dtype(variable.dtype).kind == "f"
                 del variable.encoding["dtype"]  # see `as_integers`
-                if variable.chunks is not None and variable.dtype.kind in "MmO":
-                    variable.encoding["dtype"] = "f8"  # xarray takes no dask times without one
-                packed[str(name)] = np.dtype(variable.dtype).kind != "f"
+                if is_float or variable.chunks is not None:
+                    # xarray takes no dask times without a dtype, and rounds fills to float32
+                    variable.encoding["dtype"] = "f8"
+                packed[str(name)] = not is_float
+        filled, missing = set_aside(dataset.variables.items())
+        for name, variable in filled.items():
+            dataset.variables[name].data = variable.data
         try:
             encoded, _ = encode_for_netcdf(dataset)
         except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
@@ -228,6 +234,8 @@ class Update:
             return []
         for name, exact in packed.items():
             encoded[name] = self._packed(name, encoded[name], exact)
+        for name, places in missing.items():
+            encoded[name] = put_back(encoded[name], places)
         given = {name: frozenset(v.attrs) for name, v in dataset.variables.items()}
         found = (self._item(str(name), source, given[name]) for name, source in encoded.items())
         return [item for item in found if item is not None]
