@@ -244,19 +244,20 @@ class Update:
         """Let numbers be checked that xarray would change without a word when it encodes them."""
         encoding, stored = variable.encoding, self.group.variables[name].dtype
         path, kind = join(self.path, name), variable.dtype.kind
+        scaled = kind in "iub" and is_scaled(encoding)
         if kind in "iu" and stored.kind == "f":
             self._through(name, variable, partial(refuse_values, path, inexact))
         elif stored.kind in "iu" and "dtype" in encoding and kind in "fiub":
             wanted = packed_dtype(encoding)
-            if kind != "f" and is_scaled(encoding):
-                variable.data = variable.data.astype("f8")
-            elif kind != "f" and not np.can_cast(variable.dtype, wanted):
+            if kind != "f" and not scaled and not np.can_cast(variable.dtype, wanted):
                 # not by way of float64, which would round large ones
                 whole = partial(as_integers, dtype=wanted, path=path, exact=True)
                 self._through(name, variable, whole, wanted)
             if "_Unsigned" in encoding:
                 check = overflow_check(encoding)
                 self._through(name, variable, partial(refuse_values, path, check))
+        if scaled:
+            variable.data = variable.data.astype("f8")
 
     def _through(
         self,

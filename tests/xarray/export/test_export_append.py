@@ -733,6 +733,21 @@ def test_labels_of_another_type(tmp_path: Path, encoding: dict[str, Any], append
             to_nczarr(wrong, tmp_path / "d", append_dim="t")
 
 
+@pytest.mark.parametrize("chunks", [None, {"t": -1}])
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i2"])
+@pytest.mark.parametrize("appended", ["i4", "u1", "i2", "?"])
+def test_integers_become_scaled_numbers(
+    tmp_path: Path, dtype: str, appended: str, chunks: dict[str, int] | None
+) -> None:
+    """Those that are stored may be floats, too."""
+    encoding = {"dtype": dtype, "scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -9}
+    first = xr.Dataset({"v": ("t", [1.5, 2.0])})
+    to_nczarr(first, tmp_path / "d", encoding={"v": encoding}, unlimited_dims=["t"])
+    more = xr.Dataset({"v": ("t", np.array([0, 1], appended))})
+    to_nczarr(more.chunk(chunks) if chunks else more, tmp_path / "d", append_dim="t")
+    assert opened(tmp_path / "d")["v"].to_numpy().tolist() == [1.5, 2, 0, 1]
+
+
 @pytest.mark.parametrize("labels", [[], [None, None]])
 def test_labels_that_are_texts_of_which_there_is_none(tmp_path: Path, labels: list[Any]) -> None:
     def dataset(labels: list[Any]) -> xr.Dataset:
