@@ -41,8 +41,6 @@ from xarray.core.indexing import (
     VectorizedIndexer,
 )
 
-from nczarr_xarray.backend.exact_fill import put_back, set_aside
-
 try:
     from xarray.backends.writers import WRITEABLE_STORES
 except ImportError:  # before xarray 2025.10
@@ -218,6 +216,8 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
     ValueError
         If values have no such form; of dask's arrays of objects, when they are computed.
     """
+    from nczarr_xarray.backend.exact_fill import put_back, set_aside
+
     try:
         variables, attributes = encode_dataset_coordinates(dataset)
         filled, missing = set_aside(variables.items())
