@@ -62,9 +62,4 @@ def look(path: str) -> tuple[int, bytes]:
 def local_path(url: NetCDFURL) -> str:
     """Return the path of a ``file`` URL: as it stands, or percent-decoded if only that exists."""
     decoded = unquote(url.path)
-    return url.path if exists(url.path) or not exists(decoded) else decoded
-
-
-def exists(path: str) -> bool:
-    """Tell whether a local path exists; False if it cannot be a path."""
-    return os.path.exists(path)
+    return url.path if os.path.exists(url.path) or not os.path.exists(decoded) else decoded
