@@ -34,6 +34,7 @@ from nczarr_xarray.model import (
     Group,
     Variable,
     join,
+    text_of,
 )
 
 #: Errors of xarray about values and encodings.
@@ -321,7 +322,7 @@ class Exporter:
 
 def _fill_attribute(nc_type: str, fill: Any) -> Attribute:
     if nc_type in ("char", "string"):
-        text = fill.decode() if isinstance(fill, bytes) else str(fill)
+        text = text_of(fill) if isinstance(fill, bytes) else str(fill)
         text = text.rstrip("\0")  # which NULs fill up
         return Attribute("_FillValue", nc_type, text if nc_type == "char" else (text,))
     return Attribute("_FillValue", nc_type, np.asarray(fill).reshape(1).astype(NC_DTYPES[nc_type]))

@@ -613,6 +613,13 @@ def test_huge_attributes(tmp_path: Path, value: Any) -> None:
 # -- unlimited dimensions ------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("target", ["x", "x#mode=zarr,file"])
+def test_a_fill_value_that_is_no_text(tmp_path: Path, target: str) -> None:
+    dataset = xr.Dataset({"c": ("x", np.array([b"a", b"\xff"], "S1"))})
+    message = refused(tmp_path, dataset, target, encoding={"c": {"_FillValue": b"\xff"}})
+    assert "/c: attribute '_FillValue': holds bytes that are not UTF-8" in message
+
+
 def test_unlimited_dimensions(tmp_path: Path) -> None:
     dataset = cube()
     dataset.encoding["unlimited_dims"] = {"x", "gone"}
