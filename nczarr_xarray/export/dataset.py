@@ -14,7 +14,15 @@ from nczarr_xarray.backend._compat import encode_for_netcdf, in_turn, without_in
 from nczarr_xarray.codecs.quantize import check_quantization, quantize, round_decimals
 from nczarr_xarray.export.attributes import encode_attribute
 from nczarr_xarray.export.contents import Contents, Item, Rounding
-from nczarr_xarray.export.inherited import adapted, is_packed, keep_whole, leave_out, without_cf
+from nczarr_xarray.export.inherited import (
+    adapted,
+    is_packed,
+    is_short_time,
+    keep_whole,
+    leave_out,
+    shortened,
+    without_cf,
+)
 from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.storage import (
     QUANTIZE_ATTRIBUTES,
@@ -104,6 +112,7 @@ class Exporter:
                 return
         dataset = without_indexes(dataset)
         packed: dict[str, xr.Variable] = {}
+        short: dict[Hashable, np.dtype] = {}
         for name, variable in dataset.variables.items():
             encoding = options.encoding.get(name, variable.encoding)
             inherited = name not in options.encoding and not options.encoded
@@ -116,6 +125,9 @@ class Exporter:
                     empty_text(variable)
             if inherited and is_packed(variable):
                 packed[where] = variable
+            if inherited and is_short_time(variable):
+                short[name] = np.dtype(variable.encoding["dtype"])
+                variable.encoding = {**variable.encoding, "dtype": np.dtype(np.int64)}
         with in_turn([*packed.values()]):
             for where, variable in packed.items():
                 keep_whole(where, variable)
@@ -124,6 +136,8 @@ class Exporter:
             variables, attributes = dict(dataset.variables), dict(dataset.attrs)
         else:
             variables, attributes = self.encoded(path, dataset, frozenset(options.encoding))
+        for name in short.keys() & variables.keys():
+            variables[name] = shortened(join(path, str(name)), variables[name], short[name])
         for name, value in attributes.items():
             self.attribute(group, group.path, name, value)
         for name, source in variables.items():

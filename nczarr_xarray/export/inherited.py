@@ -112,6 +112,40 @@ def keep_whole(path: str, variable: xr.Variable) -> None:
         variable.encoding = leave_out(path, variable.encoding, _PACKING, f"it {problem}")
 
 
+def is_short_time(variable: xr.Variable) -> bool:
+    """Tell whether it takes a variable's times to know that integers of its encoding hold them."""
+    encoding = variable.encoding
+    if variable.dtype.kind not in "MmO" or "dtype" not in encoding:
+        return False
+    if is_scaled(encoding) or encoding.get("_Unsigned") is not None:
+        return False
+    dtype = np.dtype(encoding["dtype"])
+    return dtype.kind in "iu" and dtype.itemsize < 8
+
+
+def shortened(path: str, encoded: xr.Variable, dtype: np.dtype) -> xr.Variable:
+    """Return times, encoded as int64, as the integers of the inherited encoding.
+
+    xarray casts without a check. Times in memory that these cannot hold stay int64; dask's raise
+    `FormatError` when they are computed.
+    """
+    if encoded.dtype.kind != "i":
+        return encoded
+    check = overflow_check({"dtype": dtype})
+    problem = None if encoded.chunks is not None else check(encoded.values)
+    if problem is not None:
+        leave_out(path, {"dtype": dtype}, ["dtype"], f"it {problem}")
+        return encoded
+    if encoded.chunks is not None:
+        guard = partial(_guard, path, check)
+        encoded = encoded.copy(data=encoded.data.map_blocks(guard, dtype=encoded.dtype))
+    short = encoded.copy(data=encoded.data.astype(dtype))
+    for name in ("_FillValue", "missing_value"):
+        if name in short.attrs:
+            short.attrs[name] = np.asarray(short.attrs[name]).astype(dtype)[()]
+    return short
+
+
 def overflow_check(encoding: Mapping[str, Any]) -> Callable[[np.ndarray], str | None]:
     """Return a function that says why the integers of an encoding cannot hold some values."""
     return partial(

@@ -368,6 +368,39 @@ def test_numbers_of_dask_that_inherited_encoding_would_change(
         to_nczarr(dataset, tmp_path / "x")
 
 
+DAYS = {"units": "days since 2000-01-01"}
+TIMES: list[tuple[list[str], dict[str, Any], str]] = [
+    (["2000-01-02", "2250-01-01"], {"dtype": "i2", **DAYS}, "i8"),
+    (["2000-01-02", "2050-01-01"], {"dtype": "i4", "units": "seconds since 1970-01-01"}, "i8"),
+    (["2000-01-02", "NaT"], {"dtype": "i4", **DAYS}, "i8"),
+    (["2000-01-02", "1999-01-01"], {"dtype": "u4", **DAYS}, "i8"),
+    (["2000-01-02", "2001-01-01"], {"dtype": "i2", **DAYS}, "i2"),
+    (["2000-01-02", "NaT"], {"dtype": "i4", "_FillValue": -9, **DAYS}, "i4"),
+    (["2000-01-02", "NaT"], {"dtype": "i4", "missing_value": np.int32(-9), **DAYS}, "i4"),
+]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("values", "encoding", "dtype"), TIMES)
+def test_inherited_encoding_changes_no_time(
+    tmp_path: Path, values: list[str], encoding: dict[str, Any], dtype: str, lazy: bool
+) -> None:
+    dataset = xr.Dataset({"v": ("x", np.array(values, "M8[ns]"))})
+    dataset = dataset.chunk(x=1) if lazy else dataset
+    dataset["v"].encoding = encoding
+    if lazy and dtype != encoding["dtype"]:
+        with pytest.raises(FormatError, match="cannot hold; its encoding came with the data"):
+            to_nczarr(dataset, tmp_path / "x")
+        return
+    to_nczarr(dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_cf=False) as back:
+        assert back["v"].dtype == dtype
+        for mark in {"_FillValue", "missing_value"} & back["v"].attrs.keys():
+            assert back["v"].attrs[mark].dtype == dtype
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        np.testing.assert_array_equal(back["v"].values, dataset["v"].values)
+
+
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("explicit", [False, True])
 @pytest.mark.parametrize(
