@@ -19,7 +19,6 @@ from nczarr_fsspec.stores.zip import RemoteZipStore, ZipStore, open_archive
 from nczarr_fsspec.stores.zipformat import TAIL_BYTES
 from nczarr_fsspec.target_names import (
     ZIP,
-    exists,
     file_kind,
     local_path,
     look,
@@ -195,7 +194,7 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
         shown = f"{type(target).__name__} object"
         raise URLError(shown, "has no place beside it for fragments; name a path or a URL")
     text = os.fsdecode(target)
-    if not is_url(text) or exists(text):
+    if not is_url(text) or os.path.exists(text):
         follow = split_local_options(storage_options, text)
         return _beside_path(text, text, _NO_MODE, follow=follow)
     url = parse_url(text)
@@ -222,7 +221,7 @@ def open_file_place(target: object, storage_options: Mapping[str, Any] | None = 
 
 
 def _beside_path(path: str, target: str, mode: frozenset[str], *, follow: bool) -> FilePlace:
-    if path.startswith("~") and not exists(path):
+    if path.startswith("~") and not os.path.exists(path):
         path = os.path.expanduser(path)
     path = os.path.abspath(path)
     if os.path.islink(path) and not os.path.isdir(path):
@@ -266,12 +265,12 @@ def open_destination(
         If the package for this protocol is not installed.
     """
     text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
-    if text is not None and is_url(text) and not exists(text):
+    if text is not None and is_url(text) and not os.path.exists(text):
         return _in_url(text, storage_options)
     shown = text if text is not None else f"{type(target).__name__} object"
     if text is not None:
         follow = split_local_options(storage_options, shown)
-        if "#mode=" in text and not exists(text):
+        if "#mode=" in text and not os.path.exists(text):
             raise URLError(text, "a path with a fragment is written file:///path#mode=...")
         return _at_path(text, text, _NO_MODE, follow=follow)
     if storage_options:
@@ -348,7 +347,7 @@ def _refuse_readonly(fs: AbstractFileSystem, shown: str) -> None:
 def _at_path(path: str, shown: str, mode: frozenset[str], *, follow: bool = False) -> Destination:
     if not path:
         raise URLError("''", "is not a path")
-    if path.startswith("~") and not exists(path):
+    if path.startswith("~") and not os.path.exists(path):
         path = os.path.expanduser(path)
     path = os.path.abspath(path)
     try:

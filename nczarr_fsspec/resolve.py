@@ -31,7 +31,6 @@ from nczarr_fsspec.ranges.source import ByteSource
 from nczarr_fsspec.target_names import (
     TREES,
     ZIP,
-    exists,
     file_kind,
     local_path,
     look,
@@ -121,7 +120,7 @@ def _resolve(
     target: object, storage_options: Mapping[str, Any], index_cache: Path | None
 ) -> Resolved:
     text = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else None
-    if text is not None and is_url(text) and not exists(text):
+    if text is not None and is_url(text) and not os.path.exists(text):
         return _open_url(parse_url(text), storage_options, index_cache)
     if text is not None:
         follow = split_local_options(storage_options, text)
@@ -293,7 +292,7 @@ def _open_path(
     path: str, shown: str, mode: frozenset[str], *, follow: bool = False
 ) -> KeyStore | ByteSource:
     try:
-        if path.startswith("~") and not exists(path):
+        if path.startswith("~") and not os.path.exists(path):
             path = os.path.expanduser(path)
         kind, start = look(path)
     except (OSError, ValueError) as error:

@@ -62,7 +62,7 @@ def look(path: str) -> tuple[int, bytes]:
 def local_path(url: NetCDFURL) -> str:
     """Return the path of a ``file`` URL: as it stands, or percent-decoded if only that exists."""
     decoded = unquote(url.path)
-    return url.path if exists(url.path) or not exists(decoded) else decoded
+    return url.path if os.path.exists(url.path) or not os.path.exists(decoded) else decoded
 
 
 def same_file(one: str, other: str) -> bool:
@@ -81,8 +81,3 @@ def same_file(one: str, other: str) -> bool:
         return os.path.samefile(*paths)
     except OSError:
         return os.path.realpath(paths[0]) == os.path.realpath(paths[1])
-
-
-def exists(path: str) -> bool:
-    """Tell whether a local path exists; False if it cannot be a path."""
-    return os.path.exists(path)

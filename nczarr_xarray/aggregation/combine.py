@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 
 from nczarr_fsspec.errors import ExportError
-from nczarr_xarray.aggregation.axes import Axis
 from nczarr_xarray.aggregation.checks import converted
 from nczarr_xarray.aggregation.grid import Before, Grid
 from nczarr_xarray.aggregation.reading import Key
@@ -315,14 +314,14 @@ class Combiner:
         if piece.path == dimension and axis.values is not None:
             return axis.values
         at = [d.path for d in variable.dimensions].index(dimension)
-        parts = self._parts(piece, dimension, at, old, axis)
+        parts = self._parts(piece, dimension, at, old)
         return np.concatenate([parts[number] for number in axis.order.tolist()], axis=at)
 
     def _first(self, old: np.ndarray | None) -> str:
         return self.files[0].target if old is None else "the aggregation"
 
     def _parts(
-        self, piece: Piece, dimension: str, at: int, old: np.ndarray | None, axis: Axis
+        self, piece: Piece, dimension: str, at: int, old: np.ndarray | None
     ) -> dict[int, np.ndarray]:
         """Return the values of a variable along one dimension, by number of the block."""
         parts: dict[int, np.ndarray] = {}

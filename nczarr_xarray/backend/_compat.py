@@ -223,9 +223,12 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
     ValueError
         If values have no such form; of dask's arrays of objects, when they are computed.
     """
+    from nczarr_xarray.backend.exact_fill import put_back, set_aside
+
     try:
         variables, attributes = encode_dataset_coordinates(dataset)
-        variables, attributes = cf_encoder(variables, attributes)
+        filled, missing = set_aside(variables.items())
+        variables, attributes = cf_encoder({**variables, **filled}, attributes)
     except (AttributeError, KeyError) as error:
         # of units that xarray does not know, or a "coordinates" that is no text
         reason = f"xarray cannot encode it ({type(error).__name__}: {error})"
@@ -234,6 +237,8 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
     chars: Any = CharacterArrayCoder()
     encoded = {}
     for name, variable in variables.items():
+        if name in missing:
+            variable = put_back(variable, missing[name])
         variable = text.encode(_typed(variable, name), name=name)
         encoded[NONE_VAR_NAME if name is None else name] = chars.encode(variable, name=name)
     return encoded, dict(attributes)

@@ -273,9 +273,12 @@ class NCZarrDataStore(AbstractDataStore):
         fill = implied_fill(variable, self.opened.hierarchy, asked=self.fill_value_as_mask)
         if "_FillValue" not in attributes and fill is not None:
             attributes["_FillValue"] = fill
-        if variable.dtype.kind == "S" and isinstance(attributes.get("_FillValue"), bytes):
+        fill = attributes.get("_FillValue")
+        if variable.dtype.kind == "S" and isinstance(fill, str) and "_Encoding" not in attributes:
+            fill = bytes_of(fill)  # as pure Zarr has it, and the values are compared with it
+        if variable.dtype.kind == "S" and isinstance(fill, bytes):
             empty = b"\0" if variable.nc_type == "char" else b""  # a char is never nothing
-            attributes["_FillValue"] = np.bytes_(attributes["_FillValue"] or empty)
+            attributes["_FillValue"] = np.bytes_(fill or empty)
         classic = self.opened.hierarchy.generation.startswith("CDF-")
         encoding = variable_encoding(variable, names, self.opened.store.url, classic=classic)
         if "least_significant_digit" in attributes:  # an argument of netCDF4's createVariable

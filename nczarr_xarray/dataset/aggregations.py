@@ -12,7 +12,7 @@ from nczarr_xarray.dataset.fragment_opener import Opener, Opening
 from nczarr_xarray.dataset.fragments import FragmentDatasets
 from nczarr_xarray.dataset.implied_fill import with_fill
 from nczarr_xarray.dataset.opened import Opened
-from nczarr_xarray.formats.cfa.decode import Aggregation, decode, find
+from nczarr_xarray.formats.cfa.decode import decode, find
 from nczarr_xarray.formats.cfa.variables import aggregated
 from nczarr_xarray.formats.open_options import OpenOptions
 from nczarr_xarray.model import FragmentArray, Hierarchy
@@ -46,7 +46,7 @@ def with_aggregations(
     terms = {variable.path: variable for one in found for variable in one.terms.values()}
     values = opened.read_many([(variable, None) for variable in terms.values()])
     hierarchy = decode(opened.hierarchy, found, dict(zip(terms, values, strict=True)))
-    own = _Own(opened, found, hierarchy)
+    own = _Own(opened, hierarchy)
     policy = AddressPolicy.of(
         master,
         replace=options.replace,
@@ -62,7 +62,7 @@ def with_aggregations(
 class _Own:
     """Opens the fragments that are variables of the master itself. Picklable."""
 
-    def __init__(self, opened: Opened, found: list[Aggregation], decoded: Hierarchy) -> None:
+    def __init__(self, opened: Opened, decoded: Hierarchy) -> None:
         self._url = opened.store.url
         names: set[str] = set()
         for _, array in aggregated(decoded):

@@ -35,6 +35,7 @@ from nczarr_xarray.model import (
     Variable,
     bytes_of,
     join,
+    text_of,
 )
 
 #: Errors of xarray about values and encodings.
@@ -220,7 +221,7 @@ class Exporter:
         if nc_type is None:
             raise ValueError(f"is of type {source.dtype}, which netCDF does not have")
         dimensions = tuple(
-            self.dimension(group, dimension, size, dimension in unlimited, path)
+            self.dimension(group, dimension, size, dimension in unlimited)
             for dimension, size in zip(source.dims, source.shape, strict=True)
         )
         attributes = dict(source.attrs)
@@ -272,9 +273,7 @@ class Exporter:
         variable.enum = EnumType(type_name, dict(members), str(variable.nc_type), group.path)
         self.lacking.note_enum(variable)
 
-    def dimension(
-        self, group: Group, name: Hashable, size: int, unlimited: bool, path: str
-    ) -> Dimension:
+    def dimension(self, group: Group, name: Hashable, size: int, unlimited: bool) -> Dimension:
         """Return the dimension that `name` means in `group`: an existing one, or a new one."""
         if not isinstance(name, str):
             raise ValueError(f"the dimension name {name!r} is not text")  # noqa: TRY004
@@ -282,7 +281,7 @@ class Exporter:
         if name.startswith("/"):  # how a dataset names one that another of its name hides
             where, _, short = name.rpartition("/")
             where = where or "/"
-        found = self.nearest(where, short, size)
+        found = self.nearest(where, short)
         if found is not None and found.size == size:
             return found
         if found is not None and found.group == where:
@@ -291,7 +290,7 @@ class Exporter:
         self.contents.group(where).dimensions[short] = new
         return new
 
-    def nearest(self, where: str, name: str, size: int) -> Dimension | None:
+    def nearest(self, where: str, name: str) -> Dimension | None:
         """Return the dimension called `name` that is visible from the group at `where`."""
         while True:
             known = self.contents.group(where).dimensions.get(name)
@@ -330,7 +329,7 @@ def _room(source: xr.Variable, fill: Any) -> int:
 
 def _fill_attribute(nc_type: str, fill: Any) -> Attribute:
     if nc_type in ("char", "string"):
-        text = fill.decode() if isinstance(fill, bytes) else str(fill)
+        text = text_of(fill) if isinstance(fill, bytes) else str(fill)
         text = text.rstrip("\0")  # which NULs fill up
         return Attribute("_FillValue", nc_type, text if nc_type == "char" else (text,))
     return Attribute("_FillValue", nc_type, np.asarray(fill).reshape(1).astype(NC_DTYPES[nc_type]))

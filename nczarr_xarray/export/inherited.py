@@ -171,6 +171,6 @@ def _overflow(
             continue
         number = (float(end) if scale_factor or add_offset else end) - (add_offset or 0)
         number = number / (scale_factor or 1) if scale_factor else number
-        if not limits.min - 0.5 <= number <= limits.max + 0.5:
+        if not limits.min <= np.around(number).item() <= limits.max:  # exact, as numpy's is not
             return f"holds the value {end!s:.20}, which {dtype} cannot hold"
     return None

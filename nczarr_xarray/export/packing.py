@@ -56,7 +56,7 @@ def as_integers(values: np.ndarray, dtype: np.dtype, path: str, exact: bool) -> 
     """
     whole = np.around(values) if values.dtype.kind == "f" else values
     limits = np.iinfo(dtype)
-    inside = (whole >= limits.min) & (whole <= limits.max)
+    inside = (whole >= limits.min) & (whole < limits.max + 1)  # no float is the largest int64
     if exact:  # a fraction of a day is lost if days are stored
         inside &= whole == values
     if not np.all(inside):

@@ -15,6 +15,7 @@ import xarray as xr
 from nczarr_fsspec.errors import ExportError, FormatError
 from nczarr_xarray.backend._compat import encode_for_netcdf, named_as_stored, without_indexes
 from nczarr_xarray.backend.encoding import attribute_value
+from nczarr_xarray.backend.exact_fill import put_back, set_aside
 from nczarr_xarray.dataset.opened import Opened
 from nczarr_xarray.export.as_stored import as_stored, rounding_of, same_units
 from nczarr_xarray.export.attributes import encode_attribute, same_value
@@ -220,10 +221,15 @@ class Update:
                 empty_text(variable)
             self._check_integers(str(name), variable)
             if is_packed(variable, self.group.variables[str(name)]):
+                is_float = np.dtype(variable.dtype).kind == "f"
                 del variable.encoding["dtype"]  # see `as_integers`
-                if variable.chunks is not None and variable.dtype.kind in "MmO":
-                    variable.encoding["dtype"] = "f8"  # xarray takes no dask times without one
-                packed[str(name)] = np.dtype(variable.dtype).kind != "f"
+                if is_float or variable.chunks is not None:
+                    # xarray takes no dask times without a dtype, and rounds fills to float32
+                    variable.encoding["dtype"] = "f8"
+                packed[str(name)] = not is_float
+        filled, missing = set_aside(dataset.variables.items())
+        for name, variable in filled.items():
+            dataset.variables[name].data = variable.data
         try:
             encoded, _ = encode_for_netcdf(dataset)
         except (ValueError, TypeError, OverflowError, NotImplementedError) as error:
@@ -231,6 +237,8 @@ class Update:
             return []
         for name, exact in packed.items():
             encoded[name] = self._packed(name, encoded[name], exact)
+        for name, places in missing.items():
+            encoded[name] = put_back(encoded[name], places)
         given = {name: frozenset(v.attrs) for name, v in dataset.variables.items()}
         found = (self._item(str(name), source, given[name]) for name, source in encoded.items())
         return [item for item in found if item is not None]
@@ -239,19 +247,20 @@ class Update:
         """Let numbers be checked that xarray would change without a word when it encodes them."""
         encoding, stored = variable.encoding, self.group.variables[name].dtype
         path, kind = join(self.path, name), variable.dtype.kind
+        scaled = kind in "iub" and is_scaled(encoding)
         if kind in "iu" and stored.kind == "f":
             self._through(name, variable, partial(refuse_values, path, inexact))
         elif stored.kind in "iu" and "dtype" in encoding and kind in "fiub":
             wanted = packed_dtype(encoding)
-            if kind != "f" and is_scaled(encoding):
-                variable.data = variable.data.astype("f8")
-            elif kind != "f" and not np.can_cast(variable.dtype, wanted):
+            if kind != "f" and not scaled and not np.can_cast(variable.dtype, wanted):
                 # not by way of float64, which would round large ones
                 whole = partial(as_integers, dtype=wanted, path=path, exact=True)
                 self._through(name, variable, whole, wanted)
             if "_Unsigned" in encoding:
                 check = overflow_check(encoding)
                 self._through(name, variable, partial(refuse_values, path, check))
+        if scaled:
+            variable.data = variable.data.astype("f8")
 
     def _through(
         self,

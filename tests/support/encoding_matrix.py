@@ -1,8 +1,8 @@
 """Sources whose encodings are inherited, what is done to them, and all writers.
 
-`SOURCES` make files and stores of one dataset with libraries of other people; `OPENERS` say which
-engines open them. `OPERATIONS` are what users do before they write. `WRITERS` write, and say how to
-read back. tests/xarray/export/test_export_matrix.py goes through all of it.
+`SOURCES` make files and stores of one dataset with libraries of other people, and say which engines
+open them. `OPERATIONS` are what users do before they write. `OURS` and `THEIRS` write, and read
+back. tests/xarray/export/test_export_matrix.py goes through all of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One process reads while another one changes: every order of their steps, without processes.
 
 What a writer does to a mapping is recorded, step by step, and done again while a reader (or
-another writer) is at work: a `Schedule` says after which of its reads which steps come.
+another writer) is at work: `Steps` know before which of its reads which steps come.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def _depends_on_all(nodes: list[_Node]) -> bool:
 
 
 def _odd(type_: Datatype) -> str:
-    """Say why numbers of an attribute cannot be shown; None if they can."""
+    """Say why an attribute of numbers that netCDF does not have is not shown."""
     return f"netCDF has no {type_.kind} type of {type_.size} bytes in such a format"
 
 

@@ -156,7 +156,7 @@ def test_files_of_many_kinds(tmp_path: Path, parsed: list[str]) -> None:
         aggregate(urls, tmp_path / "m.nca")
         with xr.open_dataset(tmp_path / "m.nca", engine="nczarr", decode_times=False) as ds:
             assert np.array_equal(ds.tas, field([*range(12)]))
-            assert "history" not in ds.attrs or ds.attrs["history"] != "made by run 1"
+            assert ds.attrs.get("history") is None
     assert len(parsed) == 12
 
 

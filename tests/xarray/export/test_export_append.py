@@ -690,6 +690,43 @@ def test_large_integers_of_the_other_sign_are_not_rounded(
         to_nczarr(wrong.chunk(chunks) if chunks else wrong, tmp_path / "d", append_dim="t")
 
 
+@pytest.mark.parametrize("chunks", [None, {"t": -1}])
+@pytest.mark.parametrize(
+    ("dtype", "encoding"),
+    [
+        ("f4", {"dtype": "i4", "_FillValue": -(2**31) + 1}),
+        ("f4", {"dtype": "i4", "_FillValue": -(2**31) + 1, "scale_factor": 0.5}),
+        ("f8", {"dtype": "i8", "_FillValue": -(2**63) + 2}),
+        ("f8", {"dtype": "u8", "_FillValue": 2**64 - 2, "add_offset": 1.0}),
+        ("f8", {"dtype": "i8", "_FillValue": -(2**63) + 2, "_Unsigned": "true"}),
+    ],
+)
+def test_missing_values_become_exactly_the_fill_value(
+    tmp_path: Path, dtype: str, encoding: dict[str, Any], chunks: dict[str, int] | None
+) -> None:
+    """These are netCDF's own fill values, which floats cannot hold."""
+    first = xr.Dataset({"v": ("t", np.array([7, np.nan], dtype))})
+    to_nczarr(first, tmp_path / "d", encoding={"v": encoding}, unlimited_dims=["t"])
+    more = first.chunk(chunks) if chunks else first
+    to_nczarr(more, tmp_path / "d", append_dim="t")
+    with xr.open_dataset(tmp_path / "d", engine="nczarr", decode_cf=False) as found:
+        number, _, same, fill = found["v"].to_numpy().tolist()
+    assert (same, fill) == (number, encoding["_FillValue"])
+    outside = xr.Dataset({"v": ("t", np.array([2.0**65], dtype))})
+    with pytest.raises(NCZarrError, match="cannot hold"):
+        to_nczarr(outside.chunk(chunks) if chunks else outside, tmp_path / "d", append_dim="t")
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+def test_a_number_just_above_the_largest_integer(tmp_path: Path, dtype: str) -> None:
+    first = xr.Dataset({"v": ("t", [1.0])})
+    encoding = {"v": {"dtype": dtype, "_FillValue": 0}}
+    to_nczarr(first, tmp_path / "d", encoding=encoding, unlimited_dims=["t"])
+    above = xr.Dataset({"v": ("t", [float(np.iinfo(dtype).max)])})
+    with pytest.raises(ExportError, match=r"which u?int64 cannot hold"):
+        to_nczarr(above, tmp_path / "d", append_dim="t")
+
+
 @pytest.mark.parametrize(
     ("encoding", "appended"),
     [
@@ -711,6 +748,21 @@ def test_labels_of_another_type(tmp_path: Path, encoding: dict[str, Any], append
     if encoding["dtype"] != "i8":
         with pytest.raises(ExportError, match=r"cannot (hold|store)"):
             to_nczarr(wrong, tmp_path / "d", append_dim="t")
+
+
+@pytest.mark.parametrize("chunks", [None, {"t": -1}])
+@pytest.mark.parametrize("dtype", ["f8", "f4", "i2"])
+@pytest.mark.parametrize("appended", ["i4", "u1", "i2", "?"])
+def test_integers_become_scaled_numbers(
+    tmp_path: Path, dtype: str, appended: str, chunks: dict[str, int] | None
+) -> None:
+    """Those that are stored may be floats, too."""
+    encoding = {"dtype": dtype, "scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -9}
+    first = xr.Dataset({"v": ("t", [1.5, 2.0])})
+    to_nczarr(first, tmp_path / "d", encoding={"v": encoding}, unlimited_dims=["t"])
+    more = xr.Dataset({"v": ("t", np.array([0, 1], appended))})
+    to_nczarr(more.chunk(chunks) if chunks else more, tmp_path / "d", append_dim="t")
+    assert opened(tmp_path / "d")["v"].to_numpy().tolist() == [1.5, 2, 0, 1]
 
 
 @pytest.mark.parametrize("labels", [[], [None, None]])

@@ -312,6 +312,12 @@ INHERITED: list[tuple[Any, dict[str, Any], str, Any]] = [
     ([0.5, 2], {"dtype": "i1", "scale_factor": 0.5, "_FillValue": -1}, "i1", [1, 4]),
     ([1, 300], {"dtype": "i1", "_FillValue": -1}, "i8", [1, 300]),
     ([1, 5], {"dtype": "i1", "_FillValue": -1}, "i1", [1, 5]),
+    # numbers at the very end of a type
+    ([1.0, 2.0**63], {"dtype": "i8", "_FillValue": -5}, "f8", [1, 2.0**63]),
+    ([1.0, -(2.0**63)], {"dtype": "i8", "_FillValue": -5}, "i8", [1, -(2**63)]),
+    ([1.0, 2.0**64], {"dtype": "u8", "_FillValue": 5}, "f8", [1, 2.0**64]),
+    (np.array([1, 2**63], "u8"), {"dtype": "i8"}, "u8", [1, 2**63]),
+    ([1.0, 127.5], {"dtype": "i1", "scale_factor": 1.0, "_FillValue": -1}, "f8", [1, 127.5]),
     ([1, np.nan], {"dtype": "i2"}, "f8", [1, np.nan]),
     ([np.nan, np.nan], {"dtype": "i2", "_FillValue": -1}, "i2", [-1, -1]),
     # a packed fill value is a number like others among those that are not packed
@@ -351,6 +357,7 @@ def test_inherited_encoding_changes_no_number(
         ([0.5, 1e6], {"dtype": "i1", "scale_factor": 0.5, "_FillValue": -1}, "the value 1000000.0"),
         ([1, np.nan], {"dtype": "i2"}, "holds missing values, and has no _FillValue"),
         ([1.0, 300], UNSIGNED, "the value 300.0, which uint8 cannot hold"),
+        ([1, 2.0**63], {"dtype": "i8", "_FillValue": -5}, "the value 9.2.*int64 cannot hold"),
     ],
 )
 def test_numbers_of_dask_that_inherited_encoding_would_change(
@@ -397,16 +404,46 @@ def test_inherited_encoding_changes_no_time(
         np.testing.assert_array_equal(back["v"].values, np.array(values))
 
 
-def test_times_that_fit_keep_their_inherited_encoding(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mark", ["_FillValue", "missing_value"])
+def test_times_that_fit_keep_their_inherited_encoding(tmp_path: Path, mark: str) -> None:
     times = np.array([NEW_YEAR, np.datetime64("NaT", "s")])
     dataset = xr.Dataset({"v": ("x", times), "none": ("y", times[:0])})
     for name in dataset:
-        dataset[name].encoding = {"dtype": np.dtype("i2"), "_FillValue": np.int16(-1), **DAYS}
+        dataset[name].encoding = {"dtype": np.dtype("i2"), mark: np.int16(-1), **DAYS}
     for part in (dataset, dataset.chunk()):
         to_nczarr(part, tmp_path / "x", mode="w")
         with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_cf=False) as back:
             assert (back["v"].dtype, back["none"].dtype) == ("i2", "i2")
+            assert back["v"].attrs[mark].dtype == "i2"
             assert back["v"].values.tolist() == [365, -1]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize(
+    "encoding",
+    [
+        {"dtype": "i8", "_FillValue": -(2**63) + 2},
+        {"dtype": "u8", "_FillValue": 2**64 - 2, "scale_factor": 0.5, "add_offset": 1.0},
+        {"dtype": "i8", "missing_value": np.int64(-(2**63) + 2)},
+    ],
+)
+def test_fill_values_that_floats_cannot_hold(
+    tmp_path: Path, encoding: dict[str, Any], explicit: bool, lazy: bool
+) -> None:
+    """The first ones are netCDF's own of these types."""
+    dataset = xr.Dataset({"v": ("x", [7.0, np.nan])})
+    dataset = dataset.chunk(x=1) if lazy else dataset
+    if explicit:
+        to_nczarr(dataset, tmp_path / "x", encoding={"v": encoding})
+    else:
+        dataset["v"].encoding = encoding
+        to_nczarr(dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_cf=False) as back:
+        number, fill = back["v"].to_numpy().tolist()
+    assert fill == encoding.get("_FillValue", encoding.get("missing_value"))
+    assert number == (7 - encoding.get("add_offset", 0)) / encoding.get("scale_factor", 1)
+    assert dataset["v"].isnull().to_numpy().tolist() == [False, True]
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -637,6 +674,13 @@ def test_huge_attributes(tmp_path: Path, value: Any) -> None:
 
 
 # -- unlimited dimensions ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["x", "x#mode=zarr,file"])
+def test_a_fill_value_that_is_no_text(tmp_path: Path, target: str) -> None:
+    dataset = xr.Dataset({"c": ("x", np.array([b"a", b"\xff"], "S1"))})
+    message = refused(tmp_path, dataset, target, encoding={"c": {"_FillValue": b"\xff"}})
+    assert "/c: attribute '_FillValue': holds bytes that are not UTF-8" in message
 
 
 def test_unlimited_dimensions(tmp_path: Path) -> None:

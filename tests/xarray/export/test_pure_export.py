@@ -303,3 +303,21 @@ def test_what_is_not_portable_is_no_option(tmp_path: Path, capsys: Any) -> None:
     for target, *more in (("y", "--compress", "zstd"), ("y.nc",)):
         assert main(["copy", str(tmp_path / "x"), str(tmp_path / target), "--portable", *more]) != 0
         assert "--portable" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fill", [b"-", b"\0"])
+def test_characters_that_are_missing(tmp_path: Path, fill: bytes) -> None:
+    """What is compared with bytes is bytes."""
+    ds = xr.Dataset({"c": ("x", np.array([b"a", fill], "S1"))})
+    to_nczarr(ds, f"file://{tmp_path}/x#mode=zarr,file", encoding={"c": {"_FillValue": fill}})
+    for engine in ("nczarr", "zarr"):
+        with xr.open_dataset(tmp_path / "x", engine=engine, consolidated=False) as back:
+            assert back["c"].isnull().to_numpy().tolist() == [False, True]
+            assert back["c"].encoding["_FillValue"].rstrip(b"\0") == fill.rstrip(b"\0")
+            to_nczarr(back, tmp_path / "y", mode="w")
+        with xr.open_dataset(tmp_path / "y", engine="nczarr", decode_cf=False) as again:
+            assert again["c"].attrs["_FillValue"] == fill
+            assert again["c"].to_numpy().ravel().tolist() == [b"a", fill.rstrip(b"\0")]
+    to_nczarr(ds, tmp_path / "x", append_dim="x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        assert back["c"].isnull().to_numpy().tolist() == [False, True] * 2

@@ -359,9 +359,7 @@ class TestAttributes:
     def test_a_value_that_contradicts_its_type_is_reported(self, text: str) -> None:
         value = loads(text.encode(), "k")
         found, problems = decode_attributes({"a": value}, {"a": "<i1"}, "v/.zattrs", netcdf=True)
-        assert found["a"] == infer("a", value, netcdf=True) or isinstance(
-            found["a"].value, np.ndarray
-        )
+        assert repr(found["a"]) == repr(infer("a", value, netcdf=True))
         assert found["a"].type != "byte"
         assert len(problems) == 1
         assert "attribute 'a' is not of its type byte" in problems[0].reason
