@@ -15,6 +15,7 @@ from nczarr_fsspec.url import is_url, parse_url
 from nczarr_xarray.aggregation.kerchunk import References, inline_bytes
 from nczarr_xarray.aggregation.zarr3 import array_document, chunk_key, group_document
 from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.model import readable
 
 if TYPE_CHECKING:
     import icechunk
@@ -143,6 +144,8 @@ def _sorted(
 
 def _location(url: str, shown: str) -> str:
     """Return how Icechunk names a file."""
+    if readable(url) != url:
+        raise ExportError(shown, f"is to refer to {url}, which is not UTF-8: write JSON instead")
     if not is_url(url):
         return f"file://{quote(url)}"
     scheme, host, *_ = urlsplit(url)
@@ -163,7 +166,8 @@ def _containers(sources: Mapping[str, Source]) -> dict[str, icechunk.AnyObjectSt
     folders = [os.path.dirname(url) for url in sources if not is_url(url)]
     if folders:
         folder = os.path.commonpath(folders)
-        while quote(folder) != folder:  # in prefixes, Icechunk does not decode what is quoted
+        # in prefixes, Icechunk does not decode what is quoted
+        while quote(os.fsencode(folder)) != folder:
             folder = os.path.dirname(folder)
         folder = folder.rstrip("/") + "/"
         found[f"file://{folder}"] = icechunk.local_filesystem_store(folder)

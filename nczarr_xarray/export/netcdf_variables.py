@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,7 +46,9 @@ def new_file(path: str, model: str, url: str) -> Iterator[Any]:
     import netCDF4
 
     try:
-        with netCDF4.Dataset(path, "x", format=model) as file:
+        # the bytes of the path, which need not be UTF-8
+        name = os.fsencode(path).decode("latin-1")
+        with netCDF4.Dataset(name, "x", format=model, encoding="latin-1") as file:
             yield file
     except StoreError:
         raise

@@ -75,8 +75,8 @@ def address_of(
     inside = key not in (target, "")
     is_path = not is_url(target) or os.path.lexists(target)
     if inside and (relative or (relative is None and not plain)):
-        return quote(key) if is_path and not plain else key
-    return f"file://{quote(target)}" if is_path and not plain else target
+        return quote(os.fsencode(key)) if is_path and not plain else key
+    return f"file://{quote(os.fsencode(target))}" if is_path and not plain else target
 
 
 def held_dimensions(
