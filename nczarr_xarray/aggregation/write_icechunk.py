@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from nczarr_fsspec.aws import storage_options as options_of
-from nczarr_fsspec.errors import DatasetExistsError, ExportError
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.transport.version import FileVersion, moment
 from nczarr_fsspec.url import is_url, parse_url
 from nczarr_xarray.aggregation.kerchunk import References, inline_bytes
@@ -68,6 +68,8 @@ def write_icechunk(
         If there is a repository that must not be changed.
     ExportError
         If Icechunk or Zarr 3 cannot say what there is.
+    StoreError
+        If Icechunk cannot read or write the repository.
     """
     try:
         import icechunk
@@ -76,6 +78,21 @@ def write_icechunk(
             f"{place.url}: repositories of Icechunk need icechunk: pip install "
             "'nczarr-xarray[icechunk]'"
         ) from None
+    try:
+        _write(place, references, sources, replaces=replaces)
+    except icechunk.IcechunkError as error:
+        reason = str(error).partition("\n")[0]  # then comes where in Icechunk that was
+        raise StoreError(place.url, f"cannot be written: {reason}") from error
+
+
+def _write(
+    place: MasterPlace,
+    references: References,
+    sources: Mapping[str, Source],
+    *,
+    replaces: bool,
+) -> None:
+    import icechunk
     import zarr
 
     from nczarr_xarray.zarr._adopted import ZarrWriter
