@@ -53,7 +53,17 @@ def new_file(path: str, model: str, url: str) -> Iterator[Any]:
     except StoreError:
         raise
     except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
-        raise StoreError(url, f"cannot be written: {error}") from error
+        reason = _folder_problem(path) or getattr(error, "strerror", None) or error
+        raise StoreError(url, f"cannot be written: {reason}") from error
+
+
+def _folder_problem(path: str) -> str | None:
+    """Return why there is no folder for a file: netCDF4 says then that it is not permitted."""
+    try:
+        os.stat(f"{os.path.dirname(path)}/.")
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def declare(
