@@ -1,7 +1,7 @@
 """The limit of reading a tree: the fastest codec library and one copy into place, and nothing else.
 
 A loop in threads over paths, sizes and places that were found beforehand: open, pread, close,
-decode, and copy byte planes or elements into the result. Which library, how many threads, and how
+decode, and copy byte planes or elements into the result, or decode there. Which library, how many threads, and how
 many chunks are copied together is tried for each case, and the fastest wins. Chunks that nothing is
 wanted of are not read, and none is decoded twice. No metadata are read and no xarray object is
 made: where little is read, those are most of what the others do.
@@ -31,6 +31,8 @@ Decode: TypeAlias = Callable[[bytes, Numbers, int], None]
 
 #: Chunks that are decoded before they are copied together, and the bytes they may have.
 BATCHES, BATCH_BYTES = (1, 4, 16, 64), 1 << 22
+#: Bytes of a large page of memory.
+_PAGE = 1 << 21
 
 
 def limit(stored: Stored, keys: tuple[Key, ...]) -> Callable[[], Any]:
@@ -177,10 +179,15 @@ class Arrangement:
         width = DTYPE.itemsize // len(planes)
         decode = self.decode
         for part in todo:
-            if decode is None and part.straight is not None:
-                _load(part.files[0][0], result[part.straight])
-                continue
             wanted = before + part.wanted * width
+            if part.straight is not None and len(planes) == 1:
+                path, size = part.files[0]
+                into = result[part.straight].reshape(-1).view(np.uint8)
+                if decode is None:
+                    _load(path, into)
+                else:
+                    decode(_read(path, size), into, wanted)
+                continue
             for (path, size), into in zip(part.files, room, strict=False):
                 if decode is None:
                     _load(path, into)
@@ -200,9 +207,13 @@ def _read(path: str, size: int) -> bytes:
 
 
 def _load(path: str, into: Numbers) -> None:
-    file = os.open(path, os.O_RDONLY)
+    """Read a file; memory that is new is not written to for the first time amid the copy."""
+    file, room = os.open(path, os.O_RDONLY), memoryview(into.reshape(-1).view(np.uint8))
     try:
-        os.preadv(file, [into.data], 0)
+        for start in range(0, len(room), _PAGE):
+            piece = room[start : start + _PAGE]
+            piece[-1] = 0
+            os.preadv(file, [piece], start)
     finally:
         os.close(file)
 

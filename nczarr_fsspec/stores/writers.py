@@ -90,7 +90,8 @@ class DirectoryWriter(WritableStore):
         path = self._inside.path(check_key(key))
         try:
             if not self._atomic:
-                if not (link and _replacing(path, lambda: part.link_at(path))):
+                linked = partial(part.link_at, path)
+                if not (link and _replacing(path, lambda: _in_folder(path, linked))):
                     _replace(path, part.append_to)
                 return
             with whole_file(path, _beside(path)) as new:
@@ -245,13 +246,13 @@ def _replace(path: str, write: Callable[[int], None]) -> None:
 
 
 def _replacing(path: str, make: Callable[[], T]) -> T:
-    """Make a file, and remove what is there before."""
+    """Make a file, and remove what is there before; `make` makes its folder, too."""
     for _ in range(_ATTEMPTS):
         with suppress(FileExistsError):
-            return _in_folder(path, make)
+            return make()
         with suppress(FileNotFoundError):
             os.unlink(path)
-    return _in_folder(path, make)
+    return make()
 
 
 def _fill(path: str, write: Callable[[int], None]) -> None:

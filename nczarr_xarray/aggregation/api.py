@@ -382,7 +382,7 @@ def _are_relative(before: Aggregated, place: MasterPlace) -> bool | None:
     if any(not is_url(one) and not os.path.isabs(one) for one in addresses):
         return True
     folder = place.file.folder
-    begins = (folder, f"file://{quote(folder)}")
+    begins = (folder, f"file://{quote(os.fsencode(folder))}")
     return False if any(one.startswith(begins) for one in addresses) else None
 
 

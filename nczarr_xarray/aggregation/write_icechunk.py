@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from nczarr_fsspec.aws import storage_options as options_of
-from nczarr_fsspec.errors import DatasetExistsError, ExportError
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.transport.version import FileVersion, moment
 from nczarr_fsspec.url import is_url, parse_url
 from nczarr_xarray.aggregation.kerchunk import References, inline_bytes
 from nczarr_xarray.aggregation.zarr3 import array_document, chunk_key, group_document
 from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.model import readable
 
 if TYPE_CHECKING:
     import icechunk
@@ -67,6 +68,8 @@ def write_icechunk(
         If there is a repository that must not be changed.
     ExportError
         If Icechunk or Zarr 3 cannot say what there is.
+    StoreError
+        If Icechunk cannot read or write the repository.
     """
     try:
         import icechunk
@@ -75,6 +78,21 @@ def write_icechunk(
             f"{place.url}: repositories of Icechunk need icechunk: pip install "
             "'nczarr-xarray[icechunk]'"
         ) from None
+    try:
+        _write(place, references, sources, replaces=replaces)
+    except icechunk.IcechunkError as error:
+        reason = str(error).partition("\n")[0]  # then comes where in Icechunk that was
+        raise StoreError(place.url, f"cannot be written: {reason}") from error
+
+
+def _write(
+    place: MasterPlace,
+    references: References,
+    sources: Mapping[str, Source],
+    *,
+    replaces: bool,
+) -> None:
+    import icechunk
     import zarr
 
     from nczarr_xarray.zarr._adopted import ZarrWriter
@@ -143,6 +161,8 @@ def _sorted(
 
 def _location(url: str, shown: str) -> str:
     """Return how Icechunk names a file."""
+    if readable(url) != url:
+        raise ExportError(shown, f"is to refer to {url}, which is not UTF-8: write JSON instead")
     if not is_url(url):
         return f"file://{quote(url)}"
     scheme, host, *_ = urlsplit(url)
@@ -163,7 +183,8 @@ def _containers(sources: Mapping[str, Source]) -> dict[str, icechunk.AnyObjectSt
     folders = [os.path.dirname(url) for url in sources if not is_url(url)]
     if folders:
         folder = os.path.commonpath(folders)
-        while quote(folder) != folder:  # in prefixes, Icechunk does not decode what is quoted
+        # in prefixes, Icechunk does not decode what is quoted
+        while quote(os.fsencode(folder)) != folder:
             folder = os.path.dirname(folder)
         folder = folder.rstrip("/") + "/"
         found[f"file://{folder}"] = icechunk.local_filesystem_store(folder)

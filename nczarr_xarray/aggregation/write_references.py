@@ -24,6 +24,7 @@ from nczarr_xarray.aggregation.combine import Aggregated
 from nczarr_xarray.aggregation.kerchunk import Combination, References, inline_bytes
 from nczarr_xarray.aggregation.write_icechunk import SUFFIX, Source, write_icechunk
 from nczarr_xarray.export.cfa.master_place import MasterPlace
+from nczarr_xarray.model import readable
 from nczarr_xarray.views.references import find_references
 
 #: References in one file of Parquet.
@@ -193,6 +194,9 @@ def _file(records: Mapping[int, Any], count: int) -> bytes:
         else:
             paths[row] = value[0]
             offsets[row], sizes[row] = value[1:] if len(value) == 3 else (0, 0)
+    for path in {*filter(None, paths)}:
+        if readable(path) != path:
+            raise ExportError(path, "is not UTF-8, as text in Parquet must be: write JSON instead")
     columns = {
         "path": pa.array(paths, pa.string()).dictionary_encode(),
         "offset": pa.array(offsets, pa.int64()),

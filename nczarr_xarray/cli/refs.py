@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.file is not None:
         refuse_itself(args.file, args.target)
     found = find_references(args.target, args.options or None)
-    text = json.dumps(found.references, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(found.references, separators=(",", ":"))
     if args.file is None:
         sys.stdout.write(text + "\n")
     elif name.endswith((".parq", ".parquet")):

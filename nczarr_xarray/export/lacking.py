@@ -42,7 +42,9 @@ class Lacking:
         self._names.setdefault(reason, []).append(name)
 
     def note_hidden(self, hierarchy: Hierarchy) -> None:
-        """Note what the model itself lacks, and enums that the written format cannot hold."""
+        """Note what was not read, what the model lacks, and enums that the format cannot hold."""
+        for problem in hierarchy.left_out():
+            self.note("left out, as it cannot be read", str(problem))
         for error in hierarchy.hidden:
             self.note(f"left out: {error.reason}", error.object)
         if self.netcdf4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,12 +46,24 @@ def new_file(path: str, model: str, url: str) -> Iterator[Any]:
     import netCDF4
 
     try:
-        with netCDF4.Dataset(path, "x", format=model) as file:
+        # the bytes of the path, which need not be UTF-8
+        name = os.fsencode(path).decode("latin-1")
+        with netCDF4.Dataset(name, "x", format=model, encoding="latin-1") as file:
             yield file
     except StoreError:
         raise
     except (OSError, RuntimeError) as error:  # netCDF4 raises both kinds
-        raise StoreError(url, f"cannot be written: {error}") from error
+        reason = _folder_problem(path) or getattr(error, "strerror", None) or error
+        raise StoreError(url, f"cannot be written: {reason}") from error
+
+
+def _folder_problem(path: str) -> str | None:
+    """Return why there is no folder for a file: netCDF4 says then that it is not permitted."""
+    try:
+        os.stat(f"{os.path.dirname(path)}/.")
+    except OSError as error:
+        return error.strerror
+    return None
 
 
 def declare(

@@ -178,7 +178,8 @@ def _with_variables(opened: Opened, paths: Collection[str]) -> Opened:
     owners = (*wanted, *(group.path for group in hierarchy.root.walk()))
     attributes = tuple(f"{owner}:" for owner in owners)
     hidden = tuple(error for error in hierarchy.hidden if error.object.startswith(attributes))
-    return replace(kept, hierarchy=replace(hierarchy, hidden=hidden))
+    problems = tuple(hierarchy.left_out(owners))
+    return replace(kept, hierarchy=replace(hierarchy, hidden=hidden, problems=problems))
 
 
 def _sliced(opened: Opened, slices: Mapping[str, slice]) -> Opened:

@@ -8,13 +8,14 @@ typed attributes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import NCZarrError
+from nczarr_fsspec.errors import FormatError, NCZarrError
 from nczarr_xarray.model.arrays import (
     Array,
     ChunkedArray,
@@ -58,6 +59,7 @@ __all__ = [
     "FragmentPlace",
     "Fragments",
     "Group",
+    "HarmlessError",
     "Hierarchy",
     "LibraryArray",
     "Selections",
@@ -250,6 +252,14 @@ class Group:
         return group
 
 
+class HarmlessError(FormatError):
+    """Something odd in a dataset, for which nothing of it is left out."""
+
+
+#: What the objects of Zarr that hold metadata end in.
+_DOCUMENT = re.compile(r"(^|/)(\.z(group|array|attrs)|zarr\.json)$")
+
+
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
     """One opened dataset.
@@ -282,6 +292,22 @@ class Hierarchy:
     problems: tuple[NCZarrError, ...] = ()
     hidden: tuple[NCZarrError, ...] = ()
     unchecked: Mapping[str, Any] | None = None
+
+    def left_out(self, paths: Collection[str] | None = None) -> list[NCZarrError]:
+        """Return the problems for which something is left out.
+
+        Parameters
+        ----------
+        paths
+            Of the variables and groups that are of interest; None for everything.
+        """
+        owners = None if paths is None else {path.strip("/") for path in paths}
+        return [
+            error
+            for error in self.problems
+            if not isinstance(error, HarmlessError)
+            and (owners is None or _DOCUMENT.sub("", error.object).strip("/") in owners)
+        ]
 
 
 def text_of(data: bytes) -> str:

@@ -75,11 +75,11 @@ def address_of(
     key = target.removeprefix(place.file.folder)
     inside = key not in (target, "")
     is_path = not is_url(target) or os.path.lexists(target)
-    encoded = quote(target)
+    encoded = quote(os.fsencode(target))
     # where there is another file of the encoded name, that would be read
     as_it_is = plain or not is_path or (encoded != target and os.path.lexists(encoded))
     if inside and (relative or (relative is None and not plain)):
-        found = key if as_it_is else quote(key)
+        found = key if as_it_is else quote(os.fsencode(key))
         return f"./{found}" if is_path and is_absolute(found) else found
     return target if as_it_is else f"file://{encoded}"
 

@@ -126,7 +126,7 @@ class MasterPlace:
     def uri(self, key: str) -> str:
         """Return the URI of an object in the folder of the master."""
         address = self.file.folder + key
-        return f"file://{quote(address)}" if address.startswith("/") else address
+        return f"file://{quote(os.fsencode(address))}" if address.startswith("/") else address
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove fragments."""

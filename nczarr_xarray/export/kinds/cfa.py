@@ -13,6 +13,7 @@ from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.new_aggregation import plan_new
 from nczarr_xarray.export.copy_other import AS_STORED, as_stored
 from nczarr_xarray.export.kinds.kind import CopyRequest
+from nczarr_xarray.export.lacking import Lacking
 from nczarr_xarray.export.parallel import distributed_client
 from nczarr_xarray.export.stored import netcdf_text
 from nczarr_xarray.model import Group
@@ -26,6 +27,9 @@ def copy(request: CopyRequest) -> None:
             names = ", ".join(group.path for group in groups)
             reason = f"an aggregation has no groups: {names} are left out"
             warnings.warn(f"{request.target}: {reason}", LossWarning, stacklevel=caller_level())
+        lacking = Lacking(netcdf4=True)
+        lacking.note_hidden(source.hierarchy)
+        lacking.tell(request.target)
         dataset = _with_texts(as_stored(open_group(source, root, **AS_STORED)), root)
         if distributed_client() is not None:
             dataset = _by_chunks(dataset)

@@ -53,6 +53,7 @@ from nczarr_xarray.model import (
     Dimension,
     EnumType,
     Group,
+    HarmlessError,
     Hierarchy,
     Variable,
     join,
@@ -66,6 +67,10 @@ _FAR_SOURCES = (
     "files only: copy it here, with the files of its sources"
 )
 _NOT_ALL = "Chunks that were stored with it raise when they are read"
+
+
+class _MissingFilterError(HarmlessError, UnsupportedError):
+    """A filter that cannot be undone here; a chunk need not have it."""
 
 
 async def read_hierarchy(
@@ -423,7 +428,7 @@ class _Builder:
                 variable.padding = padding_of(dataset, value, text, path)
             variable.array = array
             for reason in missing(array.codecs):
-                self.problems.append(UnsupportedError(path, f"{reason}. {_NOT_ALL}"))
+                self.problems.append(_MissingFilterError(path, f"{reason}. {_NOT_ALL}"))
         except NCZarrError as error:
             variable.error = error
         return variable

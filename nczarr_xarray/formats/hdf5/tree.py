@@ -61,7 +61,7 @@ async def read_tree(
     FormatError
         If a group along the path is damaged.
     """
-    names = tuple(name for name in path.split("/") if name and name != ".")
+    names = tuple(filter(None, path.split("/")))
     reading = _Reading(frame, root, only)
     await reading.visit(root, _Wanted("/", names, tree))
     group = reading.build()

@@ -20,6 +20,7 @@ from nczarr_xarray.model import (
     ChunkedArray,
     Dimension,
     Group,
+    HarmlessError,
     Hierarchy,
     Variable,
 )
@@ -178,7 +179,7 @@ class _Builder:
         """Note that the byte order is doubtful: only some wheels of one snapshot swapped bytes."""
         if array.dtype.byteorder == ">" and "4.9.3-development" in (self.nodes.writer or ""):
             self.problems.append(
-                FormatError(
+                HarmlessError(
                     array.path,
                     "is declared big-endian by netCDF-C 4.9.3-development, of which some builds "
                     "stored little-endian data all the same: check that the values make sense",

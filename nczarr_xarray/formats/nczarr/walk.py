@@ -30,6 +30,7 @@ from nczarr_xarray.formats.nczarr.jsontext import JSON, loads
 from nczarr_xarray.formats.nczarr.nodes import GroupNode, Nodes, WalkOptions
 from nczarr_xarray.formats.objects import Answer, ReadRound
 from nczarr_xarray.formats.strangers import about_strangers
+from nczarr_xarray.model import HarmlessError
 
 #: Some programs write metadata of both versions. Then those of Zarr 3 are used, as in zarr-python,
 #: unless the others are NCZarr's.
@@ -222,7 +223,7 @@ class _Walk:
                         self.where, f"{lacks}open with consolidated=False"
                     )
                 self.nodes.problems.append(
-                    FormatError(self.where, f"{lacks}the single objects are read instead")
+                    HarmlessError(self.where, f"{lacks}the single objects are read instead")
                 )
             return root
         try:
@@ -234,7 +235,7 @@ class _Walk:
             if required:
                 raise
             self.nodes.problems.append(
-                FormatError(error.object, f"{error.reason}; the single objects are read instead")
+                HarmlessError(error.object, f"{error.reason}; the single objects are read instead")
             )
             return root
         return self.use(consolidated)

@@ -27,7 +27,7 @@ from nczarr_xarray.formats.nczarr.spellings import MAX_DEPTH
 from nczarr_xarray.formats.nczarr.walk import single_array
 from nczarr_xarray.formats.strangers import about_strangers
 from nczarr_xarray.formats.zarr3.array import FILE, ZarrArray, describe, fill_value, plain
-from nczarr_xarray.model import NC_DTYPES, Attribute, Group, Hierarchy, Variable
+from nczarr_xarray.model import NC_DTYPES, Attribute, Group, HarmlessError, Hierarchy, Variable
 
 Document: TypeAlias = dict[str, JSON] | NCZarrError | None
 
@@ -116,7 +116,7 @@ class _Reading:
             lacks = "has no consolidated metadata; "
             if self.required:
                 raise DatasetNotFoundError(self.store.url, f"{lacks}open with consolidated=False")
-            self.problems.append(FormatError(FILE, f"{lacks}each node's own are read instead"))
+            self.problems.append(HarmlessError(FILE, f"{lacks}each node's own are read instead"))
         if self.use_consolidated is not None or not self.consolidated:
             return bool(self.use_consolidated and self.consolidated)
         if any(document is None and path in self.consolidated for path, document in own.items()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
 from nczarr_fsspec.errors import NCZarrError, StoreError
@@ -56,8 +56,10 @@ class Tally:
         """Note that something could not be read; the same error counts once."""
         self._troubles.setdefault(str(error), error)
 
-    def finish(self, side: Opened, only: Container[str] | None) -> None:
-        """Note which variables cannot be read, and whether the dataset was changed meanwhile."""
+    def finish(self, side: Opened, only: Collection[str] | None) -> None:
+        """Note what cannot be read, and whether the dataset was changed meanwhile."""
+        for problem in side.hierarchy.left_out(only):
+            self.trouble(problem)
         for path, error in unreadable(side).items():
             if only is None or path in only:
                 self.trouble(error)

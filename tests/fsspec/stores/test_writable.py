@@ -602,6 +602,25 @@ class TestDirectoryWriter:
             os.umask(before)
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_folder_that_cannot_be_made_is_tried_a_few_times(
+    tmp_path: Path, atomic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems, such as /proc, say that a folder that they refuse is not there."""
+    tried = 0
+
+    def refused(*_: object, **options: object) -> None:
+        nonlocal tried
+        tried += 1
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    store = DirectoryWriter(tmp_path, atomic=atomic)
+    monkeypatch.setattr(os, "makedirs", refused)
+    with pytest.raises(StoreError, match="cannot be written: No such file"):
+        store.put("a/b", b"")
+    assert 0 < tried <= 100
+
+
 class Plain(AbstractFileSystem):
     """A filesystem with nothing but the least there can be."""
 

@@ -10,7 +10,7 @@ import pytest
 import s3fs
 import xarray as xr
 
-from nczarr_fsspec.errors import DatasetExistsError, ExportError
+from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
 from nczarr_xarray.aggregation.api import aggregate, convert_references
 from nczarr_xarray.aggregation.zarr3 import array_document
 from tests.support.httpserver import Server
@@ -92,6 +92,12 @@ def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:
     with xr.open_zarr(reading(storage), consolidated=False) as ds:
         with pytest.raises(icechunk.IcechunkError, match=r"checksum of the object .* has changed"):
             ds.tas.load()
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"file/all\.icechunk: cannot be written: .*directory"):
+        aggregate([one(tmp_path / "0.nc", 0)], tmp_path / "file" / "all.icechunk", "time")
 
 
 def test_a_port_that_icechunk_loses(tmp_path: Path) -> None:

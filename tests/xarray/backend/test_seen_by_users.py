@@ -48,3 +48,18 @@ def test_a_misspelt_group_is_answered_with_its_name(tmp_path: Path) -> None:
     for name in ("a.nc", "a.nczarr"):
         with pytest.raises(DatasetNotFoundError, match=r"no group ./ocaen.; did you mean ocean\?"):
             xr.open_dataset(tmp_path / name, engine="nczarr", group="ocaen")
+
+
+@pytest.mark.parametrize("group", [".", "./", "./ocean", "ocean/."])
+@pytest.mark.parametrize("name", ["a.nc", "a.nczarr"])
+def test_a_dot_is_no_group(tmp_path: Path, name: str, group: str) -> None:
+    """As for netCDF."""
+    tree = xr.DataTree.from_dict({"/ocean": xr.Dataset({"v": ("x", np.arange(3))})})
+    if name == "a.nc":
+        tree.to_netcdf(tmp_path / name, engine="netcdf4")
+        with pytest.raises(OSError, match="group not found"):
+            xr.open_dataset(tmp_path / name, engine="netcdf4", group=group)
+    else:
+        nczarr_xarray.to_nczarr(tree, tmp_path / name)
+    with pytest.raises(DatasetNotFoundError):
+        xr.open_dataset(tmp_path / name, engine="nczarr", group=group)

@@ -16,6 +16,7 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
+import xarray as xr
 
 from nczarr_fsspec.changes.journal import PRIVATE
 from nczarr_fsspec.owner import Owner
@@ -468,3 +469,44 @@ def test_a_dataset_is_not_replaced_by_what_is_told_of_it(
     assert "is the dataset itself" in capsys.readouterr().err
     assert path.read_bytes() == data
     assert [one.name for one in tmp_path.iterdir()] == ["a.nc"]
+
+
+@pytest.mark.parametrize(
+    ("command", "output", "reason"),
+    [
+        ("copy {} {}", ".nc", ""),
+        ("copy --format NETCDF3_CLASSIC {} {}", ".nc", ""),
+        ("copy {} {}", ".nczarr", ""),
+        ("refs {} {}", ".json", ""),
+        ("refs {} {}", ".parq", "is not UTF-8"),
+        ("aggregate {} --dim x -o {}", ".nca", ""),
+        ("aggregate {} --dim x -o {}", ".json", ""),
+        ("aggregate {} --dim x -o {}", ".parq", "is not UTF-8"),
+        ("aggregate {} --dim x -o {}", ".icechunk", "is not UTF-8"),
+        ("aggregate {} --dim x -o elsewhere/{}", ".nca", ""),
+    ],
+)
+def test_paths_need_not_be_utf8(
+    tmp_path: Path,
+    command: str,
+    output: str,
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/\xff"))
+    (folder / "elsewhere").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    source, result = os.fsdecode(b"a\xfe.nc"), os.fsdecode(b"b\xfd") + output
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("x", 200)
+        file.createVariable("v", "f8", ("x",))[:] = np.arange(200)
+        file.createVariable("x", "f8", ("x",))[:] = np.arange(200)
+    os.rename(tmp_path / "x.nc", source)
+    names = iter((source, result))
+    words = [word.replace("{}", next(names)) if "{}" in word else word for word in command.split()]
+    assert main(words) == int(bool(reason)), capsys.readouterr().err
+    assert reason in capsys.readouterr().err
+    if not reason:
+        with xr.open_dataset(words[-1], engine="nczarr") as dataset:
+            assert dataset["v"].values.tolist() == list(range(200))

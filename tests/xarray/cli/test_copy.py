@@ -418,3 +418,56 @@ def test_a_disk_for_reading_only(
         said = failed(capsys, cube, disk / name)
     assert f"nczarr: {disk / name}: cannot be written: nothing can be made beside it" in said
     assert "Read-only file system" in said
+
+
+# -- what cannot be read of a source -----------------------------------------------------
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """NCZarr with a group whose metadata are damaged, so that it is left out."""
+    below = xr.Dataset({"w": ("y", np.arange(4))})
+    path = tmp_path / "damaged"
+    to_nczarr(
+        xr.DataTree.from_dict({"/": xr.Dataset({"v": ("x", np.arange(3))}), "/g": below}), path
+    )
+    (path / "g" / ".zattrs").write_text("{bad")
+    return path
+
+
+@pytest.mark.parametrize("name", ["y", "y.zip", "y.nc", "y.nca", "y.zarr#mode=zarr"])
+def test_a_copy_says_what_is_left_out_of_its_source(
+    tmp_path: Path, damaged: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = f"file://{tmp_path}/{name}"
+    assert "left out, as it cannot be read: g/.zattrs: " in failed(capsys, damaged, target)
+    with open_hierarchy(target) as opened:
+        assert [*opened.hierarchy.root.variables] == ["v"]
+
+
+def test_what_is_left_out_of_a_source_is_not_compared(
+    tmp_path: Path, damaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(damaged), str(damaged)]) == 2
+    assert "not compared: g/.zattrs: " in capsys.readouterr().out
+    message = failed(capsys, damaged, tmp_path / "y", "--digests", tmp_path / "digests")
+    assert "digests: is not written, for g/.zattrs: " in message
+    assert not (tmp_path / "digests").exists()
+
+
+def test_only_what_is_left_out_of_the_copied_variables_counts(
+    tmp_path: Path, damaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy("--var", "v", "--verify", damaged, tmp_path / "y")
+    assert main(["compare", "--var", "v", str(damaged), str(damaged)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_lack_by_which_nothing_is_left_out_is_no_loss(
+    tmp_path: Path, cube: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = f"file://{cube}#mode=nczarr,consolidated"
+    with open_hierarchy(source) as opened:
+        assert "has no .zmetadata" in str(opened.hierarchy.problems)
+    copy("--verify", source, tmp_path / "y")
+    assert capsys.readouterr().err == ""

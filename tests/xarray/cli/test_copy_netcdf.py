@@ -381,3 +381,15 @@ def test_an_aggregation_is_verified(tmp_path: Path, version: str, conventions: s
     copy(source, target, *options)
     found = compare(str(source), str(target))
     assert [one.object for one in found.differences] == ["attribute /:Conventions"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason"), [("none", "No such file or directory"), ("file", "Not a directory")]
+)
+def test_the_error_of_a_folder_that_is_none_says_so(
+    series: Path, tmp_path: Path, folder: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """netCDF4 says that it is not permitted."""
+    (tmp_path / "file").touch()
+    target = tmp_path / folder / "y.nc"
+    assert failed(capsys, series, target) == f"nczarr: {target}: cannot be written: {reason}\n"
