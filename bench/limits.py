@@ -1,10 +1,10 @@
 """The limit of reading a tree: the fastest codec library and one copy into place, and nothing else.
 
 A loop in threads over paths, sizes and places that were found beforehand: open, pread, close,
-decode, and copy byte planes or elements into the result, or decode there. Which library, how many threads, and how
-many chunks are copied together is tried for each case, and the fastest wins. Chunks that nothing is
-wanted of are not read, and none is decoded twice. No metadata are read and no xarray object is
-made: where little is read, those are most of what the others do.
+decode, and copy byte planes or elements into the result, or decode there. Which library, how many
+threads, and how many chunks are copied together is tried for each case, and the fastest wins.
+Chunks that nothing is wanted of are not read, and none is decoded twice. No metadata are read and
+no xarray object is made: where little is read, those are most of what the others do.
 """
 
 from __future__ import annotations
