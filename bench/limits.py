@@ -41,7 +41,7 @@ def limit(stored: Stored, keys: tuple[Key, ...]) -> Callable[[], Any]:
     if array.contiguous:
         path = stored.chunk((0,) * len(array.shape))
         if all(index == slice(None) for key in keys for index in key):
-            return lambda: [np.fromfile(path, DTYPE).reshape(array.shape)]
+            return partial(_load_all, path, array.shape)
         return lambda: [_mapped(np.memmap(path, DTYPE, "r", shape=array.shape), k) for k in keys]
     if any(map(listed, keys)):
         (key,) = keys
@@ -208,14 +208,31 @@ def _read(path: str, size: int) -> bytes:
 
 def _load(path: str, into: Numbers) -> None:
     """Read a file; memory that is new is not written to for the first time amid the copy."""
-    file, room = os.open(path, os.O_RDONLY), memoryview(into.reshape(-1).view(np.uint8))
+    room = memoryview(into.reshape(-1).view(np.uint8))
+    _load_pages(path, room, iter(range(0, len(room), _PAGE)))
+
+
+def _load_pages(path: str, room: memoryview, starts: Iterator[int]) -> None:
+    file = os.open(path, os.O_RDONLY)
     try:
-        for start in range(0, len(room), _PAGE):
+        for start in starts:
             piece = room[start : start + _PAGE]
             piece[-1] = 0
             os.preadv(file, [piece], start)
     finally:
         os.close(file)
+
+
+def _load_all(path: str, shape: tuple[int, ...]) -> list[Numbers]:
+    """Read one large file with all processors."""
+    result = np.empty(shape, DTYPE)
+    room = memoryview(result.reshape(-1).view(np.uint8))
+    starts = iter(range(0, len(room), _PAGE))
+    threads = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(threads) as pool:
+        for one in [pool.submit(_load_pages, path, room, starts) for _ in range(threads)]:
+            one.result()
+    return [result]
 
 
 @dataclass(frozen=True, slots=True)

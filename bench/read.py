@@ -2,7 +2,7 @@
 
 Every row has an array of float32 as a Zarr tree and as a netCDF-4 file, at scale 1 160 to 770 MB of
 numbers, and a selection; `programs` says what reads it and with which settings, `limits` what the
-limit is. The limit of the contiguous array is ``numpy.fromfile``.
+limit is. That of the contiguous array is one ``preadv`` for each large page, by all processors.
 """
 
 from __future__ import annotations
