@@ -14,6 +14,7 @@ from nczarr_xarray.export.chunk_writer import ChunkWriter, OldChunks
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.existing import Existing
+from nczarr_xarray.export.regions import replaced_part
 from nczarr_xarray.export.update import Update
 from nczarr_xarray.export.write_options import RegionLike
 from nczarr_xarray.export.write_request import (
@@ -36,10 +37,7 @@ def plan_values(request: WriteRequest, region: RegionLike) -> WriteTask:
     with existing.opened:
         path, dataset = _one_group(request)
         update = Update(existing, path, dataset)
-        slices = update.resolve_region(region)
-        if region:
-            update.without_labels(slices)
-            update.refuse_outsiders(slices)
+        slices = replaced_part(update, region)
         items = update.items(update.dataset)
         starts = [update.start(item, slices) for item in items]
         items = _ready(update, items, starts, request)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
-from operator import index
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
 from nczarr_fsspec.errors import ExportError, FormatError
@@ -30,7 +28,6 @@ from nczarr_xarray.export.packing import as_integers, inexact, is_packed, refuse
 from nczarr_xarray.export.storage import netcdf_type
 from nczarr_xarray.export.stored import netcdf_text
 from nczarr_xarray.export.strings import empty_text, longest_text, whole_text
-from nczarr_xarray.export.write_options import RegionLike
 from nczarr_xarray.formats.nczarr.enums import as_flags
 from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
@@ -106,99 +103,6 @@ class Update:
         if self.problems:
             reason = "cannot store these values; nothing was written"
             raise ExportError(self.existing.url, reason, dict.fromkeys(self.problems))
-
-    # -- which part ------------------------------------------------------------
-
-    def resolve_region(self, region: RegionLike) -> dict[Hashable, slice]:
-        """Return a slice for every dimension that `region` names; "auto" is resolved by labels."""
-        if region != "auto" and not isinstance(region, Mapping):
-            raise ExportError(
-                self.existing.url, f"region is {region!r}; it is a dict of slices, or 'auto'"
-            )
-        given: dict[Hashable, Any] = (
-            dict.fromkeys(self.dataset.dims, "auto") if region == "auto" else dict(region)
-        )
-        found: dict[Hashable, slice] = {}
-        for name, part in given.items():
-            if name not in self.dataset.dims:
-                self.problems.append(f"region names {name!r}, which the new values do not have")
-            elif name not in self.stored.sizes:
-                self.problems.append(f"region names {name!r}, which {self.path} does not have")
-            elif part == "auto":
-                found[name] = self._by_labels(name)
-            elif not isinstance(part, slice):
-                found[name] = self._wrong(name, f"{name!r} is {part!r}, not a slice or 'auto'")
-            else:
-                found[name] = self._checked(name, part)
-        return found
-
-    def _checked(self, name: Hashable, part: slice) -> slice:
-        size = self.stored.sizes[name]
-        if part.step not in (None, 1):
-            return self._wrong(name, f"{name!r} has step {part.step}; only 1 is possible")
-        try:
-            start = 0 if part.start is None else index(part.start)
-            stop = size if part.stop is None else index(part.stop)
-        except TypeError:
-            return self._wrong(name, f"{part} of {name!r} has an end that is no integer")
-        if not 0 <= start <= stop <= size:
-            return self._wrong(name, f"{part} is not inside {name!r}, which has length {size}")
-        length, new = stop - start, self.dataset.sizes[name]
-        if length != new:
-            reason = f"{part} has length {length} along {name!r}, the new values {new}"
-            return self._wrong(name, reason)
-        return slice(start, stop)
-
-    def _by_labels(self, name: Hashable) -> slice:
-        stored = self.stored.variables.get(name)
-        if name not in self.dataset.indexes or stored is None or stored.dims != (name,):
-            if self.dataset.sizes[name] == self.stored.sizes[name]:
-                return slice(0, self.stored.sizes[name])
-            return self._wrong(name, f"{name!r} has no labels to find it by; give a slice")
-        labels = pd.Index(stored.values)
-        if not labels.is_unique:
-            return self._wrong(name, f"labels of {name!r} are there twice; give a slice")
-        places = labels.get_indexer(self.dataset.indexes[name])
-        if (places < 0).any():
-            return self._wrong(name, f"not all labels of {name!r} are in the dataset")
-        if (np.diff(places) != 1).any():
-            return self._wrong(name, f"the labels of {name!r} are not in one piece there")
-        return slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0, 0)
-
-    def _wrong(self, name: Hashable, reason: str) -> slice:
-        """Note why no part is found, and return one that suits the new values in its place.
-
-        So nothing more is said of their length.
-        """
-        self.problems.append(f"region: {reason}")
-        return slice(0, self.dataset.sizes[name])
-
-    def without_labels(self, region: Region) -> None:
-        """Leave out the labels of the region, which are not changed, as in `to_zarr`."""
-        gone = []
-        for name in [name for name in self.dataset.indexes if name in self.dataset.variables]:
-            new, stored = self.dataset.variables[name], self.stored.variables.get(name)
-            if stored is None or not set(new.dims) & set(region):
-                continue
-            part = stored.isel({dim: region[dim] for dim in stored.dims if dim in region})
-            if not self.problems and not self._same_when_stored(name, new, part):
-                self.problems.append(
-                    f"{name}: the labels are not those stored there; correct the region, or drop "
-                    "them (drop_vars)"
-                )
-            gone.append(name)
-        # all at once: of the labels of several levels, xarray drops all or none
-        self.dataset = without_indexes(self.dataset).drop_vars(gone)
-
-    def refuse_outsiders(self, slices: Region) -> None:
-        """Note variables that no slice of the region concerns."""
-        variables = self.dataset.variables
-        outside = [name for name, v in variables.items() if not set(v.dims) & set(slices)]
-        if outside:
-            self.problems.append(
-                f"{', '.join(map(str, outside))}: have no dimension in the region; drop them "
-                "(drop_vars), or write them with mode='a'"
-            )
 
     # -- the values ------------------------------------------------------------
 
@@ -470,13 +374,13 @@ class Update:
             stored: xr.Variable | None = self.stored.variables.get(name)
             if stored is None:
                 self.problems.append(f"{name}: is not in the dataset; write it with mode='a'")
-            elif not self._same_when_stored(name, variable, stored):
+            elif not self.same_when_stored(name, variable, stored):
                 self.problems.append(
                     f"{name}: differs from what is stored, and is not appended to; drop it, or "
                     "write it with mode='a'"
                 )
 
-    def _same_when_stored(self, name: Hashable, new: xr.Variable, stored: xr.Variable) -> bool:
+    def same_when_stored(self, name: Hashable, new: xr.Variable, stored: xr.Variable) -> bool:
         """Tell whether values are those that are stored, or become them.
 
         Packing and quantization round, and text that is missing is stored as empty.

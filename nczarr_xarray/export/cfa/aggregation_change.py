@@ -25,6 +25,7 @@ from nczarr_xarray.export.cfa.split import even_edges, regular_edges
 from nczarr_xarray.export.contents import Item
 from nczarr_xarray.export.dataset import Exporter
 from nczarr_xarray.export.packing import as_integers
+from nczarr_xarray.export.regions import replaced_part
 from nczarr_xarray.export.update import Update
 from nczarr_xarray.model import Attribute, Fragments, Group, Variable
 
@@ -166,9 +167,7 @@ class Change:
         """Put the new values into the place of others."""
         update, region = self.update, self.request.region
         assert region is not None
-        slices = update.resolve_region(region)
-        update.without_labels(slices)
-        update.refuse_outsiders(slices)
+        slices = replaced_part(update, region)
         items = update.items(update.dataset)
         starts = [update.start(item, slices) for item in items]
         update.check()
