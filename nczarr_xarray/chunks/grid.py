@@ -168,7 +168,9 @@ class Grid:
         table = source.locate(array.locate(_FIRST))
         self.check_sizes(_FIRST, table.size)
         result = allocate(array, array.shape)
-        self.take(source, table, 0, task, None, result, None)
+        room = self.scatter.room_for(task, None, result) if self.is_direct else None
+        if room is None or table.start[0] < 0 or not source.fetch_together(table, room):
+            self.take(source, table, 0, task, None, result, None)
         return result
 
     def take(

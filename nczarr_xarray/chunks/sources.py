@@ -15,15 +15,17 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from nczarr_fsspec.coroutines import gather_or_cancel
-from nczarr_fsspec.descriptors import FileRange
+from nczarr_fsspec.descriptors import FileRange, read_into
 from nczarr_fsspec.keystore import ALL, KeyStore, LocalStore, RemoteStore
 from nczarr_fsspec.ranges.source import ByteSource, LocalBytes
 from nczarr_xarray.chunks.records import read_records
-from nczarr_xarray.chunks.threads import INLINE_BYTES
+from nczarr_xarray.chunks.threads import INLINE_BYTES, share
 from nczarr_xarray.model import ChunkTable
 
 #: Chunks of a remote store that may be in flight at a time, however large they are.
 LEAST_IN_FLIGHT = 4
+#: Bytes of a chunk that threads read together, and of the parts that they take.
+_LARGE, _PART = 1 << 24, 1 << 21
 #: Chunks of a store at hand that are looked for together, since most of them may be missing.
 _MANY = 256
 
@@ -72,6 +74,28 @@ class LocalSource(ABC):
     @abstractmethod
     def fetch_into(self, table: ChunkTable, row: int, room: memoryview) -> bool:
         """Put one chunk of a table where it goes; False if it is missing, or of another size."""
+
+    def fetch_together(self, table: ChunkTable, room: memoryview) -> bool:
+        """Do as `fetch_into` does for the only chunk of a table, with several threads.
+
+        False if the chunk is not large, or cannot be read so: `fetch_into` finds out why.
+        """
+        found = self.ranges(table, len(room)) if len(room) >= _LARGE else None
+        there = None if found is None else next(found)
+        if there is None or there.size != len(room):
+            return False
+        descriptor, begin, read = there.descriptor, there.start, [0]
+
+        def take(starts: list[int]) -> None:
+            parts = ((begin + start, room[start : start + _PART]) for start in starts)
+            read.append(sum(read_into(descriptor, *part) for part in parts))
+
+        starts = range(0, len(room), _PART)
+        try:
+            share(take, starts, len(starts), _PART)
+        except OSError:
+            return False
+        return sum(read) == len(room)
 
     @abstractmethod
     def ranges(self, table: ChunkTable, most: int) -> Iterator[FileRange | None] | None:
