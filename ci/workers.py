@@ -35,7 +35,7 @@ class Limits:
     Attributes
     ----------
     memory
-        Bytes of address space of a worker.
+        Bytes of memory that a worker may write to; what is only set aside does not count.
     seconds
         Time of a case before it is a hang.
     """
@@ -87,7 +87,7 @@ def work(
     run: Callable[[int], Labels], numbers: range, pipe: Connection, log: str, limits: Limits
 ) -> None:
     """Run cases in a process of their own; the pipe gets how each ended, `log` how the last."""
-    resource.setrlimit(resource.RLIMIT_AS, (limits.memory, limits.memory))
+    resource.setrlimit(resource.RLIMIT_DATA, (limits.memory, limits.memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     descriptor = os.open(log, os.O_WRONLY)
     os.dup2(descriptor, 2)  # where C libraries complain, too
