@@ -206,6 +206,10 @@ def _storage(place: MasterPlace) -> icechunk.Storage:
 
     target = place.file.folder + place.file.name
     if not is_url(target):
+        try:
+            os.makedirs(target, exist_ok=True)  # where that cannot be, releases before 2 panic
+        except OSError as error:
+            raise StoreError(place.url, f"cannot be written: {error.strerror}") from error
         return icechunk.local_filesystem_storage(target)
     if not target.startswith("s3://"):
         raise ExportError(place.url, "repositories of Icechunk are on this machine or in S3")

@@ -254,6 +254,7 @@ def time_numbers(times: np.ndarray, units: Mapping[str, Any]) -> np.ndarray:
     units
         Their encoding. xarray chooses finer units where these are too coarse.
     """
+    times = np.atleast_1d(times)
     known = times[~pd.isna(times)]
     if not known.size:
         return np.zeros(0, "i8")

@@ -407,13 +407,14 @@ def test_inherited_encoding_changes_no_time(
 @pytest.mark.parametrize("mark", ["_FillValue", "missing_value"])
 def test_times_that_fit_keep_their_inherited_encoding(tmp_path: Path, mark: str) -> None:
     times = np.array([NEW_YEAR, np.datetime64("NaT", "s")])
-    dataset = xr.Dataset({"v": ("x", times), "none": ("y", times[:0])})
+    dataset = xr.Dataset({"v": ("x", times), "none": ("y", times[:0]), "one": times[0]})
     for name in dataset:
         dataset[name].encoding = {"dtype": np.dtype("i2"), mark: np.int16(-1), **DAYS}
     for part in (dataset, dataset.chunk()):
         to_nczarr(part, tmp_path / "x", mode="w")
         with xr.open_dataset(tmp_path / "x", engine="nczarr", decode_cf=False) as back:
-            assert (back["v"].dtype, back["none"].dtype) == ("i2", "i2")
+            assert {back[name].dtype for name in dataset} == {np.dtype("i2")}
+            assert back["one"].item() == 365
             assert back["v"].attrs[mark].dtype == "i2"
             assert back["v"].values.tolist() == [365, -1]
 
