@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.codecs.codec import UNKNOWN, Buffer, Size, Step
+from nczarr_xarray.codecs.codec import UNKNOWN, Buffer, Size, Step, bytewise
 from nczarr_xarray.codecs.frames import Together, together
 from nczarr_xarray.codecs.registry import codec, need_libhdf5, step_of
 from nczarr_xarray.codecs.shuffle import WIDEST, element_size
@@ -131,7 +131,7 @@ class Decoder:
 
         def checked(data: Sequence[Buffer]) -> Sequence[Buffer] | None:
             try:
-                return undo([_bytewise(_undone(chunk, before)) for chunk in data])
+                return undo([bytewise(_undone(chunk, before)) for chunk in data])
             except Exception:  # noqa: BLE001  (codec libraries raise whatever they like)
                 return None
 
@@ -157,7 +157,7 @@ class Decoder:
             try:
                 for step in self._steps:
                     chunks = [step(chunk) for chunk in chunks]
-                chunks = list(map(_bytewise, chunks))
+                chunks = list(map(bytewise, chunks))
                 if set(map(len, chunks)) == {self.nbytes}:
                     return chunks
             except Exception:  # noqa: BLE001, S110  (which one it is shows below)
@@ -185,7 +185,7 @@ class Decoder:
             raise FormatError(key, f"the chunk cannot be decoded ({error})") from error
 
     def _elements_of(self, data: Buffer) -> Buffer:
-        data = _bytewise(data)
+        data = bytewise(data)
         if len(data) != self.nbytes:
             Size(self.nbytes).check(len(data))
         return data
@@ -219,17 +219,6 @@ def _is_absent(element: Any) -> bool:
     if isinstance(element, float):
         return math.isnan(element)
     return element is None or (type(element) is int and element == 0)
-
-
-def _bytewise(chunk: Buffer) -> Buffer:
-    """Return the bytes of what a codec has returned, which may be an array of elements."""
-    if isinstance(chunk, (bytes, bytearray)):
-        return chunk
-    if isinstance(chunk, np.ndarray):
-        if chunk.dtype.hasobject:
-            raise FormatError("", "decodes to Python objects, not numbers")
-        return np.ascontiguousarray(chunk).reshape(-1).view(np.uint8)
-    return memoryview(chunk).cast("B")
 
 
 def _refusal(error: FormatError, array: Array) -> Step:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.model import Array, ChunkedArray, CodecConfig
 
@@ -35,6 +37,17 @@ class Size(NamedTuple):
 
 #: What a compressor may return where nothing tells how much it has to, as with text.
 UNKNOWN = Size(1 << 30, exact=False)
+
+
+def bytewise(chunk: Buffer) -> Buffer:
+    """Return the bytes of what a codec has returned, which may be an array of elements."""
+    if isinstance(chunk, (bytes, bytearray)):
+        return chunk
+    if isinstance(chunk, np.ndarray):
+        if chunk.dtype.hasobject:
+            raise FormatError("", "decodes to Python objects, not numbers")
+        return np.ascontiguousarray(chunk).reshape(-1).view(np.uint8)
+    return memoryview(chunk).cast("B")
 
 
 def packed(size: Size) -> Size:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nczarr_fsspec.errors import FormatError
-from nczarr_xarray.codecs.codec import Buffer, Size, Step
+from nczarr_xarray.codecs.codec import Buffer, Size, Step, bytewise
 from nczarr_xarray.codecs.frames import MOST, library
 from nczarr_xarray.model import Array, CodecConfig
 
@@ -67,7 +67,7 @@ def element_size(config: CodecConfig, array: Array) -> int:
 def decode(config: CodecConfig, array: Array, size: Size) -> tuple[Step, Size]:
     """Return how to undo the shuffle of an array."""
     width = element_size(config, array)
-    return (lambda data: unshuffle([data], width)) if width > 1 else _as_it_is, size
+    return (lambda data: unshuffle([bytewise(data)], width)) if width > 1 else _as_it_is, size
 
 
 def encode(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numcodecs
 import numpy as np
 import pytest
+import xarray as xr
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,3 +87,16 @@ def test_chunks_of_unequal_lengths_are_an_error() -> None:
     parts = [shuffled(bytes(range(n)), 4) for n in (80, 40)]
     with pytest.raises(ValueError, match="differ in length"):
         unshuffle_into(parts, 4, np.empty(160, np.uint8))
+
+
+def test_after_a_filter_that_returns_elements(tmp_path: Path) -> None:
+    """FixedScaleOffset gives float32: a length in elements is not one in bytes."""
+    values = np.arange(120, dtype="f4").reshape(10, 12)
+    scaled = numcodecs.FixedScaleOffset(0, 1, "<f4", "<f4")
+    filters = [numcodecs.AsType("<i4", "<f4"), numcodecs.Shuffle(4), scaled]
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=2)
+    array = group.create_array("v", shape=(10, 12), chunks=(4, 6), dtype="f4", filters=filters)
+    array.attrs["_ARRAY_DIMENSIONS"] = ["y", "x"]
+    array[...] = values
+    with xr.open_dataset(tmp_path / "a.zarr", engine="nczarr") as ds:
+        assert np.array_equal(ds.v.values, array[...])
