@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -162,7 +163,7 @@ class Decoder:
                     return chunks
             except Exception:  # noqa: BLE001, S110  (which one it is shows below)
                 pass
-        return [self._decode(chunk, name(i)) for i, chunk in enumerate(data)]
+        return [self._decode(chunk, partial(name, i)) for i, chunk in enumerate(data)]
 
     def decode_into(self, data: Buffer, room: memoryview) -> bool:
         """Decode a chunk to where all its bytes go; tell whether it was, else `decode` has to."""
@@ -172,17 +173,17 @@ class Decoder:
         except Exception:  # noqa: BLE001  (what is wrong with it, `decode` tells)
             return False
 
-    def _decode(self, data: Buffer, key: str) -> Buffer:
+    def _decode(self, data: Buffer, name: Callable[[], str]) -> Buffer:
         """Decode one chunk: all elements in stored order (shuffled, if `planes`)."""
         try:
             data = _undone(data, self._steps)
             return self._objects_of(data) if self._objects else self._elements_of(data)
         except FormatError as error:
-            raise type(error)(key, error.reason) from None
+            raise type(error)(name(), error.reason) from None
         except MemoryError:
-            raise FormatError(key, f"a chunk of {self.nbytes} bytes does not fit") from None
+            raise FormatError(name(), f"a chunk of {self.nbytes} bytes does not fit") from None
         except Exception as error:  # codec libraries raise whatever they like
-            raise FormatError(key, f"the chunk cannot be decoded ({error})") from error
+            raise FormatError(name(), f"the chunk cannot be decoded ({error})") from error
 
     def _elements_of(self, data: Buffer) -> Buffer:
         data = bytewise(data)
