@@ -12,7 +12,7 @@ from nczarr_fsspec.errors import FormatError, UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.chunkindex import chunk_index
 from nczarr_xarray.formats.hdf5.filters import codecs_of
-from nczarr_xarray.formats.hdf5.netcdf_types import ValueType, is_plain
+from nczarr_xarray.formats.hdf5.netcdf_types import ValueType, bits_of, is_plain
 from nczarr_xarray.formats.hdf5.objects import (
     ChunkedLayout,
     CompactLayout,
@@ -139,9 +139,12 @@ def padding_of(dataset: H5Dataset, value: ValueType, fill_text: str | None, path
         empty = np.empty((), dtype=object)
         empty[()] = np.empty(0, dtype=element)
         return empty
-    if not is_plain(dataset.type):
-        return np.zeros((), dtype=value.dtype)[()]
     fill = _fill(dataset, value.stored, path)
+    if not is_plain(dataset.type):
+        if dataset.type.kind != "integer":
+            return np.zeros((), dtype=value.dtype)[()]
+        if fill is not None:
+            return bits_of(dataset.type).values(np.asarray(fill))[()]
     if value.nc_type == "string":
         from nczarr_xarray.formats.hdf5.conversions import decode_texts
 
