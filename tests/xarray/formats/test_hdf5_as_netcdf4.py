@@ -29,7 +29,10 @@ def assert_same(path: Path, group: str | None = None) -> xr.Dataset:
     return ours
 
 
-@pytest.mark.parametrize("name", ["x", "This is a netCDF dimension but not a netCDF variable"])
+NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
+
+
+@pytest.mark.parametrize("name", ["x", NO_VARIABLE, f"{NO_VARIABLE}.         4"])
 def test_a_class_of_variable_length(tmp_path: Path, name: str) -> None:
     path = tmp_path / "v.h5"
     with h5py.File(path, "w") as file:
@@ -41,6 +44,28 @@ def test_a_class_of_variable_length(tmp_path: Path, name: str) -> None:
             file["x"].attrs[key] = value  # which h5py stores as text of variable length
     assert assert_same(path, "g").v.dims == ("x",)
     assert_same(path)
+
+
+@pytest.mark.parametrize("name", [NO_VARIABLE, f"{NO_VARIABLE}.", f"{NO_VARIABLE}.         4"])
+def test_dimensions_without_a_variable(tmp_path: Path, name: str) -> None:
+    """The sentence counts with its full stop."""
+    path = tmp_path / "v.h5"
+    with h5py.File(path, "w") as file:
+        file["x"], file["v"] = np.arange(4.0), np.arange(4)
+        file["x"].make_scale(name)
+        file["v"].dims[0].attach_scale(file["x"])
+    assert_same(path)
+
+
+def test_two_variables_of_one_name(tmp_path: Path) -> None:
+    """A dataset whose name begins as that of a variable that is no coordinate."""
+    path = tmp_path / "v.h5"
+    with h5py.File(path, "w") as file:
+        file["_nc4_non_coord_x"] = np.int32(3)
+        file["x"] = np.arange(4.0)
+        file["x"].make_scale("x")
+    with pytest.warns(NCZarrWarning, match="/x: is there twice; the last one is taken"):
+        assert_same(path)
 
 
 @pytest.mark.parametrize(
