@@ -152,6 +152,10 @@ def _dataset(source: ByteSource, path: str) -> Iterator[Any]:
         with _opened(source) as file:
             dataset = _follow(file, path)
             _refuse_other_files(source, path, file, dataset)
+            if dataset.external:
+                name = dataset.name
+                del dataset  # of one that is open libhdf5 changes no prefix
+                dataset = _beside(file, name)
             yield dataset
         if isinstance(source, LocalFileBytes):
             source.read(0, 1)  # raises an error if this is no longer the file that was opened
@@ -162,6 +166,18 @@ def _dataset(source: ByteSource, path: str) -> Iterator[Any]:
         if isinstance(cause, NCZarrError):
             raise cause from None
         raise FormatError(path, f"libhdf5 cannot read it: {error}") from error
+
+
+def _beside(file: Any, name: str) -> Any:
+    """Return a dataset with external data, whose files are looked for beside this one.
+
+    libhdf5 would look in the working directory, and take whatever file has the name there.
+    """
+    import h5py
+
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access.set_efile_prefix(b"${ORIGIN}")
+    return h5py.Dataset(h5py.h5d.open(file.id, name.encode(), access))
 
 
 def _refuse_other_files(source: ByteSource, path: str, file: Any, dataset: Any) -> None:
