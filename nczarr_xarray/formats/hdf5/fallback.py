@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,8 +24,10 @@ from nczarr_xarray.model import LibraryArray
 
 _log = logging.getLogger(__name__)
 
-#: Soft links on the way to a dataset, at most.
+#: Soft links on the way to a dataset, or virtual datasets on the way to data, at most.
 _MOST_LINKS = 16
+#: Sources that were found to be there: paths of files, and names of datasets in them.
+Checked: TypeAlias = set[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class H5pyReader:
     def __init__(self, source: ByteSource, array: H5pyArray) -> None:
         self._source = source
         self._array = array
+        self._checked: Checked = set()
         _need_h5py(array.path, array.reason)
         _log.debug("%s: %s is read by h5py, for it %s", source.url, array.path, array.reason)
 
@@ -103,7 +106,7 @@ class H5pyReader:
         return box.take(values, points=points)
 
     def _read_box(self, box: Sequence[slice]) -> Any:
-        with _dataset(self._source, self._array.path) as dataset:
+        with _dataset(self._source, self._array.path, self._checked) as dataset:
             if self._array.dtype.kind != "O":
                 # by HDF5's own rules; h5py would read some enums as bool, and some pairs as complex
                 dataset = dataset.astype(self._array.dtype.newbyteorder("="))
@@ -131,7 +134,7 @@ def extent_of(source: ByteSource, path: str) -> tuple[int, ...]:
         If h5py is not installed.
     """
     _need_h5py(path, "is a virtual dataset")
-    with _dataset(source, path) as dataset:
+    with _dataset(source, path, set()) as dataset:
         shape: tuple[int, ...] = dataset.shape
         return shape
 
@@ -146,12 +149,15 @@ def _need_h5py(path: str, reason: str) -> None:
 
 
 @contextmanager
-def _dataset(source: ByteSource, path: str) -> Iterator[Any]:
-    """Open a dataset in h5py under the lock of libhdf5, and turn its errors into ours."""
+def _dataset(source: ByteSource, path: str, checked: Checked) -> Iterator[Any]:
+    """Open a dataset in h5py under the lock of libhdf5, and turn its errors into ours.
+
+    `checked` has the sources in other files that need not be looked at again.
+    """
     try:
         with _opened(source) as file:
             dataset = _follow(file, path)
-            _refuse_other_files(source, path, file, dataset)
+            _refuse_other_files(source, path, file, dataset, checked)
             if dataset.external:
                 name = dataset.name
                 del dataset  # of one that is open libhdf5 changes no prefix
@@ -180,7 +186,9 @@ def _beside(file: Any, name: str) -> Any:
     return h5py.Dataset(h5py.h5d.open(file.id, name.encode(), access))
 
 
-def _refuse_other_files(source: ByteSource, path: str, file: Any, dataset: Any) -> None:
+def _refuse_other_files(
+    source: ByteSource, path: str, file: Any, dataset: Any, checked: Checked
+) -> None:
     """Raise `UnsupportedError` for a remote dataset whose data are in other files.
 
     A remote file must not lead to files of this machine, and libhdf5 returns
@@ -194,7 +202,7 @@ def _refuse_other_files(source: ByteSource, path: str, file: Any, dataset: Any) 
     if dataset.is_virtual:
         for mapping in dataset.virtual_sources():
             name = _first(mapping.file_name)
-            sources.setdefault(name, set()).add(_first(mapping.dset_name))
+            sources.setdefault(name, set()).add(mapping.dset_name)
     here = sources.pop(".", set())
     for name in others | sources.keys():
         if local is None:
@@ -204,10 +212,44 @@ def _refuse_other_files(source: ByteSource, path: str, file: Any, dataset: Any) 
             raise StoreError(path, f"has its data in the file {name!r}, which is not there")
         if name in sources and other.samefile(local):
             here |= sources[name]
-    for name in here:
+        else:
+            for source_name in sources.get(name, ()):
+                _check_source(path, other, source_name, ((local.resolve(), dataset.name),), checked)
+    for name in map(_first, here):
         found = _follow(file, name)
         if found.is_virtual or found.external:
             raise UnsupportedError(path, f"its source {name!r} has no data of its own")
+
+
+def _check_source(
+    path: str, file: Path, name: str, above: tuple[tuple[Path, str], ...], checked: Checked
+) -> None:
+    """Raise an error if a source in another file is not there, or leads back to what it is for.
+
+    libhdf5 returns fill values for the one, and follows the other until the process dies.
+    """
+    import h5py
+
+    key = str(file), name
+    if key in checked:
+        return
+    if not file.exists():
+        raise StoreError(path, f"has its data in the file {file.name!r}, which is not there")
+    with h5py.File(file, "r") as opened:
+        found = opened.get(_first(name))
+        if found is None and _first(name) != name:
+            return  # of numbered ones, none may be there yet
+        if not isinstance(found, h5py.Dataset):
+            raise FormatError(path, f"has its data in {name!r} of {file.name!r}, no dataset")
+        place = Path(found.file.filename).resolve()
+        one = place, found.name
+        if one in above or len(above) > _MOST_LINKS:
+            raise UnsupportedError(path, f"its source {name!r} in {file.name!r} has it as a source")
+        for mapping in found.virtual_sources() if found.is_virtual else ():
+            where = _first(mapping.file_name)
+            below = place if where == "." else place.parent / where
+            _check_source(path, below, mapping.dset_name, (*above, one), checked)
+    checked.add(key)
 
 
 def _first(pattern: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import struct
 from pathlib import Path
@@ -334,3 +335,54 @@ def test_texts(tmp_path: Path) -> None:
         for name in ("bad", "virtual bad"):
             with pytest.raises(FormatError, match=rf"/{name}: b'.xff!' is not UTF-8"):
                 opened.read(variables[name])
+
+
+def virtual(path: Path, file: str, name: str) -> None:
+    """Make a virtual dataset `v` of one in another file."""
+    layout = h5py.VirtualLayout((5,), "i8")
+    layout[:] = h5py.VirtualSource(file, name, (5,))
+    with h5py.File(path, "w") as file_:
+        file_.create_virtual_dataset("v", layout, fillvalue=-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gone", "'gone' of 'source.h5', no dataset"),
+        ("group", "'group' of 'source.h5', no dataset"),
+        ("dangling", "'dangling' of 'source.h5', no dataset"),
+        ("far", "'far' of 'source.h5', no dataset"),
+        ("nested", "in the file 'gone.h5', which is not there"),
+        ("circle", "'v' in 'v.h5' has it as a source"),
+    ],
+)
+def test_sources_in_other_files_that_are_none(tmp_path: Path, name: str, reason: str) -> None:
+    """libhdf5 returns fill values, or dies of a circle."""
+    virtual(tmp_path / "v.h5", "source.h5", name)
+    with h5py.File(tmp_path / "source.h5", "w") as file:
+        file.create_group("group")
+        file["dangling"] = h5py.SoftLink("/nowhere")
+        file["far"] = h5py.ExternalLink("gone.h5", "/v")
+        for virtual_name, source in (("nested", "gone.h5"), ("circle", "v.h5")):
+            layout = h5py.VirtualLayout((5,), "i8")
+            layout[:] = h5py.VirtualSource(source, "v", (5,))
+            file.create_virtual_dataset(virtual_name, layout)
+    with xr.open_dataset(tmp_path / "v.h5", engine="nczarr") as ds:
+        for _ in range(2):
+            with pytest.raises(NCZarrError, match=reason):
+                ds["v"].load()
+
+
+def test_sources_behind_others(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+    with h5py.File(tmp_path / "one/data.h5", "w") as file:
+        file["a/values"] = np.arange(5)
+        file["soft"] = h5py.SoftLink("/a/values")
+    virtual(tmp_path / "one/v.h5", "data.h5", "soft")
+    with h5py.File(tmp_path / "two/link.h5", "w") as file:
+        file["v"] = h5py.ExternalLink("../one/v.h5", "/v")
+    virtual(tmp_path / "two/v.h5", "link.h5", "v")
+    with xr.open_dataset(tmp_path / "two/v.h5", engine="nczarr") as ds:
+        np.testing.assert_array_equal(ds["v"], np.arange(5))
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(ds))["v"][1:3], [1, 2])
