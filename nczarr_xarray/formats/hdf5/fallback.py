@@ -20,6 +20,7 @@ from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.codecs.libhdf5 import only_user
 from nczarr_xarray.formats.collection import collection_paused
+from nczarr_xarray.formats.hdf5.netcdf_types import Bits
 from nczarr_xarray.model import LibraryArray
 
 _log = logging.getLogger(__name__)
@@ -44,11 +45,14 @@ class H5pyArray(LibraryArray):
         Why the parser here cannot read it.
     errors
         What to do with text that is not UTF-8, in the words of `bytes.decode`.
+    bits
+        Of integers that do not fill their bytes: where their bits are.
     """
 
     dtype: np.dtype
     reason: str
     errors: str = "strict"
+    bits: Bits | None = None
 
     def exact(self) -> H5pyArray:
         return replace(self, errors="surrogateescape")
@@ -107,6 +111,8 @@ class H5pyReader:
 
     def _read_box(self, box: Sequence[slice]) -> Any:
         with _dataset(self._source, self._array.path, self._checked) as dataset:
+            if self._array.bits is not None:
+                return self._array.bits.values(_stored(dataset, box))
             if self._array.dtype.kind != "O":
                 # by HDF5's own rules; h5py would read some enums as bool, and some pairs as complex
                 dataset = dataset.astype(self._array.dtype.newbyteorder("="))
@@ -121,6 +127,20 @@ class H5pyReader:
         path, errors = self._array.path, self._array.errors
         texts[:] = [_text(value, path, errors) for value in array.ravel().tolist()]
         return texts.reshape(array.shape)
+
+
+def _stored(dataset: Any, box: Sequence[slice]) -> np.ndarray:
+    """Return the bytes of elements as they are stored."""
+    import h5py
+
+    kind, space = dataset.id.get_type(), dataset.id.get_space()
+    shape = tuple(part.stop - part.start for part in box)
+    stored = np.empty(shape, f"V{kind.get_size()}")
+    if box:
+        space.select_hyperslab(tuple(part.start for part in box), shape)
+    memory = h5py.h5s.create_simple(shape) if box else h5py.h5s.create(h5py.h5s.SCALAR)
+    dataset.id.read(memory, space, stored, kind)
+    return stored
 
 
 def extent_of(source: ByteSource, path: str) -> tuple[int, ...]:

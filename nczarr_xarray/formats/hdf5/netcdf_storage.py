@@ -62,7 +62,9 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
         if value.nc_type == "string" or not value.dtype.hasobject:
             from nczarr_xarray.formats.hdf5.fallback import H5pyArray
 
-            return H5pyArray(h5_path, shape, value.dtype, layout.reason)
+            odd = dataset.type.kind == "integer" and not is_plain(dataset.type)
+            bits = bits_of(dataset.type) if odd else None
+            return H5pyArray(h5_path, shape, value.dtype, layout.reason, bits=bits)
         reason = f"{layout.reason}, with elements of variable length"
         raise UnsupportedError(path, f"cannot be read, for {reason}")
     dtype = value.stored
