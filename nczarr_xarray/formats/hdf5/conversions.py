@@ -17,7 +17,7 @@ from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.codecs.libhdf5 import convert_numbers
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
-from nczarr_xarray.formats.hdf5.netcdf_types import is_plain, stored_dtype, value_dtype
+from nczarr_xarray.formats.hdf5.netcdf_types import bits_of, is_plain, stored_dtype, value_dtype
 from nczarr_xarray.formats.hdf5.objects import Datatype
 from nczarr_xarray.formats.rounds import together
 
@@ -88,8 +88,8 @@ class Values:
 
     @property
     def needs_libhdf5(self) -> bool:
-        """Whether there are numbers that numpy lacks."""
-        return _has_odd_numbers(self.type)
+        """Whether there are floats that numpy lacks."""
+        return _has_odd_floats(self.type)
 
     async def __call__(self, stored: np.ndarray) -> np.ndarray:
         """Return values; global heaps are read in one round, nested sequences in more."""
@@ -107,6 +107,8 @@ class Values:
             return await self._convert(stored, type_.base)
         if type_.kind == "vlen":
             return (await self._sequences(stored.ravel(), type_)).reshape(stored.shape)
+        if type_.kind == "integer":
+            return bits_of(type_).values(stored)
         try:
             return convert_numbers(stored, type_.encoded, dtype)
         except FormatError as error:
@@ -138,13 +140,13 @@ class Values:
         return _objects([values[a:b] for a, b in itertools.pairwise(ends)])
 
 
-def _has_odd_numbers(type_: Datatype) -> bool:
+def _has_odd_floats(type_: Datatype) -> bool:
     """Tell whether a type has a part that `convert_numbers` must convert."""
     if type_.kind == "compound":
-        return any(m.type is not None and _has_odd_numbers(m.type) for m in type_.members)
+        return any(m.type is not None and _has_odd_floats(m.type) for m in type_.members)
     if type_.base is not None and type_.kind in ("array", "vlen"):
-        return not type_.text and _has_odd_numbers(type_.base)
-    return type_.kind != "vlen" and not is_plain(type_)
+        return not type_.text and _has_odd_floats(type_.base)
+    return type_.kind == "float" and not is_plain(type_)
 
 
 def decode_texts(texts: Sequence[bytes], what: str, errors: str = "strict") -> list[str]:

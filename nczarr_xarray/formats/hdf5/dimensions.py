@@ -23,7 +23,7 @@ from nczarr_xarray.formats.hdf5.objects import Dataspace, Datatype, H5Attribute,
 from nczarr_xarray.formats.hdf5.values import Sequences, read_heap_values
 from nczarr_xarray.model import Dimension
 
-_WITHOUT_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+_WITHOUT_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."
 #: The type of a revised reference.
 _OBJECT_REFERENCE = 2
 #: Per dimension of a dataset the addresses of the scales attached to it.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,12 +20,15 @@ from nczarr_xarray.chunks.bounding_box import BoundingBox
 from nczarr_xarray.chunks.pieces import Index
 from nczarr_xarray.codecs.libhdf5 import only_user
 from nczarr_xarray.formats.collection import collection_paused
+from nczarr_xarray.formats.hdf5.netcdf_types import Bits
 from nczarr_xarray.model import LibraryArray
 
 _log = logging.getLogger(__name__)
 
-#: Soft links on the way to a dataset, at most.
+#: Soft links on the way to a dataset, or virtual datasets on the way to data, at most.
 _MOST_LINKS = 16
+#: Sources that were found to be there: paths of files, and names of datasets in them.
+Checked: TypeAlias = set[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,14 @@ class H5pyArray(LibraryArray):
         Why the parser here cannot read it.
     errors
         What to do with text that is not UTF-8, in the words of `bytes.decode`.
+    bits
+        Of integers that do not fill their bytes: where their bits are.
     """
 
     dtype: np.dtype
     reason: str
     errors: str = "strict"
+    bits: Bits | None = None
 
     def exact(self) -> H5pyArray:
         return replace(self, errors="surrogateescape")
@@ -76,6 +82,7 @@ class H5pyReader:
     def __init__(self, source: ByteSource, array: H5pyArray) -> None:
         self._source = source
         self._array = array
+        self._checked: Checked = set()
         _need_h5py(array.path, array.reason)
         _log.debug("%s: %s is read by h5py, for it %s", source.url, array.path, array.reason)
 
@@ -103,7 +110,9 @@ class H5pyReader:
         return box.take(values, points=points)
 
     def _read_box(self, box: Sequence[slice]) -> Any:
-        with _dataset(self._source, self._array.path) as dataset:
+        with _dataset(self._source, self._array.path, self._checked) as dataset:
+            if self._array.bits is not None:
+                return self._array.bits.values(_stored(dataset, box))
             if self._array.dtype.kind != "O":
                 # by HDF5's own rules; h5py would read some enums as bool, and some pairs as complex
                 dataset = dataset.astype(self._array.dtype.newbyteorder("="))
@@ -120,6 +129,20 @@ class H5pyReader:
         return texts.reshape(array.shape)
 
 
+def _stored(dataset: Any, box: Sequence[slice]) -> np.ndarray:
+    """Return the bytes of elements as they are stored."""
+    import h5py
+
+    kind, space = dataset.id.get_type(), dataset.id.get_space()
+    shape = tuple(part.stop - part.start for part in box)
+    stored = np.empty(shape, f"V{kind.get_size()}")
+    if box:
+        space.select_hyperslab(tuple(part.start for part in box), shape)
+    memory = h5py.h5s.create_simple(shape) if box else h5py.h5s.create(h5py.h5s.SCALAR)
+    dataset.id.read(memory, space, stored, kind)
+    return stored
+
+
 def extent_of(source: ByteSource, path: str) -> tuple[int, ...]:
     """Return the shape of a virtual dataset as it follows from its sources.
 
@@ -131,7 +154,7 @@ def extent_of(source: ByteSource, path: str) -> tuple[int, ...]:
         If h5py is not installed.
     """
     _need_h5py(path, "is a virtual dataset")
-    with _dataset(source, path) as dataset:
+    with _dataset(source, path, set()) as dataset:
         shape: tuple[int, ...] = dataset.shape
         return shape
 
@@ -146,12 +169,19 @@ def _need_h5py(path: str, reason: str) -> None:
 
 
 @contextmanager
-def _dataset(source: ByteSource, path: str) -> Iterator[Any]:
-    """Open a dataset in h5py under the lock of libhdf5, and turn its errors into ours."""
+def _dataset(source: ByteSource, path: str, checked: Checked) -> Iterator[Any]:
+    """Open a dataset in h5py under the lock of libhdf5, and turn its errors into ours.
+
+    `checked` has the sources in other files that need not be looked at again.
+    """
     try:
         with _opened(source) as file:
             dataset = _follow(file, path)
-            _refuse_other_files(source, path, file, dataset)
+            _refuse_other_files(source, path, file, dataset, checked)
+            if dataset.external:
+                name = dataset.name
+                del dataset  # of one that is open libhdf5 changes no prefix
+                dataset = _beside(file, name)
             yield dataset
         if isinstance(source, LocalFileBytes):
             source.read(0, 1)  # raises an error if this is no longer the file that was opened
@@ -164,7 +194,21 @@ def _dataset(source: ByteSource, path: str) -> Iterator[Any]:
         raise FormatError(path, f"libhdf5 cannot read it: {error}") from error
 
 
-def _refuse_other_files(source: ByteSource, path: str, file: Any, dataset: Any) -> None:
+def _beside(file: Any, name: str) -> Any:
+    """Return a dataset with external data, whose files are looked for beside this one.
+
+    libhdf5 would look in the working directory, and take whatever file has the name there.
+    """
+    import h5py
+
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access.set_efile_prefix(b"${ORIGIN}")
+    return h5py.Dataset(h5py.h5d.open(file.id, name.encode(), access))
+
+
+def _refuse_other_files(
+    source: ByteSource, path: str, file: Any, dataset: Any, checked: Checked
+) -> None:
     """Raise `UnsupportedError` for a remote dataset whose data are in other files.
 
     A remote file must not lead to files of this machine, and libhdf5 returns
@@ -178,7 +222,7 @@ def _refuse_other_files(source: ByteSource, path: str, file: Any, dataset: Any) 
     if dataset.is_virtual:
         for mapping in dataset.virtual_sources():
             name = _first(mapping.file_name)
-            sources.setdefault(name, set()).add(_first(mapping.dset_name))
+            sources.setdefault(name, set()).add(mapping.dset_name)
     here = sources.pop(".", set())
     for name in others | sources.keys():
         if local is None:
@@ -188,10 +232,44 @@ def _refuse_other_files(source: ByteSource, path: str, file: Any, dataset: Any) 
             raise StoreError(path, f"has its data in the file {name!r}, which is not there")
         if name in sources and other.samefile(local):
             here |= sources[name]
-    for name in here:
+        else:
+            for source_name in sources.get(name, ()):
+                _check_source(path, other, source_name, ((local.resolve(), dataset.name),), checked)
+    for name in map(_first, here):
         found = _follow(file, name)
         if found.is_virtual or found.external:
             raise UnsupportedError(path, f"its source {name!r} has no data of its own")
+
+
+def _check_source(
+    path: str, file: Path, name: str, above: tuple[tuple[Path, str], ...], checked: Checked
+) -> None:
+    """Raise an error if a source in another file is not there, or leads back to what it is for.
+
+    libhdf5 returns fill values for the one, and follows the other until the process dies.
+    """
+    import h5py
+
+    key = str(file), name
+    if key in checked:
+        return
+    if not file.exists():
+        raise StoreError(path, f"has its data in the file {file.name!r}, which is not there")
+    with h5py.File(file, "r") as opened:
+        found = opened.get(_first(name))
+        if found is None and _first(name) != name:
+            return  # of numbered ones, none may be there yet
+        if not isinstance(found, h5py.Dataset):
+            raise FormatError(path, f"has its data in {name!r} of {file.name!r}, no dataset")
+        place = Path(found.file.filename).resolve()
+        one = place, found.name
+        if one in above or len(above) > _MOST_LINKS:
+            raise UnsupportedError(path, f"its source {name!r} in {file.name!r} has it as a source")
+        for mapping in found.virtual_sources() if found.is_virtual else ():
+            where = _first(mapping.file_name)
+            below = place if where == "." else place.parent / where
+            _check_source(path, below, mapping.dset_name, (*above, one), checked)
+    checked.add(key)
 
 
 def _first(pattern: str) -> str:

@@ -344,11 +344,10 @@ class _Builder:
                     continue
                 used = tuple(made[id(s)] for s in scales[node.path, dataset.name])
                 variable = self.variable(group, dataset, value, used)
-                if variable.name in group.variables:
-                    reason = "is there twice; the first one is taken"
+                if variable.name in group.variables:  # netCDF4-python does so, too
+                    reason = "is there twice; the last one is taken"
                     self.problems.append(FormatError(variable.path, reason))
-                else:
-                    group.variables[variable.name] = variable
+                group.variables[variable.name] = variable
             group.types.update(self.enums.get(node.path, {}))
         return Hierarchy(
             groups["/"],

@@ -12,7 +12,7 @@ from nczarr_fsspec.errors import FormatError, UnsupportedError
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.chunkindex import chunk_index
 from nczarr_xarray.formats.hdf5.filters import codecs_of
-from nczarr_xarray.formats.hdf5.netcdf_types import ValueType, is_plain
+from nczarr_xarray.formats.hdf5.netcdf_types import ValueType, bits_of, is_plain
 from nczarr_xarray.formats.hdf5.objects import (
     ChunkedLayout,
     CompactLayout,
@@ -62,7 +62,9 @@ def array_of(frame: Frame, dataset: H5Dataset, value: ValueType, path: str, h5_p
         if value.nc_type == "string" or not value.dtype.hasobject:
             from nczarr_xarray.formats.hdf5.fallback import H5pyArray
 
-            return H5pyArray(h5_path, shape, value.dtype, layout.reason)
+            odd = dataset.type.kind == "integer" and not is_plain(dataset.type)
+            bits = bits_of(dataset.type) if odd else None
+            return H5pyArray(h5_path, shape, value.dtype, layout.reason, bits=bits)
         reason = f"{layout.reason}, with elements of variable length"
         raise UnsupportedError(path, f"cannot be read, for {reason}")
     dtype = value.stored
@@ -139,9 +141,12 @@ def padding_of(dataset: H5Dataset, value: ValueType, fill_text: str | None, path
         empty = np.empty((), dtype=object)
         empty[()] = np.empty(0, dtype=element)
         return empty
-    if not is_plain(dataset.type):
-        return np.zeros((), dtype=value.dtype)[()]
     fill = _fill(dataset, value.stored, path)
+    if not is_plain(dataset.type):
+        if dataset.type.kind != "integer":
+            return np.zeros((), dtype=value.dtype)[()]
+        if fill is not None:
+            return bits_of(dataset.type).values(np.asarray(fill))[()]
     if value.nc_type == "string":
         from nczarr_xarray.formats.hdf5.conversions import decode_texts
 

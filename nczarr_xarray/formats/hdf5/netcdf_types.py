@@ -5,8 +5,10 @@ Source: netCDF-C 4.10.1 and netCDF4-python, observed (tests/xarray/formats/test_
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,8 @@ _NC_TYPES = {dtype.str[1:]: name for name, dtype in NC_DTYPES.items() if dtype.k
 #: Classes without a netCDF type; datasets and attributes of them are hidden.
 INVISIBLE = frozenset({"reference", "bitfield", "array", "time", "unknown"})
 _NUMBERS = frozenset({"integer", "float"})
+#: Bytes of the widest integers of numpy.
+_WIDEST = 8
 #: Nesting of types, at most; a deeper one is an error.
 _DEEPEST = 32
 
@@ -71,7 +75,8 @@ def value_type(type_: Datatype, enum: EnumType | None = None) -> ValueType | Non
         return ValueType(_NC_TYPES.get(stored.str[1:]), stored, stored.newbyteorder("="), enum)
     if type_.numpy is not None and type_.kind != "compound":
         return ValueType(_NC_TYPES.get(stored.str[1:]), stored, stored)
-    return ValueType(None, stored, values)
+    nc_type = _NC_TYPES.get(values.str[1:]) if type_.kind in _NUMBERS else None
+    return ValueType(nc_type, stored, values)
 
 
 def stored_dtype(type_: Datatype, depth: int = 0) -> np.dtype | None:
@@ -128,9 +133,45 @@ def value_dtype(type_: Datatype, depth: int = 0) -> np.dtype | None:
     if type_.kind == "float":
         # as in h5py: the smallest format that can hold them
         return np.dtype("f4" if type_.size <= 4 else "f8" if type_.size <= 8 else np.longdouble)
-    if type_.kind == "integer" and type_.size <= 8:
-        return np.dtype(f"i{next(size for size in (1, 2, 4, 8) if size >= type_.size)}")
+    if type_.kind == "integer" and type_.size <= _WIDEST:
+        return bits_of(type_).dtype
     return None
+
+
+class Bits(NamedTuple):
+    """Where the bits of an integer are that does not fill its bytes."""
+
+    big: bool
+    signed: bool
+    offset: int
+    precision: int
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The smallest type that holds such integers, as netCDF has it."""
+        size = next(size for size in (1, 2, 4, 8) if 8 * size >= self.precision)
+        return np.dtype(f"{'i' if self.signed else 'u'}{size}")
+
+    def values(self, stored: np.ndarray) -> np.ndarray:
+        """Return the integers in stored elements (dtype ``V<n>``, or one of numpy's).
+
+        Not by libhdf5: of big-endian ones as long as the result it loses the sign (2.0, observed).
+        """
+        rows = np.frombuffer(stored.tobytes(), np.uint8).reshape(stored.size, stored.itemsize)
+        wide = np.zeros((stored.size, _WIDEST), np.uint8)
+        wide[:, : stored.itemsize] = rows[:, ::-1] if self.big else rows
+        above = np.uint64(8 * _WIDEST - self.precision)
+        bits = wide.view("<u8").astype("u8").reshape(stored.shape) >> np.uint64(self.offset)
+        bits <<= above  # what is beside them is not part of the number
+        return (bits.view("i8") >> above.view("i8") if self.signed else bits >> above).astype(
+            self.dtype
+        )
+
+
+def bits_of(type_: Datatype) -> Bits:
+    """Return where the bits of an integer are (specification IV.A.2.d)."""
+    offset, precision = struct.unpack_from("<HH", type_.encoded, 8)
+    return Bits(bool(type_.encoded[1] & 1), bool(type_.encoded[1] & 8), offset, precision)
 
 
 def _structure(type_: Datatype, formats: list[np.dtype | None]) -> np.dtype | None:

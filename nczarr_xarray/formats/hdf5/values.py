@@ -12,7 +12,7 @@ import numpy as np
 from nczarr_fsspec.errors import FormatError
 from nczarr_xarray.formats.hdf5.binary import Frame
 from nczarr_xarray.formats.hdf5.heaps import resolve_vlen
-from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, is_plain, value_type
+from nczarr_xarray.formats.hdf5.netcdf_types import TypeNames, bits_of, is_plain, value_type
 from nczarr_xarray.formats.hdf5.objects import H5Attribute
 from nczarr_xarray.formats.rounds import caught, together
 from nczarr_xarray.model import Attribute, text_of
@@ -129,7 +129,8 @@ def decode_attribute(
     if type_.kind in ("enum", "compound") and not types.knows(type_):
         return None
     value = value_type(type_)
-    if value is None or not is_plain(type_):
+    bits = None if is_plain(type_) or type_.kind != "integer" else bits_of(type_)
+    if value is None or not (is_plain(type_) or bits):
         return None
     nc_type = "compound" if type_.kind == "compound" else value.nc_type
     if nc_type is None:
@@ -138,7 +139,7 @@ def decode_attribute(
         reason = f"has {len(attribute.space.shape or ())} dimensions, netCDF knows one"
         raise FormatError(name, reason)
     numbers = np.frombuffer(data, value.stored, count)
-    values = numbers.astype(value.dtype.newbyteorder("="))
+    values = bits.values(numbers) if bits else numbers.astype(value.dtype.newbyteorder("="))
     if type_.kind == "compound":
         values = values.view(_with_strings(values.dtype))
     return Attribute(name, nc_type, values, types.enum(type_))

@@ -255,7 +255,8 @@ def test_types_that_have_no_values_in_netcdf() -> None:
     assert value_type(Datatype("compound", 8, members=fields)) is None
     fields = (Member("a", 0, number), Member("", 4, number))
     assert value_type(Datatype("compound", 8, members=fields)) is None  # a field without a name
-    odd = value_type(Datatype("integer", 3))
+    message = b"\x10\x08\0\0\3\0\0\0\0\0\x18\0"
+    odd = value_type(Datatype("integer", 3, encoded=message))
     assert odd is not None
     assert odd.dtype == np.dtype("i4")
     assert value_type(Datatype("integer", 16)) is None  # no integers of NumPy are that long

@@ -423,6 +423,25 @@ def test_a_file_object_does_not_lead_to_other_files(directory: Path, case: str) 
                 ds[name].load()
 
 
+def test_external_data_are_beside_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libhdf5 takes what has the name in the working directory."""
+    for name in ("data", "other", "empty"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "data")
+    with h5py.File("v.h5", "w") as file:
+        for group in ("", "g/"):
+            v = file.create_dataset(f"{group}v", (10,), "f8", external=[("raw.bin", 0, 80)])
+        v[...] = np.arange(10)
+    np.zeros(10).tofile(tmp_path / "other" / "raw.bin")
+    for name in ("data", "other", "empty"):
+        monkeypatch.chdir(tmp_path / name)
+        for group in ("/", "/g"):
+            with xr.open_dataset(tmp_path / "data/v.h5", engine="nczarr", group=group) as ds:
+                np.testing.assert_array_equal(ds["v"][2:], np.arange(2, 10))
+
+
 def test_a_virtual_dataset_without_its_source_is_no_fill_values(tmp_path: Path) -> None:
     path = tmp_path / "virtual.h5"
     with h5py.File(path, "w") as f:
