@@ -135,6 +135,7 @@ class CfaTask:
             self._write_lazy(progress)
             if self.before is not None:
                 self.before()
+            self.claim.check()
             if data is None:
                 self._put_tree(progress)
             else:
@@ -162,6 +163,8 @@ class CfaTask:
             flow.writer.shut()
         self.claim.forget()
         with suppress(NCZarrError):  # what failed before is the error
+            if not self.claim.is_there():
+                return  # what is there now may be another writer's, by the same names
             if self._committing:  # the store may have done it, and then failed to say so
                 clear_claim(self.place)
             else:
