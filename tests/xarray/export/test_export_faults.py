@@ -274,6 +274,37 @@ def test_new_datasets_at_once(tmp_path: Path) -> None:
         assert private(tmp_path) == set()
 
 
+@pytest.mark.parametrize("change", ["append", "region", "variable"])
+def test_an_archive_on_a_server_that_another_one_changes(change: str) -> None:
+    """Nothing locks it: whoever is later finds out, and mixes nothing."""
+    target = Target(f"memory://{change}/d.zip")
+    target.write(sample(5), "w", encoding=CHUNKS, unlimited_dims=["t"])
+    if change == "append":
+        late = target.write(
+            sample(2)[["a", "t"]].drop_attrs().chunk(), None, append_dim="t", compute=False
+        )
+    elif change == "region":
+        part = sample(4, 1)[["a"]].drop_vars("t").drop_attrs().chunk()
+        late = target.write(part, region={"t": slice(0, 4)}, compute=False)
+    else:
+        late = target.write(xr.Dataset({"e": ("x", np.arange(5))}).chunk(), "a", compute=False)
+    target.write(sample(3, 2), "w")
+    there = snapshot(target)
+    with pytest.raises(ExportError, match="was changed by another writer"):
+        late.compute(scheduler="synchronous")
+    assert snapshot(target) == there
+
+
+def test_an_archive_on_a_server_that_came_just_now_is_kept() -> None:
+    target = Target("memory://new/d.zip")
+    late = target.write(sample(2).chunk(), compute=False)
+    target.write(sample(3, 2))
+    there = snapshot(target)
+    with pytest.raises(DatasetExistsError, match="holds a dataset"):
+        late.compute(scheduler="synchronous")
+    assert snapshot(target) == there
+
+
 @pytest.mark.parametrize("before", ["nothing", "abandoned"])
 @pytest.mark.parametrize("place", ["directory", "zip", "memory"])
 def test_a_dataset_that_came_just_now_is_kept(
