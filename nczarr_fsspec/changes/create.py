@@ -128,13 +128,13 @@ class NewTree:
         """
         partial = partial_path(path)
         tree = cls(path, partial, resumption=resumption)
-        try:
-            if resumption is None or not _take_over(path, partial, resumption):
-                os.makedirs(partial)
-        except OSError as error:
-            reason = f"cannot be written: nothing can be made beside it ({error.strerror})"
-            raise StoreError(path, reason) from error
         with on_error(tree.abort):
+            try:
+                if resumption is None or not _take_over(path, partial, resumption):
+                    os.makedirs(partial)
+            except OSError as error:
+                reason = f"cannot be written: nothing can be made beside it ({error.strerror})"
+                raise StoreError(path, reason) from error
             _keep_out(path, partial)
             if not os.path.isdir(path):
                 return tree

@@ -16,7 +16,7 @@ import xarray as xr
 
 from nczarr_fsspec.changes.journal import INCOMPLETE, PRIVATE, Incomplete
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
-from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
@@ -272,6 +272,22 @@ def test_new_datasets_at_once(tmp_path: Path) -> None:
             change(target)
         np.testing.assert_array_equal(rows_of(target), sample(12, 1).a.values)
         assert private(tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", ["d", "d.zip"])
+def test_an_interrupt_at_the_very_beginning(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: str, real: Callable[..., None] = os.makedirs, **options: Any) -> None:
+        real(path, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "makedirs", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            to_nczarr(sample(2), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    assert not [work for work in AT_WORK if str(work).startswith(f".{name}.")]
 
 
 @pytest.mark.parametrize("change", ["append", "region", "variable"])
