@@ -301,13 +301,16 @@ class NewObjects:
         self.staged.delete([*notes, INCOMPLETE])
         self.lock.release()
 
+    def is_there(self) -> bool:
+        """Tell whether this export has not ended yet, as its mark shows."""
+        mark = pending_in(self.staged)
+        return mark is not None and mark.name == self.lock.transaction
+
     def abort(self) -> None:
         store, resumption = self.staged, self.resumption
         with suppress(StoreError):  # if this fails, the mark stays and keeps readers out
-            mark = pending_in(store)
             # without our mark, all of it is valid, or is another writer's by now
-            ours = mark is not None and mark.name == self.lock.transaction
-            if ours and (resumption is None or not resumption.continues(store)):
+            if self.is_there() and (resumption is None or not resumption.continues(store)):
                 _clear(store, store.keys_below(""))
                 store.delete([INCOMPLETE])
         self.lock.release()

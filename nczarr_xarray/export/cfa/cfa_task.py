@@ -128,6 +128,8 @@ class CfaTask:
         """Write everything; if that fails, the old aggregation stays, and nothing else."""
         with on_error(self._give_up):
             place, draft = self.place, self.draft
+            for flow in draft.flows:
+                flow.writer.lasts = self.claim.is_there
             self.claim.note(draft.new, draft.old)
             # made before the data are written: it may find out that it is impossible
             data = None if place.is_tree else file_bytes(draft.master, draft.kind, place.url)
