@@ -136,6 +136,7 @@ class NewTree:
                 reason = f"cannot be written: nothing can be made beside it ({error.strerror})"
                 raise StoreError(path, reason) from error
             _keep_out(path, partial)
+            _mark(tree.staged)
             if not os.path.isdir(path):
                 return tree
             with suppress(OSError):
@@ -155,8 +156,11 @@ class NewTree:
         expected: int | None = None,
         pending: Incomplete | None = None,
     ) -> None:
-        if pending is not None:
-            staged = self.staged
+        staged = self.staged
+        _check_mark(self.path, self.partial)
+        if pending is None:
+            staged.delete([INCOMPLETE])
+        else:
             staged.put(INCOMPLETE, pending.dump())
             staged.move([(ROOT, HELD)])
             staged.put(ROOT, COVER)
@@ -229,7 +233,7 @@ class NewArchive:
         """Put the mark into the directory of the tree, which exists."""
         archive = cls(url, partial, pack, resumption)
         with on_error(archive.abort):
-            archive.staged.put(INCOMPLETE, Incomplete(Owner.here()).dump())
+            _mark(archive.staged)
         return archive
 
     @property
@@ -242,9 +246,7 @@ class NewArchive:
         expected: int | None = None,
         pending: Incomplete | None = None,
     ) -> None:
-        if pending_in(self.staged) is None:
-            remove_partial(self.partial)  # which late blocks have made anew
-            raise StoreError(self.url, OVER)
+        _check_mark(self.url, self.partial)
         self.pack(self.partial, frozenset(removed))
         remove_partial(self.partial)
 
@@ -335,6 +337,18 @@ def _clear(store: WritableStore, keys: Iterable[str]) -> None:
     ]
     store.delete(key for key in ours if key == PLAN)
     store.delete(ours)
+
+
+def _mark(tree: WritableStore) -> None:
+    """Put a mark into a tree that is being written, by which it is told from what is left of it."""
+    tree.put(INCOMPLETE, Incomplete(Owner.here()).dump())
+
+
+def _check_mark(url: str, partial: str) -> None:
+    """Raise `StoreError` if a tree was removed, and late blocks have made it anew."""
+    if pending_in(DirectoryWriter(partial)) is None:
+        remove_partial(partial)
+        raise StoreError(url, OVER)
 
 
 _PARTIAL = re.compile(r"(?P<mark>.*)-(?P<unique>[0-9a-f]{8})\.partial", re.DOTALL)

@@ -275,6 +275,19 @@ def test_new_datasets_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["d", "d.zip"])
+def test_recovery_while_a_new_dataset_is_written(name: str, tmp_path: Path) -> None:
+    """What was written before is gone: what comes after is not made a dataset."""
+    target = tmp_path / name
+    change, _, _ = WriteTarget(find_destination(target)).create(replace=False)
+    change.staged.put("a/.zarray", b"{}")
+    assert recover(target)
+    change.staged.put(".zgroup", b"{}")
+    with pytest.raises(StoreError, match="is over"):
+        change.commit()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["d", "d.zip"])
 def test_an_interrupt_at_the_very_beginning(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
