@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import re
 import shutil
@@ -351,21 +352,33 @@ def _check_mark(url: str, partial: str) -> None:
         raise StoreError(url, OVER)
 
 
+#: Of the name of a dataset in those of its replacements, which may have 255 bytes.
+_NAME_BYTES = 80
 _PARTIAL = re.compile(r"(?P<mark>.*)-(?P<unique>[0-9a-f]{8})\.partial", re.DOTALL)
 
 
 def partial_path(path: str) -> str:
     """Return a name beside `path` for its replacement; the name tells which process made it."""
-    parent, name = os.path.split(path)
-    partial = f".{name[:80]}.{Owner.here().mark}-{uuid.uuid4().hex[:8]}.partial"
+    partial = f"{_start(path)}{Owner.here().mark}-{uuid.uuid4().hex[:8]}.partial"
     AT_WORK.add(partial)
-    return os.path.join(parent, partial)
+    return os.path.join(os.path.dirname(path), partial)
+
+
+def _start(path: str) -> str:
+    """Return how the names of all replacements of `path` begin, and of nothing else.
+
+    A long name has to be cut, and another name may begin with this one.
+    """
+    name = os.path.basename(path)
+    digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
+    while len(os.fsencode(name)) > _NAME_BYTES:
+        name = name[:-1]
+    return f".{name}.{digest}."
 
 
 def leftovers(path: str) -> list[tuple[str, Owner]]:
     """Return what writers of `path` have left beside it: pairs of path and owner."""
-    parent, name = os.path.split(path)
-    start = f".{name[:80]}."
+    parent, start = os.path.dirname(path), _start(path)
     found = []
     with suppress(OSError):
         for other in os.listdir(parent):

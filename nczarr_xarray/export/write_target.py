@@ -130,7 +130,8 @@ class WriteTarget:
         if not template and (abandoned or not (ROOTS & set(owned) or foreign)):
             return NewObjects.begin(self.store, resumption), [], foreign
         change = Edit.begin(self.store)
-        return change, removable(dataset_keys(self.keys())), foreign
+        with on_error(change.abort):
+            return change, removable(dataset_keys(self.keys())), foreign
 
     def _refuse_nested(self, owned: list[str]) -> None:
         """Raise `DatasetExistsError` if `owned` are of datasets in folders of the target."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from nczarr_fsspec.changes.journal import INCOMPLETE, PRIVATE, Incomplete
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+from nczarr_fsspec.stores.writers import MappingWriter
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
 from nczarr_xarray.dataset.destinations import find_destination
@@ -285,6 +287,37 @@ def test_recovery_while_a_new_dataset_is_written(name: str, tmp_path: Path) -> N
     with pytest.raises(StoreError, match="is over"):
         change.commit()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_list_that_fails_leaves_no_lock(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects: dict[str, bytes] = {}
+    to_nczarr(sample(2), objects)
+    calls = itertools.count()
+
+    def fails(self: MappingWriter, prefix: str, real: Any = MappingWriter.keys_below) -> list[str]:
+        if not prefix and next(calls) == number:
+            raise StoreError("mapping", "fails")
+        found: list[str] = real(self, prefix)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MappingWriter, "keys_below", fails)
+        with pytest.raises(StoreError, match="fails"):
+            for _ in range(2):
+                to_nczarr(sample(3), objects, "w")
+    assert not [key for key in objects if key.startswith(PRIVATE)]
+
+
+@pytest.mark.parametrize("names", [("d", "d.nczarr"), ("気" * 80 + "a", "気" * 80 + "b")])
+def test_names_that_begin_alike(names: tuple[str, str], tmp_path: Path) -> None:
+    """What is being written beside one dataset is not taken for a part of the other."""
+    other, _, _ = WriteTarget(find_destination(tmp_path / names[1])).create(replace=False)
+    to_nczarr(sample(2), tmp_path / names[0])
+    assert not recover(tmp_path / names[0])
+    other.staged.put(".zgroup", b"{}")
+    other.commit()
+    assert (tmp_path / names[1] / ".zgroup").exists()
 
 
 @pytest.mark.parametrize("name", ["d", "d.zip"])
