@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -21,6 +22,8 @@ def on_error(undo: Callable[[], object]) -> Iterator[None]:
 def whole_file(path: str, new: str) -> Iterator[str]:
     """Let a file become visible as a whole: the block makes it at `new`, then it is renamed.
 
+    It has the permissions of the old one, if there was one.
+
     Parameters
     ----------
     path
@@ -35,5 +38,9 @@ def whole_file(path: str, new: str) -> Iterator[str]:
 
     with on_error(remove):
         yield new
+        with suppress(OSError):  # there is none, as a rule
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+            if os.stat(new).st_nlink == 1:  # else it is another file, too
+                os.chmod(new, mode)
         os.replace(new, path)
         remove()  # of two links to one file, both are still there
