@@ -22,7 +22,7 @@ from nczarr_fsspec.changes.edit import Edit
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE
 from nczarr_fsspec.changes.locks import Boxes
 from nczarr_fsspec.changes.owned import dataset_keys, is_chunk_of, removable
-from nczarr_fsspec.changes.recovery import pending_in
+from nczarr_fsspec.changes.recovery import finish_journal, pending_in
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
@@ -106,6 +106,8 @@ class WriteTarget:
         if self.destination.kind == "zip":
             archive = self._archive(base=False, replace=replace, resumption=resumption)
             return archive, [], []
+        if replace and self.store is not None:
+            finish_journal(self.store)  # chunks that were moved before their metadata are foreign
         keys = self.keys()
         owned = dataset_keys(keys)
         foreign = sorted(set(keys) - set(owned))

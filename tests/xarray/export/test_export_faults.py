@@ -309,6 +309,28 @@ def test_a_list_that_fails_leaves_no_lock(number: int, monkeypatch: pytest.Monke
     assert not [key for key in objects if key.startswith(PRIVATE)]
 
 
+def test_a_change_that_is_half_in_place_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks are moved before their metadata: they are not foreign then."""
+    objects: dict[str, bytes] = {}
+    to_nczarr(sample(2), objects)
+
+    def moves_one(self: MappingWriter, pairs: Any, real: Any = MappingWriter.move) -> None:
+        real(self, [*pairs][:1])
+        raise StoreError("mapping", "fails")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MappingWriter, "move", moves_one)
+        with pytest.raises(StoreError, match="fails"):
+            to_nczarr(xr.Dataset({"e": ("x", np.arange(5))}), objects, "a")
+    assert "e/0" in objects
+    assert "e/.zarray" not in objects
+    new = xr.Dataset({"e": ("y", np.arange(3))})
+    to_nczarr(new, objects, "w")
+    with xr.open_dataset(objects, engine="nczarr") as found:  # type: ignore[arg-type]
+        xr.testing.assert_identical(found.load(), new)
+    assert not [key for key in objects if key.startswith((PRIVATE, "a/"))]
+
+
 @pytest.mark.parametrize("names", [("d", "d.nczarr"), ("気" * 80 + "a", "気" * 80 + "b")])
 def test_names_that_begin_alike(names: tuple[str, str], tmp_path: Path) -> None:
     """What is being written beside one dataset is not taken for a part of the other."""
