@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import re
 import shutil
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,6 +31,7 @@ from nczarr_fsspec.changes.recovery import OTHER_ROOTS, pending_in
 from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner
+from nczarr_fsspec.renames import exchange
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.undo import on_error, whole_file
 from nczarr_fsspec.writable import WritableStore
@@ -457,19 +456,6 @@ def replacing(path: str) -> Iterator[str]:
             yield new
     finally:
         AT_WORK.discard(os.path.basename(new))
-
-
-def exchange(one: str, other: str) -> bool:
-    """Exchange the names of two directories in one step; return False if the system cannot."""
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        names = os.fsencode(one), os.fsencode(other)
-        if sys.platform == "darwin":
-            return bool(library.renamex_np(*names, 2) == 0)  # RENAME_SWAP
-        current = -100  # AT_FDCWD: relative paths count from the working directory
-        return bool(library.renameat2(current, names[0], current, names[1], 2) == 0)  # EXCHANGE
-    except (AttributeError, OSError, TypeError):
-        return False
 
 
 def can_be_renamed(path: str) -> bool:
