@@ -19,6 +19,7 @@ from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_xarray import recover
 from nczarr_xarray.export.cfa import claim as claim_module
 from nczarr_xarray.export.cfa.claim import Claim, claim_key
+from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from tests.xarray.export.cfa.test_to_cfa import by_netcdf, names, read, same, sample
 
@@ -41,10 +42,10 @@ def test_one_writer_takes_over_from_a_dead_one(
     whole.isel(time=slice(0, 8)).nczarr.to_cfa(target, **shape)
     left_by_a_dead_writer(target)
     left_by_a_dead_writer(target, "1" * 32, "0" * 32)
-    found_out, others = claim_module.referred_keys, []
+    others: list[str] = []
 
     def meanwhile(place: MasterPlace) -> Any:
-        found = found_out(place)
+        found = referred_keys(place)
         if not others:
             others.append("came")
             with pytest.raises(ConflictError, match=f"process {os.getpid()}"):
