@@ -33,7 +33,7 @@ from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.renames import exchange
 from nczarr_fsspec.stores.writers import DirectoryWriter
-from nczarr_fsspec.undo import on_error, whole_file
+from nczarr_fsspec.undo import keep_access, on_error, whole_file
 from nczarr_fsspec.writable import WritableStore
 
 #: Objects at the root that show that there is a dataset.
@@ -140,7 +140,7 @@ class NewTree:
             if not os.path.isdir(path):
                 return tree
             with suppress(OSError):
-                shutil.copymode(path, partial)
+                keep_access(path, partial)
             if not _entries(path):
                 return tree
             old = DirectoryWriter(path, follow_symlinks=follow_symlinks)

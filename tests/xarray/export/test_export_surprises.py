@@ -257,3 +257,17 @@ def test_a_file_that_is_replaced_keeps_its_permissions(name: str, tmp_path: Path
     path.chmod(0o600)
     write(whole, append_dim="t")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs two groups")
+@pytest.mark.parametrize("name", ["d", "d.zip"])
+def test_what_is_replaced_stays_in_its_group(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    to_nczarr(GRID, path)
+    os.chown(path, -1, 12345)
+    path.chmod(0o2770 if name == "d" else 0o640)
+    to_nczarr(GRID, path, "w")
+    assert path.stat().st_gid == 12345
+    assert stat.S_IMODE(path.stat().st_mode) == (0o2770 if name == "d" else 0o640)
+    if name == "d":
+        assert {file.stat().st_gid for file in path.rglob("*")} == {12345}
