@@ -167,9 +167,9 @@ class DirectoryWriter(WritableStore):
     def keys_below(self, prefix: str) -> list[str]:
         return sorted(name for name in self._files(prefix) if writer_of(name) is None)
 
-    def temporaries(self) -> Iterator[tuple[str, Owner]]:
+    def temporaries(self, below: str = "") -> Iterator[tuple[str, Owner]]:
         """Yield the names of files that are not complete, each with the process that writes it."""
-        for name in sorted(self._files("")):
+        for name in sorted(self._files(below)):
             owner = writer_of(name)
             if owner is not None:
                 yield name, owner

@@ -18,6 +18,7 @@ from nczarr_fsspec.changes.locks import OVER
 from nczarr_fsspec.changes.recovery import read
 from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
+from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.cfa.existing_master import referred_keys
@@ -183,7 +184,14 @@ def clear_claim(place: MasterPlace) -> bool:
 
 
 def _remove_unneeded(place: MasterPlace, claim: dict[str, Any]) -> None:
-    """Remove the fragments that a claim names and the present master does not refer to."""
+    """Remove what the writer with a claim has left, and the present master does not refer to.
+
+    That are fragments, and files that were to become some.
+    """
+    store, owner = place.store, Owner.parse(claim.get("owner"))
+    if isinstance(store, DirectoryWriter):
+        found = store.temporaries(place.stem)
+        store.delete([key for key, writer in found if writer.mark == owner.mark])
     present = referred_keys(place)
     if present is None:
         return

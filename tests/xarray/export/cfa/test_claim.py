@@ -59,6 +59,23 @@ def test_one_writer_takes_over_from_a_dead_one(
     assert not [name for name in names(tmp_path / "m") if ".writing" in name]
 
 
+@pytest.mark.parametrize("by", ["recover", "the next writer"])
+def test_files_that_a_dead_writer_has_not_completed_are_removed(by: str, tmp_path: Path) -> None:
+    target = tmp_path / "m.nca"
+    sample()[["count"]].nczarr.to_cfa(target, subarray_shape={"time": 8})
+    left_by_a_dead_writer(target)
+    before = names(tmp_path / "m")
+    mark = replace(Owner.here(), started="before").mark
+    for owner in (mark, Owner.here().mark):
+        (tmp_path / "m" / f".nczarr-tmp-{owner}-{'0' * 16}").write_bytes(b"a part")
+    if by == "recover":
+        assert recover(target)
+    else:
+        Claim.begin(MasterPlace.find(target, None)).release()
+    kept = f".nczarr-tmp-{Owner.here().mark}-{'0' * 16}"  # of a writer of something else
+    assert names(tmp_path / "m") == sorted({*before, kept} - {".m.nca.writing"})
+
+
 def test_taking_over_that_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every call of the store; then another process takes over."""
     target = tmp_path / "m.nca"
