@@ -151,7 +151,7 @@ class Claim:
 
 def claim_key(place: MasterPlace) -> str:
     """Return the key of the object that tells other writers."""
-    return f"{place.stem}/.{place.file.name}.writing"
+    return f"{place.stem}/{place.claim_name}"
 
 
 class Holder(NamedTuple):

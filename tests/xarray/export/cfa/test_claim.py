@@ -128,3 +128,23 @@ def test_a_writer_whose_claim_was_removed_gives_up(tmp_path: Path) -> None:
     with dask.config.set(scheduler="synchronous"), pytest.raises(StoreError, match="is over"):
         late.nczarr.to_cfa(target, append_dim="time", **shape)
     same(read(target), by_netcdf(whole, tmp_path / "x.nc"))
+
+
+def test_masters_that_share_a_folder_are_written_at_the_same_time(tmp_path: Path) -> None:
+    """Neither writes fragments of the other, nor removes them when it takes over."""
+    ours, theirs = sample()[["count"]], sample()[["count"]] * 2
+    shape = {"subarray_shape": {"time": 4}}
+
+    def meanwhile(block: np.ndarray) -> np.ndarray:
+        claim = tmp_path / "m" / ".m.nca.writing"
+        chosen = claim.exists() and json.loads(claim.read_text())["new"]
+        if chosen and not (tmp_path / "m.nczarr").exists():
+            theirs.nczarr.to_cfa(tmp_path / "m.nczarr", **shape)
+        return block
+
+    late = ours.chunk(time=4)
+    late["count"] = late["count"].copy(data=late["count"].data.map_blocks(meanwhile, dtype="i4"))
+    with dask.config.set(scheduler="synchronous"):
+        late.nczarr.to_cfa(tmp_path / "m.nca", **shape)
+    same(read(tmp_path / "m.nca"), by_netcdf(ours, tmp_path / "x.nc"))
+    same(read(tmp_path / "m.nczarr"), by_netcdf(theirs, tmp_path / "y.nc"))
