@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -17,9 +18,26 @@ def on_error(undo: Callable[[], object]) -> Iterator[None]:
         raise
 
 
+def keep_access(old: str, new: str) -> None:
+    """Give a file or directory the group and permissions of the one that it replaces.
+
+    Raises
+    ------
+    OSError
+        If there is none, or that is forbidden.
+    """
+    status = os.stat(old)
+    if hasattr(os, "chown") and status.st_gid != os.stat(new).st_gid:
+        with suppress(OSError):  # of a group that one is not in
+            os.chown(new, -1, status.st_gid)
+    os.chmod(new, stat.S_IMODE(status.st_mode))
+
+
 @contextmanager
 def whole_file(path: str, new: str) -> Iterator[str]:
     """Let a file become visible as a whole: the block makes it at `new`, then it is renamed.
+
+    Who may read or write it stays as it was, if there was one.
 
     Parameters
     ----------
@@ -35,5 +53,8 @@ def whole_file(path: str, new: str) -> Iterator[str]:
 
     with on_error(remove):
         yield new
+        with suppress(OSError):  # there is none, as a rule
+            if os.path.lexists(path) and os.stat(new).st_nlink == 1:  # else it is another, too
+                keep_access(path, new)
         os.replace(new, path)
         remove()  # of two links to one file, both are still there

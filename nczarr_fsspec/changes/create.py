@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import ctypes
+import hashlib
 import os
 import re
 import shutil
-import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,8 +31,9 @@ from nczarr_fsspec.changes.recovery import OTHER_ROOTS, pending_in
 from nczarr_fsspec.changes.resumption import PLAN, WORK, Resumption
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner
+from nczarr_fsspec.renames import exchange
 from nczarr_fsspec.stores.writers import DirectoryWriter
-from nczarr_fsspec.undo import on_error, whole_file
+from nczarr_fsspec.undo import keep_access, on_error, whole_file
 from nczarr_fsspec.writable import WritableStore
 
 #: Objects at the root that show that there is a dataset.
@@ -128,18 +128,19 @@ class NewTree:
         """
         partial = partial_path(path)
         tree = cls(path, partial, resumption=resumption)
-        try:
-            if resumption is None or not _take_over(path, partial, resumption):
-                os.makedirs(partial)
-        except OSError as error:
-            reason = f"cannot be written: nothing can be made beside it ({error.strerror})"
-            raise StoreError(path, reason) from error
         with on_error(tree.abort):
+            try:
+                if resumption is None or not _take_over(path, partial, resumption):
+                    os.makedirs(partial)
+            except OSError as error:
+                reason = f"cannot be written: nothing can be made beside it ({error.strerror})"
+                raise StoreError(path, reason) from error
             _keep_out(path, partial)
+            _mark(tree.staged)
             if not os.path.isdir(path):
                 return tree
             with suppress(OSError):
-                shutil.copymode(path, partial)
+                keep_access(path, partial)
             if not _entries(path):
                 return tree
             old = DirectoryWriter(path, follow_symlinks=follow_symlinks)
@@ -155,8 +156,11 @@ class NewTree:
         expected: int | None = None,
         pending: Incomplete | None = None,
     ) -> None:
-        if pending is not None:
-            staged = self.staged
+        staged = self.staged
+        _check_mark(self.path, self.partial)
+        if pending is None:
+            staged.delete([INCOMPLETE])
+        else:
             staged.put(INCOMPLETE, pending.dump())
             staged.move([(ROOT, HELD)])
             staged.put(ROOT, COVER)
@@ -229,7 +233,7 @@ class NewArchive:
         """Put the mark into the directory of the tree, which exists."""
         archive = cls(url, partial, pack, resumption)
         with on_error(archive.abort):
-            archive.staged.put(INCOMPLETE, Incomplete(Owner.here()).dump())
+            _mark(archive.staged)
         return archive
 
     @property
@@ -242,9 +246,7 @@ class NewArchive:
         expected: int | None = None,
         pending: Incomplete | None = None,
     ) -> None:
-        if pending_in(self.staged) is None:
-            remove_partial(self.partial)  # which late blocks have made anew
-            raise StoreError(self.url, OVER)
+        _check_mark(self.url, self.partial)
         self.pack(self.partial, frozenset(removed))
         remove_partial(self.partial)
 
@@ -301,13 +303,16 @@ class NewObjects:
         self.staged.delete([*notes, INCOMPLETE])
         self.lock.release()
 
+    def is_there(self) -> bool:
+        """Tell whether this export has not ended yet, as its mark shows."""
+        mark = pending_in(self.staged)
+        return mark is not None and mark.name == self.lock.transaction
+
     def abort(self) -> None:
         store, resumption = self.staged, self.resumption
         with suppress(StoreError):  # if this fails, the mark stays and keeps readers out
-            mark = pending_in(store)
             # without our mark, all of it is valid, or is another writer's by now
-            ours = mark is not None and mark.name == self.lock.transaction
-            if ours and (resumption is None or not resumption.continues(store)):
+            if self.is_there() and (resumption is None or not resumption.continues(store)):
                 _clear(store, store.keys_below(""))
                 store.delete([INCOMPLETE])
         self.lock.release()
@@ -334,21 +339,45 @@ def _clear(store: WritableStore, keys: Iterable[str]) -> None:
     store.delete(ours)
 
 
+def _mark(tree: WritableStore) -> None:
+    """Put a mark into a tree that is being written, by which it is told from what is left of it."""
+    tree.put(INCOMPLETE, Incomplete(Owner.here()).dump())
+
+
+def _check_mark(url: str, partial: str) -> None:
+    """Raise `StoreError` if a tree was removed, and late blocks have made it anew."""
+    if pending_in(DirectoryWriter(partial)) is None:
+        remove_partial(partial)
+        raise StoreError(url, OVER)
+
+
+#: Of the name of a dataset in those of its replacements, which may have 255 bytes.
+_NAME_BYTES = 80
 _PARTIAL = re.compile(r"(?P<mark>.*)-(?P<unique>[0-9a-f]{8})\.partial", re.DOTALL)
 
 
 def partial_path(path: str) -> str:
     """Return a name beside `path` for its replacement; the name tells which process made it."""
-    parent, name = os.path.split(path)
-    partial = f".{name[:80]}.{Owner.here().mark}-{uuid.uuid4().hex[:8]}.partial"
+    partial = f"{_start(path)}{Owner.here().mark}-{uuid.uuid4().hex[:8]}.partial"
     AT_WORK.add(partial)
-    return os.path.join(parent, partial)
+    return os.path.join(os.path.dirname(path), partial)
+
+
+def _start(path: str) -> str:
+    """Return how the names of all replacements of `path` begin, and of nothing else.
+
+    A long name has to be cut, and another name may begin with this one.
+    """
+    name = os.path.basename(path)
+    digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:8]
+    while len(os.fsencode(name)) > _NAME_BYTES:
+        name = name[:-1]
+    return f".{name}.{digest}."
 
 
 def leftovers(path: str) -> list[tuple[str, Owner]]:
     """Return what writers of `path` have left beside it: pairs of path and owner."""
-    parent, name = os.path.split(path)
-    start = f".{name[:80]}."
+    parent, start = os.path.dirname(path), _start(path)
     found = []
     with suppress(OSError):
         for other in os.listdir(parent):
@@ -427,19 +456,6 @@ def replacing(path: str) -> Iterator[str]:
             yield new
     finally:
         AT_WORK.discard(os.path.basename(new))
-
-
-def exchange(one: str, other: str) -> bool:
-    """Exchange the names of two directories in one step; return False if the system cannot."""
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        names = os.fsencode(one), os.fsencode(other)
-        if sys.platform == "darwin":
-            return bool(library.renamex_np(*names, 2) == 0)  # RENAME_SWAP
-        current = -100  # AT_FDCWD: relative paths count from the working directory
-        return bool(library.renameat2(current, names[0], current, names[1], 2) == 0)  # EXCHANGE
-    except (AttributeError, OSError, TypeError):
-        return False
 
 
 def can_be_renamed(path: str) -> bool:

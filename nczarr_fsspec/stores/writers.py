@@ -16,6 +16,7 @@ from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.forks import ProcessLock
 from nczarr_fsspec.keystore import check_key
 from nczarr_fsspec.owner import Owner, temporary_name, writer_of
+from nczarr_fsspec.renames import rename_to_new
 from nczarr_fsspec.stores.directory import DirectoryStore
 from nczarr_fsspec.stores.inside import Inside
 from nczarr_fsspec.stores.mapping import MappingStore
@@ -44,7 +45,7 @@ class DirectoryWriter(WritableStore):
     """Keys are the paths of files below one directory, which is made when it is needed.
 
     `create` is atomic among all processes that share the file system (a hard
-    link, or ``O_EXCL`` where there are none).
+    link; where there are none, a rename to a new name, or else ``O_EXCL``).
 
     Parameters
     ----------
@@ -121,10 +122,13 @@ class DirectoryWriter(WritableStore):
             _write(temporary, data)
             try:
                 os.link(temporary, path)
+            except FileExistsError:
+                return _is_link(temporary, path)
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                _write(path, data)
+                if not rename_to_new(temporary, path):
+                    _write(path, data)
             finally:
                 with suppress(FileNotFoundError):
                     os.unlink(temporary)
@@ -163,9 +167,9 @@ class DirectoryWriter(WritableStore):
     def keys_below(self, prefix: str) -> list[str]:
         return sorted(name for name in self._files(prefix) if writer_of(name) is None)
 
-    def temporaries(self) -> Iterator[tuple[str, Owner]]:
+    def temporaries(self, below: str = "") -> Iterator[tuple[str, Owner]]:
         """Yield the names of files that are not complete, each with the process that writes it."""
-        for name in sorted(self._files("")):
+        for name in sorted(self._files(below)):
             owner = writer_of(name)
             if owner is not None:
                 yield name, owner
@@ -303,6 +307,16 @@ def _remove_link(old: str, new: str) -> None:
     if os.path.lexists(old) and not _in_one_folder(old, new):
         with suppress(FileNotFoundError):
             os.unlink(old)
+
+
+def _is_link(one: str, other: str) -> bool:
+    """Tell whether a link was made though the answer was that there is something.
+
+    A server of NFS may have made it, and be asked again as its answer was lost: see link(2).
+    """
+    with suppress(OSError):
+        return os.path.samefile(one, other)
+    return False
 
 
 def _in_one_folder(one: str, other: str) -> bool:

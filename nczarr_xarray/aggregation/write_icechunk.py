@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from nczarr_fsspec.aws import storage_options as options_of
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
 from nczarr_fsspec.transport.version import FileVersion, moment
+from nczarr_fsspec.undo import on_error
 from nczarr_fsspec.url import is_url, parse_url
 from nczarr_xarray.aggregation.kerchunk import References, inline_bytes
 from nczarr_xarray.aggregation.zarr3 import array_document, chunk_key, group_document
@@ -93,9 +95,6 @@ def _write(
     replaces: bool,
 ) -> None:
     import icechunk
-    import zarr
-
-    from nczarr_xarray.zarr._adopted import ZarrWriter
 
     documents, chunks = _sorted(references)
     locations = {url: _location(url, place.url) for url in sources}
@@ -111,8 +110,35 @@ def _write(
     if exists:
         repository = icechunk.Repository.open(storage, config)
         repository.save_config()
-    else:
-        repository = icechunk.Repository.create(storage, config)
+        _commit(repository, documents, chunks, sources, locations)
+        return
+    repository = icechunk.Repository.create(storage, config)
+    with on_error(lambda: _remove_empty(place, repository)):
+        _commit(repository, documents, chunks, sources, locations)
+
+
+def _remove_empty(place: MasterPlace, repository: icechunk.Repository) -> None:
+    """Remove a repository that was made for a version that did not come."""
+    import icechunk
+
+    with suppress(StoreError, icechunk.IcechunkError):  # what failed before is the error
+        if len([*repository.ancestry(branch="main")]) == 1:
+            place.store.delete(place.store.keys_below(place.file.name))
+
+
+def _commit(
+    repository: icechunk.Repository,
+    documents: Mapping[str, Mapping[str, Any]],
+    chunks: Mapping[str, Mapping[tuple[int, ...], str | list[Any]]],
+    sources: Mapping[str, Source],
+    locations: Mapping[str, str],
+) -> None:
+    """Make a new version."""
+    import icechunk
+    import zarr
+
+    from nczarr_xarray.zarr._adopted import ZarrWriter
+
     session = repository.writable_session("main")
     zarr.group(session.store, overwrite=True)
     writer = ZarrWriter(session.store)

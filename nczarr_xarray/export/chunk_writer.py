@@ -168,7 +168,6 @@ class ChunkWriter(ArrayWriter):
         self.shared = shared
         self.in_flight = IN_FLIGHT_BYTES
         self.encoder = Encoder(array)
-        self._home = os.getpid()
         self._template = ""
 
     def for_template(self, store: WritableStore, name: str) -> ChunkWriter:
@@ -231,6 +230,7 @@ class ChunkWriter(ArrayWriter):
         FormatError, StoreError
             If a value cannot be encoded, or a chunk not be stored.
         """
+        self.check_lasts(self.store.url)
         if self._template:
             self._check_template()
         if 0 in values.shape:

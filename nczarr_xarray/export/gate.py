@@ -61,11 +61,32 @@ _NAMING = ProcessLock()
 
 
 class Gated:
-    """A writer of blocks whose copies, in one process, pass one gate. Picklable."""
+    """A writer of blocks whose copies, in one process, pass one gate. Picklable.
+
+    Attributes
+    ----------
+    lasts
+        Tells whether the export still lasts. It is asked where objects are put into their final
+        places: a task of another process may go on after the export was given up, and must not
+        write into what came there since.
+    """
+
+    lasts: Callable[[], bool] | None = None
 
     def __init__(self) -> None:
         self._name = uuid.uuid4().hex
         self._gate = Gate.called(self._name)
+        self._home = os.getpid()
+
+    def check_lasts(self, url: str) -> None:
+        """Raise `StoreError` in another process than that of the export if this is over."""
+        if self.lasts is not None and os.getpid() != self._home and not self.lasts():
+            raise StoreError(
+                url,
+                "nothing shows that this export still lasts: it was given up, or dask's workers do "
+                "not write to the same place; use a scheduler of this process (threads), or a "
+                "place that all of them share",
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_gate"}

@@ -22,7 +22,7 @@ from nczarr_fsspec.changes.edit import Edit
 from nczarr_fsspec.changes.journal import INCOMPLETE, JOURNAL, PRIVATE
 from nczarr_fsspec.changes.locks import Boxes
 from nczarr_fsspec.changes.owned import dataset_keys, is_chunk_of, removable
-from nczarr_fsspec.changes.recovery import pending_in
+from nczarr_fsspec.changes.recovery import finish_journal, pending_in
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.destination import Destination
 from nczarr_fsspec.errors import DatasetExistsError, ExportError, StoreError
@@ -104,11 +104,10 @@ class WriteTarget:
             If something exists that must not be replaced.
         """
         if self.destination.kind == "zip":
-            archive = self._archive(base=False, resumption=resumption)
-            if not replace and self.reader() is not None:
-                archive.abort()
-                raise DatasetExistsError(self.url, _exists())
+            archive = self._archive(base=False, replace=replace, resumption=resumption)
             return archive, [], []
+        if replace and self.store is not None:
+            finish_journal(self.store)  # chunks that were moved before their metadata are foreign
         keys = self.keys()
         owned = dataset_keys(keys)
         foreign = sorted(set(keys) - set(owned))
@@ -133,7 +132,8 @@ class WriteTarget:
         if not template and (abandoned or not (ROOTS & set(owned) or foreign)):
             return NewObjects.begin(self.store, resumption), [], foreign
         change = Edit.begin(self.store)
-        return change, removable(dataset_keys(self.keys())), foreign
+        with on_error(change.abort):
+            return change, removable(dataset_keys(self.keys())), foreign
 
     def _refuse_nested(self, owned: list[str]) -> None:
         """Raise `DatasetExistsError` if `owned` are of datasets in folders of the target."""
@@ -172,24 +172,61 @@ class WriteTarget:
             return Edit.begin(self.store, boxes)
         return self._archive(base=True)
 
-    def _archive(self, *, base: bool, resumption: Resumption | None = None) -> NewArchive:
-        old = self.reader()  # raises an error if the file there is no readable archive
-        if old is not None:
-            old.close()
+    def _archive(
+        self, *, base: bool, replace: bool = False, resumption: Resumption | None = None
+    ) -> NewArchive:
         destination = self.destination
-        pack_it = partial(_pack, destination, base=base)
         if destination.path is None:  # the next writer would not find it: it is never continued
-            return NewArchive.begin(self.url, tempfile.mkdtemp(prefix="nczarr-"), pack_it)
-        partial_tree = NewTree.begin(os.path.realpath(destination.path), resumption).partial
-        return NewArchive.begin(self.url, partial_tree, pack_it, resumption)
+            tree, resumption = NewTree(self.url, tempfile.mkdtemp(prefix="nczarr-")), None
+        else:
+            tree = NewTree.begin(os.path.realpath(destination.path), resumption)
+        with on_error(tree.abort):
+            there = _contents(destination)  # an error if the file there is no readable archive
+            before = None if replace else there if base else ""
+            if before not in (None, there):
+                raise DatasetExistsError(self.url, _exists())
+            pack_it = partial(_pack, destination, base=base, before=before)
+            return NewArchive.begin(self.url, tree.partial, pack_it, resumption)
 
 
 def _exists() -> str:
     return "holds a dataset; mode='w' replaces it, mode='a' adds to it"
 
 
-def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base: bool) -> None:
-    """Pack a tree into an archive, and move the archive into place."""
+def _contents(destination: Destination) -> str:
+    """Return what tells an archive from all others; "" if there is none."""
+    archive = destination.open_archive()
+    if archive is None:
+        return ""
+    try:
+        return archive.contents()
+    finally:
+        archive.close()
+
+
+def _refuse_changed(destination: Destination, before: str | None) -> None:
+    """Raise if an archive is not what `_contents` told before; None if it may be anything."""
+    if before is None or _contents(destination) == before:
+        return
+    if not before:
+        raise DatasetExistsError(destination.url, _exists())
+    raise ExportError(
+        destination.url, "was changed by another writer just now; look at it and try again"
+    )
+
+
+def _pack(
+    destination: Destination,
+    tree: str,
+    removed: frozenset[str],
+    *,
+    base: bool,
+    before: str | None,
+) -> None:
+    """Pack a tree into an archive, and move the archive into place.
+
+    Nothing locks one on a server, and other programs know no lock: so it is looked at again.
+    """
     file = os.path.basename(destination.remote_path or os.path.realpath(destination.path or ""))
     old = destination.open_archive() if base else None
     # readers of Zarr look for keys at the top, netCDF-C in a directory
@@ -198,6 +235,7 @@ def _pack(destination: Destination, tree: str, removed: frozenset[str], *, base:
 
     def fill(new: str) -> None:
         pack(tree, new, name, base=old, removed=removed.__contains__, private=f"{PRIVATE}/")
+        _refuse_changed(destination, before)
 
     try:
         if destination.path is None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nczarr_fsspec.changes.create import Change
+from nczarr_fsspec.changes.create import Change, NewObjects
 from nczarr_fsspec.changes.journal import ROOT, Incomplete
 from nczarr_fsspec.changes.moment import stamped
 from nczarr_fsspec.changes.owned import is_chunk_of
@@ -91,6 +91,11 @@ class WriteTask:
     notes: Notes | None = None
     mark: Incomplete | None = None
     _steps: list[Step] | None = field(default=None, init=False)  # by `steps`
+
+    def __post_init__(self) -> None:
+        if isinstance(self.change, NewObjects):
+            for _, writer in self.flows:
+                writer.lasts = self.change.is_there
 
     def finish(self) -> None:
         """Put the metadata of groups and make all of it valid."""

@@ -72,6 +72,7 @@ class Zarr3Writer(ArrayWriter):
         FormatError, StoreError
             If a value cannot be encoded, or an object not be stored.
         """
+        self.check_lasts(self.store.url)
         if 0 in values.shape:
             return 0
         from nczarr_xarray.zarr._sink import StoreSink

@@ -18,7 +18,7 @@ from nczarr_xarray.export.cfa.content import Content, Member
 from nczarr_xarray.export.cfa.existing_master import ExistingMaster, keys_in
 from nczarr_xarray.export.cfa.fragment_tables import edges_between
 from nczarr_xarray.export.cfa.master import aggregation, dialect_called, plain_conventions
-from nczarr_xarray.export.cfa.master_place import MasterPlace, Names
+from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.cfa.new_aggregation import DEFAULT, flow_of, table_of
 from nczarr_xarray.export.cfa.parts import PROFILE, Divided, Parts, as_held, asked_lengths
 from nczarr_xarray.export.cfa.split import even_edges, regular_edges
@@ -239,7 +239,7 @@ class Change:
         coordinates = frozenset(self.update.stored.coords)
         members = [*self.members.values()]
         parts = Parts(plain_conventions(self.attributes), coordinates=coordinates)
-        taken = place.taken()
+        names = place.names("netCDF4", self.request.naming)
         flows: list[Flow] = []
         tables: list[Fragments] = []
         everything = [*members]
@@ -255,14 +255,14 @@ class Change:
                         f"{variable.path}: its table holds values, not fragments; write it anew",
                     )
                 kind = self.request.fragment_format or self.existing.fragment_format(array)
-                names = Names(place.stem, kind, self.request.naming, taken)
+                named = replace(names, kind=kind)  # (with the same names that are taken)
                 held = self._with_lengths(variable)
                 divided = piece.divided
                 divided = divided._replace(item=divided.item._replace(variable=held), stored=held)
                 before = self.aggregations[name][0]
                 old = self.existing.opened.reader(before) if piece.partial else None
                 flow = flow_of(
-                    place, divided, names, parts, members, self.dialect, piece.first, old
+                    place, divided, named, parts, members, self.dialect, piece.first, old
                 )
                 flows.append(flow)
                 relative = self.request.relative

@@ -128,6 +128,8 @@ class CfaTask:
         """Write everything; if that fails, the old aggregation stays, and nothing else."""
         with on_error(self._give_up):
             place, draft = self.place, self.draft
+            for flow in draft.flows:
+                flow.writer.lasts = self.claim.is_there
             self.claim.note(draft.new, draft.old)
             # made before the data are written: it may find out that it is impossible
             data = None if place.is_tree else file_bytes(draft.master, draft.kind, place.url)
@@ -135,6 +137,7 @@ class CfaTask:
             self._write_lazy(progress)
             if self.before is not None:
                 self.before()
+            self.claim.check()
             if data is None:
                 self._put_tree(progress)
             else:
@@ -162,6 +165,8 @@ class CfaTask:
             flow.writer.shut()
         self.claim.forget()
         with suppress(NCZarrError):  # what failed before is the error
+            if not self.claim.is_there():
+                return  # what is there now may be another writer's, by the same names
             if self._committing:  # the store may have done it, and then failed to say so
                 clear_claim(self.place)
             else:

@@ -10,12 +10,17 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from nczarr_fsspec.changes.locks import OVER
 from nczarr_fsspec.changes.recovery import read
-from nczarr_fsspec.errors import ConflictError
+from nczarr_fsspec.errors import ConflictError, StoreError
 from nczarr_fsspec.owner import AT_WORK, Owner, parse_json
+from nczarr_fsspec.stores.writers import DirectoryWriter
+from nczarr_fsspec.undo import on_error
+from nczarr_fsspec.writable import WritableStore
 from nczarr_xarray.export.cfa.existing_master import referred_keys
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 
@@ -54,34 +59,90 @@ class Claim:
             If the store fails.
         """
         claim = cls(place, uuid.uuid4().hex)
-        for _ in range(_ATTEMPTS):
-            if place.store.create(claim.key, claim._document((), ())):
-                AT_WORK.add(claim.name)
-                return claim
-            other = holder(place)
-            if other is None:
-                continue
-            if not other.has_ended:
-                raise ConflictError(
-                    place.url,
-                    f"is being written by {other.owner}; if that process has ended, call "
-                    "nczarr_xarray.recover",
-                )
-            clear_claim(place)
+        AT_WORK.add(claim.name)
+        with on_error(claim._withdraw):
+            for _ in range(_ATTEMPTS):
+                if place.store.create(claim.key, claim._document((), ())):
+                    return claim
+                present = _present(place)
+                if present is not None and claim._inherit(present):
+                    return claim
+        claim.forget()
         raise ConflictError(place.url, "is being written by others; try again")
 
+    def _inherit(self, present: dict[str, Any]) -> bool:
+        """Take over from a writer that has ended, as the only one who does; tell whether it is so.
+
+        Successors form a line, in which each is named by the one before: a process enters it only
+        when that one has ended. So no two processes clean up, or take what the other has written
+        for that of a dead writer.
+
+        Raises
+        ------
+        ConflictError
+            If the writer may be at work.
+        """
+        store, line, last = self.place.store, [], present
+        while True:
+            owner = _live_owner(last)
+            if owner is not None:
+                raise ConflictError(
+                    self.place.url,
+                    f"is being written by {owner}; if that process has ended, call "
+                    "nczarr_xarray.recover",
+                )
+            line.append(f"{self.key}.{last.get('name')}")
+            if store.create(line[-1], self._document((), ())):
+                break
+            successor = _document_at(self.place, line[-1])
+            if successor is None:
+                return False  # it is done
+            last = successor
+        with on_error(lambda: _delete_quietly(store, line[-1:])):
+            now = _present(self.place)
+            first = now is not None and now.get("name") == present.get("name")
+            if now is not None and first:
+                _remove_unneeded(self.place, now)
+                store.put(self.key, self._document((), ()))
+            # or another one was faster, and is done
+            store.delete(_successors(self.place) if first else line[-1:])
+        return first
+
+    def _withdraw(self) -> None:
+        self.forget()
+        with suppress(StoreError):
+            self.release()
+
     def note(self, new: Iterable[str], old: Iterable[str]) -> None:
-        """Note in the claim which fragments will be written, and which are then not needed."""
+        """Note in the claim which fragments will be written, and which are then not needed.
+
+        Raises
+        ------
+        StoreError
+            If that fails, or the claim has been removed.
+        """
+        self.check()
         self.place.store.put(self.key, self._document(new, old))
+
+    def is_there(self) -> bool:
+        """Tell whether this writer still has the claim (`recover` removes it)."""
+        present = _present(self.place)
+        return present is not None and present.get("name") == self.name
+
+    def check(self) -> None:
+        """Raise `StoreError` if the claim has been removed."""
+        if not self.is_there():
+            raise StoreError(self.place.url, OVER)
 
     def forget(self) -> None:
         """Leave the claim to the next writer, which finds out how far this one came."""
         AT_WORK.discard(self.name)
 
     def release(self) -> None:
-        """Remove the claim, so that other writers can begin."""
+        """Remove the claim, so that other writers can begin; another writer's stays."""
         self.forget()
-        self.place.store.delete([self.key])
+        if self.is_there():
+            self.place.store.delete([self.key])
 
     def _document(self, new: Iterable[str], old: Iterable[str]) -> bytes:
         told = {"name": self.name, "owner": Owner.here().document}
@@ -90,7 +151,7 @@ class Claim:
 
 def claim_key(place: MasterPlace) -> str:
     """Return the key of the object that tells other writers."""
-    return f"{place.stem}/.{place.file.name}.writing"
+    return f"{place.stem}/{place.claim_name}"
 
 
 class Holder(NamedTuple):
@@ -105,31 +166,65 @@ def holder(place: MasterPlace) -> Holder | None:
     claim = _present(place)
     if claim is None:
         return None
-    owner = Owner.parse(claim.get("owner"))
-    return Holder(owner, owner.has_left(str(claim.get("name"))))
+    return Holder(Owner.parse(claim.get("owner")), _live_owner(claim) is None)
 
 
 def clear_claim(place: MasterPlace) -> bool:
-    """Remove what a writer left that has ended; tell whether there was any.
+    """Remove what any writer left; tell whether there was anything.
 
     That is its claim, and fragments that nothing refers to.
     """
     claim = _present(place)
-    if claim is None:
-        return False
+    left = _successors(place)
+    if claim is not None:
+        _remove_unneeded(place, claim)
+        place.store.delete([claim_key(place)])
+    place.store.delete(left)
+    return claim is not None or bool(left)
+
+
+def _remove_unneeded(place: MasterPlace, claim: dict[str, Any]) -> None:
+    """Remove what the writer with a claim has left, and the present master does not refer to.
+
+    That are fragments, and files that were to become some.
+    """
+    store, owner = place.store, Owner.parse(claim.get("owner"))
+    if isinstance(store, DirectoryWriter):
+        found = store.temporaries(place.stem)
+        store.delete([key for key, writer in found if writer.mark == owner.mark])
     present = referred_keys(place)
-    if present is not None:
-        named = (claim.get(part) for part in ("new", "old"))
-        keys = {key for part in named if isinstance(part, list) for key in part}
-        ours = {key for key in keys if isinstance(key, str) and place.key_of(key) == key}
-        place.remove(sorted(ours - present))
-    place.store.delete([claim_key(place)])
-    return True
+    if present is None:
+        return
+    named = (claim.get(part) for part in ("new", "old"))
+    keys = {key for part in named if isinstance(part, list) for key in part}
+    ours = {key for key in keys if isinstance(key, str) and place.key_of(key) == key}
+    place.remove(sorted(ours - present))
+
+
+def _successors(place: MasterPlace) -> list[str]:
+    """Return the keys of all that have taken over from writers that had ended."""
+    start = f"{claim_key(place)}."
+    return [key for key in place.store.keys_below(place.stem) if key.startswith(start)]
+
+
+def _delete_quietly(store: WritableStore, keys: list[str]) -> None:
+    with suppress(StoreError):  # what failed before is the error
+        store.delete(keys)
+
+
+def _live_owner(claim: dict[str, Any]) -> Owner | None:
+    """Return the writer that a claim names; None if it has certainly ended."""
+    owner = Owner.parse(claim.get("owner"))
+    return None if owner.has_left(str(claim.get("name"))) else owner
 
 
 def _present(place: MasterPlace) -> dict[str, Any] | None:
     """Return what the present claim says; None if there is none."""
-    data = read(place.store.reader(), claim_key(place))
+    return _document_at(place, claim_key(place))
+
+
+def _document_at(place: MasterPlace, key: str) -> dict[str, Any] | None:
+    data = read(place.store.reader(), key)
     if data is None:
         return None
     found = parse_json(data)

@@ -82,6 +82,7 @@ class FragmentWriter(Gated):
         NCZarrError
             If a value cannot be stored, or the fragment not be put.
         """
+        self.check_lasts(self.store.url)
         with self._gate:
             if self.rounding is not None:
                 values = self.rounding(values)

@@ -27,6 +27,8 @@ _TREES = re.compile(r"\.(nczarr|zarr|zip)\Z", re.IGNORECASE)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\-]")
 #: What functions are told to replace what is there.
 OVERWRITE = "overwrite=True replaces it"
+#: End of the name of a claim, see `nczarr_xarray.export.cfa.claim`.
+_CLAIM = ".writing"
 #: Attribute of fragments: for which master they were written.
 OWNER = "aggregation_master"
 SUFFIXES: dict[FragmentFormat, str] = {"netCDF3": ".nc", "netCDF4": ".nc", "NCZarr": ".zarr"}
@@ -115,6 +117,21 @@ class MasterPlace:
         start = len(self.stem) + 1
         return {key[start:].partition("/")[0] for key in self.store.keys_below(self.stem)}
 
+    @property
+    def claim_name(self) -> str:
+        """Name, in the folder of fragments, of the object that keeps other writers out."""
+        return f".{self.file.name}{_CLAIM}"
+
+    def names(self, kind: FragmentFormat, naming: Naming) -> Names:
+        """Return what names new fragments, while this writer has its claim.
+
+        Masters of other names may have the same folder. A writer of one may have chosen names
+        already of which nothing is there yet: then names are told apart in any case.
+        """
+        taken = self.taken()
+        claims = {name for name in taken if name.startswith(".") and name.endswith(_CLAIM)}
+        return Names(self.stem, kind, naming, taken, apart=bool(claims - {self.claim_name}))
+
     def key_of(self, address: str) -> str | None:
         """Return the key of a file that may be a fragment of ours by its name, or else None."""
         for start in (self.file.folder, self.uri(""), "./"):
@@ -159,12 +176,15 @@ class Names:
         How they are called.
     taken
         Names that are in the folder.
+    apart
+        Whether a random word is in all names.
     """
 
     stem: str
     kind: FragmentFormat
     naming: Naming
     taken: set[str]
+    apart: bool = False
 
     def keys(self, variable: str, first: tuple[int, ...], grid: tuple[int, ...]) -> list[str]:
         """Return keys for fragments of a variable.
@@ -188,7 +208,7 @@ class Names:
             else:
                 at = [str(a + b) for a, b in zip(first, position, strict=True)]
                 names.append(".".join([self.stem, variable, *at]))
-        if any(name + suffix in self.taken for name in names):
+        if self.apart or any(name + suffix in self.taken for name in names):
             word = uuid.uuid4().hex[:8]
             names = [f"{name}.{word}" for name in names]
         names = [name + suffix for name in names]

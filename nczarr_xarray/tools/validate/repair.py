@@ -13,7 +13,7 @@ from nczarr_fsspec.changes.resumption import WORK
 from nczarr_fsspec.stores.writers import DirectoryWriter
 from nczarr_fsspec.undo import on_error
 from nczarr_xarray.dataset.destinations import find_destination
-from nczarr_xarray.export.cfa.claim import clear_claim, holder
+from nczarr_xarray.export.cfa.claim import Claim, holder
 from nczarr_xarray.export.cfa.master_place import MasterPlace
 from nczarr_xarray.export.existing import Existing
 from nczarr_xarray.export.write_target import WriteTarget
@@ -50,7 +50,7 @@ def _give_up_claim(target: Any, storage_options: Options) -> None:
     place = MasterPlace.find(target, storage_options)
     found = holder(place)
     if found is not None and found.has_ended:
-        clear_claim(place)
+        Claim.begin(place).release()
 
 
 def _consolidate(target: Any, storage_options: Options) -> None:

@@ -1094,3 +1094,39 @@ class TestDestination:
         for path in (tmp_path / "loop", f"{tmp_path}/nul\0"):
             with pytest.raises(StoreError, match="cannot be looked at"):
                 open_destination(path)
+
+
+def test_a_link_whose_answer_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of NFS makes it, and is asked again: it answers that there is something."""
+
+    def twice(*names: str, link: Any = os.link) -> None:
+        link(*names)
+        link(*names)
+
+    monkeypatch.setattr(os, "link", twice)
+    store = DirectoryWriter(tmp_path)
+    assert store.create("a/journal", b"ours")
+    assert not store.create("a/journal", b"theirs")
+    assert (tmp_path / "a" / "journal").read_bytes() == b"ours"
+    assert os.listdir(tmp_path / "a") == ["journal"]
+
+
+@pytest.mark.parametrize("renames", [True, False])
+def test_creating_where_there_are_no_links(
+    renames: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, come = DirectoryWriter(tmp_path), iter([False, True])
+
+    def refused(_: str, name: str) -> None:
+        if next(come):
+            Path(name).write_bytes(b"came just now")
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refused)
+    if not renames:
+        monkeypatch.setattr("nczarr_fsspec.renames._rename", lambda *_: 1)
+    assert store.create("a", b"ours")
+    assert (tmp_path / "a").read_bytes() == b"ours"
+    assert not store.create("b", b"ours")
+    assert (tmp_path / "b").read_bytes() == b"came just now"
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]

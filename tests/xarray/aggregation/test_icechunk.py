@@ -151,3 +151,25 @@ def test_without_icechunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "icechunk", None)
     with pytest.raises(ImportError, match=r"pip install 'nczarr-xarray\[icechunk\]'"):
         aggregate([one(tmp_path / "0.nc", 0)], tmp_path / "all.icechunk", "time")
+
+
+def test_a_repository_that_could_not_be_written_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    files = [one(tmp_path / f"{n}.nc", n) for n in range(2)]
+    target = tmp_path / "all.icechunk"
+    with monkeypatch.context() as patched:
+        patched.setattr(icechunk.Session, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            aggregate(files, target)
+    assert sorted(os.listdir(tmp_path)) == ["0.nc", "1.nc"]
+    aggregate(files, target)
+    with monkeypatch.context() as patched:
+        patched.setattr(icechunk.Session, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            aggregate(files, target, overwrite=True)
+    aggregate(files, tmp_path / "all.nca")
+    check(target, tmp_path / "all.nca")

@@ -20,7 +20,7 @@ import xarray as xr
 import zarr
 
 from nczarr_fsspec.changes import journal, recovery, resumption
-from nczarr_fsspec.changes.create import NewObjects
+from nczarr_fsspec.changes.create import NewObjects, partial_path
 from nczarr_fsspec.changes.resumption import Resumption
 from nczarr_fsspec.errors import StoreError
 from nczarr_fsspec.owner import Owner
@@ -342,7 +342,8 @@ def test_what_another_writer_has_begun_is_not_removed(source: Path, tmp_path: Pa
 
 def test_a_conflict_takes_no_work_away(source: Path, cut_off: Path) -> None:
     owner = replace(Owner.here(), pid=os.getppid(), started="")
-    other = cut_off.with_name(f".y.{owner.mark}-01234567.partial")
+    ours = cut_off.with_name(os.path.basename(partial_path(str(cut_off))))
+    other = ours.with_name(ours.name.replace(Owner.here().mark, owner.mark))
     other.mkdir()
     assert main(["copy", str(source), str(cut_off), "--resume"]) == 1
     other.rmdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -16,8 +17,9 @@ import xarray as xr
 
 from nczarr_fsspec.changes.journal import INCOMPLETE, PRIVATE, Incomplete
 from nczarr_fsspec.errors import ConflictError, DatasetExistsError, ExportError, StoreError
-from nczarr_fsspec.owner import Owner
+from nczarr_fsspec.owner import AT_WORK, Owner
 from nczarr_fsspec.stores.write_fsspec import FsspecWriter
+from nczarr_fsspec.stores.writers import MappingWriter
 from nczarr_fsspec.transport import policy
 from nczarr_xarray import recover, to_nczarr
 from nczarr_xarray.dataset.destinations import find_destination
@@ -272,6 +274,118 @@ def test_new_datasets_at_once(tmp_path: Path) -> None:
             change(target)
         np.testing.assert_array_equal(rows_of(target), sample(12, 1).a.values)
         assert private(tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", ["d", "d.zip"])
+def test_recovery_while_a_new_dataset_is_written(name: str, tmp_path: Path) -> None:
+    """What was written before is gone: what comes after is not made a dataset."""
+    target = tmp_path / name
+    change, _, _ = WriteTarget(find_destination(target)).create(replace=False)
+    change.staged.put("a/.zarray", b"{}")
+    assert recover(target)
+    change.staged.put(".zgroup", b"{}")
+    with pytest.raises(StoreError, match="is over"):
+        change.commit()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_list_that_fails_leaves_no_lock(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects: dict[str, bytes] = {}
+    to_nczarr(sample(2), objects)
+    calls = itertools.count()
+
+    def fails(self: MappingWriter, prefix: str, real: Any = MappingWriter.keys_below) -> list[str]:
+        if not prefix and next(calls) == number:
+            raise StoreError("mapping", "fails")
+        found: list[str] = real(self, prefix)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MappingWriter, "keys_below", fails)
+        with pytest.raises(StoreError, match="fails"):
+            to_nczarr(sample(3), objects, "w")
+    assert not [key for key in objects if key.startswith(PRIVATE)]
+
+
+def test_a_change_that_is_half_in_place_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks are moved before their metadata: they are not foreign then."""
+    objects: dict[str, bytes] = {}
+    to_nczarr(sample(2), objects)
+
+    def moves_one(self: MappingWriter, pairs: Any, real: Any = MappingWriter.move) -> None:
+        real(self, [*pairs][:1])
+        raise StoreError("mapping", "fails")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MappingWriter, "move", moves_one)
+        with pytest.raises(StoreError, match="fails"):
+            to_nczarr(xr.Dataset({"e": ("x", np.arange(5))}), objects, "a")
+    assert "e/0" in objects
+    assert "e/.zarray" not in objects
+    new = xr.Dataset({"e": ("y", np.arange(3))})
+    to_nczarr(new, objects, "w")
+    with xr.open_dataset(objects, engine="nczarr") as found:  # type: ignore[arg-type]
+        xr.testing.assert_identical(found.load(), new)
+    assert not [key for key in objects if key.startswith((PRIVATE, "a/"))]
+
+
+@pytest.mark.parametrize("names", [("d", "d.nczarr"), ("気" * 80 + "a", "気" * 80 + "b")])
+def test_names_that_begin_alike(names: tuple[str, str], tmp_path: Path) -> None:
+    """What is being written beside one dataset is not taken for a part of the other."""
+    other, _, _ = WriteTarget(find_destination(tmp_path / names[1])).create(replace=False)
+    to_nczarr(sample(2), tmp_path / names[0])
+    assert not recover(tmp_path / names[0])
+    other.staged.put(".zgroup", b"{}")
+    other.commit()
+    assert (tmp_path / names[1] / ".zgroup").exists()
+
+
+@pytest.mark.parametrize("name", ["d", "d.zip"])
+def test_an_interrupt_at_the_very_beginning(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: str, real: Callable[..., None] = os.makedirs, **options: Any) -> None:
+        real(path, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "makedirs", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            to_nczarr(sample(2), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    assert not [work for work in AT_WORK if str(work).startswith(f".{name}.")]
+
+
+@pytest.mark.parametrize("change", ["append", "region", "variable"])
+def test_an_archive_on_a_server_that_another_one_changes(change: str) -> None:
+    """Nothing locks it: whoever is later finds out, and mixes nothing."""
+    target = Target(f"memory://{change}/d.zip")
+    target.write(sample(5), "w", encoding=CHUNKS, unlimited_dims=["t"])
+    if change == "append":
+        late = target.write(
+            sample(2)[["a", "t"]].drop_attrs().chunk(), None, append_dim="t", compute=False
+        )
+    elif change == "region":
+        part = sample(4, 1)[["a"]].drop_vars("t").drop_attrs().chunk()
+        late = target.write(part, region={"t": slice(0, 4)}, compute=False)
+    else:
+        late = target.write(xr.Dataset({"e": ("x", np.arange(5))}).chunk(), "a", compute=False)
+    target.write(sample(3, 2), "w")
+    there = snapshot(target)
+    with pytest.raises(ExportError, match="was changed by another writer"):
+        late.compute(scheduler="synchronous")
+    assert snapshot(target) == there
+
+
+def test_an_archive_on_a_server_that_came_just_now_is_kept() -> None:
+    target = Target("memory://new/d.zip")
+    late = target.write(sample(2).chunk(), compute=False)
+    target.write(sample(3, 2))
+    there = snapshot(target)
+    with pytest.raises(DatasetExistsError, match="holds a dataset"):
+        late.compute(scheduler="synchronous")
+    assert snapshot(target) == there
 
 
 @pytest.mark.parametrize("before", ["nothing", "abandoned"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from nczarr_xarray import (
     IncompleteExportError,
     NCZarrWarning,
     StoreError,
+    to_cfa,
     to_nczarr,
 )
+from nczarr_xarray.cli.main import main
 
 GRID = xr.Dataset(
     {"a": (("y", "x"), np.arange(12.0).reshape(3, 4))}, {"x": [10, 20, 30, 40], "y": [1, 2, 3]}
@@ -233,3 +236,38 @@ def test_what_is_neither_true_nor_false_is_refused(tmp_path: Path, option: str, 
     with pytest.raises(ExportError, match=f"{option}: must be True or False, not {value!r}"):
         to_nczarr(GRID, tmp_path / "x.nczarr", **{option: value})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such permissions")
+@pytest.mark.parametrize("name", ["d.zip", "m.nca", "c.nc"])
+def test_a_file_that_is_replaced_keeps_its_permissions(name: str, tmp_path: Path) -> None:
+    """What only its owner may read is not shown to others by an append."""
+    path, whole = tmp_path / name, xr.Dataset({"v": ("t", np.arange(4.0))})
+
+    def write(part: xr.Dataset, **options: Any) -> None:
+        if name == "d.zip":
+            to_nczarr(part, path, unlimited_dims=None if options else ["t"], **options)
+        elif name == "m.nca":
+            to_cfa(part, path, **options)
+        else:
+            to_nczarr(part, tmp_path / "source", "w")
+            main(["copy", str(tmp_path / "source"), str(path), "--overwrite"])
+
+    write(whole)
+    path.chmod(0o600)
+    write(whole, append_dim="t")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs two groups")
+@pytest.mark.parametrize("name", ["d", "d.zip"])
+def test_what_is_replaced_stays_in_its_group(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    to_nczarr(GRID, path)
+    os.chown(path, -1, 12345)
+    path.chmod(0o2770 if name == "d" else 0o640)
+    to_nczarr(GRID, path, "w")
+    assert path.stat().st_gid == 12345
+    assert stat.S_IMODE(path.stat().st_mode) == (0o2770 if name == "d" else 0o640)
+    if name == "d":
+        assert {file.stat().st_gid for file in path.rglob("*")} == {12345}
