@@ -729,3 +729,21 @@ def test_compression_for_release_4_8_1(tmp_path: Path) -> None:
     dataset["v"].encoding["zlib"] = True
     to_nczarr(dataset, tmp_path / "x", compat="4.8.1")
     assert array(tmp_path / "x").codecs == ()
+
+
+@pytest.mark.parametrize("scale", [2, np.int8(2)])
+@pytest.mark.parametrize("chunks", [None, 2])
+@pytest.mark.parametrize("inherited", [True, False])
+def test_an_integer_scale_keeps_fractions(
+    tmp_path: Path, scale: Any, chunks: int | None, inherited: bool
+) -> None:
+    """xarray casts dask's values to its type, and all values when it reads them."""
+    dataset = xr.Dataset({"v": ("x", [25.5, 300.25, -0.75])})
+    if chunks:
+        dataset = dataset.chunk(x=chunks)
+    if inherited:
+        dataset["v"].encoding = {"scale_factor": scale}
+    encoding = None if inherited else {"v": {"scale_factor": scale}}
+    to_nczarr(dataset, tmp_path / "x", encoding=encoding)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), dataset.compute())
