@@ -344,6 +344,9 @@ class Update:
         assert dimension is not None
         self._check_complete(dimension)
         along = [key for key, variable in dataset.variables.items() if name in variable.dims]
+        for key in along:
+            if dataset.variables[key].dims.count(name) > 1:
+                self.problems.append(f"{key}: has {name!r} twice; write the whole variable anew")
         others = [key for key in dataset.variables if key not in along]
         self._check_constants(dataset[others].drop_vars(along, errors="ignore"))
         items = self.items(dataset.drop_vars(others))

@@ -795,7 +795,15 @@ def test_what_are_no_dates_of_the_stored_calendar(tmp_path: Path, new: Any, part
     option: dict[str, Any] = {"append_dim": "time"}
     if part == "region":
         option = {"region": {"time": slice(0, 1)}}
-    with pytest.raises(ExportError, match="calendar|stored as object"):
+    with pytest.raises(ExportError, match=r"calendar|stored as object"):
         to_nczarr(xr.Dataset({"v": ("time", new)}), tmp_path / "x", **option)
     with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
         xr.testing.assert_identical(back.load(), stored)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate dimension names")
+def test_a_dimension_that_a_variable_has_twice(tmp_path: Path) -> None:
+    square = xr.Dataset({"v": xr.Variable(("x", "x"), np.eye(2))})
+    to_nczarr(square, tmp_path / "d")
+    (found,) = refused(tmp_path / "d", square, "x")
+    assert found == "v: has 'x' twice; write the whole variable anew"

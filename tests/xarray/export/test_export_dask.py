@@ -531,7 +531,8 @@ def test_blocks_of_another_shape_than_dask_was_told(
 
 @pytest.mark.parametrize("to_netcdf", [False, True])
 @pytest.mark.parametrize(
-    ("told", "computed"), [("i4", 0.5), ("u1", np.int64(300)), ("i8", np.uint64(2**63)), ("i2", np.nan)]
+    ("told", "computed"),
+    [("i4", 0.5), ("u1", np.int64(300)), ("i8", np.uint64(2**63)), ("i2", np.nan)],
 )
 def test_blocks_of_another_dtype_than_dask_was_told(
     told: str, computed: Any, to_netcdf: bool, tmp_path: Path
