@@ -227,6 +227,7 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
 
     try:
         variables, attributes = encode_dataset_coordinates(dataset)
+        variables = {name: _float_scale(variable) for name, variable in variables.items()}
         filled, missing = set_aside(variables.items())
         variables, attributes = cf_encoder({**variables, **filled}, attributes)
     except (AttributeError, KeyError) as error:
@@ -242,6 +243,20 @@ def encode_for_netcdf(dataset: xr.Dataset) -> tuple[dict[Any, Variable], dict[An
         variable = text.encode(_typed(variable, name), name=name)
         encoded[NONE_VAR_NAME if name is None else name] = chars.encode(variable, name=name)
     return encoded, dict(attributes)
+
+
+def _float_scale(variable: Variable) -> Variable:
+    """Return a variable whose ``scale_factor`` is no integer.
+
+    xarray casts values to the type of an integer one, here and when it reads them, so that
+    fractions are cut off.
+    """
+    scale = variable.encoding.get("scale_factor")
+    if not isinstance(scale, (int, np.integer)):
+        return variable
+    found = variable.copy(deep=False)
+    found.encoding = {**variable.encoding, "scale_factor": float(scale)}
+    return found
 
 
 def time_numbers(times: np.ndarray, units: Mapping[str, Any]) -> np.ndarray:

@@ -22,6 +22,7 @@ from nczarr_xarray.chunks.engine import ChunkReader
 from nczarr_xarray.chunks.plan import plan_outer
 from nczarr_xarray.export.array_writer import ArrayWriter
 from nczarr_xarray.export.contents import Rounding
+from nczarr_xarray.export.packing import as_integers
 from nczarr_xarray.export.parallel import check_block
 from nczarr_xarray.model import ChunkedArray
 
@@ -238,6 +239,10 @@ class ChunkWriter(ArrayWriter):
         if self.rounding is not None:
             values = self.rounding(values)
         array = self.array
+        dtype = array.dtype.newbyteorder("=")
+        if dtype.kind in "iu" and values.dtype.kind in "iuf" and values.dtype != dtype:
+            # dask's blocks may be of another dtype than dask has told
+            values = as_integers(values, dtype, f"/{array.path}", exact=True)
         axes = [
             spans(s + f, s + f + size, chunk, length)
             for s, f, size, chunk, length in zip(

@@ -54,6 +54,13 @@ def adapted(path: str, variable: xr.Variable, encoding: Mapping[str, Any]) -> di
         Path of the variable, for the log.
     """
     found = with_one_fill(path, encoding)
+    text = variable.dtype.kind in "SU"
+    for key in ("_FillValue", "missing_value"):
+        value = found.get(key)
+        if value is None or variable.dtype.kind == "O":  # objects are texts or dates
+            continue
+        if (np.asarray(value).dtype.kind in "SU") != text:
+            found = leave_out(path, found, [key], f"the data are of type {variable.dtype}")
     try:
         wanted = np.dtype(found.get("dtype"))  # (of None it is float64)
     except TypeError as error:

@@ -33,7 +33,7 @@ from nczarr_xarray.model import ChunkedArray, Dimension, Group, Variable, join
 
 Region = Mapping[Any, slice]
 #: Calendars whose dates xarray reads as numpy's.
-_STANDARD = ("standard", "gregorian", "proleptic_gregorian")
+_STANDARD = {"standard", "gregorian", "proleptic_gregorian"}
 
 
 class Base(Protocol):
@@ -203,14 +203,20 @@ class Update:
             return str(variable.error)
         stored = self.stored.variables[name]
         ours, theirs = np.dtype(new.dtype), np.dtype(stored.dtype)
+        if theirs.kind in "MO" and "calendar" in stored.encoding:
+            # xarray would store a date of another calendar as that of the same name in this one
+            told, known = _calendar(new), str(stored.encoding["calendar"])
+            if told is not None and told != known and not {told, known} <= _STANDARD:
+                return f"has dates of the calendar {told!r}, stored in {known!r}; convert them"
+            if told is not None:
+                return None
         if ours == theirs or (ours.kind == theirs.kind and ours.kind in "MmOUS"):
             return None
         if {ours.kind, theirs.kind} <= set("OUS"):
             return None
-        if theirs.kind != "m" and np.can_cast(ours, theirs, "safe"):  # numbers have no unit of time
+        # numbers have no unit of time, and numpy casts everything to objects
+        if theirs.kind not in "mO" and np.can_cast(ours, theirs, "safe"):
             return None
-        if theirs.kind == "M" and _calendar(new) in _STANDARD:
-            return None  # cftime's dates of this calendar, which xarray reads as numpy's
         packed = {"scale_factor", "add_offset"} & stored.encoding.keys()
         if packed and ours.kind == theirs.kind == "f":
             return None  # packed values have fewer digits than both types
@@ -338,6 +344,9 @@ class Update:
         assert dimension is not None
         self._check_complete(dimension)
         along = [key for key, variable in dataset.variables.items() if name in variable.dims]
+        for key in along:
+            if dataset.variables[key].dims.count(name) > 1:
+                self.problems.append(f"{key}: has {name!r} twice; write the whole variable anew")
         others = [key for key in dataset.variables if key not in along]
         self._check_constants(dataset[others].drop_vars(along, errors="ignore"))
         items = self.items(dataset.drop_vars(others))

@@ -203,7 +203,7 @@ def test_dates_of_another_calendar_than_the_standard_one(tmp_path: Path) -> None
     to_nczarr(xr.Dataset({"t": ("x", np.array(["2000-01-01"], "M8[ns]"))}), tmp_path / "d")
     other = xr.Dataset({"t": ("x", np.array([cftime.Datetime360Day(2000, 1, 2)]))})
     (found,) = refused(tmp_path / "d", other, "x")
-    assert found.startswith("t: is of type object, stored as datetime64")
+    assert "dates of the calendar '360_day', stored in 'proleptic_gregorian'" in found
 
 
 @pytest.mark.parametrize("lazy", [False, True])
@@ -775,3 +775,35 @@ def test_labels_that_are_texts_of_which_there_is_none(tmp_path: Path, labels: li
     to_nczarr(dataset(labels), tmp_path / "d", append_dim="x")
     with xr.open_dataset(tmp_path / "d", engine="nczarr") as found:
         assert found["x"].to_numpy().tolist() == [""] * 2 * len(labels)
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        [cftime.Datetime360Day(2000, 2, 30)],
+        [cftime.DatetimeGregorian(2000, 3, 1)],
+        np.array(["2000-03-01"], "M8[ns]"),
+        [7],
+        [True],
+        [0.5],
+    ],
+)
+@pytest.mark.parametrize("part", ["append", "region"])
+def test_what_are_no_dates_of_the_stored_calendar(tmp_path: Path, new: Any, part: str) -> None:
+    stored = xr.Dataset({"v": ("time", [cftime.DatetimeNoLeap(2000, 1, 1)])})
+    to_nczarr(stored, tmp_path / "x", encoding={"v": {"units": "days since 1999-01-01"}})
+    option: dict[str, Any] = {"append_dim": "time"}
+    if part == "region":
+        option = {"region": {"time": slice(0, 1)}}
+    with pytest.raises(ExportError, match=r"calendar|stored as object"):
+        to_nczarr(xr.Dataset({"v": ("time", new)}), tmp_path / "x", **option)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), stored)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate dimension names")
+def test_a_dimension_that_a_variable_has_twice(tmp_path: Path) -> None:
+    square = xr.Dataset({"v": xr.Variable(("x", "x"), np.eye(2))})
+    to_nczarr(square, tmp_path / "d")
+    (found,) = refused(tmp_path / "d", square, "x")
+    assert found == "v: has 'x' twice; write the whole variable anew"

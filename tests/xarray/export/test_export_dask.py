@@ -529,6 +529,23 @@ def test_blocks_of_another_shape_than_dask_was_told(
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.parametrize("to_netcdf", [False, True])
+@pytest.mark.parametrize(
+    ("told", "computed"),
+    [("i4", 0.5), ("u1", np.int64(300)), ("i8", np.uint64(2**63)), ("i2", np.nan)],
+)
+def test_blocks_of_another_dtype_than_dask_was_told(
+    told: str, computed: Any, to_netcdf: bool, tmp_path: Path
+) -> None:
+    register()
+    values = da.zeros(4, chunks=2).map_blocks(lambda _: np.array([1, computed]), dtype=told)
+    ds = xr.Dataset({"v": ("x", values)})
+    write = partial(ds.to_netcdf, engine="nczarr") if to_netcdf else partial(to_nczarr, ds)
+    with pytest.raises(FormatError, match="/v: holds "):
+        write(tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 @pytest.mark.parametrize("to_netcdf", [False, True])
 def test_a_block_that_is_being_written_when_another_fails(

@@ -729,3 +729,38 @@ def test_compression_for_release_4_8_1(tmp_path: Path) -> None:
     dataset["v"].encoding["zlib"] = True
     to_nczarr(dataset, tmp_path / "x", compat="4.8.1")
     assert array(tmp_path / "x").codecs == ()
+
+
+@pytest.mark.parametrize("scale", [2, np.int8(2)])
+@pytest.mark.parametrize("chunks", [None, 2])
+@pytest.mark.parametrize("inherited", [True, False])
+def test_an_integer_scale_keeps_fractions(
+    tmp_path: Path, scale: Any, chunks: int | None, inherited: bool
+) -> None:
+    """xarray casts dask's values to its type, and all values when it reads them."""
+    dataset = xr.Dataset({"v": ("x", [25.5, 300.25, -0.75])})
+    if chunks:
+        dataset = dataset.chunk(x=chunks)
+    if inherited:
+        dataset["v"].encoding = {"scale_factor": scale}
+    encoding = None if inherited else {"v": {"scale_factor": scale}}
+    to_nczarr(dataset, tmp_path / "x", encoding=encoding)
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), dataset.compute())
+
+
+@pytest.mark.parametrize("chunks", [None, 2])
+@pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
+@pytest.mark.parametrize("values", [["ab", "c"], [b"a", b"c"], [1, 2], [1.5, np.nan]])
+def test_an_inherited_fill_value_of_other_data(
+    tmp_path: Path, key: str, values: Any, chunks: int | None
+) -> None:
+    """As if numbers had become their names, or the other way round."""
+    dataset = xr.Dataset({"v": ("x", np.array(values))})
+    if chunks:
+        dataset = dataset.chunk(x=chunks)
+    numbers = isinstance(values[0], (int, float))
+    dataset["v"].encoding = {key: "none" if numbers else np.int16(-32768)}
+    to_nczarr(dataset, tmp_path / "x")
+    with xr.open_dataset(tmp_path / "x", engine="nczarr") as back:
+        xr.testing.assert_identical(back.load(), dataset.compute())
