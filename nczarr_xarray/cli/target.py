@@ -14,6 +14,9 @@ from nczarr_fsspec.target_names import same_file
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened
 
+#: Python's spelling of what JSON has, too: a text, as which "False" would pass, is true
+_CONSTANTS = {"True": True, "False": False, "None": None}
+
 
 def refuse_itself(output: str | os.PathLike[str], target: str) -> None:
     """Raise if what is written would replace the dataset that it tells of."""
@@ -90,7 +93,7 @@ def _option(text: str) -> list[tuple[str, Any]]:
         # the text itself is not shown: it may be a secret
         raise argparse.ArgumentTypeError("an option is written KEY=VALUE")
     try:
-        return [(key, json.loads(value))]
+        return [(key, _CONSTANTS[value] if value in _CONSTANTS else json.loads(value))]
     except ValueError:
         return [(key, value)]
 
