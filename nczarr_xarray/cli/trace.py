@@ -67,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     for path in filter(None, (getattr(args, form) for form in _FORMS)):
         for word in args.words:
             refuse_itself(path, word)
+        if not os.path.isdir(os.path.dirname(path) or "."):
+            raise UsageError(path, "cannot be written: there is no such folder")
     if args.replay is not None:
         if len(args.words) != 1:
             raise UsageError("--replay", "takes one URL: nczarr trace --replay T.json URL")
@@ -128,10 +130,10 @@ def _execute(arguments: Sequence[str]) -> None:
 
 
 def _write(recorded: Trace, args: argparse.Namespace) -> None:
-    """Write the trace in the forms that were asked for, and what it adds up to."""
+    """Write what the trace adds up to, and the trace in the forms that were asked for."""
     from pathlib import Path
 
+    print(recorded, file=sys.stderr)
     for form in _FORMS:
         if (path := getattr(args, form)) is not None:
             Path(path).write_text(getattr(recorded, form)(), encoding="utf-8")
-    print(recorded, file=sys.stderr)
