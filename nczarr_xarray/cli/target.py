@@ -24,6 +24,12 @@ def refuse_itself(output: str | os.PathLike[str], target: str) -> None:
         raise UsageError(os.fspath(output), "is the dataset itself: choose another name")
 
 
+def need_folder(output: str | os.PathLike[str]) -> None:
+    """Raise, before the work is done, if there is no folder for a file that tells of it."""
+    if not os.path.isdir(os.path.dirname(output) or "."):
+        raise UsageError(os.fspath(output), "cannot be written: there is no such folder")
+
+
 class ByName(argparse.Action):
     """Collects values by name, of which each may be given once."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_option, refuse_itself
+from nczarr_xarray.cli.target import add_option, need_folder, refuse_itself
 
 if TYPE_CHECKING:
     from nczarr_xarray.tools.trace.trace import Trace
@@ -67,8 +67,7 @@ def run(args: argparse.Namespace) -> int:
     for path in filter(None, (getattr(args, form) for form in _FORMS)):
         for word in args.words:
             refuse_itself(path, word)
-        if not os.path.isdir(os.path.dirname(path) or "."):
-            raise UsageError(path, "cannot be written: there is no such folder")
+        need_folder(path)
     if args.replay is not None:
         if len(args.words) != 1:
             raise UsageError("--replay", "takes one URL: nczarr trace --replay T.json URL")
