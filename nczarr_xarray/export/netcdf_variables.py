@@ -120,17 +120,20 @@ def _found_by_name(group: Any, variable: Variable) -> Iterator[None]:
     It makes a variable of dimensions, and then looks for them by name from the group on.
     """
     seen = group.dimensions
-    before = dict(seen)
     made = [(dim.name, _dimension(group, variable, dim)) for dim in variable.dimensions]
-    for name in {name for name, _ in made}:
+    before = {name: seen.get(name) for name, _ in made}
+    for name in before:
         # parts are slices within bounds, so the largest of several does for all
         same = (dim for one, dim in made if one == name)
         seen[name] = max(same, key=lambda dim: (dim.isunlimited(), len(dim)))
     try:
         yield
     finally:
-        seen.clear()
-        seen.update(before)
+        for name, own in before.items():
+            if own is None:
+                del seen[name]
+            else:
+                seen[name] = own
 
 
 def _dimension(group: Any, variable: Variable, dim: Dimension) -> Any:
