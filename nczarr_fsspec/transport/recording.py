@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from nczarr_fsspec.printable import printable
+
 #: Names the folder where processes that are started write their records.
 _FOLDER = "NCZARR_TRACE_FOLDER"
 #: answers that say there is no such file
@@ -153,7 +155,7 @@ def caused_by(what: str) -> Iterator[None]:
     if not recorders:
         yield
         return
-    token = CAUSE.set(what)
+    token = CAUSE.set(printable(what))  # names may have any characters, a trace has lines
     try:
         yield
     finally:

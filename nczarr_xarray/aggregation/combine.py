@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -66,6 +66,27 @@ class Aggregated:
         """Return the attributes of groups below the root."""
         _, *groups = self.hierarchy.root.walk()
         return {group.path: group.attributes for group in groups}
+
+    def check_dimensions(self, variables: Iterable[Variable]) -> None:
+        """Raise `ExportError` if the names of dimensions would mean others than those of variables.
+
+        An aggregation names them without their groups, and the nearest of a name is meant.
+        """
+        root = self.hierarchy.root
+        for variable in variables:
+            above = [variable.group]
+            while above[-1] != "/":
+                above.append(above[-1].rpartition("/")[0] or "/")
+            for dimension in variable.dimensions:
+                groups = (root.find(path) for path in above)
+                near = next((g for g in groups if g and dimension.name in g.dimensions), None)
+                if near is None or near.path != dimension.group:
+                    hiding = "is in another branch" if near is None else f"is hidden in {near.path}"
+                    raise ExportError(
+                        variable.path,
+                        f"has the dimension {dimension.path}, which {hiding}, and aggregations "
+                        "name dimensions without groups: give one of them another name",
+                    )
 
     def readdressed(self, renamed: Callable[[str], str]) -> Aggregated:
         """Return the aggregation with other addresses."""

@@ -64,8 +64,9 @@ class Combination:
         Raises
         ------
         ExportError
-            If fragments are not taken as they are.
+            If fragments are not taken as they are, or names of dimensions would mean others.
         """
+        self.found.check_dimensions(self.found.variables())
         for variable in self.found.variables():
             table = self.found.tables.get(variable.path)
             if table is None:

@@ -84,6 +84,7 @@ def content(found: Aggregated, dialect: WritableDialect) -> Content:
     ExportError
         If the dialect cannot say what there is.
     """
+    found.check_dimensions(v for v in found.variables() if v.path in found.tables)
     root = found.hierarchy.root
     data = [v for v in found.variables() if v.path in found.values]
     dimensions = held_dimensions((d for g in root.walk() for d in g.dimensions.values()), data)

@@ -11,7 +11,14 @@ from nczarr_fsspec.errors import DatasetExistsError, ExportError, URLError
 from nczarr_fsspec.sizes import parse_size
 from nczarr_xarray.cli import selection, verify
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import ByName, add_addresses, add_option, opening, refuse_itself
+from nczarr_xarray.cli.target import (
+    ByName,
+    add_addresses,
+    add_option,
+    need_folder,
+    opening,
+    refuse_itself,
+)
 from nczarr_xarray.cli.text import in_terms_of_options
 from nczarr_xarray.export.kinds.table import FORMATS, find_kind, refuse_options
 
@@ -141,8 +148,10 @@ def run(args: argparse.Namespace) -> int:
     kind, word = find_kind(args.target, args.format)
     options = CopyOptions(**{one.name: getattr(args, one.name) for one in fields(CopyOptions)})
     refuse_options(kind, options)
-    for target in (args.source, args.target) if args.digests else ():
-        refuse_itself(args.digests, target)
+    if args.digests:
+        need_folder(args.digests)
+        for target in (args.source, args.target):
+            refuse_itself(args.digests, target)
     request = CopyRequest(
         args.source,
         args.target,

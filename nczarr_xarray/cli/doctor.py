@@ -65,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
         **opening(args, args.options),
     )
     if args.html:
-        with open(args.html, "w", encoding="utf-8") as page:
+        # names of files and variables need not be UTF-8
+        with open(args.html, "w", encoding="utf-8", errors="backslashreplace") as page:
             page.write(report.as_html())
     if args.json:
         print(json.dumps(report.as_dict(), indent=1))

@@ -14,11 +14,20 @@ from nczarr_fsspec.target_names import same_file
 if TYPE_CHECKING:
     from nczarr_xarray.dataset.opened import Opened
 
+#: Python's spelling of what JSON has, too: a text, as which "False" would pass, is true
+_CONSTANTS = {"True": True, "False": False, "None": None}
+
 
 def refuse_itself(output: str | os.PathLike[str], target: str) -> None:
     """Raise if what is written would replace the dataset that it tells of."""
     if same_file(os.fspath(output), target):
         raise UsageError(os.fspath(output), "is the dataset itself: choose another name")
+
+
+def need_folder(output: str | os.PathLike[str]) -> None:
+    """Raise, before the work is done, if there is no folder for a file that tells of it."""
+    if not os.path.isdir(os.path.dirname(output) or "."):
+        raise UsageError(os.fspath(output), "cannot be written: there is no such folder")
 
 
 class ByName(argparse.Action):
@@ -90,7 +99,7 @@ def _option(text: str) -> list[tuple[str, Any]]:
         # the text itself is not shown: it may be a secret
         raise argparse.ArgumentTypeError("an option is written KEY=VALUE")
     try:
-        return [(key, json.loads(value))]
+        return [(key, _CONSTANTS[value] if value in _CONSTANTS else json.loads(value))]
     except ValueError:
         return [(key, value)]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nczarr_fsspec.errors import UsageError
 from nczarr_xarray.cli.commands import NewParser
-from nczarr_xarray.cli.target import add_option, refuse_itself
+from nczarr_xarray.cli.target import add_option, need_folder, refuse_itself
 
 if TYPE_CHECKING:
     from nczarr_xarray.tools.trace.trace import Trace
@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     for path in filter(None, (getattr(args, form) for form in _FORMS)):
         for word in args.words:
             refuse_itself(path, word)
+        need_folder(path)
     if args.replay is not None:
         if len(args.words) != 1:
             raise UsageError("--replay", "takes one URL: nczarr trace --replay T.json URL")
@@ -128,10 +129,10 @@ def _execute(arguments: Sequence[str]) -> None:
 
 
 def _write(recorded: Trace, args: argparse.Namespace) -> None:
-    """Write the trace in the forms that were asked for, and what it adds up to."""
+    """Write what the trace adds up to, and the trace in the forms that were asked for."""
     from pathlib import Path
 
+    print(recorded, file=sys.stderr)
     for form in _FORMS:
         if (path := getattr(args, form)) is not None:
             Path(path).write_text(getattr(recorded, form)(), encoding="utf-8")
-    print(recorded, file=sys.stderr)

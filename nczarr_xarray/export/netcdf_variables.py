@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from nczarr_fsspec.errors import StoreError
+from nczarr_fsspec.errors import FormatError, StoreError
 from nczarr_xarray.codecs.registry import codec
 from nczarr_xarray.export.stored import Stored
 from nczarr_xarray.model import (
     NC_DTYPES,
     Attribute,
     CodecConfig,
+    Dimension,
     EnumType,
     Group,
     Variable,
@@ -79,6 +80,11 @@ def declare(
     Returns
     -------
     Pairs of a variable, and the one of the file.
+
+    Raises
+    ------
+    FormatError
+        If a variable has a dimension of a group that it is not in.
     """
     made = []
     for group in root.walk():
@@ -101,7 +107,48 @@ def put(made: Any, variable: Variable, values: np.ndarray, part: tuple[slice, ..
     if variable.enum is not None:
         # netCDF4 refuses values that are no members, as some fill values are; netCDF-C does not
         made.datatype.enum_dict |= {str(n): n for n in np.unique(values).tolist()}
-    made[part or ...] = values if values.ndim else values[()]
+    # `...` would be as long as a dimension that hides the one of the variable
+    part = part or tuple(slice(0, size) for size in variable.shape)
+    with _found_by_name(made.group(), variable):
+        made[part or ...] = values if values.ndim else values[()]
+
+
+@contextmanager
+def _found_by_name(group: Any, variable: Variable) -> Iterator[None]:
+    """Let netCDF4 find the dimensions of a variable, though others of their names hide them.
+
+    It makes a variable of dimensions, and then looks for them by name from the group on.
+    """
+    seen = group.dimensions
+    made = [(dim.name, _dimension(group, variable, dim)) for dim in variable.dimensions]
+    before = {name: seen.get(name) for name, _ in made}
+    for name in before:
+        # parts are slices within bounds, so the largest of several does for all
+        same = (dim for one, dim in made if one == name)
+        seen[name] = max(same, key=lambda dim: (dim.isunlimited(), len(dim)))
+    try:
+        yield
+    finally:
+        for name, own in before.items():
+            if own is None:
+                del seen[name]
+            else:
+                seen[name] = own
+
+
+def _dimension(group: Any, variable: Variable, dim: Dimension) -> Any:
+    """Return the dimension of a file that a variable in `group` has."""
+    if not f"{variable.group.rstrip('/')}/".startswith(f"{dim.group.rstrip('/')}/"):
+        reason = f"dimension {dim.path!r} is declared in none of the groups it is in"
+        raise FormatError(variable.path, reason)
+    for _ in range(_depth(variable.group) - _depth(dim.group)):
+        group = group.parent
+    return group.dimensions[dim.name]
+
+
+def _depth(path: str) -> int:
+    """Return how many groups are above that of a path."""
+    return path.rstrip("/").count("/")
 
 
 def group_at(file: Any, path: str) -> Any:
@@ -125,7 +172,8 @@ def write_attributes(target: Any, attributes: Iterable[Attribute]) -> None:
 
 def create_variable(file: Any, variable: Variable, stored: Stored) -> Any:
     """Make a variable without its values, which are to be put as they are stored."""
-    names = tuple(d.name for d in variable.dimensions)
+    group = group_at(file, variable.group)
+    dimensions = tuple(_dimension(group, variable, dim) for dim in variable.dimensions)
     text = variable.nc_type == "string"
     fill = variable.attributes.get("_FillValue")
     options: dict[str, Any] = {}
@@ -145,10 +193,10 @@ def create_variable(file: Any, variable: Variable, stored: Stored) -> Any:
     datatype: Any = str if text else (stored.dtype if big else stored.dtype.newbyteorder("="))
     if variable.enum is not None:
         datatype = _enum_type(file, variable.enum)
-    made = group_at(file, variable.group).createVariable(
+    made = group.createVariable(
         variable.name,
         datatype,
-        names,
+        dimensions,
         endian="big" if big else "native",
         **options,
     )

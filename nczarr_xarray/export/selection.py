@@ -145,10 +145,13 @@ def _mapped(
 
 
 def _with_fixed_dimensions(opened: Opened) -> Opened:
-    """Return the dataset with every unlimited dimension fixed at its present length."""
+    """Return the dataset with every unlimited dimension fixed at its present length.
+
+    In netCDF a dimension without elements is an unlimited one.
+    """
     return _mapped(
         opened,
-        lambda dimension: replace(dimension, unlimited=False),
+        lambda dimension: replace(dimension, unlimited=dimension.size == 0),
         lambda variable, dimensions: replace(variable, dimensions=dimensions),
     )
 

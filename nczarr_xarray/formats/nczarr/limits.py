@@ -125,13 +125,13 @@ class _Check:
             where = f"dimension {name!r}"
             if self.netcdf:
                 yield from _about(where, self.name(name))
-            if self.old and dim.unlimited:
+            if self.old and dim.size == 0:
+                yield f"{where}: {self.reader} has no dimensions of length 0 in NCZarr"
+            elif self.old and dim.unlimited:
                 yield (
                     f"{where}: {self.reader} has no unlimited dimensions in NCZarr; 'nczarr copy "
                     "--fixed' makes them fixed"
                 )
-            elif self.old and dim.size == 0:
-                yield f"{where}: {self.reader} has no dimensions of length 0 in NCZarr"
 
     def key(self, name: str) -> Iterator[str]:
         """Check a name that becomes part of a key; yield problems."""

@@ -855,3 +855,28 @@ def test_a_callback_counts_the_files(tmp_path: Path) -> None:
     callback = Callback()
     aggregate(months(tmp_path), tmp_path / "m.nca", callback=callback)
     assert (callback.size, callback.value) == (3, 3)
+
+
+@pytest.mark.parametrize("name", ["m.nca", "m.zarr", "m.json"])
+@pytest.mark.parametrize("hides", ["x", "y"])
+def test_a_dimension_that_another_hides_is_refused(tmp_path: Path, name: str, hides: str) -> None:
+    files = []
+    for start in (0, 3):
+        files.append(f"{tmp_path}/{start}.nc")
+        with netCDF4.Dataset(files[-1], "w") as file:
+            file.createDimension("time", 3)
+            far = file.createDimension("x", 2)
+            times = file.createVariable("time", "i4", ("time",))
+            times.units, times[:] = "days since 2000-01-01", np.arange(start, start + 3)
+            group = file.createGroup("g")
+            group.createDimension(hides, 5)
+            group.createVariable("v", "f8", ("time", far))
+            group.createVariable("w", "f8", ("time", hides))
+    if hides == "x":
+        with pytest.raises(ExportError, match="/g/v: has the dimension /x, which is hidden in /g"):
+            aggregate(files, tmp_path / name)
+        assert not (tmp_path / name).exists()
+    else:
+        aggregate(files, tmp_path / name)
+        with xr.open_dataset(tmp_path / name, engine="nczarr", group="g") as master:
+            assert master.load().v.shape == (6, 2)

@@ -71,6 +71,14 @@ def test_storage_options_are_json_or_text() -> None:
     }
 
 
+def test_storage_options_may_be_spelled_as_in_python() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    text = ["-o", "anon=False", "-o", "ssl=True", "-o", "profile=None", "-o", 'key="True"', "x"]
+    expected = {"anon": False, "ssl": True, "profile": None, "key": "True"}
+    assert dict(parser.parse_args(text).options) == expected
+
+
 def test_storage_options_reach_the_filesystem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -198,3 +198,12 @@ def test_what_only_other_libraries_read_is_not_verified(
     assert main(["copy", str(tmp_path / "x.nc"), str(tmp_path / "y"), "--verify"]) == 2
     assert "is not read by this package" in capsys.readouterr().err
     assert not (tmp_path / "y").exists()
+
+
+def test_digests_that_could_not_be_written_are_known_before_copying(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, none = written(tmp_path / "a"), tmp_path / "none" / "digests.json"
+    assert main(["copy", str(a), str(tmp_path / "y"), "--digests", str(none)]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
+    assert not (tmp_path / "y").exists()

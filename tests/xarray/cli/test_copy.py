@@ -155,6 +155,14 @@ def test_chunks_and_compression(cube: Path, tmp_path: Path) -> None:
     assert model.dimensions["time"].unlimited
 
 
+@pytest.mark.parametrize("target", ["y.nczarr", "y.nc"])
+def test_empty_dimensions_cannot_be_fixed(tmp_path: Path, target: str) -> None:
+    with netCDF4.Dataset(tmp_path / "x.nc", "w") as file:
+        file.createDimension("time", None)
+        file.createVariable("v", "f4", ("time",))
+    copy(tmp_path / "x.nc", tmp_path / target, "--fixed", "--verify")
+
+
 @pytest.mark.parametrize(
     ("target", "options"),
     [

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import h5py
 import netCDF4
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from nczarr_xarray.model import Dimension, Variable
 from nczarr_xarray.tools.compare import compare
 from tests.support.copying import copy, failed
 from tests.support.marks import slow_cases_but
-from tests.support.nc_adapter import find_ncdump, ncdump
+from tests.support.nc_adapter import find_ncdump, ncdump, run_ncgen
 from tests.support.ncwriter import WRITERS, ramp
 from tests.support.s3server import S3Server
 
@@ -393,3 +394,85 @@ def test_the_error_of_a_folder_that_is_none_says_so(
     (tmp_path / "file").touch()
     target = tmp_path / folder / "y.nc"
     assert failed(capsys, series, target) == f"nczarr: {target}: cannot be written: {reason}\n"
+
+
+#: Variables of dimensions that nearer ones hide: longer, shorter and unlimited ones.
+HIDDEN = """netcdf model {
+dimensions:
+\tx = 2 ;
+\tt = UNLIMITED ; // (3 currently)
+\tfar = 4 ;
+
+group: g {
+  dimensions:
+  \tx = 3 ;
+  \tt = 2 ;
+  variables:
+  \tint a(/x) ;
+  \tint b(x) ;
+  \tint c(/t, x) ;
+  \tint d(/t, t) ;
+  \tstring s(/x, x) ;
+  data:
+
+   a = 1, 2 ;
+
+   b = 1, 2, 3 ;
+
+   c =
+  1, 2, 3,
+  4, 5, 6,
+  7, 8, 9 ;
+
+   d =
+  1, 2,
+  3, 4,
+  5, 6 ;
+
+   s =
+  "a", "b", "c",
+  "d", "e", "f" ;
+
+  group: h {
+    dimensions:
+    \tfar = UNLIMITED ; // (2 currently)
+    variables:
+    \tint a(x) ;
+    \tint e(/far) ;
+    \tint q(/far, far) ;
+    data:
+
+     a = 5, 6, 7 ;
+
+     e = 1, 2, 3, 4 ;
+
+     q =
+  {1, 2},
+  {3, 4},
+  {5, 6},
+  {7, 8} ;
+    } // group h
+  } // group g
+}
+"""
+
+
+def test_dimensions_that_nearer_ones_hide(tmp_path: Path) -> None:
+    assert run_ncgen(HIDDEN, f"{tmp_path}/model.nc")
+    (tmp_path / "back").mkdir()
+    copy(tmp_path / "model.nc", tmp_path / "there.nczarr", "--verify")
+    copy(tmp_path / "there.nczarr", tmp_path / "back" / "model.nc", "--verify")
+    expected = ncdump(f"{tmp_path}/model.nc")
+    assert ncdump(f"{tmp_path}/back/model.nc").split("\n") == expected.split("\n")
+
+
+def test_a_dimension_of_another_branch_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        scale = file.create_dataset("b/y", data=np.arange(3))
+        scale.make_scale("y")
+        file.create_dataset("a/v", data=np.arange(3)).dims[0].attach_scale(scale)
+    message = failed(capsys, tmp_path / "x.h5", tmp_path / "x.nc")
+    assert "/a/v: dimension '/b/y' is declared in none of the groups it is in" in message
+    assert not (tmp_path / "x.nc").exists()

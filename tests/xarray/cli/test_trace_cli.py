@@ -143,6 +143,16 @@ def test_wrong_arguments_are_one_line(
     assert printed.count("\n") == 1
 
 
+def test_a_trace_that_could_not_be_written_is_not_begun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = ["python", "-c", "print('it runs')"]
+    assert main(["trace", "--json", f"{tmp_path}/none/t.json", "--", *program]) == 2
+    printed = capsys.readouterr()
+    assert "there is no such folder" in printed.err
+    assert printed.out == ""
+
+
 def test_a_file_that_is_no_trace_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

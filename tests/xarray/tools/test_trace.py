@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import distributed
+import h5py
 import numpy as np
 import pytest
 import xarray as xr
@@ -246,6 +247,17 @@ import sys
 import xarray as xr
 print(xr.open_dataset(sys.argv[1], engine="nczarr")["v2"][5].values.sum())
 """
+
+
+def test_names_with_any_bytes(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset(b"v\xb0\n", data=np.arange(50000.0), chunks=(1000,))
+    with Server({"/x.h5": (tmp_path / "x.h5").read_bytes()}) as server:
+        with nczarr_xarray.trace() as found:
+            xr.open_dataset(f"{server.url}/x.h5", engine="nczarr").load()
+    for name in ("t.json", "t.html", "t.svg"):
+        found.save(tmp_path / name)
+    assert "/v\\udcb0\\n" in {record.cause for record in Trace.load(tmp_path / "t.json").records}
 
 
 def in_a_fork(url: str) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import math
 import re
+import shutil
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -231,6 +233,12 @@ class TestForms:
         assert opened.count("tr") == 1 + 4 * len(nczarr_xarray.doctor(path).predictions)
         assert not re.search(r"https?://", text)  # it stands alone
         assert "10 × 64 × 64" in capsys.readouterr().out
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="names are UTF-8 elsewhere")
+    def test_html_of_a_name_that_is_not_utf_8(self, path: Path, tmp_path: Path) -> None:
+        name = shutil.copy(path, tmp_path / "x\udcff.nc")
+        assert main(["doctor", str(name), "--html", str(tmp_path / "page.html")]) == 0
+        assert "x\\udcff.nc" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
     def test_a_variable_is_chosen(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["doctor", str(path), "--var", "time"]) == 0
