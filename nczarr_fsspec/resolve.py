@@ -188,11 +188,17 @@ def _open_fsspec(target: Any, index_cache: Path | None) -> KeyStore | ByteSource
     from fsspec.core import OpenFile
 
     from nczarr_fsspec.filesystem_place import FilesystemPlace
+    from nczarr_fsspec.transport.filesystems import is_s3
 
     if isinstance(target, OpenFile) and target.compression is not None:
         return _open_file(target.open())
     is_file = isinstance(target, OpenFile) or hasattr(target, "read")
     path = target.root if hasattr(target, "root") else getattr(target, "path", "")
+    version = getattr(target, "version_id", None) or getattr(target, "generation", None)
+    if version and str(version) not in path:  # s3fs, adlfs and gcsfs keep it beside the path
+        if not is_s3(target.fs):
+            return _open_file(target)
+        path = f"{path}?versionId={version}"
     mode = frozenset({"bytes"} if is_file else ())
     return _open_in_filesystem(FilesystemPlace(target.fs, path), mode, None, index_cache).data
 
