@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nczarr_fsspec.errors import StoreError, URLError
+from nczarr_fsspec.errors import DatasetNotFoundError, StoreError, URLError
 from nczarr_fsspec.extras import missing_package
 from nczarr_fsspec.keystore import KeyStore
 from nczarr_fsspec.ranges.open import MAX_WHOLE, OwnOptions, open_source, split_options
@@ -211,8 +211,9 @@ def open_filesystem(
     except (ValueError, TypeError) as error:
         raise URLError(shown, f"fsspec cannot open it: {redact(str(error))}") from None
     except Exception as error:  # noqa: BLE001 - some filesystems connect when they are made
+        kind = DatasetNotFoundError if isinstance(error, FileNotFoundError) else StoreError
         reason = f"{type(error).__name__}: {redact(str(error))}"
-        raise StoreError(shown, f"cannot be opened: {reason}") from None
+        raise kind(shown, f"cannot be opened: {reason}") from None
     return fs, path
 
 

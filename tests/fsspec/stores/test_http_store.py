@@ -22,7 +22,9 @@ import fsspec
 import pytest
 
 from nczarr_fsspec import FsspecStore, StoreError, ZipStore, open_keystore
+from nczarr_fsspec.errors import DatasetNotFoundError
 from nczarr_fsspec.keystore import RemoteStore
+from nczarr_fsspec.resolve import resolve
 from nczarr_fsspec.transport import answers, throttle
 from nczarr_fsspec.transport import policy as _policy
 from nczarr_fsspec.transport.policy import most_connections
@@ -518,3 +520,9 @@ class TestManyAtATime:
 
 async def few_connections(loop: Any, **options: Any) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=7), **options)
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_a_member_of_an_archive_that_is_not_there(server: Server, kind: str) -> None:
+    with pytest.raises(DatasetNotFoundError, match=rf"^{kind}://x\.nc::{server.url}/gone"):
+        resolve(f"{kind}://x.nc::{server.url}/gone")
