@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
     from nczarr_fsspec.ranges.remote import RemoteFileBytes
+
+
+_ABRIDGED = re.compile(r"(?i)(?<=://)\[([0-9a-f:.]*::[0-9a-f:.]*)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +210,7 @@ def open_filesystem(
     url, keys = located(url, options.pop(CONFIG_OPTION, None))
     arguments = storage_options(url, options, keys)
     try:
-        fs, path = url_to_fs(url.base, **arguments)
+        fs, path = url_to_fs(_ABRIDGED.sub(_unabridged, url.base), **arguments)
     except ImportError as error:
         raise missing_package(url.target_protocol, error, shown) from None
     except (ValueError, TypeError) as error:
@@ -215,6 +220,15 @@ def open_filesystem(
         reason = f"{type(error).__name__}: {redact(str(error))}"
         raise kind(shown, f"cannot be opened: {reason}") from None
     return fs, path
+
+
+def _unabridged(host: re.Match[str]) -> str:
+    """Return an address of IPv6 without ``::``, which is a chain to fsspec."""
+    try:
+        groups = IPv6Address(host[1]).exploded.split(":")
+    except ValueError:
+        return host[0]
+    return f"[{':'.join(f'{int(group, 16):x}' for group in groups)}]"
 
 
 def innermost(fs: AbstractFileSystem, path: str) -> tuple[AbstractFileSystem, str]:
